@@ -1,0 +1,71 @@
+"""Nouns to bytes and back, for the store, the links and the API (the only file that knows msgspec).
+
+Dataclasses of `gridmill.model` travel as JSON objects with their field names; enums as their values.
+"""
+
+import hashlib
+from collections.abc import Hashable
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from gridmill.errors import InputError
+from gridmill.model.message import MESSAGES, Message
+
+T = TypeVar("T")
+
+_ENCODER = msgspec.json.Encoder()
+_CANONICAL = msgspec.json.Encoder(order="sorted")
+
+
+@cache
+def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(cast(Any, kind))
+
+
+def encode(noun: object) -> bytes:
+    """JSON, one line."""
+    return _ENCODER.encode(noun)
+
+
+def decode(data: bytes | str, kind: type[T]) -> T:
+    """A noun of `kind` from JSON. Raises InputError naming the place (`$.jobs[2].name`)."""
+    try:
+        noun: T = _decoder(cast(Hashable, kind)).decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"not a {getattr(kind, '__name__', kind)}: {error}") from error
+    return noun
+
+
+def to_builtins(noun: object) -> Any:  # noqa: ANN401  JSON has no better type
+    """Dicts, lists, strings and numbers, as JSON would have them."""
+    return msgspec.to_builtins(noun)
+
+
+def from_builtins(value: object, kind: type[T]) -> T:
+    """A noun of `kind` from dicts and lists. Raises InputError."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"not a {getattr(kind, '__name__', kind)}: {error}") from error
+
+
+def fingerprint(*parts: object) -> str:
+    """SHA-256 (hex) of the canonical JSON of `parts`: the same value has the same fingerprint."""
+    return hashlib.sha256(_CANONICAL.encode(parts)).hexdigest()
+
+
+def encode_message(message: Message) -> bytes:
+    """A protocol message as one JSON line without its newline: `["kind",{...}]`."""
+    return _ENCODER.encode((type(message).__name__.lower(), message))
+
+
+def decode_message(line: bytes) -> Message:
+    """The message of a line. Raises InputError."""
+    try:
+        kind, body = msgspec.json.decode(line, type=tuple[str, msgspec.Raw])
+        message: Message = _decoder(cast(Hashable, MESSAGES[kind])).decode(body)
+    except (msgspec.DecodeError, KeyError, UnicodeDecodeError) as error:
+        raise InputError(f"not a protocol message: {error}") from error
+    return message

@@ -1,0 +1,204 @@
+"""One error tree. Every class has a code, says whether trying again can help, and carries a hint.
+
+::
+
+    GridmillError
+    ├── InputError            what the user wrote is wrong
+    │   ├── PipelineError     ... in a pipeline file: file, line, field
+    │   ├── DataError         ... in the data: file, row, column
+    │   └── UnsafePathError   a path leaves the storage root
+    ├── NotFoundError         no such noun
+    ├── ConflictError         the noun changed, or the state does not allow the move
+    │   ├── StaleVersionError compare-and-set lost
+    │   └── HomeInUseError    another control node owns this home
+    ├── CapacityError         no site is large enough
+    ├── JobError              a job ended without success
+    │   ├── MemoryExceededError
+    │   ├── TimeLimitError
+    │   └── InterruptedRunError
+    ├── UnavailableError      a part does not answer now
+    │   └── StorageError      disk full, unreadable, ...
+    └── InternalError         a defect of Gridmill itself
+
+`TABLE` maps a code to its HTTP status and exit code and is read in both directions: the API turns an
+error into a status and a body, the SDK turns the body into the same class again.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class GridmillError(Exception):
+    """Something Gridmill can explain: `message` says what, `place` where, `hint` what to do next."""
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str = "", place: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.default_hint
+        self.place = place
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" if self.place else self.message
+
+
+class InputError(GridmillError):
+    """What the user wrote cannot be used."""
+
+    code = "invalid-input"
+
+
+class PipelineError(InputError):
+    """A pipeline file is wrong; `place` is `FILE:LINE: FIELD`."""
+
+    code = "invalid-pipeline"
+    default_hint = "`gridmill schema` prints the JSON Schema of pipeline files."
+
+
+class DataError(InputError):
+    """Data does not have the declared form; `place` is the file and row."""
+
+    code = "invalid-data"
+
+
+class UnsafePathError(InputError):
+    """A path leaves the storage root."""
+
+    code = "unsafe-path"
+    default_hint = "Use a path below the storage root, without '..' and links that lead out of it."
+
+
+class NotFoundError(GridmillError):
+    """There is no such noun."""
+
+    code = "not-found"
+    default_hint = "`gridmill list` shows what there is."
+
+
+class ConflictError(GridmillError):
+    """The noun's state does not allow this."""
+
+    code = "conflict"
+
+
+class StaleVersionError(ConflictError):
+    """A record changed since it was read (compare-and-set lost)."""
+
+    code = "stale-version"
+    retryable = True
+    default_hint = "Read it again and repeat."
+
+
+class HomeInUseError(ConflictError):
+    """Another control node owns this home."""
+
+    code = "home-in-use"
+    default_hint = "Use the control node that is up, stop it first, or set GRIDMILL_HOME to another folder."
+
+
+class CapacityError(GridmillError):
+    """No site is large enough for what was asked."""
+
+    code = "no-capacity"
+    default_hint = "Ask for less, or add a larger site; `gridmill list sites` shows their sizes."
+
+
+class JobError(GridmillError):
+    """A job ended without success."""
+
+    code = "job-failed"
+    default_hint = "`gridmill logs RUN JOB` shows what it wrote."
+
+
+class MemoryExceededError(JobError):
+    """A job used more memory than it was given."""
+
+    code = "memory-exceeded"
+
+
+class TimeLimitError(JobError):
+    """A job ran longer than its timeout."""
+
+    code = "time-limit"
+
+
+class InterruptedRunError(JobError):
+    """A run was stopped before its end."""
+
+    code = "interrupted"
+    default_hint = "`gridmill resume RUN` continues it."
+
+
+class UnavailableError(GridmillError):
+    """A part that is needed does not answer now."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class StorageError(UnavailableError):
+    """Storage cannot be read or written (disk full, permissions, ...)."""
+
+    code = "storage"
+
+
+class InternalError(GridmillError):
+    """A defect of Gridmill itself."""
+
+    code = "internal"
+    default_hint = "Please report this with the control node's log (`gridmill show control`)."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the error table."""
+
+    error: type[GridmillError]
+    http_status: int
+    exit_code: int
+
+
+TABLE: dict[str, Row] = {
+    row.error.code: row
+    for row in (
+        Row(error=GridmillError, http_status=500, exit_code=1),
+        Row(error=JobError, http_status=409, exit_code=1),
+        Row(error=MemoryExceededError, http_status=409, exit_code=1),
+        Row(error=TimeLimitError, http_status=409, exit_code=1),
+        Row(error=InputError, http_status=422, exit_code=2),
+        Row(error=PipelineError, http_status=422, exit_code=2),
+        Row(error=DataError, http_status=422, exit_code=2),
+        Row(error=UnsafePathError, http_status=422, exit_code=2),
+        Row(error=NotFoundError, http_status=404, exit_code=4),
+        Row(error=ConflictError, http_status=409, exit_code=5),
+        Row(error=StaleVersionError, http_status=409, exit_code=5),
+        Row(error=HomeInUseError, http_status=409, exit_code=6),
+        Row(error=CapacityError, http_status=409, exit_code=7),
+        Row(error=UnavailableError, http_status=503, exit_code=8),
+        Row(error=StorageError, http_status=507, exit_code=8),
+        Row(error=InternalError, http_status=500, exit_code=70),
+        Row(error=InterruptedRunError, http_status=409, exit_code=130),
+    )
+}
+
+
+def to_body(error: GridmillError) -> dict[str, object]:
+    """The error as the API sends it and `--json` prints it."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "place": error.place,
+        "retryable": error.retryable,
+    }
+
+
+def from_body(body: dict[str, object]) -> GridmillError:
+    """The error that `to_body` wrote; an unknown code becomes a plain GridmillError."""
+    row = TABLE.get(str(body.get("code")), TABLE["error"])
+    return row.error(
+        str(body.get("message", "")), hint=str(body.get("hint", "")), place=str(body.get("place", ""))
+    )

@@ -1,0 +1,78 @@
+"""What a built-in job is given, and what it gives back."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gridmill.errors import InputError, UnsafePathError
+from gridmill.model.artifact import Artifact, Output
+from gridmill.model.job import JobSize
+from gridmill.model.message import Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """Outputs and the metrics to show; `size` is what the job found its size to be."""
+
+    outputs: tuple[Output, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    size: JobSize | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContext:
+    """One attempt, from the inside. Text printed to stdout and stderr becomes its log.
+
+    `work` is a private folder that is removed after the attempt. `events_fd` is where progress and metrics
+    go, one JSON object a line (None: nowhere).
+    """
+
+    order: Order
+    work: Path
+    events_fd: int | None = None
+
+    @property
+    def root(self) -> Path:
+        """The storage root."""
+        return Path(self.order.root)
+
+    @property
+    def output(self) -> Path:
+        """This attempt's own folder in the storage root; made on first use."""
+        path = self.below_root(self.order.output_uri)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def below_root(self, uri: str) -> Path:
+        """The path of a relative URI. Raises UnsafePathError when it leaves the root."""
+        path = (self.root / uri).resolve()
+        if not path.is_relative_to(self.root.resolve()):
+            raise UnsafePathError(f"{uri!r} leaves the storage root {self.root}")
+        return path
+
+    def input(self, name: str) -> Artifact:
+        """The artifact that the declaration calls `name`. Raises InputError."""
+        for entry in self.order.inputs:
+            if entry.name == name:
+                return entry.artifact
+        raise InputError(f"job {self.order.job.name!r} has no input {name!r}")
+
+    @property
+    def threads(self) -> int:
+        """How many threads this attempt should compute with."""
+        return max(1, int(self.order.given.cpus))
+
+    def progress(self, done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
+        """Say how far the job is."""
+        self._emit({"type": "progress", "done": done, "total": total, "unit": unit, "note": note})
+
+    def metric(self, name: str, value: float, step: float | None = None) -> None:
+        """Say a metric's value, live; with `step` it becomes a curve."""
+        self._emit({"type": "metric", "name": name, "value": float(value), "step": step})
+
+    def _emit(self, event: dict[str, Any]) -> None:
+        if self.events_fd is not None:
+            os.write(self.events_fd, json.dumps(event).encode() + b"\n")

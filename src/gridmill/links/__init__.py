@@ -1,0 +1,1 @@
+"""Links between control node and pods: Unix socket, TLS, spool folder."""

@@ -1,0 +1,37 @@
+"""A deployment: a resource brought up, one pod per worker."""
+
+from dataclasses import dataclass
+
+from gridmill.model.amounts import Amounts
+from gridmill.model.job import JobKind
+from gridmill.model.resource import Sizing
+from gridmill.model.state import DeploymentState, PodState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One worker. `acknowledged` is the last journal entry of it that is committed to the store."""
+
+    id: str
+    node: str
+    capacity: Amounts
+    state: PodState
+    acknowledged: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Its id is `RESOURCE-N`; pods are `RESOURCE-N.K`. `idle_since` is None while it has live attempts."""
+
+    id: str
+    resource: str
+    type: JobKind
+    site: str
+    state: DeploymentState
+    sizing: Sizing
+    pods: tuple[Pod, ...]
+    keep_seconds: float
+    created: float
+    idle_since: float | None = None
+    message: str = ""

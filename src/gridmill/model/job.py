@@ -1,0 +1,105 @@
+"""A job: one declared piece of work, of exactly one kind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from gridmill.errors import InputError
+from gridmill.model.data import DatasetSpec, SinkSpec
+from gridmill.model.learning import PredictionSpec, TrainingSpec
+
+
+class JobKind(StrEnum):
+    """What a job does; also the type of the resource that serves it."""
+
+    SINK = "sink"
+    DATASET = "dataset"
+    TRAINING = "training"
+    PREDICTION = "prediction"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSpec:
+    """Any command. A string runs in a POSIX shell; a list is executed as it is.
+
+    The command starts in a private copy of the project's code bundle (or in `folder`: below the bundle
+    when relative, on the machine itself when absolute). `GRIDMILL_OUTPUT` names a folder whose content is
+    kept as the job's artifact; `GRIDMILL_INPUT_<JOB>` names that folder of each job in `needs`.
+    `environment` is a requirements file of the project; it is built once per content.
+    """
+
+    run: str | tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    environment: str | None = None
+
+    def references(self) -> tuple[str, ...]:
+        """Commands name what they need in `needs` only."""
+        return ()
+
+
+Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | CommandSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSize:
+    """How much a job has to handle; None is unknown and is read from the data when it can be."""
+
+    rows: int | None = None
+    columns: int | None = None
+    input_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Exactly one of `sink`, `dataset`, `training`, `prediction`, `command` is set.
+
+    `retries` counts further attempts after a failure of the job itself; attempts lost with their pod, and
+    the one larger attempt after a memory kill, come on top. `timeout_seconds` bounds one attempt.
+    `memory_bytes` and `cpus` override the estimate for one attempt. A job whose kind, settings, code and
+    inputs are unchanged is not run again unless `cache` is false or the run is forced.
+    """
+
+    name: str
+    needs: tuple[str, ...] = ()
+    resource: str | None = None
+    retries: int = 0
+    timeout_seconds: float | None = None
+    priority: int = 0
+    cache: bool = True
+    rows: int | None = None
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    sink: SinkSpec | None = None
+    dataset: DatasetSpec | None = None
+    training: TrainingSpec | None = None
+    prediction: PredictionSpec | None = None
+    command: CommandSpec | None = None
+
+    @property
+    def kind(self) -> JobKind:
+        """The one kind that is set. Raises InputError for none or several."""
+        set_kinds = [kind for kind in JobKind if getattr(self, kind.value) is not None]
+        if len(set_kinds) != 1:
+            raise InputError(
+                f"job {self.name!r} declares {len(set_kinds)} kinds ({', '.join(set_kinds) or 'none'})",
+                hint=f"Give it exactly one of {', '.join(JobKind)}.",
+            )
+        return set_kinds[0]
+
+    @property
+    def spec(self) -> Spec:
+        """The declaration of the one kind that is set."""
+        spec: Spec = getattr(self, self.kind.value)
+        return spec
+
+    @property
+    def all_needs(self) -> tuple[str, ...]:
+        """Declared needs and those that follow from the names the spec refers to, each once, in order.
+
+        A reference with a slash (`pipeline/job`) is to another pipeline's artifact and is no need.
+        """
+        implied = (name for name in self.spec.references() if "/" not in name)
+        return tuple(dict.fromkeys((*self.needs, *implied)))

@@ -1,0 +1,153 @@
+"""The protocol between control node and pod: the same messages over every link.
+
+A pod opens the link and says Hello; the control node answers Welcome. From then on the pod sends Events in
+journal order and keeps them until an Ack covers them; after a new Hello it sends again from the Welcome's
+`acknowledged`. The control node sends Start for every placed attempt that the Hello does not list: a pod
+starts an attempt id at most once, for ever. Stop for an unknown attempt is answered with an ENDED event
+(state stopped) when the pod never heard of the attempt: it will refuse a later Start of that id.
+A pod whose `secret` is wrong, whose deployment is gone or whose protocol is unknown gets Goodbye and ends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from gridmill.model.amounts import Amounts
+from gridmill.model.artifact import Input, Output
+from gridmill.model.event import PodEvent
+from gridmill.model.job import Job, JobSize
+from gridmill.model.resource import Use
+from gridmill.model.state import AttemptState, Cause
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Everything an attempt needs; written to the attempt's folder as `order.json`.
+
+    `root` is the storage root (a folder path or URL); the attempt may write only below `output_uri` in it,
+    and, for sinks, to the sink's table `table_uri`. `folder` is the pipeline's folder on the user node.
+    `earlier` is the newest committed version of the same artifact, if any.
+    """
+
+    attempt_id: str
+    token: str
+    run_id: str
+    pipeline: str
+    job: Job
+    given: Amounts
+    root: str
+    output_uri: str
+    table_uri: str = ""
+    folder: str = ""
+    bundle: str | None = None
+    inputs: tuple[Input, ...] = ()
+    earlier: tuple[Input, ...] = ()
+    gpu_indices: tuple[int, ...] = ()
+    workers: int = 1
+    size: JobSize = field(default_factory=JobSize)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an attempt ended. `state` is succeeded, failed or stopped."""
+
+    state: AttemptState
+    use: Use = field(default_factory=Use)
+    cause: Cause | None = None
+    exit_code: int | None = None
+    message: str = ""
+    hint: str = ""
+    outputs: tuple[Output, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    size: JobSize | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOrder:
+    """Everything a pod needs to be brought up; a site may write it to a file (0600), never to argv."""
+
+    pod_id: str
+    deployment_id: str
+    type: str  # JobKind
+    secret: str
+    home: str  # folder for the pod's journal, attempts and caches
+    link: str  # unix:PATH | tls:HOST:PORT#FINGERPRINT | spool:FOLDER
+    capacity: Amounts
+    keep_seconds: float
+    orphan_seconds: float = 3600.0
+
+
+# pod -> control node
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """`attempts` maps every attempt id the pod knows (live, or ended and not acknowledged) to its state."""
+
+    pod_id: str
+    deployment_id: str
+    secret: str
+    protocol: int
+    version: str
+    attempts: Mapping[str, AttemptState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """Consecutive journal entries."""
+
+    events: tuple[PodEvent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Sent each few seconds when nothing else is; either side."""
+
+    time: float
+
+
+# control node -> pod
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """`acknowledged`: everything up to this journal number is committed."""
+
+    acknowledged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start an attempt, unless its id was ever seen."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End an attempt: SIGTERM, then SIGKILL after `grace_seconds`, all its processes."""
+
+    attempt_id: str
+    reason: str
+    grace_seconds: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """Everything up to `number` is committed and may be forgotten."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodbye:
+    """End: stop what runs, flush nothing further."""
+
+    reason: str
+
+
+FromPod: TypeAlias = Hello | Events | Heartbeat
+ToPod: TypeAlias = Welcome | Start | Stop | Ack | Goodbye | Heartbeat
+Message: TypeAlias = FromPod | ToPod
+
+MESSAGES: Mapping[str, type[Any]] = {
+    kind.__name__.lower(): kind for kind in (Hello, Events, Heartbeat, Welcome, Start, Stop, Ack, Goodbye)
+}

@@ -1,0 +1,30 @@
+"""A pipeline: jobs and what each needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gridmill.model.job import Job
+from gridmill.model.resource import Resource
+
+Scalar: TypeAlias = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """`folder` is where the file lies (relative source paths and the code bundle start there).
+
+    `bundle` is the hash of the code bundle that commands run in, when one was made.
+    """
+
+    name: str
+    jobs: tuple[Job, ...]
+    description: str = ""
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    resources: tuple[Resource, ...] = ()
+    folder: str = ""
+    bundle: str | None = None
+
+    def job(self, name: str) -> Job:
+        """The job of that name. Raises KeyError."""
+        return next(job for job in self.jobs if job.name == name)

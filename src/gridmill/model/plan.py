@@ -1,0 +1,57 @@
+"""A plan: what to start, bring up and release, decided by a pure function."""
+
+from dataclasses import dataclass
+
+from gridmill.model.amounts import Amounts
+from gridmill.model.resource import Resource, Sizing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartJob:
+    """Start an attempt of a job on a pod, with this much."""
+
+    job_run_id: str
+    deployment_id: str
+    pod_id: str
+    given: Amounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BringUp:
+    """Bring up a deployment of `resource`: one pod per entry of `nodes` (node names)."""
+
+    resource: Resource
+    sizing: Sizing
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Release a deployment."""
+
+    deployment_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """A job that can never run as things are (larger than any site): fail it, saying so."""
+
+    job_run_id: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`again_at` is when time alone changes the plan (keep expiry, back-off end); None: only events do.
+
+    `complete` is false when the plan was cut at its bound and planning again will find more.
+    """
+
+    starts: tuple[StartJob, ...] = ()
+    bring_ups: tuple[BringUp, ...] = ()
+    releases: tuple[Release, ...] = ()
+    refusals: tuple[Refuse, ...] = ()
+    again_at: float | None = None
+    complete: bool = True

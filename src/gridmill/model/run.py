@@ -1,0 +1,97 @@
+"""Runs, the jobs within them, and attempts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gridmill.model.amounts import Amounts
+from gridmill.model.job import Job
+from gridmill.model.pipeline import Scalar
+from gridmill.model.resource import Sizing, Use
+from gridmill.model.state import AttemptState, Cause, JobState, RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One execution of a pipeline. Its id is `pipeline-N`; its jobs are JobRuns of their own.
+
+    `order` grows with every run of the home: earlier runs go first within a priority.
+    """
+
+    id: str
+    pipeline: str
+    order: int
+    state: RunState
+    created: float
+    started: float | None = None
+    ended: float | None = None
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    folder: str = ""
+    bundle: str | None = None
+    force: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """A job within a run. Its id is `RUN/JOB`.
+
+    `needs` are ids of JobRuns of the same run. `sizing` is the estimate for one attempt, with why.
+    `attempts` counts attempts made; `failures` those that count against `retries`; `losses` those lost with
+    their pod. `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
+    (UNCHANGED) the earlier ones that stand.
+    """
+
+    id: str
+    run_id: str
+    pipeline: str
+    job: Job
+    order: int
+    state: JobState
+    resource: str
+    needs: tuple[str, ...] = ()
+    priority: int = 0
+    sizing: Sizing = field(default_factory=lambda: Sizing(amounts=Amounts()))
+    attempts: int = 0
+    failures: int = 0
+    losses: int = 0
+    memory_kills: int = 0
+    attempt_id: str | None = None
+    not_before: float = 0.0
+    fingerprint: str = ""
+    artifacts: tuple[str, ...] = ()
+    message: str = ""
+    ready: float | None = None
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        """`pipeline/job`, the name of the artifact it makes."""
+        return f"{self.pipeline}/{self.job.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of one job. Its id is `RUN.JOB.K`; `token` fences off anything older.
+
+    `given` is the hard memory limit, CPUs (threads) and number of GPUs this attempt has.
+    """
+
+    id: str
+    run_id: str
+    job_run_id: str
+    token: str
+    deployment_id: str
+    pod_id: str
+    state: AttemptState
+    given: Amounts
+    placed: float
+    started: float | None = None
+    ended: float | None = None
+    stop_requested: bool = False
+    cause: Cause | None = None
+    exit_code: int | None = None
+    message: str = ""
+    hint: str = ""
+    use: Use | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,140 @@
+"""States of runs, jobs, attempts, deployments and pods, each with its table of moves."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from gridmill.errors import ConflictError
+
+
+class RunState(StrEnum):
+    """A run is finished in every state but ACTIVE and STOPPING."""
+
+    ACTIVE = "active"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class JobState(StrEnum):
+    """A job within a run."""
+
+    BLOCKED = "blocked"  # needs are not met yet
+    WAITING = "waiting"  # ready; no place yet
+    RUNNING = "running"  # has a live attempt
+    SUCCEEDED = "succeeded"
+    UNCHANGED = "unchanged"  # an earlier result is still right
+    FAILED = "failed"
+    SKIPPED = "skipped"  # something it needs did not succeed
+    STOPPED = "stopped"
+
+
+class AttemptState(StrEnum):
+    """One try. Final states are never left: a retry is a new attempt."""
+
+    PLACED = "placed"  # committed; the pod may not know it yet
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"  # its pod is gone; anything it still says is fenced off
+
+
+class DeploymentState(StrEnum):
+    """A resource brought up."""
+
+    STARTING = "starting"
+    UP = "up"
+    RELEASING = "releasing"
+    GONE = "gone"
+
+
+class PodState(StrEnum):
+    """One worker of a deployment."""
+
+    STARTING = "starting"
+    UP = "up"
+    GONE = "gone"
+
+
+class Cause(StrEnum):
+    """Why an attempt ended without success."""
+
+    EXIT = "exit"  # the program ended with an error
+    MEMORY = "memory"
+    TIMEOUT = "timeout"
+    SIGNAL = "signal"
+    STOPPED = "stopped"
+    LOST = "lost"
+    INPUT = "input"  # the job's declaration or data is wrong: a retry cannot help
+    STORAGE = "storage"  # disk full, ...
+    INTERNAL = "internal"
+
+
+State = TypeVar("State", RunState, JobState, AttemptState, DeploymentState, PodState)
+
+RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
+    RunState.ACTIVE: frozenset({RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}),
+    RunState.STOPPING: frozenset({RunState.STOPPED, RunState.SUCCEEDED, RunState.FAILED}),
+    RunState.SUCCEEDED: frozenset(),
+    RunState.FAILED: frozenset({RunState.ACTIVE}),  # resume
+    RunState.STOPPED: frozenset({RunState.ACTIVE}),  # resume
+}
+_RESUMED = frozenset({JobState.BLOCKED, JobState.WAITING})
+JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
+    JobState.BLOCKED: frozenset(
+        {JobState.WAITING, JobState.UNCHANGED, JobState.SKIPPED, JobState.STOPPED, JobState.FAILED}
+    ),
+    JobState.WAITING: frozenset(
+        {JobState.RUNNING, JobState.UNCHANGED, JobState.STOPPED, JobState.FAILED, JobState.BLOCKED}
+    ),
+    JobState.RUNNING: frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED, JobState.WAITING}),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.UNCHANGED: frozenset(),
+    JobState.FAILED: _RESUMED,
+    JobState.SKIPPED: _RESUMED,
+    JobState.STOPPED: _RESUMED,
+}
+ATTEMPT_MOVES: Mapping[AttemptState, frozenset[AttemptState]] = {
+    AttemptState.PLACED: frozenset(
+        {
+            AttemptState.RUNNING,
+            AttemptState.SUCCEEDED,
+            AttemptState.FAILED,
+            AttemptState.STOPPED,
+            AttemptState.LOST,
+        }
+    ),
+    AttemptState.RUNNING: frozenset(
+        {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.STOPPED, AttemptState.LOST}
+    ),
+    AttemptState.SUCCEEDED: frozenset(),
+    AttemptState.FAILED: frozenset(),
+    AttemptState.STOPPED: frozenset(),
+    AttemptState.LOST: frozenset(),
+}
+DEPLOYMENT_MOVES: Mapping[DeploymentState, frozenset[DeploymentState]] = {
+    DeploymentState.STARTING: frozenset(
+        {DeploymentState.UP, DeploymentState.RELEASING, DeploymentState.GONE}
+    ),
+    DeploymentState.UP: frozenset({DeploymentState.RELEASING, DeploymentState.GONE}),
+    DeploymentState.RELEASING: frozenset({DeploymentState.GONE}),
+    DeploymentState.GONE: frozenset(),
+}
+POD_MOVES: Mapping[PodState, frozenset[PodState]] = {
+    PodState.STARTING: frozenset({PodState.UP, PodState.GONE}),
+    PodState.UP: frozenset({PodState.GONE}),
+    PodState.GONE: frozenset(),
+}
+
+FINISHED_RUNS = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
+DONE_JOBS = frozenset({JobState.SUCCEEDED, JobState.UNCHANGED})
+FINISHED_JOBS = DONE_JOBS | {JobState.FAILED, JobState.SKIPPED, JobState.STOPPED}
+LIVE_ATTEMPTS = frozenset({AttemptState.PLACED, AttemptState.RUNNING})
+
+
+def check_move(moves: Mapping[State, frozenset[State]], old: State, new: State, what: str) -> None:
+    """Raise ConflictError unless `old -> new` is in the table (staying is always allowed)."""
+    if new != old and new not in moves[old]:
+        raise ConflictError(f"{what} is {old} and cannot become {new}")

@@ -1,0 +1,75 @@
+"""What faces show: nouns put together for a reader. Made on request, never stored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gridmill.model.artifact import Artifact
+from gridmill.model.resource import Sizing
+from gridmill.model.run import Attempt, JobRun, Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A job of a run: `why` says what a job that is not running waits for; `progress` is the newest
+    progress event's body; `metrics` the newest value of each metric; `attempts` oldest first."""
+
+    job: JobRun
+    attempts: tuple[Attempt, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    why: str = ""
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run and its jobs, in declaration order."""
+
+    run: Run
+    jobs: tuple[JobView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """One line of a dry run. `wave` numbers jobs that can run side by side, from 1; `starts` and `ends`
+    are expected seconds from the start of the run (None: no measurement to tell from)."""
+
+    job: str
+    kind: str
+    resource: str
+    site: str
+    needs: tuple[str, ...]
+    wave: int
+    sizing: Sizing
+    unchanged: bool = False
+    starts: float | None = None
+    ends: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What `gridmill plan` shows. `expected_seconds` is None where a job's time is not known yet."""
+
+    pipeline: str
+    jobs: tuple[PlannedJob, ...]
+    peak_memory_bytes: int
+    expected_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlView:
+    """The control node itself."""
+
+    version: str
+    home: str
+    root: str
+    pid: int
+    address: str
+    embedded: bool
+    started: float
+    active_runs: int
+    waiting_jobs: int
+    running_jobs: int
+    deployments: int

@@ -1,0 +1,1 @@
+"""Pure functions: Snapshot -> Plan. They know only the model."""

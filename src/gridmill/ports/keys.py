@@ -1,0 +1,54 @@
+"""The key, the parent and the liveness of each noun, as every store uses them."""
+
+from gridmill.model.artifact import Artifact
+from gridmill.model.deployment import Deployment
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Measurement, Resource
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.site import Site
+from gridmill.model.state import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
+from gridmill.ports.store import Noun
+
+
+def key_of(noun: Noun) -> str:
+    """The key: unique within the class."""
+    match noun:
+        case Site() | Resource() | Pipeline():
+            return noun.name
+        case Measurement():
+            return noun.attempt_id
+        case Run() | JobRun() | Attempt() | Deployment() | Artifact():
+            return noun.id
+
+
+def parent_of(noun: Noun) -> str:
+    """What `Store.list(parent=...)` filters by: a run's pipeline, a JobRun's run, an attempt's run,
+    an artifact's name, a measurement's subject, a deployment's resource; else empty."""
+    match noun:
+        case Run():
+            return noun.pipeline
+        case JobRun() | Attempt():
+            return noun.run_id
+        case Artifact():
+            return noun.name
+        case Measurement():
+            return noun.subject
+        case Deployment():
+            return noun.resource
+        case Site() | Resource() | Pipeline():
+            return ""
+
+
+def is_live(noun: Noun) -> bool:
+    """False for what is finished by itself. (A JobRun is live while its run is: stores join the two.)"""
+    match noun:
+        case Run():
+            return noun.state not in FINISHED_RUNS
+        case Attempt():
+            return noun.state in LIVE_ATTEMPTS
+        case Deployment():
+            return noun.state != DeploymentState.GONE
+        case Artifact() | Measurement() | Pipeline():
+            return False
+        case Site() | Resource() | JobRun():
+            return True

@@ -1,0 +1,67 @@
+"""Links between control node and pods: three ways, one protocol."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gridmill.model.message import FromPod, ToPod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A message and the channel it came by (one per connection; a pod's newest Hello owns its channel)."""
+
+    channel: int
+    message: FromPod | None  # None: the channel closed
+
+
+class LinkServer(Protocol):
+    """The control node's end of all its links. Channels are numbers, new for each connection."""
+
+    def receive(self) -> Sequence[Received]:
+        """Everything that has come, in order per channel; never waits."""
+        ...
+
+    def send(self, channel: int, messages: Sequence[ToPod]) -> None:
+        """Queue messages; never waits, never raises for a channel that is gone."""
+        ...
+
+    def drop(self, channel: int) -> None:
+        """Send what is queued and close the channel."""
+        ...
+
+    def close(self) -> None:
+        """Close everything. Pods will try again."""
+        ...
+
+
+class PodLink(Protocol):
+    """The pod's end. Non-blocking, for a selector loop."""
+
+    def connect(self) -> bool:
+        """Try to open; False when the control node does not answer now."""
+        ...
+
+    def fileno(self) -> int | None:
+        """What to select on for reading (None: poll)."""
+        ...
+
+    def receive(self) -> Sequence[ToPod] | None:
+        """What has come; None when the link is closed."""
+        ...
+
+    def send(self, messages: Sequence[FromPod]) -> bool:
+        """Send; False when the link is closed. May buffer; `pending` says whether it did."""
+        ...
+
+    def pending(self) -> bool:
+        """True while buffered bytes wait for the socket to become writable; `flush` sends them."""
+        ...
+
+    def flush(self) -> bool:
+        """Send what is buffered as far as it goes; False when the link is closed."""
+        ...
+
+    def close(self) -> None:
+        """Close; may be repeated."""
+        ...

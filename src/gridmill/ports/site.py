@@ -1,0 +1,58 @@
+"""A site: brings up and tears down pods, and knows nothing about jobs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from gridmill.model.message import PodOrder
+from gridmill.model.site import Node
+
+
+class Sight(StrEnum):
+    """What a site sees of a pod."""
+
+    RUNNING = "running"
+    GONE = "gone"  # it has ended and none of its jobs' processes remain
+    UNKNOWN = "unknown"  # cannot be told now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSight:
+    """A sight and what the site has to say about it."""
+
+    sight: Sight
+    message: str = ""
+
+
+class SitePort(Protocol):
+    """Every method may be repeated. Nothing here may block for more than a few seconds."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The machines and what each can give."""
+        ...
+
+    def link(self) -> str:
+        """How a pod of this site reaches the control node (PodOrder.link)."""
+        ...
+
+    def pod_home(self, pod_id: str) -> str:
+        """PodOrder.home for a pod brought up here."""
+        ...
+
+    def bring_up(self, orders: Sequence[PodOrder]) -> None:
+        """Start pods. A pod id that was ever started is not started again. Raises UnavailableError."""
+        ...
+
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+        """All at once. GONE for a pod that ended or that was never started; before it answers GONE for a
+        pod that died, the site has ended every process the pod's jobs left behind."""
+        ...
+
+    def tear_down(self, pod_ids: Sequence[str]) -> None:
+        """End pods and every process of their jobs; when it returns they are gone. Gone ones are fine."""
+        ...
+
+    def close(self) -> None:
+        """Forget the site without touching its pods."""
+        ...

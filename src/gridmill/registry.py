@@ -1,0 +1,65 @@
+"""Plug-in tables: name -> "module:factory". Entry points of the same shape extend them.
+
+A package adds its own with the entry-point groups `gridmill.jobs`, `gridmill.sites`, `gridmill.stores`,
+`gridmill.links`; ours get no privilege.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from gridmill.errors import NotFoundError
+
+JOBS: Mapping[str, str] = {
+    "sink": "gridmill.jobs.sink.run:run",
+    "dataset": "gridmill.jobs.dataset.run:run",
+    "training": "gridmill.jobs.training.run:run",
+    "prediction": "gridmill.jobs.prediction.run:run",
+}
+"""Built-in kinds: a function JobContext -> JobResult. (`command` is executed by the pod itself.)"""
+
+PREIMPORTS: Mapping[str, tuple[str, ...]] = {
+    "sink": ("pyarrow", "deltalake", "duckdb"),
+    "dataset": ("pyarrow", "deltalake", "duckdb"),
+    "training": ("numpy", "pyarrow", "safetensors", "torch", "sklearn.ensemble", "sklearn.linear_model"),
+    "prediction": ("numpy", "pyarrow", "safetensors", "onnxruntime"),
+    "command": (),
+}
+"""What the zygote of a pod of that type imports before it forks; each was tried to be safe to fork."""
+
+SITES: Mapping[str, str] = {
+    "local": "gridmill.sites.local:make",
+    "simulated": "gridmill.testing.simulated:make",
+}
+STORES: Mapping[str, str] = {
+    "memory": "gridmill.stores.memory:make",
+    "sqlite": "gridmill.stores.sql:make",
+}
+LINKS: Mapping[str, str] = {
+    "unix": "gridmill.links.stream:make_unix",
+    "tls": "gridmill.links.stream:make_tls",
+    "spool": "gridmill.links.spool:make",
+}
+"""Pod ends by the scheme of PodOrder.link."""
+
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "jobs": JOBS,
+    "sites": SITES,
+    "stores": STORES,
+    "links": LINKS,
+}
+
+
+def find(table: str, name: str) -> Callable[..., Any]:
+    """The factory of that name. Raises NotFoundError, naming what there is."""
+    target = TABLES[table].get(name)
+    if target is None:
+        group = {entry.name: entry.value for entry in entry_points(group=f"gridmill.{table}")}
+        target = group.get(name)
+        if target is None:
+            known = ", ".join(sorted({*TABLES[table], *group}))
+            raise NotFoundError(f"there is no {name!r} among {table}", hint=f"There are: {known}.")
+    module, _, attribute = target.partition(":")
+    factory: Callable[..., Any] = getattr(import_module(module), attribute)
+    return factory

@@ -1,0 +1,53 @@
+"""The only reader of the environment: one frozen dataclass, each setting with its unit and reason."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridmill.model.amounts import parse_bytes, parse_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Read once, at an entry point, by `read_settings`."""
+
+    home: Path
+    """GRIDMILL_HOME: where the store, pods and caches live. Default ~/.gridmill: one grid per user."""
+    root: Path
+    """GRIDMILL_ROOT: the storage root for tables and models. Default HOME/storage."""
+    orphan_seconds: float = 3600.0
+    """GRIDMILL_ORPHAN: a pod without control node and without a running job ends after this."""
+    grace_seconds: float = 5.0
+    """GRIDMILL_GRACE: from SIGTERM to SIGKILL when a job is stopped."""
+    observe_seconds: float = 1.0
+    """GRIDMILL_OBSERVE: how often sites are asked for their pods. One call for all pods."""
+    memory_bytes: int | None = None
+    """GRIDMILL_MEMORY: how much memory the local site gives. Default: 80 % of the machine's (or cgroup's)."""
+    cpus: float | None = None
+    """GRIDMILL_CPUS: how many CPUs the local site gives. Default: all this process may use."""
+    cgroups: bool = True
+    """GRIDMILL_CGROUPS=0: do not use cgroups even where permitted (the guard on sampled memory acts)."""
+    zygote: bool = True
+    """GRIDMILL_ZYGOTE=0: exec every job instead of forking built-in kinds from a warm process."""
+    fault: str = ""
+    """GRIDMILL_FAULT: for tests: `before-commit:N` or `after-commit:N` kills the control node there."""
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from `environment` (default: the process's). Raises InputError for a bad value."""
+    env = os.environ if environment is None else environment
+    home = Path(env.get("GRIDMILL_HOME") or Path.home() / ".gridmill").expanduser().absolute()
+    memory, cpus = env.get("GRIDMILL_MEMORY"), env.get("GRIDMILL_CPUS")
+    return Settings(
+        home=home,
+        root=Path(env.get("GRIDMILL_ROOT") or home / "storage").expanduser().absolute(),
+        orphan_seconds=parse_seconds(env.get("GRIDMILL_ORPHAN", "3600")),
+        grace_seconds=parse_seconds(env.get("GRIDMILL_GRACE", "5")),
+        observe_seconds=parse_seconds(env.get("GRIDMILL_OBSERVE", "1")),
+        memory_bytes=parse_bytes(memory) if memory else None,
+        cpus=parse_seconds(cpus) if cpus else None,
+        cgroups=env.get("GRIDMILL_CGROUPS", "1") != "0",
+        zygote=env.get("GRIDMILL_ZYGOTE", "1") != "0",
+        fault=env.get("GRIDMILL_FAULT", ""),
+    )

@@ -1,0 +1,1 @@
+"""Sites: one module each; none knows another."""

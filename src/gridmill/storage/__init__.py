@@ -1,0 +1,1 @@
+"""Storage roots, manifests and code bundles."""

@@ -1,0 +1,1 @@
+"""The store over SQLite and in memory."""
