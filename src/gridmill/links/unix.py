@@ -1,0 +1,116 @@
+"""Unix sockets: long paths, stale files, and who is at the other end."""
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from gridmill.errors import HomeInUseError, StorageError, UnavailableError
+
+_LONGEST_ADDRESS = 100  # sun_path holds 108 bytes on Linux, 104 on macOS
+_BACKLOG = 512
+
+
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """`path`, or a way to it through a short symbolic link when it is too long for the kernel."""
+    if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
+        yield str(path)
+        return
+    link = f"/tmp/.gridmill-{os.urandom(8).hex()}"
+    os.symlink(path.parent.absolute(), link)  # fails when it exists: nobody can have put it there before
+    try:
+        yield f"{link}/{path.name}"
+    finally:
+        os.unlink(link)
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user who opened the other end, as the kernel knows it."""
+    if sys.platform == "linux":
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", credentials)[1])
+    credentials = sock.getsockopt(0, 1, 76)  # SOL_LOCAL, LOCAL_PEERCRED: struct xucred of macOS and BSD
+    return int(struct.unpack_from("2I", credentials)[1])
+
+
+def is_trusted(uid: int) -> bool:
+    """Only the same user and root."""
+    return uid in (os.geteuid(), 0)
+
+
+def dial(path: Path) -> socket.socket:
+    """A connected, non-blocking socket. Raises OSError when nobody trusted answers."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.setblocking(False)
+        with _address(path) as address:
+            sock.connect(address)
+        if not is_trusted(peer_uid(sock)):
+            raise PermissionError(f"{path} belongs to user {peer_uid(sock)}")
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket at `path`, mode 0600; a file that a killed process left is replaced.
+
+    Missing folders are made for this user alone. Raises HomeInUseError when somebody answers there,
+    StorageError when the place cannot be used.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check_free(path)
+        return _bind(path)
+    except OSError as error:
+        raise StorageError(f"cannot listen there: {error.strerror or error}", place=str(path)) from error
+
+
+def _check_free(path: Path) -> None:
+    if not path.exists():
+        return
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise StorageError("something that is not a socket is in the way", place=str(path))
+    try:
+        dial(path).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        return
+    except BlockingIOError:
+        pass  # it answers, and is busy
+    raise HomeInUseError("a control node listens there", place=str(path))
+
+
+def _bind(path: Path) -> socket.socket:
+    """Bound beside, closed to others, then renamed: `path` never shows a socket that cannot be used."""
+    beside = path.with_name(f".{os.urandom(4).hex()}")
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.setblocking(False)
+        with _address(beside) as address:
+            sock.bind(address)
+        os.chmod(beside, 0o600)
+        sock.listen(_BACKLOG)
+        os.rename(beside, path)
+    except OSError:
+        sock.close()
+        beside.unlink(missing_ok=True)
+        raise
+    return sock
+
+
+def accept(listener: socket.socket) -> socket.socket:
+    """The next connection, non-blocking. Raises BlockingIOError when none waits, UnavailableError for a
+    stranger."""
+    sock, _ = listener.accept()
+    sock.setblocking(False)
+    uid = peer_uid(sock)
+    if is_trusted(uid):
+        return sock
+    sock.close()
+    raise UnavailableError(f"user {uid} may not connect")
