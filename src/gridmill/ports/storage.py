@@ -1,0 +1,47 @@
+"""What the control node asks of storage: where the root is, what sources hold, code bundles, removal."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gridmill.model.data import FileSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStat:
+    """One source file as it is now: enough to tell whether it changed."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+
+class Storage(Protocol):
+    """One storage root and the bundles of one home."""
+
+    @property
+    def location(self) -> str:
+        """The root, as jobs are told it (a folder path)."""
+        ...
+
+    def describe_source(self, source: FileSource, folder: str) -> tuple[FileStat, ...]:
+        """The files a source names now, sorted by path; relative paths start at `folder`.
+
+        Raises InputError when a path or glob matches nothing, naming what is near.
+        """
+        ...
+
+    def remove(self, uri: str) -> None:
+        """Remove a folder below the root; what is gone is fine. Raises UnsafePathError."""
+        ...
+
+    def free_bytes(self) -> int:
+        """How much can still be written."""
+        ...
+
+    def has_bundle(self, bundle: str) -> bool:
+        """Whether the code bundle of that hash is here."""
+        ...
+
+    def put_bundle(self, bundle: str, data: bytes) -> None:
+        """Keep a code bundle, visible only when whole. Raises InputError when `bundle` is no hash."""
+        ...
