@@ -1,0 +1,108 @@
+"""Which files of a project folder belong to it: .gitignore and .gridmillignore, as git reads them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from gridmill.errors import InputError
+
+ALWAYS = (".git", ".hg", ".svn", ".venv", "__pycache__", "*.pyc", ".gridmill", ".DS_Store")
+RULE_FILES = (".gitignore", ".gridmillignore")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """The rules of one folder; they apply to what lies below it."""
+
+    folder: Path
+    spec: GitIgnoreSpec
+
+    def ignores(self, path: Path, is_folder: bool) -> bool | None:
+        """True or False where a rule speaks of the path, else None."""
+        relative = path.relative_to(self.folder).as_posix()
+        return self.spec.check_file(relative + "/" * is_folder).include
+
+
+def project_files(folder: Path, leave_out: Sequence[Path] = ()) -> Iterator[Path]:
+    """Every file and symbolic link that belongs to the project, sorted, without following links.
+
+    Rules of a deeper folder win, .gridmillignore wins over .gitignore beside it, and a folder that is
+    ignored is not entered. Rules of folders above count up to the one that holds `.git`. Virtual
+    environments and `leave_out` are never entered. Sockets, pipes and devices are left out. Raises
+    InputError for a folder or a rule file that cannot be read.
+    """
+    left_out = frozenset(path.absolute() for path in leave_out)
+    yield from _walk(folder, _rules_above(folder), left_out)
+
+
+def _walk(folder: Path, above: Sequence[_Rules], left_out: frozenset[Path]) -> Iterator[Path]:
+    rules = (*above, *_rules_of(folder))
+    for path in _entries(folder):
+        link = path.is_symlink()
+        enter = path.is_dir() and not link
+        if path in left_out or _ignored(path, enter, rules):
+            continue
+        if enter:
+            if not (path / "pyvenv.cfg").exists():
+                yield from _walk(path, rules, left_out)
+        elif link or path.is_file():
+            yield path
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def _ignored(path: Path, is_folder: bool, rules: Sequence[_Rules]) -> bool:
+    if _ALWAYS.match_file(path.name):
+        return True
+    verdicts = (rule.ignores(path, is_folder) for rule in reversed(rules))
+    return next((verdict for verdict in verdicts if verdict is not None), False)
+
+
+def _rules_above(folder: Path) -> tuple[_Rules, ...]:
+    """The rules of the folders above, from the top of the git work tree down; none outside of one."""
+    chain = [folder, *folder.parents]
+    top = next((number for number, place in enumerate(chain) if (place / ".git").exists()), 0)
+    return tuple(rules for place in reversed(chain[1 : top + 1]) for rules in _rules_of(place))
+
+
+def _rules_of(folder: Path) -> tuple[_Rules, ...]:
+    lines = [line for name in RULE_FILES for line in _lines(folder / name)]
+    return (_Rules(folder=folder, spec=_spec(lines, folder)),) if lines else ()
+
+
+def _spec(lines: Sequence[str], folder: Path) -> GitIgnoreSpec:
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise InputError(
+            f"a rule in {' or '.join(RULE_FILES)} is wrong: {error}", place=str(folder)
+        ) from error
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8", "surrogateescape").splitlines()
+    except (FileNotFoundError, IsADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> InputError:
+    """What to say about a file of the project that cannot be read."""
+    reason = error.strerror or str(error)
+    return InputError(
+        f"cannot read it for the code bundle: {reason}",
+        place=str(path),
+        hint="Make it readable, or leave it out with a line in .gridmillignore.",
+    )
+
+
+_ALWAYS = GitIgnoreSpec.from_lines(ALWAYS)
