@@ -43,11 +43,14 @@ LINKS: Mapping[str, str] = {
 }
 """Pod ends by the scheme of PodOrder.link."""
 
+REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
+
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,
     "sites": SITES,
     "stores": STORES,
     "links": LINKS,
+    "reports": REPORTS,
 }
 
 

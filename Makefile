@@ -1,0 +1,49 @@
+# make demo | test | check | bench | docs | clean
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+EXTRAS := data,learning,examples,dev
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup demo test unit e2e check format bench docs clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Gridmill needs Python 3.11 or newer; set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	touch $@
+
+demo: $(READY)
+	GRIDMILL_HOME=$${GRIDMILL_HOME:-$(CURDIR)/.gridmill} $(BIN)/gridmill run examples/weather/pipeline.yaml
+
+test: $(READY)
+	$(BIN)/pytest tests
+
+unit: $(READY)
+	$(BIN)/pytest tests -m 'not e2e'
+
+e2e: $(READY)
+	$(BIN)/pytest tests -m e2e
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python -m bench
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf .venv .gridmill site build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,200 @@
+"""The composition root: settings in, a wired control node out."""
+
+import fcntl
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from gridmill import __version__
+from gridmill.control.ledger import Ledger
+from gridmill.control.node import ControlNode
+from gridmill.control.service import Identity, Service
+from gridmill.control.state import Control, Counters, Limits
+from gridmill.errors import HomeInUseError, StorageError
+from gridmill.links.server import Links
+from gridmill.model.event import Event
+from gridmill.model.site import Site, SiteKind
+from gridmill.model.view import RunView
+from gridmill.ports.grid import Grid
+from gridmill.registry import find
+from gridmill.settings import Settings
+from gridmill.storage.root import Root
+from gridmill.testing.faults import with_faults
+
+LOCAL_CPU_SHARE = 4.0
+"""Deployments on one's own machine may claim each CPU this often: idle ones burn none, and the
+operating system shares fairly. Memory is never promised twice."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> float:
+        """Unix time in seconds."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds from some start."""
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedNode:
+    """A control node in this process. `close` ends it: with `tear_down`, its idle deployments too."""
+
+    grid: Grid
+    node: ControlNode
+    finish: Callable[[bool], None]
+
+    def close(self, *, tear_down: bool = True) -> None:
+        """End it; may be repeated."""
+        self.finish(tear_down)
+
+
+def make_home(home: Path) -> None:
+    """The folder, for this user only. Raises StorageError."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{home} cannot be made: {error.strerror}", hint="Set GRIDMILL_HOME to a folder you can write to."
+        ) from error
+
+
+def lock_home(home: Path) -> IO[str]:
+    """Own the home until the file is closed. Raises HomeInUseError when another process does."""
+    make_home(home)
+    file = (home / "control.lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise HomeInUseError(f"a control node (process {owner}) already owns {home}") from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def home_secret(home: Path) -> bytes:
+    """The key that pod secrets are derived from; made once, readable by this user only."""
+    path = home / "secret"
+    if not path.exists():
+        draft = home / f"secret.{os.getpid()}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+        draft.rename(path)
+    return bytes.fromhex(path.read_text())
+
+
+def warn(message: str) -> None:
+    """The control node's log: standard error."""
+    print(f"gridmill: {message}", file=sys.stderr)
+
+
+def embed(
+    settings: Settings, *, embedded: bool = True, warn: Callable[[str], None] = warn, address: str = ""
+) -> EmbeddedNode:
+    """A running control node for the home in `settings`. Raises HomeInUseError, StorageError."""
+    lock = lock_home(settings.home)
+    try:
+        return _wire(settings, lock, embedded=embedded, warn=warn, address=address)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _wire(
+    settings: Settings, lock: IO[str], *, embedded: bool, warn: Callable[[str], None], address: str
+) -> EmbeddedNode:
+    store = with_faults(find("stores", "sqlite")(settings.home / "store.db"), settings.fault)
+    node_wake: list[Callable[[], None]] = [lambda: None]
+    links = Links(lambda: node_wake[0]())
+    links.listen_unix(settings.home / "links.sock")
+    local = find("sites", "local")(settings)
+    ledger = Ledger(store)
+    control = Control(
+        ledger=ledger,
+        clock=SystemClock(),
+        sites={"local": local},
+        links=links,
+        storage=Root(settings.root, bundles=settings.home / "bundles"),
+        secret=home_secret(settings.home),
+        new_token=lambda: secrets.token_hex(8),
+        counters=Counters(store.counters()),
+        limits=Limits(
+            grace_seconds=settings.grace_seconds,
+            observe_seconds=settings.observe_seconds,
+            orphan_seconds=settings.orphan_seconds,
+        ),
+        warn=warn,
+    )
+    node = ControlNode(control)
+    node_wake[0] = node.wake
+    ledger.load()
+    _declare_site(
+        control, Site(name="local", kind=SiteKind.LOCAL, nodes=local.nodes(), cpu_share=LOCAL_CPU_SHARE)
+    )
+    ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way
+    sock = settings.home / "control.sock"
+    identity = Identity(
+        version=__version__, home=str(settings.home), address=address or f"unix:{sock}", embedded=embedded
+    )
+    closed: list[bool] = []
+
+    def finish(tear_down: bool) -> None:
+        if closed:
+            return
+        closed.append(True)
+        node.stop()
+        if tear_down:
+            _tear_down(node)
+        links.close()
+        local.close()
+        store.close()
+        with suppress(FileNotFoundError):
+            (settings.home / "control.json").unlink()
+        lock.close()
+
+    service = Service(node, identity, render=_render, end=lambda: finish(False))
+    _announce(settings.home, identity)
+    node.start()
+    node.wake()
+    return EmbeddedNode(grid=service, node=node, finish=finish)
+
+
+def _declare_site(control: Control, site: Site) -> None:
+    """The local site as this machine is now."""
+    if control.ledger.find(Site, site.name) != site:
+        transaction = control.begin()
+        transaction.put(site)
+        control.ledger.commit(transaction)
+
+
+def _tear_down(node: ControlNode) -> None:
+    """Release all that is idle: an embedded control node leaves nothing up at its normal end."""
+    node.release_idle()
+
+
+def _announce(home: Path, identity: Identity) -> None:
+    """Write control.json, whole or not at all, so that other processes find this control node."""
+    draft = home / f"control.json.{os.getpid()}"
+    body = {"pid": os.getpid(), "address": identity.address, "version": identity.version}
+    draft.write_text(json.dumps(body))
+    draft.rename(home / "control.json")
+
+
+def _render(view: RunView, events: tuple[Event, ...]) -> str:
+    """The report, by name: templates load only when one is asked for."""
+    render: Callable[[RunView, tuple[Event, ...]], str] = find("reports", "html")
+    return render(view, events)

@@ -1,0 +1,103 @@
+"""The tick that moves runs on: jobs whose needs are met, jobs that need not run, runs that have ended."""
+
+from dataclasses import replace
+
+from gridmill.control.inputs import fingerprint_of, inputs_of, size_of, unchanged_artifact
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import CANDIDATES_PER_TICK, Control
+from gridmill.errors import GridmillError
+from gridmill.model.amounts import Amounts
+from gridmill.model.run import JobRun, Run
+from gridmill.model.state import (
+    DONE_JOBS,
+    FINISHED_JOBS,
+    FINISHED_RUNS,
+    JobState,
+    RunState,
+)
+from gridmill.planning.progress import run_state
+from gridmill.planning.sizing import size_job
+
+
+def advance(control: Control) -> None:
+    """Look at jobs whose needs may be met; follow their ends on through the run."""
+    transaction = control.begin()
+    touched: set[str] = set()
+    for job_run_id in control.candidates.take(CANDIDATES_PER_TICK):
+        job_run = transaction.get(JobRun, job_run_id)
+        run = transaction.get(Run, job_run.run_id) if job_run else None
+        if job_run is None or run is None:
+            continue
+        touched.add(run.id)
+        if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
+            _advance_job(control, transaction, run, job_run)
+    for run_id in touched:
+        _advance_run(control, transaction, run_id)
+    control.ledger.commit(transaction)
+
+
+def _advance_job(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> None:
+    needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
+    ended_badly = [n for n in needs if n.state in FINISHED_JOBS and n.state not in DONE_JOBS]
+    if ended_badly:
+        names = ", ".join(f"`{need.job.name}` {need.state}" for need in ended_badly)
+        after = replace(job_run, state=JobState.SKIPPED, message=f"needs {names}", ended=transaction.now)
+    elif all(need.state in DONE_JOBS for need in needs):
+        after = _ready(control, transaction, run, job_run)
+    else:
+        return
+    transaction.put(after)
+    if after.state in FINISHED_JOBS:
+        dependents = control.ledger.snapshot.dependents_of(job_run.id)
+        control.candidates.add(run.id, [job.id for job in dependents])
+
+
+def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
+    """WAITING with fingerprint and size; UNCHANGED; or FAILED where an input is not there."""
+    now = transaction.now
+    try:
+        inputs = inputs_of(control, transaction, job_run)
+        fingerprint = fingerprint_of(control, run, job_run, inputs)
+        size = size_of(control, job_run.job, run.folder, inputs)
+    except GridmillError as error:
+        return replace(job_run, state=JobState.FAILED, message=_explained(error), ready=now, ended=now)
+    if job_run.job.cache and not run.force:
+        same = unchanged_artifact(control, job_run, fingerprint)
+        if same is not None:
+            return replace(
+                job_run,
+                state=JobState.UNCHANGED,
+                fingerprint=fingerprint,
+                artifacts=(same.id,),
+                message=f"unchanged since {same.run_id}",
+                ready=now,
+                ended=now,
+            )
+    snapshot = control.ledger.snapshot
+    resource = snapshot.resources[job_run.resource]
+    site = snapshot.sites.get(resource.site)
+    sizing = size_job(
+        job_run.job,
+        size,
+        snapshot.history,
+        pipeline=job_run.pipeline,
+        resource=resource,
+        largest=site.largest if site else Amounts(),
+    )
+    return replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
+
+
+def _explained(error: GridmillError) -> str:
+    return f"{error} {error.hint}".strip()
+
+
+def _advance_run(control: Control, transaction: Transaction, run_id: str) -> None:
+    run = transaction.get(Run, run_id)
+    if run is None or run.state in FINISHED_RUNS:
+        return
+    known = control.ledger.snapshot.job_runs_of(run_id)
+    if any((transaction.get(JobRun, job.id) or job).state not in FINISHED_JOBS for job in known):
+        return
+    jobs = [transaction.get(JobRun, job.id) or job for job in known]
+    state, message = run_state(run, jobs)
+    transaction.put(replace(run, state=state, message=message, ended=transaction.now))

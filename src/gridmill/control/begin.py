@@ -1,0 +1,203 @@
+"""Starting, stopping and resuming runs: the nouns a run begins with, and its moves."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gridmill.control.inputs import declared_sizes
+from gridmill.control.ledger import Transaction
+from gridmill.control.receive import send_to_pod, stop_message
+from gridmill.control.state import Control
+from gridmill.errors import ConflictError, NotFoundError, PipelineError
+from gridmill.model.amounts import Amounts
+from gridmill.model.job import Job, JobSize
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource, default_resource
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.state import (
+    FINISHED_RUNS,
+    RUN_MOVES,
+    JobState,
+    RunState,
+    check_move,
+)
+from gridmill.planning.graph import order
+from gridmill.planning.sizing import size_job
+
+AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
+"""What a resumed run does again."""
+
+
+def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
+    """The pipeline with those jobs and what they need. Raises NotFoundError."""
+    if not only:
+        return pipeline
+    names = {job.name for job in pipeline.jobs}
+    unknown = [name for name in only if name not in names]
+    if unknown:
+        raise NotFoundError(
+            f"pipeline {pipeline.name!r} has no job {unknown[0]!r}",
+            hint=f"It has: {', '.join(sorted(names))}.",
+        )
+    wanted, open_names = set[str](), list(only)
+    while open_names:
+        name = open_names.pop()
+        if name not in wanted:
+            wanted.add(name)
+            open_names.extend(pipeline.job(name).all_needs)
+    return replace(pipeline, jobs=tuple(job for job in pipeline.jobs if job.name in wanted))
+
+
+def resource_of(job: Job, pipeline: Pipeline, resources: Mapping[str, Resource]) -> Resource:
+    """The resource a job uses: the one it names, the one it was assigned to, or its type's default.
+
+    Raises PipelineError for an unknown resource or one of another type.
+    """
+    place = f"{pipeline.name}: jobs.{job.name}.resource"
+    if job.resource is not None:
+        found = resources.get(job.resource)
+        if found is None:
+            known = ", ".join(sorted(name for name, r in resources.items() if not r.default)) or "none yet"
+            raise PipelineError(
+                f"there is no resource {job.resource!r}",
+                place=place,
+                hint=f"There are: {known}. "
+                f"`gridmill configure resource {job.resource} --type {job.kind}` makes it.",
+            )
+    else:
+        names = (f"{pipeline.name}/{job.name}", job.name)
+        assigned = (r for r in resources.values() if any(name in r.jobs for name in names))
+        found = next(assigned, None) or resources.get(f"default-{job.kind}") or default_resource(job.kind)
+    if found.type != job.kind:
+        raise PipelineError(
+            f"resource {found.name!r} is for {found.type} jobs; {job.name!r} is a {job.kind} job",
+            place=place,
+            hint=f"Use a resource of type {job.kind}, or none for the default one.",
+        )
+    return found
+
+
+def declare_resources(control: Control, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
+    """All resources as they will be, the pipeline's own included."""
+    for resource in pipeline.resources:
+        if transaction.get(Resource, resource.name) != resource:
+            transaction.put(resource)
+    resources = dict(control.ledger.snapshot.resources)
+    resources.update({resource.name: resource for resource in pipeline.resources})
+    return resources
+
+
+def begin_run(control: Control, transaction: Transaction, pipeline: Pipeline, *, force: bool) -> Run:
+    """The run and its jobs, all BLOCKED; the next tick looks at those without needs."""
+    order(pipeline)
+    resources = declare_resources(control, transaction, pipeline)
+    used = {job.name: resource_of(job, pipeline, resources) for job in pipeline.jobs}
+    for resource in used.values():
+        if transaction.get(Resource, resource.name) is None:
+            transaction.put(resource)
+    run = Run(
+        id=f"{pipeline.name}-{control.counters.next(pipeline.name)}",
+        pipeline=pipeline.name,
+        order=control.counters.next("order"),
+        state=RunState.ACTIVE,
+        created=transaction.now,
+        started=transaction.now,
+        parameters=pipeline.parameters,
+        folder=pipeline.folder,
+        bundle=pipeline.bundle,
+        force=force,
+    )
+    transaction.put(run)
+    sizes = declared_sizes(control, pipeline)
+    job_runs = [
+        _job_run(control, run, job, index, used[job.name], sizes[job.name])
+        for index, job in enumerate(pipeline.jobs)
+    ]
+    transaction.put(*job_runs)
+    control.candidates.add(run.id, [job.id for job in job_runs if not job.needs] or [run.id])
+    return run
+
+
+def _job_run(control: Control, run: Run, job: Job, index: int, resource: Resource, size: JobSize) -> JobRun:
+    site = control.ledger.snapshot.sites.get(resource.site)
+    sizing = size_job(
+        job,
+        size,
+        control.ledger.snapshot.history,
+        pipeline=run.pipeline,
+        resource=resource,
+        largest=site.largest if site else Amounts(),
+    )
+    return JobRun(
+        id=f"{run.id}/{job.name}",
+        run_id=run.id,
+        pipeline=run.pipeline,
+        job=job,
+        order=index,
+        state=JobState.BLOCKED,
+        resource=resource.name,
+        needs=tuple(f"{run.id}/{need}" for need in job.all_needs),
+        priority=job.priority,
+        sizing=sizing,
+    )
+
+
+def stop_run(control: Control, transaction: Transaction, run: Run, job: str | None) -> None:
+    """Jobs that have not started are stopped now; those that run are asked to end."""
+    if run.state in FINISHED_RUNS:
+        return
+    if job is None and run.state == RunState.ACTIVE:
+        transaction.put(replace(run, state=RunState.STOPPING, message="stopping"))
+    stopped: list[str] = []
+    for job_run in control.ledger.snapshot.job_runs_of(run.id):
+        if job is not None and job_run.job.name != job:
+            continue
+        if job_run.state in (JobState.BLOCKED, JobState.WAITING):
+            ended = replace(job_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
+            transaction.put(ended)
+            stopped.append(job_run.id)
+        elif job_run.state == JobState.RUNNING:
+            _stop_attempt(control, transaction, job_run)
+    dependents = [d.id for name in stopped for d in control.ledger.snapshot.dependents_of(name)]
+    control.candidates.add(run.id, [*dependents, *stopped])
+
+
+def _stop_attempt(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+    attempt = transaction.get(Attempt, job_run.attempt_id or "")
+    if attempt is None:
+        return
+    transaction.put(replace(attempt, stop_requested=True))
+    message = stop_message(control, attempt.id, "stopped on request")
+    transaction.then(lambda: send_to_pod(control, attempt.pod_id, message))
+
+
+def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
+    """Make a finished run active again. Raises ConflictError when it succeeded, NotFoundError."""
+    if run_id in control.ledger.snapshot.runs:
+        return
+    run = control.ledger.fetch(Run, run_id)
+    if run.state == RunState.SUCCEEDED:
+        raise ConflictError(
+            f"run {run_id} has succeeded: there is nothing to continue",
+            hint="`gridmill run FILE --force` runs everything again.",
+        )
+    check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
+    transaction.put(replace(run, state=RunState.ACTIVE, message="", ended=None))
+    records = control.ledger.store.list(JobRun, parent=run_id)
+    for record in records:
+        if isinstance(record.noun, JobRun):
+            job_run = control.ledger.fetch(JobRun, record.noun.id)
+            transaction.put(_again(job_run) if job_run.state in AGAIN else job_run)
+    control.candidates.add(run_id, [r.noun.id for r in records if isinstance(r.noun, JobRun)])
+
+
+def _again(job_run: JobRun) -> JobRun:
+    return replace(
+        job_run,
+        state=JobState.BLOCKED,
+        failures=0,
+        losses=0,
+        memory_kills=0,
+        not_before=0.0,
+        message="",
+        ended=None,
+    )

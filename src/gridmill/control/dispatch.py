@@ -1,0 +1,141 @@
+"""The tick that plans and carries the plan out: commit first, then start, bring up, release."""
+
+from dataclasses import replace
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.observe import bring_up
+from gridmill.control.receive import start_attempt
+from gridmill.control.state import STARTS_PER_TICK, Control
+from gridmill.model.deployment import Deployment, Pod
+from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
+from gridmill.model.run import Attempt, JobRun
+from gridmill.model.state import (
+    JOB_MOVES,
+    AttemptState,
+    DeploymentState,
+    JobState,
+    PodState,
+    check_move,
+)
+from gridmill.planning.plan import plan
+
+BRING_UPS = 3
+"""A resource whose pods failed to come up this often in a row has its waiting jobs failed."""
+
+
+def dispatch(control: Control) -> Plan:
+    """Plan once and act on it. The plan says when to look again and whether more is waiting."""
+    mark_idle(control)
+    wanted = plan(control.ledger.snapshot, control.now(), limit=STARTS_PER_TICK)
+    transaction = control.begin()
+    for refusal in wanted.refusals:
+        _refuse(control, transaction, refusal)
+    for start in wanted.starts:
+        _start(control, transaction, start)
+    for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, transaction, up))]:
+        transaction.put(deployment)
+        transaction.then(lambda deployment=deployment: bring_up(control, deployment))
+    for release in wanted.releases:
+        _release(transaction, release)
+    control.ledger.commit(transaction)
+    return wanted
+
+
+def mark_idle(control: Control) -> None:
+    """Note since when a deployment has no live attempt, and forget it when it has."""
+    transaction = control.begin()
+    snapshot = control.ledger.snapshot
+    for deployment in snapshot.deployments.values():
+        busy = any(snapshot.attempts_on(deployment.id))
+        if busy and deployment.idle_since is not None:
+            transaction.put(replace(deployment, idle_since=None))
+        elif not busy and deployment.idle_since is None and deployment.state == DeploymentState.UP:
+            transaction.put(replace(deployment, idle_since=transaction.now))
+    control.ledger.commit(transaction)
+
+
+def _start(control: Control, transaction: Transaction, start: StartJob) -> None:
+    job_run = transaction.get(JobRun, start.job_run_id)
+    if job_run is None:
+        return
+    check_move(JOB_MOVES, job_run.state, JobState.RUNNING, f"job {job_run.id}")
+    number = job_run.attempts + 1
+    attempt = Attempt(
+        id=f"{job_run.run_id}.{job_run.job.name}.{number}",
+        run_id=job_run.run_id,
+        job_run_id=job_run.id,
+        token=control.new_token(),
+        deployment_id=start.deployment_id,
+        pod_id=start.pod_id,
+        state=AttemptState.PLACED,
+        given=start.given,
+        placed=transaction.now,
+    )
+    running = replace(
+        job_run,
+        state=JobState.RUNNING,
+        attempts=number,
+        attempt_id=attempt.id,
+        started=job_run.started or transaction.now,
+        message="",
+    )
+    transaction.put(attempt, running)
+    start_attempt(control, transaction, attempt)
+
+
+def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> Deployment | None:
+    """A new deployment, unless its resource's pods failed to come up too often."""
+    resource = wanted.resource
+    failures = control.failed_bring_ups.get(resource.name, 0)
+    if failures >= BRING_UPS:
+        _give_up(control, transaction, resource.name)
+        return None
+    deployment_id = f"{resource.name}-{control.counters.next(resource.name)}"
+    pods = tuple(
+        Pod(
+            id=f"{deployment_id}.{index}",
+            node=node,
+            capacity=wanted.sizing.amounts,
+            state=PodState.STARTING,
+        )
+        for index, node in enumerate(wanted.nodes)
+    )
+    return Deployment(
+        id=deployment_id,
+        resource=resource.name,
+        type=resource.type,
+        site=resource.site,
+        state=DeploymentState.STARTING,
+        sizing=wanted.sizing,
+        pods=pods,
+        keep_seconds=resource.keep_seconds,
+        created=transaction.now,
+    )
+
+
+def _give_up(control: Control, transaction: Transaction, resource: str) -> None:
+    message = f"the pods of `{resource}` ended {BRING_UPS} times before they answered"
+    for job_run in list(control.ledger.snapshot.job_runs.values()):
+        if job_run.resource == resource and job_run.state == JobState.WAITING:
+            refusal = Refuse(
+                job_run_id=job_run.id, message=message, hint="The pods' logs are in HOME/pods/*/log."
+            )
+            _refuse(control, transaction, refusal)
+    control.failed_bring_ups.pop(resource, None)
+
+
+def _refuse(control: Control, transaction: Transaction, refusal: Refuse) -> None:
+    job_run = transaction.get(JobRun, refusal.job_run_id)
+    if job_run is None:
+        return
+    message = f"{refusal.message}. {refusal.hint}".strip()
+    transaction.put(replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now))
+    dependents = [job.id for job in control.ledger.snapshot.dependents_of(job_run.id)]
+    control.candidates.add(job_run.run_id, dependents or [job_run.id])
+
+
+def _release(transaction: Transaction, release: Release) -> None:
+    deployment = transaction.get(Deployment, release.deployment_id)
+    if deployment is not None and deployment.state != DeploymentState.RELEASING:
+        message = release.reason
+        transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))

@@ -1,0 +1,162 @@
+"""What a job reads: its input versions, its fingerprint, its size, and the order for its pod."""
+
+from collections.abc import Mapping
+
+from gridmill.codec import fingerprint, to_builtins
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.errors import InputError, NotFoundError
+from gridmill.model.artifact import Artifact, ArtifactKind, Input
+from gridmill.model.job import Job, JobKind, JobSize
+from gridmill.model.message import Order
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import Attempt, JobRun, Run
+
+FINGERPRINT = 1
+"""Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
+
+FOLDERS = {
+    JobKind.SINK: "sinks",
+    JobKind.DATASET: "datasets",
+    JobKind.TRAINING: "models",
+    JobKind.PREDICTION: "predictions",
+    JobKind.COMMAND: "files",
+}
+
+
+def output_uri(job_run: JobRun, attempt_id: str) -> str:
+    """The folder an attempt writes to, below the storage root."""
+    return f"{FOLDERS[job_run.job.kind]}/{job_run.name}/{attempt_id}"
+
+
+def table_uri(job_run: JobRun) -> str:
+    """The Delta table of a sink, below the storage root."""
+    return f"sinks/{job_run.name}/table" if job_run.job.kind == JobKind.SINK else ""
+
+
+def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
+    """A version by id. Raises NotFoundError."""
+    record = control.ledger.store.get(Artifact, artifact_id)
+    if record is None or not isinstance(record.noun, Artifact):
+        raise NotFoundError(f"there is no version {artifact_id!r}")
+    return record.noun
+
+
+def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tuple[Input, ...]:
+    """The versions a job reads: those of the jobs it needs, and the newest of other pipelines' names.
+
+    Raises InputError when another pipeline's artifact does not exist.
+    """
+    inputs: list[Input] = []
+    for need in job_run.needs:
+        needed = transaction.get(JobRun, need)
+        for artifact_id in needed.artifacts if needed else ():
+            name = need.rpartition("/")[2]
+            inputs.append(Input(name=name, artifact=fetch_artifact(control, artifact_id)))
+    for name in external_references(job_run.job):
+        inputs.append(Input(name=name, artifact=external_artifact(control, name, job_run)))
+    return tuple(inputs)
+
+
+def external_references(job: Job) -> tuple[str, ...]:
+    """Names of other pipelines' artifacts (`pipeline/job`)."""
+    return tuple(name for name in dict.fromkeys(job.spec.references()) if "/" in name)
+
+
+def external_artifact(control: Control, name: str, job_run: JobRun) -> Artifact:
+    """The newest version of another pipeline's artifact. Raises InputError."""
+    newest = control.newest_artifact(name)
+    if newest is None or newest.removed:
+        raise InputError(
+            f"job {job_run.job.name!r} reads {name!r}, which does not exist",
+            hint=f"Run the pipeline {name.partition('/')[0]!r} first.",
+        )
+    return newest
+
+
+def fingerprint_of(control: Control, run: Run, job_run: JobRun, inputs: tuple[Input, ...]) -> str:
+    """The hash of all that decides what the job makes.
+
+    Raises InputError for a source that is not there.
+    """
+    job = job_run.job
+    sources = control.storage.describe_source(job.sink.source, run.folder) if job.sink else ()
+    return fingerprint(
+        FINGERPRINT,
+        job_run.name,
+        job.kind,
+        to_builtins(job.spec),
+        job.rows,
+        run.bundle if job.kind == JobKind.COMMAND else None,
+        [to_builtins(stat) for stat in sources],
+        [(entry.name, entry.artifact.id, entry.artifact.fingerprint) for entry in inputs],
+    )
+
+
+def size_of(control: Control, job: Job, folder: str, inputs: tuple[Input, ...]) -> JobSize:
+    """What is known of the job's size from its declaration, its sources and its inputs."""
+    tables = [entry.artifact.output for entry in inputs]
+    rows = sum(output.rows or 0 for output in tables)
+    columns = max((len(output.columns) for output in tables), default=0)
+    size = sum(output.size_bytes for output in tables)
+    if job.sink:
+        size = sum(stat.size_bytes for stat in control.storage.describe_source(job.sink.source, folder))
+    return JobSize(rows=job.rows or rows or None, columns=columns or None, input_bytes=size or None)
+
+
+def declared_sizes(control: Control, pipeline: Pipeline) -> Mapping[str, JobSize]:
+    """Sizes for a dry run: from sources, and from the newest versions of what each job reads."""
+    sizes: dict[str, JobSize] = {}
+    for job in pipeline.jobs:
+        found: list[Input] = []
+        for name in job.all_needs:
+            artifact = control.newest_artifact(f"{pipeline.name}/{name}")
+            if artifact is not None and not artifact.removed:
+                found.append(Input(name=name, artifact=artifact))
+        try:
+            sizes[job.name] = size_of(control, job, pipeline.folder, tuple(found))
+        except (InputError, NotFoundError):
+            sizes[job.name] = JobSize(rows=job.rows)
+    return sizes
+
+
+def unchanged_artifact(control: Control, job_run: JobRun, wanted: str) -> Artifact | None:
+    """An earlier version with the same fingerprint. Of what lives on (sinks, a command's effects) only the
+    newest counts; of immutable versions any."""
+    newest = control.newest_artifact(job_run.name)
+    if newest is None:
+        return None
+    if newest.fingerprint == wanted:
+        return None if newest.removed else newest
+    if newest.kind in (ArtifactKind.SINK, ArtifactKind.FILES):
+        return None
+    records = control.ledger.store.list(Artifact, parent=job_run.name, newest_first=True, limit=100)
+    versions = (record.noun for record in records if isinstance(record.noun, Artifact))
+    return next((a for a in versions if a.fingerprint == wanted and not a.removed), None)
+
+
+def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> Order:
+    """The order that goes to the pod."""
+    job_run = transaction.get(JobRun, attempt.job_run_id)
+    run = transaction.get(Run, attempt.run_id)
+    if job_run is None or run is None:
+        raise NotFoundError(f"attempt {attempt.id} has no job")
+    inputs = inputs_of(control, transaction, job_run)
+    earlier = control.newest_artifact(job_run.name)
+    return Order(
+        attempt_id=attempt.id,
+        token=attempt.token,
+        run_id=run.id,
+        pipeline=run.pipeline,
+        job=job_run.job,
+        given=attempt.given,
+        root=control.storage.location,
+        output_uri=output_uri(job_run, attempt.id),
+        table_uri=table_uri(job_run),
+        folder=run.folder,
+        bundle=run.bundle,
+        inputs=inputs,
+        earlier=(Input(name=job_run.job.name, artifact=earlier),) if earlier else (),
+        workers=job_run.sizing.workers,
+        size=size_of(control, job_run.job, run.folder, inputs),
+    )

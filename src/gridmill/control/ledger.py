@@ -1,0 +1,151 @@
+"""The store and its picture in memory, changed together: every change is one transaction."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+from gridmill.errors import NotFoundError
+from gridmill.model.artifact import Artifact
+from gridmill.model.deployment import Deployment
+from gridmill.model.event import Event
+from gridmill.model.resource import Measurement
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.state import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
+from gridmill.planning.snapshot import Snapshot
+from gridmill.ports.keys import key_of
+from gridmill.ports.store import Delete, Noun, Put, Store
+
+N = TypeVar("N")
+
+HISTORY_PER_START = 5000
+"""How many measurements are read when the control node starts; older ones hardly change a size."""
+
+
+class Transaction:
+    """Changes and events that will be committed together; reads see what was put before."""
+
+    def __init__(self, ledger: "Ledger", now: float) -> None:
+        self._ledger = ledger
+        self.now = now
+        self.nouns: dict[tuple[type[Any], str], Noun] = {}
+        self.deletes: dict[tuple[type[Any], str], Delete] = {}
+        self.events: list[Event] = []
+        self.after: list[Callable[[], None]] = []
+
+    def get(self, kind: type[N], key: str) -> N | None:
+        """The noun as this transaction will leave it; only what is live is known."""
+        pending = self.nouns.get((kind, key))
+        return cast(N, pending) if pending is not None else self._ledger.find(kind, key)
+
+    def put(self, *nouns: Noun) -> None:
+        """Write nouns; a change of state of a run or job becomes an event."""
+        for noun in nouns:
+            key = (type(noun), key_of(noun))
+            self._tell(noun, self.get(*key))
+            self.nouns[key] = noun
+
+    def delete(self, kind: type[Any], key: str) -> None:
+        """Remove a noun that is in memory."""
+        self.deletes[(kind, key)] = Delete(noun=kind, key=key, expected=self._ledger.version(kind, key))
+
+    def then(self, act: Callable[[], None]) -> None:
+        """Do `act` once this is committed: the world is touched only after the record."""
+        self.after.append(act)
+
+    def _tell(self, noun: Noun, old: Noun | None) -> None:
+        if not isinstance(noun, Run | JobRun):
+            return
+        before = old if isinstance(old, Run | JobRun) else None
+        if before is not None and (before.state, before.message) == (noun.state, noun.message):
+            return
+        what, run_id, job = (
+            ("run", noun.id, "") if isinstance(noun, Run) else ("job", noun.run_id, noun.job.name)
+        )
+        body = {"what": what, "id": noun.id, "state": noun.state.value, "message": noun.message}
+        self.events.append(Event(sequence=0, time=self.now, type="state", run_id=run_id, job=job, body=body))
+
+
+class Ledger:
+    """One writer per home: the versions it holds are the store's, or a commit fails and it loads again."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.snapshot = Snapshot()
+        self.doubtful = True
+        self._versions: dict[tuple[type[Any], str], int] = {}
+        self.listeners: list[Callable[[], None]] = []
+
+    def load(self) -> None:
+        """Read everything that is live. Also after a commit whose fate is not known."""
+        snapshot, versions = Snapshot(), {}
+        for measurement in reversed(self.store.list(Measurement, limit=HISTORY_PER_START, newest_first=True)):
+            snapshot.put(measurement.noun)
+        for record in self.store.live():
+            snapshot.put(record.noun)
+            versions[(type(record.noun), key_of(record.noun))] = record.version
+        self.snapshot, self._versions, self.doubtful = snapshot, versions, False
+
+    def find(self, kind: type[N], key: str) -> N | None:
+        """A live noun from memory."""
+        return cast(N | None, self.snapshot.find(kind, key))
+
+    def version(self, kind: type[Any], key: str) -> int:
+        """The version of a record in memory; 0 when it is not."""
+        return self._versions.get((kind, key), 0)
+
+    def fetch(self, kind: type[N], key: str) -> N:
+        """A noun from the store, made ready to be changed. Raises NotFoundError."""
+        record = self.store.get(kind, key)
+        if record is None:
+            raise NotFoundError(f"there is no {kind.__name__.lower()} {key!r}")
+        self._versions[(kind, key)] = record.version
+        return cast(N, record.noun)
+
+    def begin(self, now: float) -> Transaction:
+        """An empty transaction."""
+        return Transaction(self, now)
+
+    def commit(self, transaction: Transaction) -> None:
+        """Commit, take over in memory, then act. Raises what the store raises; then nothing was acted."""
+        nouns = transaction.nouns
+        if nouns or transaction.events or transaction.deletes:
+            self._write(transaction)
+            for key, noun in nouns.items():
+                self._take_over(key, noun)
+            for kind, name in transaction.deletes:
+                self._versions.pop((kind, name), None)
+                self.snapshot.remove(kind, name)
+            for listener in self.listeners:
+                listener()
+        for act in transaction.after:
+            act()
+
+    def _write(self, transaction: Transaction) -> None:
+        puts = [Put(noun=n, expected=self._versions.get(k, 0)) for k, n in transaction.nouns.items()]
+        try:
+            self.store.commit([*puts, *transaction.deletes.values()], transaction.events)
+        except BaseException:
+            self.doubtful = True
+            raise
+
+    def _take_over(self, key: tuple[type[Any], str], noun: Noun) -> None:
+        self._versions[key] = self._versions.get(key, 0) + 1
+        forget: Sequence[tuple[type[Any], str]] = ()
+        if isinstance(noun, Run) and noun.state in FINISHED_RUNS:
+            forget = [key, *((JobRun, job.id) for job in self.snapshot.job_runs_of(noun.id))]
+        elif _is_over(noun):
+            forget = [key]
+        self.snapshot.put(noun)
+        for old in forget:
+            self._versions.pop(old, None)
+
+
+def _is_over(noun: Noun) -> bool:
+    match noun:
+        case Artifact() | Measurement():
+            return True
+        case Attempt():
+            return noun.state not in LIVE_ATTEMPTS
+        case Deployment():
+            return noun.state == DeploymentState.GONE
+        case _:
+            return False

@@ -1,0 +1,156 @@
+"""The control node: one lock, one loop. Ticks run when something happened or time has come."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from gridmill.control.advance import advance
+from gridmill.control.dispatch import dispatch
+from gridmill.control.observe import observe
+from gridmill.control.reap import reap
+from gridmill.control.receive import receive
+from gridmill.control.state import Control
+from gridmill.errors import GridmillError
+from gridmill.model.deployment import Deployment
+from gridmill.model.run import JobRun, Run
+from gridmill.model.state import DeploymentState, JobState
+
+LONGEST_WAIT_SECONDS = 60.0
+BACK_OFF_SECONDS = 1.0
+LATEST_NOT_BEFORE_SECONDS = 60.0
+"""No back-off is longer: what lies further ahead was written before the clock was set back."""
+
+
+class ControlNode:
+    """Runs the ticks over one Control. `tick` is what tests and the simulator call."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self.lock = threading.RLock()
+        self.changed = threading.Condition()
+        self.commits = 0
+        self._wake = threading.Event()
+        self._ending = False
+        self._thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+        control.ledger.listeners.append(self._tell)
+
+    def tick(self) -> float:
+        """Do everything that can be done now; seconds until there may be more."""
+        with self.lock:
+            control = self.control
+            if control.ledger.doubtful:
+                self._load()
+            receive(control)
+            observe(control)
+            advance(control)
+            wanted = dispatch(control)
+            reap(control)
+            if control.candidates or not wanted.complete:
+                return 0.0
+            waits = [LONGEST_WAIT_SECONDS]
+            if control.ledger.snapshot.deployments:
+                waits.append(control.next_observe - control.clock.monotonic())
+            if wanted.again_at is not None:
+                waits.append(wanted.again_at - control.now())
+            return max(0.0, min(waits))
+
+    def _load(self) -> None:
+        """Read the store, and look again at everything that a crash may have left half-way."""
+        control = self.control
+        control.ledger.load()
+        control.newest.clear()
+        snapshot = control.ledger.snapshot
+        now = control.now()
+        transaction = control.begin()
+        for run in snapshot.runs.values():
+            jobs = snapshot.job_runs_of(run.id)
+            control.candidates.add(run.id, [job.id for job in jobs])
+            for job in jobs:
+                if job.not_before > now + LATEST_NOT_BEFORE_SECONDS:
+                    transaction.put(_held_until(job, now))
+        for deployment in snapshot.deployments.values():
+            if deployment.idle_since is not None and deployment.idle_since > now:
+                transaction.put(_idle_since(deployment, now))
+        control.ledger.commit(transaction)
+
+    def _tell(self) -> None:
+        with self.changed:
+            self.commits += 1
+            self.changed.notify_all()
+
+    def wake(self) -> None:
+        """Tick soon. Safe from any thread."""
+        self._wake.set()
+
+    def start(self) -> None:
+        """Run the loop in a thread of its own."""
+        self._thread = threading.Thread(target=self._loop, name="control", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop. Jobs and pods go on."""
+        self._ending = True
+        self.wake()
+        self._tell()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def ending(self) -> bool:
+        """True once stop was called."""
+        return self._ending
+
+    def _loop(self) -> None:
+        wait = 0.0
+        while not self._ending:
+            self._wake.wait(wait)
+            self._wake.clear()
+            wait = self._guarded(self.tick)
+
+    def _guarded(self, tick: Callable[[], float]) -> float:
+        """The outermost loop: what goes wrong in a tick is said, and tried again from the store."""
+        try:
+            return tick()
+        except GridmillError as error:
+            self.control.warn(f"{error} {error.hint}")
+        except Exception as error:  # noqa: BLE001  the outermost loop of the control node
+            self.failure = error
+            self.control.warn(f"a tick failed: {error!r}")
+        self.control.ledger.doubtful = True
+        return BACK_OFF_SECONDS
+
+    def release_idle(self) -> None:
+        """Tear down every deployment without a live attempt, now."""
+        with self.lock:
+            control = self.control
+            transaction = control.begin()
+            snapshot = control.ledger.snapshot
+            for deployment in snapshot.deployments.values():
+                if not any(snapshot.attempts_on(deployment.id)):
+                    released = replace(
+                        deployment, state=DeploymentState.RELEASING, message="the control node ends"
+                    )
+                    transaction.put(released)
+            control.ledger.commit(transaction)
+            reap(control)
+
+    def active_runs(self) -> tuple[Run, ...]:
+        """Runs that are not finished."""
+        with self.lock:
+            return tuple(self.control.ledger.snapshot.runs.values())
+
+    def counts(self) -> tuple[int, int]:
+        """Jobs waiting (or blocked), and jobs running."""
+        with self.lock:
+            states = [job.state for job in self.control.ledger.snapshot.job_runs.values()]
+        waiting = sum(state in (JobState.BLOCKED, JobState.WAITING) for state in states)
+        return waiting, sum(state == JobState.RUNNING for state in states)
+
+
+def _held_until(job: JobRun, now: float) -> JobRun:
+    return replace(job, not_before=now)
+
+
+def _idle_since(deployment: Deployment, now: float) -> Deployment:
+    return replace(deployment, idle_since=now)

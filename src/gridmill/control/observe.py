@@ -1,0 +1,102 @@
+"""The tick that looks at sites: pods that are gone, and those a crash kept from being brought up."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.receive import with_pod
+from gridmill.control.settle import LOST, settle_attempt
+from gridmill.control.state import Control
+from gridmill.errors import UnavailableError
+from gridmill.model.deployment import Deployment, Pod
+from gridmill.model.message import PodOrder
+from gridmill.model.state import DeploymentState, PodState
+from gridmill.ports.site import PodSight, Sight
+
+
+def observe(control: Control) -> None:
+    """One question per site for all its pods; what is gone is recorded, its attempts are lost."""
+    if control.clock.monotonic() < control.next_observe:
+        return
+    control.next_observe = control.clock.monotonic() + control.limits.observe_seconds
+    by_site: dict[str, list[Deployment]] = {}
+    for deployment in list(control.ledger.snapshot.deployments.values()):
+        by_site.setdefault(deployment.site, []).append(deployment)
+    for site, deployments in by_site.items():
+        _observe_site(control, site, deployments)
+
+
+def _observe_site(control: Control, name: str, deployments: Sequence[Deployment]) -> None:
+    site = control.sites.get(name)
+    if site is None:
+        return
+    standing = [d for d in deployments if d.state != DeploymentState.RELEASING]
+    missing = [d for d in standing if any(_is_missing(control, pod) for pod in d.pods)]
+    for deployment in missing:
+        bring_up(control, deployment)
+    pods = [pod.id for d in standing for pod in d.pods if pod.state != PodState.GONE]
+    try:
+        sights = site.observe(pods) if pods else {}
+    except UnavailableError as error:
+        control.warn(f"site {name} does not answer: {error}")
+        return
+    transaction = control.begin()
+    for deployment in standing:
+        _record(control, transaction, deployment, sights)
+    control.ledger.commit(transaction)
+
+
+def _is_missing(control: Control, pod: Pod) -> bool:
+    return pod.state == PodState.STARTING and pod.id not in control.brought_up
+
+
+def _record(
+    control: Control, transaction: Transaction, deployment: Deployment, sights: Mapping[str, PodSight]
+) -> None:
+    for pod in deployment.pods:
+        sight = sights.get(pod.id)
+        if sight is not None and sight.sight == Sight.GONE and pod.state != PodState.GONE:
+            _pod_gone(control, transaction, deployment.id, pod, sight.message)
+
+
+def _pod_gone(control: Control, transaction: Transaction, deployment_id: str, pod: Pod, message: str) -> None:
+    """Its attempts are lost; a deployment without pods is gone."""
+    deployment = transaction.get(Deployment, deployment_id)
+    if deployment is None:
+        return
+    if pod.state == PodState.STARTING:
+        failures = control.failed_bring_ups.get(deployment.resource, 0)
+        control.failed_bring_ups[deployment.resource] = failures + 1
+    deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=message))
+    if all(p.state == PodState.GONE for p in deployment.pods):
+        deployment = replace(deployment, state=DeploymentState.GONE, message=message)
+    transaction.put(deployment)
+    for attempt in list(control.ledger.snapshot.attempts_on(pod.id)):
+        settle_attempt(control, transaction, attempt, replace(LOST, message=message or LOST.message))
+    control.brought_up.discard(pod.id)
+
+
+def bring_up(control: Control, deployment: Deployment) -> None:
+    """Ask the site for the deployment's pods; the site starts each pod id at most once."""
+    site = control.sites[deployment.site]
+    orders = [
+        PodOrder(
+            pod_id=pod.id,
+            deployment_id=deployment.id,
+            type=deployment.type.value,
+            secret=control.pod_secret(pod.id),
+            home=site.pod_home(pod.id),
+            link=site.link(),
+            capacity=pod.capacity,
+            keep_seconds=deployment.keep_seconds,
+            orphan_seconds=control.limits.orphan_seconds,
+        )
+        for pod in deployment.pods
+        if pod.state == PodState.STARTING
+    ]
+    try:
+        site.bring_up(orders)
+    except UnavailableError as error:
+        control.warn(f"{deployment.id} cannot be brought up now: {error}")
+        return
+    control.brought_up.update(order.pod_id for order in orders)

@@ -1,0 +1,36 @@
+"""The tick that gives back: deployments being released, and what failed attempts left in storage."""
+
+from dataclasses import replace
+
+from gridmill.control.state import Control
+from gridmill.errors import UnavailableError
+from gridmill.model.message import Goodbye
+from gridmill.model.state import DeploymentState, PodState
+
+
+def reap(control: Control) -> None:
+    """Tear down what is being released; when the site says its pods are gone, so is the deployment."""
+    for deployment in list(control.ledger.snapshot.deployments.values()):
+        if deployment.state == DeploymentState.RELEASING:
+            _tear_down(control, deployment.id)
+
+
+def _tear_down(control: Control, deployment_id: str) -> None:
+    deployment = control.ledger.snapshot.deployments[deployment_id]
+    for pod in deployment.pods:
+        channel = control.channels.pop(pod.id, None)
+        if channel is not None:
+            control.links.send(channel, [Goodbye(reason=deployment.message)])
+            control.links.drop(channel)
+    site = control.sites.get(deployment.site)
+    try:
+        if site is not None:
+            site.tear_down([pod.id for pod in deployment.pods])
+    except UnavailableError as error:
+        control.warn(f"{deployment.id} cannot be torn down now: {error}")
+        return
+    transaction = control.begin()
+    pods = tuple(replace(pod, state=PodState.GONE) for pod in deployment.pods)
+    transaction.put(replace(deployment, state=DeploymentState.GONE, pods=pods))
+    control.ledger.commit(transaction)
+    control.brought_up.difference_update(pod.id for pod in pods)

@@ -1,0 +1,210 @@
+"""The tick that hears pods: greetings, events, ends. One transaction for all that has come."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gridmill.codec import from_builtins
+from gridmill.control.inputs import order_for
+from gridmill.control.ledger import Transaction
+from gridmill.control.settle import LOST, settle_attempt
+from gridmill.control.state import Control
+from gridmill.errors import GridmillError
+from gridmill.model.deployment import Deployment, Pod
+from gridmill.model.event import Event, EventType, PodEvent
+from gridmill.model.message import (
+    PROTOCOL,
+    Ack,
+    Events,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Outcome,
+    Start,
+    Stop,
+    ToPod,
+    Welcome,
+)
+from gridmill.model.run import Attempt, JobRun
+from gridmill.model.state import LIVE_ATTEMPTS, AttemptState, Cause, DeploymentState, PodState
+
+KEPT = (EventType.STARTED, EventType.LOG, EventType.METRIC, EventType.ENDED)
+"""Progress is not kept: the newest is enough, and it comes again."""
+
+STOPPED_EARLY = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started")
+
+
+def receive(control: Control) -> None:
+    """Take everything that has come, commit, then acknowledge."""
+    transaction = control.begin()
+    for received in control.links.receive():
+        match received.message:
+            case None:
+                _closed(control, received.channel)
+            case Hello() as hello:
+                _hello(control, transaction, received.channel, hello)
+            case Events(events=events):
+                _events(control, transaction, received.channel, events)
+            case Heartbeat():
+                control.links.send(received.channel, [Heartbeat(time=control.now())])
+    control.ledger.commit(transaction)
+
+
+def _closed(control: Control, channel: int) -> None:
+    pod_id = control.pods.pop(channel, None)
+    if pod_id is not None and control.channels.get(pod_id) == channel:
+        del control.channels[pod_id]
+
+
+def deployment_of(control: Control, transaction: Transaction, pod_id: str) -> Deployment | None:
+    """The deployment a pod belongs to, while it is not gone."""
+    return transaction.get(Deployment, pod_id.rpartition(".")[0])
+
+
+def with_pod(deployment: Deployment, pod: Pod) -> Deployment:
+    """The deployment with that pod replaced; UP as soon as any pod is."""
+    pods = tuple(pod if old.id == pod.id else old for old in deployment.pods)
+    up = deployment.state == DeploymentState.STARTING and any(p.state == PodState.UP for p in pods)
+    return replace(deployment, pods=pods, state=DeploymentState.UP if up else deployment.state)
+
+
+def _hello(control: Control, transaction: Transaction, channel: int, hello: Hello) -> None:
+    deployment = deployment_of(control, transaction, hello.pod_id)
+    pod = _known_pod(deployment, hello)
+    refusal = _refusal(control, deployment, pod, hello)
+    if refusal or deployment is None or pod is None:
+        control.links.send(channel, [Goodbye(reason=refusal)])
+        control.links.drop(channel)
+        return
+    control.channels[pod.id] = channel
+    control.pods[channel] = pod.id
+    control.failed_bring_ups.pop(deployment.resource, None)
+    if pod.state != PodState.UP:
+        transaction.put(with_pod(deployment, replace(pod, state=PodState.UP)))
+    control.links.send(channel, [Welcome(acknowledged=pod.acknowledged)])
+    _reconcile(control, transaction, channel, hello)
+
+
+def _known_pod(deployment: Deployment | None, hello: Hello) -> Pod | None:
+    pods = deployment.pods if deployment else ()
+    return next((pod for pod in pods if pod.id == hello.pod_id), None)
+
+
+def _refusal(control: Control, deployment: Deployment | None, pod: Pod | None, hello: Hello) -> str:
+    if hello.secret != control.pod_secret(hello.pod_id):
+        return "the secret is wrong"
+    if hello.protocol != PROTOCOL:
+        return f"protocol {hello.protocol} is not spoken here; this is {PROTOCOL}"
+    if deployment is None or pod is None or pod.state == PodState.GONE:
+        return "the deployment is gone"
+    if deployment.state == DeploymentState.RELEASING:
+        return "the deployment is being released"
+    return ""
+
+
+def _reconcile(control: Control, transaction: Transaction, channel: int, hello: Hello) -> None:
+    """Start what the pod has not heard of, repeat stops, end what is fenced off."""
+    mine = {attempt.id: attempt for attempt in control.ledger.snapshot.attempts_on(hello.pod_id)}
+    for attempt in mine.values():
+        if attempt.id in hello.attempts:
+            if attempt.stop_requested:
+                _send(control, channel, stop_message(control, attempt.id, "stopped"))
+        elif attempt.state == AttemptState.PLACED and attempt.stop_requested:
+            _send(control, channel, stop_message(control, attempt.id, "stopped before it started"))
+            settle_attempt(control, transaction, attempt, STOPPED_EARLY)
+        elif attempt.state == AttemptState.PLACED:
+            start_attempt(control, transaction, attempt)
+        else:
+            settle_attempt(control, transaction, attempt, LOST)
+    for attempt_id, state in hello.attempts.items():
+        if attempt_id not in mine and state in LIVE_ATTEMPTS:
+            _send(control, channel, stop_message(control, attempt_id, "replaced by a newer attempt"))
+
+
+def stop_message(control: Control, attempt_id: str, reason: str) -> Stop:
+    """A Stop with the configured grace."""
+    return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=control.limits.grace_seconds)
+
+
+def _send(control: Control, channel: int, message: ToPod) -> None:
+    control.links.send(channel, [message])
+
+
+def start_attempt(control: Control, transaction: Transaction, attempt: Attempt) -> None:
+    """Send Start once the transaction is committed, if the pod's link is open; else its Hello asks for it."""
+    try:
+        order = order_for(control, transaction, attempt)
+    except GridmillError as error:
+        failed = Outcome(state=AttemptState.FAILED, cause=Cause.INPUT, message=error.message, hint=error.hint)
+        settle_attempt(control, transaction, attempt, failed)
+        return
+    transaction.then(lambda: send_to_pod(control, attempt.pod_id, Start(order=order)))
+
+
+def send_to_pod(control: Control, pod_id: str, message: ToPod) -> None:
+    """Send, if the pod's link is open."""
+    channel = control.channels.get(pod_id)
+    if channel is not None:
+        control.links.send(channel, [message])
+
+
+def _events(control: Control, transaction: Transaction, channel: int, events: Sequence[PodEvent]) -> None:
+    pod_id = control.pods.get(channel)
+    deployment = deployment_of(control, transaction, pod_id) if pod_id else None
+    pod = next((p for p in deployment.pods if p.id == pod_id), None) if deployment else None
+    if deployment is None or pod is None:
+        return
+    new = [event for event in events if event.number > pod.acknowledged]
+    for event in new:
+        _event(control, transaction, pod.id, event)
+    if new:
+        last = new[-1].number
+        current = transaction.get(Deployment, deployment.id) or deployment
+        transaction.put(with_pod(current, replace(pod, acknowledged=last)))
+        transaction.then(lambda: control.links.send(channel, [Ack(number=last)]))
+
+
+def _event(control: Control, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
+    attempt = transaction.get(Attempt, event.attempt_id)
+    if attempt is None or attempt.state not in LIVE_ATTEMPTS or attempt.token != event.token:
+        return  # fenced off: acknowledged and dropped
+    job_run = transaction.get(JobRun, attempt.job_run_id)
+    job = job_run.job.name if job_run else ""
+    if event.type in KEPT:
+        transaction.events.append(_kept(attempt, job, pod_id, event))
+    match event.type:
+        case EventType.STARTED:
+            started = replace(attempt, state=AttemptState.RUNNING, started=transaction.now)
+            transaction.put(started)
+        case EventType.PROGRESS:
+            control.progress[attempt.job_run_id] = event.body
+        case EventType.METRIC:
+            _metric(control, attempt, event.body)
+        case EventType.ENDED:
+            settle_attempt(control, transaction, attempt, _outcome(event))
+
+
+def _metric(control: Control, attempt: Attempt, body: Mapping[str, object]) -> None:
+    value = body.get("value")
+    if isinstance(value, int | float):
+        control.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
+
+
+def _kept(attempt: Attempt, job: str, pod_id: str, event: PodEvent) -> Event:
+    return Event(
+        sequence=0,
+        time=event.time,
+        type=event.type.value,
+        run_id=attempt.run_id,
+        job=job,
+        attempt_id=attempt.id,
+        pod_id=pod_id,
+        number=event.number,
+        body=event.body,
+    )
+
+
+def _outcome(event: PodEvent) -> Outcome:
+    try:
+        return from_builtins(event.body.get("outcome"), Outcome)
+    except GridmillError as error:
+        return Outcome(state=AttemptState.FAILED, cause=Cause.INTERNAL, message=error.message)

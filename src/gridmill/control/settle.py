@@ -1,0 +1,132 @@
+"""Ending an attempt: its record, its job's next state, the versions it made, what it measured."""
+
+from dataclasses import replace
+
+from gridmill.control.inputs import external_artifact, external_references, fetch_artifact, size_of
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.errors import GridmillError
+from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.model.job import JobSize
+from gridmill.model.message import Outcome
+from gridmill.model.resource import Measurement, Use
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.state import ATTEMPT_MOVES, DONE_JOBS, FINISHED_JOBS, AttemptState, Cause, check_move
+from gridmill.planning.progress import settle
+from gridmill.planning.sizing import subject_of
+
+LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
+
+
+def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
+    """Everything that follows from the end of an attempt, in one transaction."""
+    ended = _ended(attempt, outcome, transaction.now)
+    job_run = transaction.get(JobRun, attempt.job_run_id)
+    transaction.put(ended)
+    if job_run is None or job_run.attempt_id != attempt.id:
+        return
+    after = settle(job_run, ended, transaction.now, largest=_largest(control, job_run))
+    if after.state in DONE_JOBS:
+        after = _publish(control, transaction, after, ended, outcome)
+    transaction.put(after)
+    measure(control, transaction, after, ended, outcome)
+    if after.state in FINISHED_JOBS:
+        dependents = [job.id for job in control.ledger.snapshot.dependents_of(job_run.id)]
+        control.candidates.add(job_run.run_id, dependents or [job_run.id])
+    transaction.then(lambda: control.progress.pop(job_run.id, None))
+
+
+def _ended(attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
+    check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
+    return replace(
+        attempt,
+        state=outcome.state,
+        ended=now,
+        cause=outcome.cause,
+        exit_code=outcome.exit_code,
+        message=outcome.message,
+        hint=outcome.hint,
+        use=outcome.use,
+        metrics=outcome.metrics,
+    )
+
+
+def _largest(control: Control, job_run: JobRun) -> int:
+    resource = control.ledger.snapshot.resources.get(job_run.resource)
+    site = control.ledger.snapshot.sites.get(resource.site if resource else "local")
+    return site.largest.memory_bytes if site else 0
+
+
+def _publish(
+    control: Control, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: Outcome
+) -> JobRun:
+    """Commit the versions the attempt made. A command without files makes an empty one: it can be
+    found unchanged too."""
+    outputs = outcome.outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
+    made: list[str] = []
+    sources = tuple(_made_from(control, transaction, job_run))
+    for output in outputs:
+        newest = control.newest_artifact(job_run.name)
+        number = newest.number + 1 if newest else 1
+        artifact = Artifact(
+            id=f"{job_run.name}@{number}",
+            name=job_run.name,
+            number=number,
+            output=output,
+            fingerprint=job_run.fingerprint,
+            made_from=sources,
+            run_id=job_run.run_id,
+            attempt_id=attempt.id,
+            created=transaction.now,
+        )
+        control.newest[job_run.name] = artifact
+        transaction.put(artifact)
+        made.append(artifact.id)
+    return replace(job_run, artifacts=tuple(made))
+
+
+def _made_from(control: Control, transaction: Transaction, job_run: JobRun) -> list[str]:
+    found: list[str] = []
+    for need in job_run.needs:
+        needed = transaction.get(JobRun, need)
+        found.extend(needed.artifacts if needed else ())
+    for name in external_references(job_run.job):
+        newest = control.newest_artifact(name)
+        found.extend([newest.id] if newest else [])
+    return found
+
+
+def measure(
+    control: Control, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: Outcome
+) -> None:
+    """Record what the attempt used, for the next sizing. Lost and stopped attempts tell nothing."""
+    killed = outcome.cause == Cause.MEMORY
+    if outcome.state != AttemptState.SUCCEEDED and not killed:
+        return
+    transaction.put(
+        Measurement(
+            attempt_id=attempt.id,
+            subject=subject_of(job_run.job, job_run.pipeline),
+            job=job_run.name,
+            size=outcome.size or _declared_size(control, transaction, job_run),
+            given=attempt.given,
+            use=outcome.use or Use(),
+            ended=transaction.now,
+            memory_killed=killed,
+        )
+    )
+
+
+def _declared_size(control: Control, transaction: Transaction, job_run: JobRun) -> JobSize:
+    run = transaction.get(Run, job_run.run_id)
+    inputs: list[Input] = []
+    try:
+        for need in job_run.needs:
+            needed = transaction.get(JobRun, need)
+            for artifact_id in needed.artifacts if needed else ():
+                inputs.append(Input(name=need, artifact=fetch_artifact(control, artifact_id)))
+        for name in external_references(job_run.job):
+            inputs.append(Input(name=name, artifact=external_artifact(control, name, job_run)))
+        return size_of(control, job_run.job, run.folder if run else "", tuple(inputs))
+    except GridmillError:  # a source that has gone since: the measurement is kept without a size
+        return JobSize(rows=job_run.job.rows)

@@ -1,0 +1,116 @@
+"""What the ticks share: the ledger, the world behind its ports, and what is known only until a restart."""
+
+import hashlib
+import hmac
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.model.artifact import Artifact
+from gridmill.ports.clock import Clock
+from gridmill.ports.link import LinkServer
+from gridmill.ports.site import SitePort
+from gridmill.ports.storage import Storage
+
+STARTS_PER_TICK = 200
+"""A plan's bound: a tick stays short, so that a new job never waits long behind many."""
+CANDIDATES_PER_TICK = 200
+"""How many jobs are fingerprinted in one tick, taken from all runs in turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Times in seconds, from the settings."""
+
+    grace_seconds: float = 5.0
+    observe_seconds: float = 1.0
+    orphan_seconds: float = 3600.0
+
+
+class Counters:
+    """Numbers for ids: each name counts by itself and never gives a number twice."""
+
+    def __init__(self, used: Mapping[str, int]) -> None:
+        self._used = dict(used)
+
+    def next(self, name: str) -> int:
+        """The next number of `name`, from 1."""
+        self._used[name] = self._used.get(name, 0) + 1
+        return self._used[name]
+
+
+class Candidates:
+    """Jobs whose needs may be met now; runs take turns, so a large run does not hold up a small one."""
+
+    def __init__(self) -> None:
+        self._by_run: dict[str, deque[str]] = {}
+
+    def add(self, run_id: str, job_run_ids: Iterable[str]) -> None:
+        """Look at these jobs soon."""
+        self._by_run.setdefault(run_id, deque()).extend(job_run_ids)
+
+    def take(self, limit: int) -> Iterator[str]:
+        """Up to `limit` ids, one from each run in turn."""
+        for _ in range(limit):
+            run_id = next(iter(self._by_run), None)
+            if run_id is None:
+                return
+            waiting = self._by_run.pop(run_id)
+            if waiting:
+                yield waiting.popleft()
+            if waiting:
+                self._by_run[run_id] = waiting
+
+    def __bool__(self) -> bool:
+        return any(self._by_run.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class Control:
+    """Everything the ticks work on. Only the holder of the node's lock may touch it."""
+
+    ledger: Ledger
+    clock: Clock
+    sites: Mapping[str, SitePort]
+    links: LinkServer
+    storage: Storage
+    secret: bytes
+    new_token: Callable[[], str]
+    counters: Counters
+    limits: Limits = field(default_factory=Limits)
+    warn: Callable[[str], None] = lambda message: None
+    # known until a restart; found out again after it
+    candidates: Candidates = field(default_factory=Candidates)
+    channels: dict[str, int] = field(default_factory=dict)
+    pods: dict[int, str] = field(default_factory=dict)
+    brought_up: set[str] = field(default_factory=set)
+    failed_bring_ups: dict[str, int] = field(default_factory=dict)
+    progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    newest: dict[str, Artifact | None] = field(default_factory=dict)
+    next_observe: float = 0.0
+    offset: float | None = None
+
+    def now(self) -> float:
+        """Unix time that never jumps: read once, then carried on by the monotonic clock."""
+        if self.offset is None:
+            self.offset = self.clock.now() - self.clock.monotonic()
+        return self.offset + self.clock.monotonic()
+
+    def begin(self) -> Transaction:
+        """A transaction at the present time."""
+        return self.ledger.begin(self.now())
+
+    def pod_secret(self, pod_id: str) -> str:
+        """What a pod must say in its Hello: derived, so nothing secret is stored."""
+        return hmac.new(self.secret, pod_id.encode(), hashlib.sha256).hexdigest()
+
+    def newest_artifact(self, name: str) -> Artifact | None:
+        """The newest version of that name, removed or not."""
+        if name not in self.newest:
+            found = self.ledger.store.list(Artifact, parent=name, limit=1, newest_first=True)
+            noun = found[0].noun if found else None
+            self.newest[name] = noun if isinstance(noun, Artifact) else None
+        return self.newest[name]
