@@ -1,3 +1,147 @@
-"""Gridmill pools scattered compute into one grid and takes pipelines from raw data to predictions."""
+"""Gridmill pools scattered compute into one grid and takes pipelines from raw data to predictions.
+
+The public names load on first use: importing gridmill costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gridmill.errors import (
+        CapacityError,
+        ConflictError,
+        DataError,
+        GridmillError,
+        HomeInUseError,
+        InputError,
+        InternalError,
+        InterruptedRunError,
+        JobError,
+        MemoryExceededError,
+        NotFoundError,
+        PipelineError,
+        StaleVersionError,
+        StorageError,
+        TimeLimitError,
+        UnavailableError,
+        UnsafePathError,
+    )
+    from gridmill.model.amounts import Amounts
+    from gridmill.model.artifact import Artifact, ArtifactKind
+    from gridmill.model.data import (
+        Aggregate,
+        AsOfJoin,
+        Basis,
+        ColumnType,
+        DatasetSpec,
+        FileSource,
+        Format,
+        Join,
+        Label,
+        Lag,
+        SinkSpec,
+        Split,
+        Window,
+    )
+    from gridmill.model.event import Event
+    from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+    from gridmill.model.learning import ModelKind, Objective, PredictionSpec, TrainingSpec
+    from gridmill.model.pipeline import Pipeline
+    from gridmill.model.resource import Resource, Sizing
+    from gridmill.model.state import JobState, RunState
+    from gridmill.model.view import DryRun, JobView, RunView
+    from gridmill.sdk.client import Client, Tick, connect
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "gridmill.errors": (
+        "CapacityError ConflictError DataError GridmillError HomeInUseError InputError InternalError "
+        "InterruptedRunError JobError MemoryExceededError NotFoundError PipelineError StaleVersionError "
+        "StorageError TimeLimitError UnavailableError UnsafePathError"
+    ),
+    "gridmill.model.amounts": "Amounts",
+    "gridmill.model.artifact": "Artifact ArtifactKind",
+    "gridmill.model.data": (
+        "Aggregate AsOfJoin Basis ColumnType DatasetSpec FileSource Format Join Label Lag SinkSpec Split "
+        "Window"
+    ),
+    "gridmill.model.event": "Event",
+    "gridmill.model.job": "CommandSpec Job JobKind JobSize",
+    "gridmill.model.learning": "ModelKind Objective PredictionSpec TrainingSpec",
+    "gridmill.model.pipeline": "Pipeline",
+    "gridmill.model.resource": "Resource Sizing",
+    "gridmill.model.state": "JobState RunState",
+    "gridmill.model.view": "DryRun JobView RunView",
+    "gridmill.sdk.client": "Client Tick connect",
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares it with what there is
+    "connect",
+    "Client",
+    "Tick",
+    "Pipeline",
+    "Job",
+    "JobKind",
+    "JobSize",
+    "SinkSpec",
+    "FileSource",
+    "Format",
+    "ColumnType",
+    "DatasetSpec",
+    "Basis",
+    "Join",
+    "AsOfJoin",
+    "Window",
+    "Aggregate",
+    "Lag",
+    "Label",
+    "Split",
+    "TrainingSpec",
+    "ModelKind",
+    "Objective",
+    "PredictionSpec",
+    "CommandSpec",
+    "Resource",
+    "Sizing",
+    "Amounts",
+    "RunView",
+    "JobView",
+    "RunState",
+    "JobState",
+    "DryRun",
+    "Artifact",
+    "ArtifactKind",
+    "Event",
+    "GridmillError",
+    "InputError",
+    "PipelineError",
+    "DataError",
+    "UnsafePathError",
+    "NotFoundError",
+    "ConflictError",
+    "StaleVersionError",
+    "HomeInUseError",
+    "CapacityError",
+    "JobError",
+    "MemoryExceededError",
+    "TimeLimitError",
+    "InterruptedRunError",
+    "UnavailableError",
+    "StorageError",
+    "InternalError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  the name's own type, see TYPE_CHECKING above
+    if name not in _HOME:
+        raise AttributeError(f"module 'gridmill' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

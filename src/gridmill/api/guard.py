@@ -1,0 +1,119 @@
+"""What stands before every route: token, Host, size of bodies, and the last stop for defects."""
+
+import hmac
+import logging
+from collections.abc import Iterable
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gridmill.codec import encode
+from gridmill.errors import GridmillError, InputError, InternalError, to_body
+
+BODY_BYTES = 16 * 2**20
+"""Largest body: a pipeline of 100,000 jobs is below it."""
+BUNDLE_BYTES = 512 * 2**20
+"""Largest code bundle."""
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_log = logging.getLogger("gridmill.api")
+
+
+def failure(error: GridmillError, status: int) -> Response:
+    """The error as a response; text that is not Unicode (lone surrogates) is replaced."""
+    body = {
+        key: value.encode(errors="replace").decode() if isinstance(value, str) else value
+        for key, value in to_body(error).items()
+    }
+    return Response(encode(body), status_code=status, media_type="application/json")
+
+
+class Guard:
+    """ASGI middleware. `token` None admits everybody who can connect."""
+
+    def __init__(self, app: ASGIApp, *, token: str | None = None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit and pass on, or answer."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return None
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            return await refusal(scope, receive, send)
+        return await self._pass(scope, _bounded(receive, _limit(scope["path"])), send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:  # noqa: BLE001  the outermost handler of a request
+            _log.exception("%s %s failed", scope["method"], scope["path"])
+            if not started:
+                defect = InternalError(f"the control node failed: {type(error).__name__}")
+                await failure(defect, 500)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if _declared(headers.get("content-length", "0")) > _limit(scope["path"]):
+            return failure(_too_large(_limit(scope["path"])), 413)
+        if self._token is None:
+            return None
+        if _host(headers.get("host", "")) not in _LOOPBACK:
+            return failure(InputError("this address serves its own machine only", place="Host"), 403)
+        if scope["path"].startswith("/v1") and not _same(headers.get("authorization", ""), self._token):
+            hint = "Send `Authorization: Bearer TOKEN`; the token is in control.json in the home folder."
+            return failure(InputError("the token is missing or wrong", place="Authorization", hint=hint), 401)
+        return None
+
+
+def _declared(length: str) -> int:
+    return int(length) if length.isascii() and length.isdigit() else 0
+
+
+def _limit(path: str) -> int:
+    return BUNDLE_BYTES if path.startswith("/v1/bundles/") else BODY_BYTES
+
+
+def _too_large(limit: int) -> InputError:
+    return InputError(f"the request is larger than {limit} bytes")
+
+
+def _host(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
+
+
+def _same(header: str, token: str) -> bool:
+    scheme, _, given = header.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), token.encode())
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """`receive` that refuses a body which turns out larger than declared (HTTPException passes FastAPI)."""
+    read = 0
+
+    async def bounded() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > limit:
+            raise HTTPException(413, _too_large(limit).message)
+        return message
+
+    return bounded
+
+
+def loopback(hosts: Iterable[str]) -> bool:
+    """True where every host is this machine by name or address."""
+    return all(host in _LOOPBACK for host in hosts)

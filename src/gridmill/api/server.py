@@ -1,0 +1,121 @@
+"""Serves an application from a background thread, on a Unix socket or a loopback port."""
+
+import socket
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gridmill.errors import InputError, UnavailableError
+
+_START_SECONDS = 15.0
+_STOP_SECONDS = 5.0
+_SOCKET_PATH_BYTES = 100
+
+
+class _Server(uvicorn.Server):
+    """Tells when it has started. In a thread that is not the main one it touches no signals."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, then says so."""
+        await super().startup(sockets)
+        self.ready.set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A running server; `address` is `unix:PATH` or `http://HOST:PORT`."""
+
+    address: str
+    _server: _Server
+    _thread: threading.Thread
+    _socket: socket.socket
+    _path: Path | None = None
+
+    def stop(self) -> None:
+        """End it; open requests get a moment. May be repeated."""
+        self._server.should_exit = True
+        self._thread.join(_STOP_SECONDS)
+        self._socket.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def serve(app: ASGIApp, *, socket_path: Path | None = None, host: str = "127.0.0.1", port: int = 0) -> Server:
+    """Start serving; returns when it answers. With `socket_path` on that, else on HOST:PORT (0: any free).
+
+    The socket file is the owner's alone (0600); a stale one is replaced, so hold the home's lock.
+    Raises UnavailableError when the address is taken, InputError when the path is too long.
+    """
+    listener = _unix(socket_path) if socket_path else _tcp(host, port)
+    address = f"unix:{socket_path}" if socket_path else f"http://{_shown(host)}:{listener.getsockname()[1]}"
+    server = _Server(_config(app))
+    server.config.app = _with_stopping(app, server)
+    thread = threading.Thread(target=server.run, args=([listener],), name="gridmill-api", daemon=True)
+    thread.start()
+    if not server.ready.wait(_START_SECONDS):
+        raise UnavailableError(f"the API did not start on {address}")
+    return Server(address=address, _server=server, _thread=thread, _socket=listener, _path=socket_path)
+
+
+def _config(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=3,
+    )
+
+
+def _with_stopping(app: ASGIApp, server: uvicorn.Server) -> ASGIApp:
+    """Lets long polls see that the server is to stop."""
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["gridmill.stopping"] = lambda: server.should_exit
+        await app(scope, receive, send)
+
+    return told
+
+
+def _unix(path: Path) -> socket.socket:
+    if len(str(path).encode()) > _SOCKET_PATH_BYTES:
+        raise InputError(
+            f"the path of the control socket is too long for Unix ({path})",
+            hint="Set GRIDMILL_HOME to a shorter path.",
+        )
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)  # before listen: until then nobody can connect
+    listener.listen(128)
+    return listener
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise UnavailableError(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint="Choose another with `gridmill up --listen 127.0.0.1:PORT` (0: any free port).",
+        ) from error
+    listener.listen(128)
+    return listener
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,201 @@
+"""The Grid over HTTP: the same calls, the same nouns, the same errors."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from gridmill.codec import decode, encode
+from gridmill.errors import GridmillError, InputError, UnavailableError, from_body
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.deployment import Deployment
+from gridmill.model.event import Event
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource, Sizing
+from gridmill.model.run import Run
+from gridmill.model.site import Site
+from gridmill.model.view import ControlView, DryRun, RunView
+
+T = TypeVar("T")
+
+_TIMEOUT_SECONDS = 60.0
+_UP = "Start one with `gridmill up`."
+
+
+def over_socket(path: Path) -> "HttpGrid":
+    """The control node behind a Unix socket."""
+    transport = httpx.HTTPTransport(uds=str(path))
+    client = httpx.Client(transport=transport, base_url="http://localhost", timeout=_TIMEOUT_SECONDS)
+    return HttpGrid(client, where=str(path))
+
+
+def over_tcp(url: str, token: str | None) -> "HttpGrid":
+    """The control node at `http://HOST:PORT`."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    client = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT_SECONDS, trust_env=False)
+    return HttpGrid(client, where=url)
+
+
+class HttpGrid:
+    """A Grid (gridmill.ports.grid) that a control node serves; `where` names it in errors."""
+
+    def __init__(self, client: httpx.Client, *, where: str) -> None:
+        self._client = client
+        self._where = where
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def control(self) -> ControlView:
+        """See Grid."""
+        return self._get("/control", ControlView)
+
+    def apply(self, pipeline: Pipeline) -> Pipeline:
+        """See Grid."""
+        return decode(self._send("POST", "/pipelines", body=encode(pipeline)), Pipeline)
+
+    def start_run(self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = ()) -> RunView:
+        """See Grid."""
+        asked = {"force": force, "only": list(only)}
+        return decode(self._send("POST", "/runs", body=encode(pipeline), params=asked), RunView)
+
+    def plan_run(self, pipeline: Pipeline) -> DryRun:
+        """See Grid."""
+        return decode(self._send("POST", "/plans", body=encode(pipeline)), DryRun)
+
+    def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
+        """See Grid."""
+        return self._get("/runs", tuple[Run, ...], limit=limit, pipeline=pipeline)
+
+    def run(self, run_id: str) -> RunView:
+        """See Grid."""
+        return self._get(f"/runs/{_quoted(run_id)}", RunView)
+
+    def resume(self, run_id: str) -> RunView:
+        """See Grid."""
+        return decode(self._send("POST", f"/runs/{_quoted(run_id)}/resume"), RunView)
+
+    def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
+        """See Grid."""
+        return decode(self._send("POST", f"/runs/{_quoted(run_id)}/stop", params={"job": job}), RunView)
+
+    def events(
+        self,
+        run_id: str,
+        *,
+        job: str | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        wait_seconds: float = 0,
+    ) -> tuple[Event, ...]:
+        """See Grid."""
+        path = f"/runs/{_quoted(run_id)}/events"
+        asked = {"job": job, "after": after, "limit": limit, "wait_seconds": min(wait_seconds, 30.0)}
+        return self._get(path, tuple[Event, ...], **asked)
+
+    def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
+        """See Grid."""
+        answer = self._send("PUT", f"/resources/{_quoted(resource.name)}", body=encode(resource))
+        return decode(answer, tuple[Resource, Sizing])
+
+    def resources(self) -> tuple[Resource, ...]:
+        """See Grid."""
+        return self._get("/resources", tuple[Resource, ...])
+
+    def remove_resource(self, name: str) -> None:
+        """See Grid."""
+        self._send("DELETE", f"/resources/{_quoted(name)}")
+
+    def sites(self) -> tuple[Site, ...]:
+        """See Grid."""
+        return self._get("/sites", tuple[Site, ...])
+
+    def deployments(self) -> tuple[Deployment, ...]:
+        """See Grid."""
+        return self._get("/deployments", tuple[Deployment, ...])
+
+    def release(self, deployment_id: str) -> None:
+        """See Grid."""
+        self._send("DELETE", f"/deployments/{_quoted(deployment_id)}")
+
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """See Grid."""
+        return self._get("/pipelines", tuple[Pipeline, ...])
+
+    def pipeline(self, name: str) -> Pipeline:
+        """See Grid."""
+        return self._get(f"/pipelines/{_quoted(name)}", Pipeline)
+
+    def remove_pipeline(self, name: str) -> None:
+        """See Grid."""
+        self._send("DELETE", f"/pipelines/{_quoted(name)}")
+
+    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+        """See Grid."""
+        return self._get("/artifacts", tuple[Artifact, ...], kind=kind and kind.value, name=name)
+
+    def artifact(self, artifact_id: str) -> Artifact:
+        """See Grid."""
+        return self._get(f"/artifacts/{_quoted(artifact_id)}", Artifact)
+
+    def remove_artifact(self, artifact_id: str) -> None:
+        """See Grid."""
+        self._send("DELETE", f"/artifacts/{_quoted(artifact_id)}")
+
+    def has_bundle(self, bundle: str) -> bool:
+        """See Grid."""
+        return self._get(f"/bundles/{_quoted(bundle)}", dict[str, bool])["present"]
+
+    def put_bundle(self, bundle: str, data: bytes) -> None:
+        """See Grid."""
+        self._send("PUT", f"/bundles/{_quoted(bundle)}", body=data, media="application/octet-stream")
+
+    def report(self, run_id: str) -> str:
+        """See Grid."""
+        return self._send("GET", f"/runs/{_quoted(run_id)}/report").decode()
+
+    def shutdown(self) -> None:
+        """See Grid."""
+        self._send("POST", "/control/shutdown")
+
+    def _get(self, path: str, kind: type[T], /, **asked: Any) -> T:  # noqa: ANN401  query values
+        return decode(self._send("GET", path, params=asked), kind)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        params: dict[str, Any] | None = None,
+        media: str = "application/json",
+    ) -> bytes:
+        given = {key: value for key, value in (params or {}).items() if value is not None}
+        headers = {"Content-Type": media} if body is not None else {}
+        try:
+            answer = self._client.request(method, f"/v1{path}", content=body, params=given, headers=headers)
+        except httpx.TransportError as error:
+            raise UnavailableError(
+                f"the control node at {self._where} does not answer ({type(error).__name__})", hint=_UP
+            ) from error
+        except httpx.InvalidURL as error:
+            raise InputError(f"{self._where} is no address of a control node: {error}") from error
+        if answer.is_error:
+            raise self._error(answer)
+        return answer.content
+
+    def _error(self, answer: httpx.Response) -> GridmillError:
+        try:
+            return from_body(decode(answer.content, dict[str, object]))
+        except InputError:
+            message = f"{self._where} answered HTTP {answer.status_code}, not as a control node does"
+            return UnavailableError(message, hint="Check the address.")
+
+
+def _quoted(name: str) -> str:
+    """A name in a path; "." and ".." would be folded away by HTTP clients and are refused."""
+    if name.strip("./") == "":
+        raise InputError(f"{name!r} is no name")
+    return quote(name, safe="/@") if "/" in name else quote(name, safe="@")

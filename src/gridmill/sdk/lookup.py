@@ -1,0 +1,158 @@
+"""Nouns by name, as `show`, `list` and `remove` take them."""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from gridmill.errors import InputError, NotFoundError
+from gridmill.model.artifact import ArtifactKind
+from gridmill.model.run import Attempt
+from gridmill.model.view import JobView, RunView
+from gridmill.ports.grid import Grid
+
+
+class Noun(StrEnum):
+    """What can be shown."""
+
+    RUN = "run"
+    JOB = "job"
+    ATTEMPT = "attempt"
+    RESOURCE = "resource"
+    SITE = "site"
+    DEPLOYMENT = "deployment"
+    PIPELINE = "pipeline"
+    SINK = "sink"
+    DATASET = "dataset"
+    MODEL = "model"
+    PREDICTION = "prediction"
+    FILES = "files"
+    ARTIFACT = "artifact"
+    CONTROL = "control"
+
+
+LISTED: Mapping[Noun, Callable[[Grid], tuple[Any, ...]]] = {
+    Noun.RUN: lambda grid: grid.runs(),
+    Noun.RESOURCE: lambda grid: grid.resources(),
+    Noun.SITE: lambda grid: grid.sites(),
+    Noun.DEPLOYMENT: lambda grid: grid.deployments(),
+    Noun.PIPELINE: lambda grid: grid.pipelines(),
+    Noun.SINK: lambda grid: grid.artifacts(kind=ArtifactKind.SINK),
+    Noun.DATASET: lambda grid: grid.artifacts(kind=ArtifactKind.DATASET),
+    Noun.MODEL: lambda grid: grid.artifacts(kind=ArtifactKind.MODEL),
+    Noun.PREDICTION: lambda grid: grid.artifacts(kind=ArtifactKind.PREDICTION),
+    Noun.FILES: lambda grid: grid.artifacts(kind=ArtifactKind.FILES),
+    Noun.ARTIFACT: lambda grid: grid.artifacts(),
+}
+"""How each noun that can be listed is listed."""
+
+REMOVED: Mapping[Noun, Callable[[Grid, str], None]] = {
+    Noun.RESOURCE: lambda grid, name: grid.remove_resource(name),
+    Noun.PIPELINE: lambda grid, name: grid.remove_pipeline(name),
+    Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
+    Noun.DATASET: lambda grid, name: grid.remove_artifact(name),
+    Noun.MODEL: lambda grid, name: grid.remove_artifact(name),
+    Noun.PREDICTION: lambda grid, name: grid.remove_artifact(name),
+    Noun.FILES: lambda grid, name: grid.remove_artifact(name),
+    Noun.ARTIFACT: lambda grid, name: grid.remove_artifact(name),
+}
+"""How each noun that can be removed is removed."""
+
+
+def read_noun(word: str) -> Noun:
+    """A noun from what people write, plurals included. Raises InputError, naming what there is."""
+    singular = word.lower()
+    for candidate in (singular, singular.removesuffix("s")):
+        if candidate in list(Noun):
+            return Noun(candidate)
+    raise InputError(f"{word!r} is nothing Gridmill knows", hint=f"There are: {', '.join(Noun)}.")
+
+
+def list_nouns(grid: Grid, noun: Noun) -> tuple[Any, ...]:
+    """All of that noun. Raises InputError for those that are parts of a run."""
+    if noun not in LISTED:
+        raise InputError(
+            f"{noun}s are not listed by themselves", hint="`gridmill show run RUN` shows its jobs."
+        )
+    return LISTED[noun](grid)
+
+
+def remove_noun(grid: Grid, noun: Noun, name: str) -> None:
+    """Remove it. Raises InputError for what is a record of what happened."""
+    if noun not in REMOVED:
+        raise InputError(f"a {noun} cannot be removed", hint=f"These can: {', '.join(REMOVED)}.")
+    REMOVED[noun](grid, name)
+
+
+def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the noun's class follows from `noun`
+    """One noun by name or id. Raises NotFoundError."""
+    match noun:
+        case Noun.CONTROL:
+            return grid.control()
+        case Noun.RUN:
+            return find_run(grid, name)
+        case Noun.JOB:
+            return find_job(grid, name)
+        case Noun.ATTEMPT:
+            return find_attempt(grid, name)
+        case Noun.PIPELINE:
+            return grid.pipeline(name)
+        case Noun.RESOURCE | Noun.SITE | Noun.DEPLOYMENT:
+            return _listed(grid, noun, name)
+        case _:
+            return _artifact(grid, noun, name)
+
+
+def find_run(grid: Grid, name: str) -> RunView:
+    """A run by id; a pipeline's name means its newest run. Raises NotFoundError."""
+    try:
+        return grid.run(name)
+    except NotFoundError:
+        newest = grid.runs(limit=1, pipeline=name)
+        if not newest:
+            raise
+    return grid.run(newest[0].id)
+
+
+def find_job(grid: Grid, name: str) -> JobView:
+    """A job by `RUN/JOB`. Raises NotFoundError, InputError."""
+    run_id, slash, job = name.partition("/")
+    if not slash:
+        raise InputError(f"{name!r} names no job", hint="Write RUN/JOB, for example weather-1/train.")
+    return job_of(find_run(grid, run_id), job)
+
+
+def job_of(view: RunView, job: str) -> JobView:
+    """The job of that name in a run. Raises NotFoundError, naming what there is."""
+    for one in view.jobs:
+        if one.job.job.name == job:
+            return one
+    names = ", ".join(one.job.job.name for one in view.jobs)
+    raise NotFoundError(f"run {view.run.id} has no job {job!r}", hint=f"It has: {names}.")
+
+
+def find_attempt(grid: Grid, name: str) -> Attempt:
+    """An attempt by `RUN.JOB.K`. Raises NotFoundError, InputError."""
+    parts = name.split(".")
+    if len(parts) != 3:
+        raise InputError(f"{name!r} names no attempt", hint="Write RUN.JOB.K, for example weather-1.train.1.")
+    for attempt in job_of(grid.run(parts[0]), parts[1]).attempts:
+        if attempt.id == name:
+            return attempt
+    raise NotFoundError(f"there is no attempt {name!r}")
+
+
+def _listed(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  as find_noun
+    known = {getattr(one, "name", None) or one.id: one for one in LISTED[noun](grid)}
+    if name not in known:
+        hint = f"There are: {', '.join(sorted(known))}." if known else "There are none."
+        raise NotFoundError(f"there is no {noun} {name!r}", hint=hint)
+    return known[name]
+
+
+def _artifact(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  as find_noun
+    artifact = grid.artifact(name)
+    if noun != Noun.ARTIFACT and artifact.kind != noun.value:
+        raise NotFoundError(
+            f"{artifact.id} is no {noun} but a {artifact.kind}", hint=f"`gridmill list {noun}` shows them."
+        )
+    return artifact

@@ -1,0 +1,159 @@
+"""The REST API by itself: docs, errors, limits, the socket, and whatever schemathesis thinks of."""
+
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+
+from gridmill.api.app import make_app
+from gridmill.api.guard import BODY_BYTES
+from gridmill.api.server import Server, serve
+from gridmill.codec import encode
+from gridmill.errors import InputError, UnavailableError
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.view import ControlView
+from gridmill.testing.grid import FakeGrid
+
+PIPELINE = Pipeline(name="p", jobs=(Job(name="a", command=CommandSpec(run="true")),))
+
+
+class BrokenGrid(FakeGrid):
+    """A grid with a defect."""
+
+    def control(self) -> ControlView:
+        raise RuntimeError("the secret detail")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> httpx.Client:
+    path = tmp_path_factory.mktemp("api") / "s"
+    server = serve(make_app(BrokenGrid()), socket_path=path)
+    yield httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost")
+    server.stop()
+
+
+schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(FakeGrid()))
+
+
+@schema.parametrize()
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_nothing_that_comes_in_is_a_server_error(case: schemathesis.Case) -> None:
+    if "wait_seconds" in (case.query or {}):
+        case.query["wait_seconds"] = 0
+    case.call_and_validate(checks=[schemathesis.checks.not_a_server_error])
+
+
+def test_docs_list_every_call_and_fetch_nothing(served: httpx.Client) -> None:
+    page = served.get("/docs")
+    assert page.status_code == 200
+    for path in served.get("/openapi.json").json()["paths"]:
+        assert path in page.text
+    assert "<script" not in page.text
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+
+
+def test_a_defect_shows_no_detail(served: httpx.Client) -> None:
+    answer = served.get("/v1/control")
+    assert answer.status_code == 500
+    assert answer.json()["code"] == "internal"
+    assert "secret detail" not in answer.text
+    assert "Traceback" not in answer.text
+
+
+def test_a_wrong_body_names_its_place(served: httpx.Client) -> None:
+    answer = served.post("/v1/runs", json={"name": "p", "jobs": [{"name": 3}]})
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "invalid-input"
+    assert answer.json()["place"] == "body.jobs.0.name"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/nothing", 404, "not-found"),
+        ("DELETE", "/v1/control", 405, "invalid-input"),
+        ("GET", "/v1/runs/none-1", 404, "not-found"),
+        ("GET", "/v1/runs?limit=0", 422, "invalid-input"),
+        ("GET", "/v1/bundles/nohash", 422, "invalid-input"),
+    ],
+)
+def test_every_error_has_the_one_body(
+    served: httpx.Client, method: str, path: str, status: int, code: str
+) -> None:
+    answer = served.request(method, path)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+def test_a_body_that_is_too_large_is_refused_declared_or_not(served: httpx.Client) -> None:
+    declared = served.post("/v1/runs", content=b" " * (BODY_BYTES + 1))
+    assert declared.status_code == 413
+
+    def pieces() -> object:
+        for _ in range(17):
+            yield b" " * 2**20
+
+    undeclared = served.post("/v1/runs", content=pieces())
+    assert undeclared.status_code == 413
+
+
+def test_the_resource_in_the_path_is_the_one_in_the_body(served: httpx.Client) -> None:
+    answer = served.put("/v1/resources/a", json={"name": "b", "type": "sink"})
+    assert answer.json()["place"] == "body.name"
+
+
+def test_the_socket_is_its_owners_and_a_stale_one_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("stale")
+    server = serve(make_app(FakeGrid()), socket_path=path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    server.stop()
+    assert not path.exists()
+    server.stop()
+
+
+def test_a_long_poll_does_not_hold_up_others_nor_the_end(tmp_path: Path) -> None:
+    grid = FakeGrid()
+    grid.start_run(PIPELINE)
+    server = serve(make_app(grid), socket_path=tmp_path / "s")
+    last = grid.events("p-1")[-1].sequence
+    pollers = _poll(server, tmp_path / "s", last, count=60)
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(tmp_path / "s"))) as client:
+        assert client.get("http://localhost/v1/runs").elapsed.total_seconds() < 2
+    server.stop()
+    for poller in pollers:
+        poller.join(10)
+        assert not poller.is_alive()
+
+
+def _poll(server: Server, path: Path, after: int, count: int) -> list:
+    import threading
+
+    def poll() -> None:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), timeout=30) as client:
+            client.get("http://localhost/v1/runs/p-1/events", params={"after": after, "wait_seconds": 30})
+
+    threads = [threading.Thread(target=poll) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_addresses_that_cannot_be_are_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        serve(make_app(FakeGrid()), socket_path=tmp_path / ("x" * 120))
+    assert "GRIDMILL_HOME" in caught.value.hint
+    server = serve(make_app(FakeGrid(), token="t"), port=0)
+    taken = int(server.address.rpartition(":")[2])
+    with pytest.raises(UnavailableError):
+        serve(make_app(FakeGrid(), token="t"), port=taken)
+    server.stop()
+
+
+def test_a_run_posted_as_json_starts(served: httpx.Client) -> None:
+    answer = served.post("/v1/runs", content=encode(PIPELINE), headers={"Content-Type": "application/json"})
+    assert answer.json()["run"]["id"] == "p-1"

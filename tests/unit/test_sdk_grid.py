@@ -1,0 +1,196 @@
+"""The Grid in memory and the same Grid over HTTP answer alike."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gridmill.api.app import make_app
+from gridmill.api.server import serve
+from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
+from gridmill.model.artifact import ArtifactKind
+from gridmill.model.job import CommandSpec, Job, JobKind
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
+from gridmill.model.state import JobState, RunState
+from gridmill.ports.grid import Grid
+from gridmill.sdk.http import HttpGrid, over_socket, over_tcp
+from gridmill.testing.grid import Act, FakeGrid
+
+MakeGrid = Callable[[FakeGrid], Grid]
+
+
+@pytest.fixture(params=["memory", "http"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeGrid]:
+    if request.param == "memory":
+        yield lambda fake: fake
+        return
+    servers = []
+
+    def over_http(fake: FakeGrid) -> Grid:
+        servers.append(serve(make_app(fake), socket_path=tmp_path / "s"))
+        return over_socket(tmp_path / "s")
+
+    yield over_http
+    for server in servers:
+        server.stop()
+
+
+def two_jobs() -> Pipeline:
+    return Pipeline(
+        name="demo",
+        jobs=(
+            Job(name="first", command=CommandSpec(run="true")),
+            Job(name="second", command=CommandSpec(run=("a", "b"), env={"X": "1"}), needs=("first",)),
+        ),
+        parameters={"rate": 0.5, "deep": True, "epochs": 3, "label": "t"},
+    )
+
+
+def test_a_run_comes_back_whole(make: MakeGrid) -> None:
+    grid = make(FakeGrid())
+    view = grid.start_run(two_jobs(), force=True)
+    assert view.run.id == "demo-1"
+    assert view.run.state == RunState.SUCCEEDED
+    assert view.run.parameters == {"rate": 0.5, "deep": True, "epochs": 3, "label": "t"}
+    assert [job.job.state for job in view.jobs] == [JobState.SUCCEEDED] * 2
+    assert grid.run("demo-1") == view
+    assert grid.runs() == (view.run,)
+    assert grid.runs(pipeline="other") == ()
+
+
+def test_only_brings_what_it_needs(make: MakeGrid) -> None:
+    grid = make(FakeGrid())
+    assert len(grid.start_run(two_jobs(), only=("first",)).jobs) == 1
+    assert len(grid.start_run(two_jobs(), only=("second",)).jobs) == 2
+    with pytest.raises(NotFoundError):
+        grid.start_run(two_jobs(), only=("third",))
+
+
+def test_a_failed_run_is_resumed_and_a_hanging_one_stopped(make: MakeGrid) -> None:
+    fake = FakeGrid(acts={"first": Act.FAIL})
+    grid = make(fake)
+    assert grid.start_run(two_jobs()).run.state == RunState.FAILED
+    fake.acts["first"] = Act.HANG
+    assert grid.resume("demo-1").run.state == RunState.ACTIVE
+    assert grid.stop_run("demo-1", job="first").jobs[0].job.state == JobState.STOPPED
+    assert grid.stop_run("demo-1").run.state == RunState.STOPPED
+    fake.acts.clear()
+    assert grid.resume("demo-1").run.state == RunState.SUCCEEDED
+    with pytest.raises(ConflictError) as caught:
+        grid.resume("demo-1")
+    assert "succeeded" in caught.value.message
+
+
+def test_events_page_filter_and_wait(make: MakeGrid) -> None:
+    fake = FakeGrid(acts={"first": Act.HANG})
+    grid = make(fake)
+    grid.start_run(two_jobs())
+    every = grid.events("demo-1")
+    assert grid.events("demo-1", limit=2) == every[:2]
+    assert grid.events("demo-1", after=every[1].sequence) == every[2:]
+    assert {event.job for event in grid.events("demo-1", job="first")} == {"first"}
+    assert grid.events("demo-1", after=every[-1].sequence) == ()
+    said = threading.Timer(0.05, fake.emit, ("demo-1", "first", "log", {"stream": "out", "text": "x\n"}))
+    said.start()
+    new = grid.events("demo-1", after=every[-1].sequence, wait_seconds=30)
+    assert [event.body["text"] for event in new] == ["x\n"]
+
+
+def test_resources_pipelines_artifacts_bundles(make: MakeGrid) -> None:
+    grid = make(FakeGrid())
+    resource = Resource(
+        name="big", type=JobKind.TRAINING, cpus=2.0, memory_bytes=2**31, jobs=("demo/second",)
+    )
+    configured, sizing = grid.configure_resource(resource)
+    assert (configured, sizing.amounts.memory_bytes) == (resource, 2**31)
+    assert grid.resources() == (resource,)
+    grid.remove_resource("big")
+    assert grid.resources() == ()
+    assert grid.apply(two_jobs()) == two_jobs()
+    assert grid.pipelines() == (grid.pipeline("demo"),)
+    grid.start_run(two_jobs())
+    assert [one.id for one in grid.artifacts()] == ["demo/second@1", "demo/first@1"]
+    assert grid.artifacts(kind=ArtifactKind.MODEL) == ()
+    assert grid.artifact("demo/first@1") == grid.artifact("demo/first")
+    grid.remove_artifact("demo/first@1")
+    assert [one.id for one in grid.artifacts()] == ["demo/second@1"]
+    grid.remove_pipeline("demo")
+    assert grid.pipelines() == ()
+    digest = "ab" * 32
+    assert not grid.has_bundle(digest)
+    grid.put_bundle(digest, b"\x00\xff")
+    assert grid.has_bundle(digest)
+
+
+def test_the_rest_answers(make: MakeGrid) -> None:
+    fake = FakeGrid()
+    grid = make(fake)
+    grid.start_run(two_jobs())
+    assert grid.control().active_runs == 0
+    assert grid.sites()[0].name == "local"
+    assert grid.deployments() == ()
+    assert [job.wave for job in grid.plan_run(two_jobs()).jobs] == [1, 2]
+    assert "demo-1" in grid.report("demo-1")
+    grid.release("anything-1")
+    grid.shutdown()
+    assert fake.calls[-2:] == ["release anything-1", "shutdown"]
+
+
+def test_what_is_not_there_is_not_found(make: MakeGrid) -> None:
+    grid = make(FakeGrid())
+    for ask in (grid.run, grid.pipeline, grid.artifact, grid.remove_resource, grid.report, grid.resume):
+        with pytest.raises(NotFoundError):
+            ask("none-1")
+
+
+def test_names_that_are_odd_do_not_reach_other_routes(tmp_path: Path) -> None:
+    server = serve(make_app(FakeGrid()), socket_path=tmp_path / "s")
+    try:
+        grid = over_socket(tmp_path / "s")
+        for name in ("a/events", "a?b", "ä ö", "%2e%2e", "a#b"):
+            with pytest.raises(NotFoundError):
+                grid.run(name)
+        for name in ("..", ".", "", "../control"):
+            with pytest.raises((InputError, NotFoundError)):
+                grid.artifact(name)
+    finally:
+        server.stop()
+
+
+def test_no_control_node_is_unavailable_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        over_socket(tmp_path / "none").control()
+    assert "gridmill up" in caught.value.hint
+
+
+def test_what_is_no_control_node_is_said() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(502, text="<html>bad gateway"))
+    grid = HttpGrid(httpx.Client(transport=transport, base_url="http://x"), where="http://x")
+    with pytest.raises(UnavailableError) as caught:
+        grid.control()
+    assert "502" in caught.value.message
+
+
+def test_tcp_needs_the_token_and_a_loopback_host() -> None:
+    server = serve(make_app(FakeGrid(), token="secret"), host="127.0.0.1", port=0)
+    try:
+        assert over_tcp(server.address, "secret").control().pid == 1
+        for token in (None, "wrong", "sécret"):
+            with pytest.raises(InputError) as caught:
+                over_tcp(server.address, token).control() if token != "sécret" else _latin(server.address)
+            assert "token" in caught.value.message
+        answer = httpx.get(
+            f"{server.address}/v1/control", headers={"Host": "evil.example", "Authorization": "Bearer secret"}
+        )
+        assert answer.status_code == 403
+        assert httpx.get(f"{server.address}/healthz").json() == {"status": "ok"}
+    finally:
+        server.stop()
+
+
+def _latin(address: str) -> None:
+    answer = httpx.get(f"{address}/v1/control", headers={"Authorization": "Bearer sécret".encode("latin-1")})
+    raise InputError(answer.json()["message"])
