@@ -1,0 +1,191 @@
+"""Charts as SVG text: no script, no network, readable in light and dark."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)")
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A line: its name and its points, in order of x."""
+
+    name: str
+    points: Sequence[Point]
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A bar of a timeline: seconds from the start; `state` is its CSS class."""
+
+    name: str
+    begins: float
+    ends: float
+    state: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A box of the DAG, with the names of those it needs."""
+
+    name: str
+    kind: str
+    state: str
+    needs: tuple[str, ...]
+    note: str = ""
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers between `low` and `high`."""
+    span = high - low
+    if span <= 0:
+        return [low]
+    rough = span / count
+    power = 10.0 ** _exponent(rough)
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    first = -(-low // step) * step
+    return [first + step * index for index in range(int((high - first) / step + 1e-9) + 1)]
+
+
+def _exponent(value: float) -> int:
+    exponent = 0
+    while value >= 10:
+        value, exponent = value / 10, exponent + 1
+    while value < 1:
+        value, exponent = value * 10, exponent - 1
+    return exponent
+
+
+def line_chart(
+    series: Sequence[Series], *, x_labels: Sequence[tuple[float, str]] = (), unit: str = ""
+) -> str:
+    """Lines over a common scale; `x_labels` are positions and texts below the axis (default: numbers)."""
+    shown = [one for one in series if one.points]
+    if not shown:
+        return ""
+    width, height, left, bottom, top = 920.0, 300.0, 56.0, 34.0, 26.0
+    xs = [x for one in shown for x, _ in one.points]
+    ys = [y for one in shown for _, y in one.points]
+    low_x, high_x, low_y, high_y = min(xs), max(xs), min(ys), max(ys)
+    pad = (high_y - low_y) * 0.06 or abs(high_y) * 0.1 or 1.0
+    low_y, high_y = low_y - pad, high_y + pad
+
+    def place(point: Point) -> Point:
+        x = left + (point[0] - low_x) / ((high_x - low_x) or 1.0) * (width - left - 10)
+        y = top + (high_y - point[1]) / (high_y - low_y) * (height - top - bottom)
+        return x, y
+
+    labels = list(x_labels) or [(tick, f"{tick:g}") for tick in ticks(low_x, high_x, 8)]
+    parts = [_grid_line(place((low_x, y))[1], left, width, f"{y:g}{unit}") for y in ticks(low_y, high_y)]
+    parts += [_x_label(place((x, low_y))[0], height - bottom, text) for x, text in labels]
+    parts += [_polyline([place(p) for p in one.points], index, one.dashed) for index, one in enumerate(shown)]
+    parts += [_legend(index, one.name, left) for index, one in enumerate(shown)]
+    return _svg(width, height, parts)
+
+
+def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+    body = "".join(parts)
+    return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img">{body}</svg>'
+
+
+def _grid_line(y: float, left: float, width: float, text: str) -> str:
+    return (
+        f'<line class="grid" x1="{left}" x2="{width - 10}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text class="axis" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+    )
+
+
+def _x_label(x: float, y: float, text: str) -> str:
+    return f'<text class="axis" x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{escape(text)}</text>'
+
+
+def _polyline(points: Sequence[Point], index: int, dashed: bool) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dash = ' stroke-dasharray="5 4"' if dashed else ""
+    colour = COLOURS[index % len(COLOURS)]
+    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"{dash}/>'
+
+
+def _legend(index: int, name: str, left: float) -> str:
+    x = left + index * 150
+    colour = COLOURS[index % len(COLOURS)]
+    return (
+        f'<rect x="{x}" y="6" width="12" height="12" rx="2" fill="{colour}"/>'
+        f'<text class="axis" x="{x + 17}" y="16">{escape(name)}</text>'
+    )
+
+
+def timeline(bars: Sequence[Bar], total: float) -> str:
+    """One row per name in order of appearance; waiting and attempts as bars of their state."""
+    names = list(dict.fromkeys(bar.name for bar in bars))
+    width, left, row = 920.0, 150.0, 26.0
+    height = row * len(names) + 30
+    scale = (width - left - 10) / (total or 1.0)
+    parts = [
+        f'<line class="grid" x1="{left + t * scale:.1f}" x2="{left + t * scale:.1f}" y1="0" y2="{height - 24}"/>'
+        f'<text class="axis" x="{left + t * scale:.1f}" y="{height - 8}" text-anchor="middle">{t:g} s</text>'
+        for t in ticks(0.0, total or 1.0, 8)
+    ]
+    for index, name in enumerate(names):
+        parts.append(f'<text x="{left - 8}" y="{index * row + 17}" text-anchor="end">{escape(name)}</text>')
+    for bar in bars:
+        y = names.index(bar.name) * row + 5
+        x, wide = left + bar.begins * scale, max((bar.ends - bar.begins) * scale, 2.0)
+        parts.append(
+            f'<rect class="bar {bar.state}" x="{x:.1f}" y="{y}" width="{wide:.1f}" height="16" rx="3">'
+            f"<title>{escape(bar.note)}</title></rect>"
+        )
+    return _svg(width, height, parts)
+
+
+def dag(boxes: Sequence[Box]) -> str:
+    """Boxes in columns by the longest way from a source; edges from needs."""
+    depth = _depths(boxes)
+    columns: dict[int, list[Box]] = {}
+    for box in boxes:
+        columns.setdefault(depth[box.name], []).append(box)
+    wide, high, gap_x, gap_y = 168.0, 46.0, 56.0, 16.0
+    tallest = max((len(column) for column in columns.values()), default=1)
+    height = tallest * (high + gap_y)
+    at: dict[str, Point] = {}
+    for index, column in columns.items():
+        first = (height - len(column) * (high + gap_y)) / 2
+        for place, box in enumerate(column):
+            at[box.name] = (8 + index * (wide + gap_x), first + place * (high + gap_y) + gap_y / 2)
+    edges = [_edge(at[need], at[box.name], wide, high) for box in boxes for need in box.needs if need in at]
+    width = len(columns) * (wide + gap_x)
+    return _svg(max(width, 300), height, [*edges, *(_box(box, at[box.name], wide, high) for box in boxes)])
+
+
+def _depths(boxes: Sequence[Box]) -> dict[str, int]:
+    needs = {box.name: box.needs for box in boxes}
+    depth: dict[str, int] = {}
+    while len(depth) < len(needs):
+        found = {
+            name: 1 + max((depth[need] for need in of if need in needs), default=-1)
+            for name, of in needs.items()
+            if name not in depth and all(need in depth or need not in needs for need in of)
+        }
+        if not found:  # a cycle cannot be stored; should one come, draw what there is
+            return depth | dict.fromkeys((name for name in needs if name not in depth), 0)
+        depth |= found
+    return depth
+
+
+def _edge(begin: Point, end: Point, wide: float, high: float) -> str:
+    x1, y1, x2, y2 = begin[0] + wide, begin[1] + high / 2, end[0], end[1] + high / 2
+    middle = (x1 + x2) / 2
+    return f'<path class="edge" d="M{x1},{y1} C{middle},{y1} {middle},{y2} {x2},{y2}"/>'
+
+
+def _box(box: Box, at: Point, wide: float, high: float) -> str:
+    x, y = at
+    return (
+        f'<g><rect class="box {box.state}" x="{x}" y="{y}" width="{wide}" height="{high}" rx="7"/>'
+        f'<text x="{x + 12}" y="{y + 19}" class="name">{escape(box.name)}</text>'
+        f'<text x="{x + 12}" y="{y + 36}" class="axis">{escape(box.kind)} · {escape(box.note or box.state)}</text></g>'
+    )

@@ -1,0 +1,228 @@
+"""A run as one self-contained HTML page: DAG, timeline, metrics, forecast, sizes chosen and used."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+from markupsafe import Markup
+
+from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.event import Event, EventType
+from gridmill.model.run import Attempt
+from gridmill.model.state import AttemptState, JobState
+from gridmill.model.view import JobView, RunView
+from gridmill.report.charts import Bar, Box, Series, dag, line_chart, timeline
+
+LOG_LINES = 20
+"""How much of a failed job's log the report shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """One row of the table of jobs, as text."""
+
+    name: str
+    kind: str
+    state: str
+    place: str
+    attempts: int
+    chosen: str
+    why: tuple[str, ...]
+    wall: str
+    cpu: str
+    peak: str
+    share: str
+    message: str
+    log: str
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("gridmill.report"), autoescape=select_autoescape(default=True), trim_blocks=True
+    )
+
+
+def render(view: RunView, events: Sequence[Event]) -> str:
+    """The page. `events` are the run's kept events, for curves and the logs of failed jobs."""
+    page = _environment().get_template("report.html.j2")
+    models = [a for a in _artifacts(view) if a.kind == ArtifactKind.MODEL]
+    predictions = [a for a in _artifacts(view) if a.kind == ArtifactKind.PREDICTION]
+    return page.render(
+        run=view.run,
+        wall=_wall(view),
+        when=_time(view.run.started or view.run.created),
+        dag=Markup(dag(_boxes(view))),
+        timeline=Markup(timeline(*_bars(view))),
+        jobs=[_line(job, events) for job in view.jobs],
+        models=_metric_table(models),
+        curves=[(name, Markup(chart)) for name, chart in _curves(view, events)],
+        forecasts=[_forecast(artifact) for artifact in predictions],
+        tables=[a for a in _artifacts(view) if a.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)],
+        show_bytes=show_bytes,
+    )
+
+
+def _artifacts(view: RunView) -> list[Artifact]:
+    return [artifact for job in view.jobs for artifact in job.artifacts]
+
+
+def _wall(view: RunView) -> str:
+    run = view.run
+    return show_seconds((run.ended or _last(view)) - (run.started or run.created))
+
+
+def _last(view: RunView) -> float:
+    ends = [attempt.ended or attempt.placed for job in view.jobs for attempt in job.attempts]
+    return max(ends, default=view.run.created)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _boxes(view: RunView) -> list[Box]:
+    return [
+        Box(
+            name=job.job.job.name,
+            kind=job.job.job.kind.value,
+            state=job.job.state.value,
+            needs=tuple(need.rpartition("/")[2] for need in job.job.needs),
+            note=_note(job),
+        )
+        for job in view.jobs
+    ]
+
+
+def _note(job: JobView) -> str:
+    use = job.attempts[-1].use if job.attempts else None
+    return show_seconds(use.wall_seconds) if use and job.job.state == JobState.SUCCEEDED else ""
+
+
+def _bars(view: RunView) -> tuple[list[Bar], float]:
+    begin = view.run.started or view.run.created
+    bars: list[Bar] = []
+    for job in view.jobs:
+        bars += _waiting_bar(job, begin)
+        bars += [_attempt_bar(job.job.job.name, attempt, begin) for attempt in job.attempts]
+    return bars, max((bar.ends for bar in bars), default=1.0)
+
+
+def _waiting_bar(job: JobView, begin: float) -> list[Bar]:
+    first = job.attempts[0].placed if job.attempts else None
+    ready = job.job.ready
+    if ready is None or first is None:
+        return []
+    note = f"waited {show_seconds(first - ready)} for a place"
+    return [Bar(name=job.job.job.name, begins=ready - begin, ends=first - begin, state="waiting", note=note)]
+
+
+def _attempt_bar(name: str, attempt: Attempt, begin: float) -> Bar:
+    ended = attempt.ended or attempt.placed
+    note = f"{attempt.id} on {attempt.pod_id}: {attempt.state}, {show_seconds(ended - attempt.placed)}"
+    return Bar(
+        name=name,
+        begins=attempt.placed - begin,
+        ends=ended - begin,
+        state=attempt.state.value,
+        note=f"{note} {attempt.message}".strip(),
+    )
+
+
+def _line(job: JobView, events: Sequence[Event]) -> JobLine:
+    attempt = job.attempts[-1] if job.attempts else None
+    use = attempt.use if attempt else None
+    given = attempt.given if attempt else job.job.sizing.amounts
+    failed = job.job.state == JobState.FAILED
+    return JobLine(
+        name=job.job.job.name,
+        kind=job.job.job.kind.value,
+        state=job.job.state.value,
+        place=attempt.pod_id if attempt else "",
+        attempts=len(job.attempts),
+        chosen=f"{show_bytes(given.memory_bytes)}, {given.cpus:g} CPU",
+        why=job.job.sizing.why,
+        wall=show_seconds(use.wall_seconds) if use else "",
+        cpu=show_seconds(use.cpu_seconds) if use else "",
+        peak=show_bytes(use.peak_memory_bytes) if use else "",
+        share=f"{use.peak_memory_bytes / given.memory_bytes:.0%}" if use and given.memory_bytes else "",
+        message=job.job.message,
+        log=_log_end(events, attempt) if failed and attempt else "",
+    )
+
+
+def _log_end(events: Iterable[Event], attempt: Attempt) -> str:
+    mine = (e for e in events if e.type == EventType.LOG and e.attempt_id == attempt.id)
+    lines = "".join(str(event.body.get("text", "")) for event in mine).splitlines()
+    return "\n".join(lines[-LOG_LINES:])
+
+
+def _metric_table(models: Sequence[Artifact]) -> dict[str, Any]:
+    names = list(dict.fromkeys(name for model in models for name in model.output.metrics))
+    rows = [
+        (model.name.rpartition("/")[2], model.id, [model.output.metrics.get(name) for name in names])
+        for model in models
+    ]
+    best = [_best(name, [row[2][index] for row in rows]) for index, name in enumerate(names)]
+    return {"names": names, "rows": rows, "best": best}
+
+
+HIGHER_IS_BETTER = ("accuracy", "auc", "r2", "skill")
+
+
+def _best(name: str, values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    return max(known) if name.endswith(HIGHER_IS_BETTER) else min(known)
+
+
+def _curves(view: RunView, events: Sequence[Event]) -> list[tuple[str, str]]:
+    """One chart per job that told metrics by step, from its last attempt."""
+    charts: list[tuple[str, str]] = []
+    for job in view.jobs:
+        last = next((a.id for a in reversed(job.attempts) if a.state == AttemptState.SUCCEEDED), None)
+        points: dict[str, list[tuple[float, float]]] = {}
+        for event in events:
+            if event.type == EventType.METRIC and event.attempt_id == last:
+                _collect(points, event.body)
+        if points:
+            series = [Series(name=name, points=sorted(of)) for name, of in points.items()]
+            charts.append((job.job.job.name, line_chart(series)))
+    return charts
+
+
+def _collect(points: dict[str, list[tuple[float, float]]], body: Mapping[str, Any]) -> None:
+    step, value = body.get("step"), body.get("value")
+    if isinstance(step, int | float) and isinstance(value, int | float):
+        points.setdefault(str(body.get("name")), []).append((float(step), float(value)))
+
+
+def _forecast(artifact: Artifact) -> dict[str, Any]:
+    """The chart of truth and prediction from the sample the job kept: [[time, truth, prediction], ...]."""
+    details = artifact.output.details
+    samples = details.get("sample") or {}
+    if not isinstance(samples, Mapping):
+        samples = {"": samples}
+    charts = [(name, Markup(_sample_chart(points))) for name, points in samples.items()]
+    return {
+        "name": artifact.name,
+        "model": details.get("model", ""),
+        "why": details.get("why", ""),
+        "rows": artifact.output.rows,
+        "metrics": artifact.output.metrics,
+        "charts": [chart for chart in charts if chart[1]],
+    }
+
+
+def _sample_chart(points: Sequence[Sequence[Any]]) -> str:
+    truth = [(float(i), float(p[1])) for i, p in enumerate(points) if p[1] is not None]
+    guess = [(float(i), float(p[2])) for i, p in enumerate(points) if p[2] is not None]
+    every = max(1, len(points) // 7)
+    labels = [(float(i), str(points[i][0])[:10]) for i in range(0, len(points), every)]
+    series = (Series(name="truth", points=truth), Series(name="prediction", points=guess, dashed=True))
+    return line_chart(series, x_labels=labels)
