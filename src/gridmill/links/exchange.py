@@ -4,13 +4,12 @@ import itertools
 import logging
 import selectors
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from gridmill.errors import GridmillError
-from gridmill.links.channel import Channel, StreamChannel
-from gridmill.links.liveness import Liveness
+from gridmill.links.channel import Channel
+from gridmill.links.liveness import Monotonic, NewLiveness
 from gridmill.links.wire import Wire
 from gridmill.model.message import FromPod
 from gridmill.ports.link import Received
@@ -18,27 +17,31 @@ from gridmill.ports.link import Received
 _LOG = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _ACCEPTS_PER_TURN = 64
+_READS_PER_POLL = 64
 
 Accept: TypeAlias = Callable[[socket.socket], Wire]
 """Takes a listener, gives the next connection. Raises BlockingIOError when none waits."""
-NewLiveness: TypeAlias = Callable[[], Liveness]
 Watcher: TypeAlias = Callable[[int], None]
 """Takes what a descriptor is ready for (selectors.EVENT_READ | EVENT_WRITE)."""
 
 
 class Folder(Protocol):
-    """A polled source of channels."""
+    """A polled source of wires."""
 
-    def poll(self, new_number: Iterator[int]) -> tuple[list[Channel], list[Channel]]:
-        """Take in what has come; channels that opened and channels that are over."""
+    def poll(self) -> Sequence[Wire]:
+        """Connections that are new."""
+        ...
+
+    def stir(self) -> None:
+        """Something happened: poll more quickly for a while."""
         ...
 
     def due_seconds(self) -> float:
-        """How long until it wants to be polled again."""
+        """How long until the next poll."""
         ...
 
     def close(self) -> None:
-        """Withdraw from the folder."""
+        """Take no more connections."""
         ...
 
 
@@ -46,17 +49,16 @@ class Exchange:
     """Not thread-safe: `Links` owns the thread. `deliver` takes what comes and its size in bytes; a
     channel's end is delivered once, as None, when something had come by it."""
 
-    def __init__(
-        self, deliver: Callable[[Received, int], None], monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, deliver: Callable[[Received, int], None], monotonic: Monotonic) -> None:
         self._deliver = deliver
         self._monotonic = monotonic
         self._selector = selectors.DefaultSelector()
         self._numbers = itertools.count(1)
         self._channels: dict[int, Channel] = {}
         self._known: set[int] = set()  # channels by which something came
-        self._folders: list[Folder] = []
-        self._listeners: list[tuple[socket.socket, Watcher]] = []
+        self._folders: dict[Folder, NewLiveness] = {}
+        self._folder_of: dict[int, Folder] = {}  # channels that are polled
+        self._listeners: dict[socket.socket, Watcher] = {}
         self._next_tick = 0.0
 
     # what is watched
@@ -73,12 +75,12 @@ class Exchange:
         def watcher(_: int) -> None:
             self._accept(listener, accept, new_liveness)
 
-        self._listeners.append((listener, watcher))
+        self._listeners[listener] = watcher
         self.watch(listener, watcher)
 
-    def add_folder(self, folder: Folder) -> None:
+    def add_folder(self, folder: Folder, new_liveness: NewLiveness) -> None:
         """Poll `folder` from now on."""
-        self._folders.append(folder)
+        self._folders[folder] = new_liveness
 
     # what channels are told
 
@@ -87,6 +89,8 @@ class Exchange:
         channel = self._channels.get(number)
         if channel is not None:
             self._settle(channel, channel.send(lines))
+        if number in self._folder_of:
+            self._folder_of[number].stir()  # an answer is likely
 
     def drop(self, number: int) -> None:
         """Send what is queued, then close."""
@@ -95,14 +99,15 @@ class Exchange:
             self._settle(channel, channel.finish())
 
     def close(self) -> None:
-        """Send what goes at once, and close everything."""
-        for channel in list(self._channels.values()):
+        """Send what goes at once, and close everything. What lies in spools stays for the pods to read."""
+        for channel in self._channels.values():
             channel.finish()
-            channel.close()
+            if channel.number not in self._folder_of:
+                channel.wire.close()
         self._channels.clear()
         for folder in self._folders:
             folder.close()
-        for listener, _ in self._listeners:
+        for listener in self._listeners:
             listener.close()
         self._selector.close()
 
@@ -130,22 +135,47 @@ class Exchange:
     def _tick(self) -> None:
         for channel in list(self._channels.values()):
             self._settle(channel, channel.tick())
-        for listener, watcher in self._listeners:
+        for listener, watcher in self._listeners.items():
             if listener not in self._selector.get_map():
                 self.watch(listener, watcher)
 
-    def _poll(self, folder: Folder) -> None:
-        opened, over = folder.poll(self._numbers)
-        self._channels.update({channel.number: channel for channel in opened})
-        for channel in over:
-            self._settle(channel, alive=False)
-
-    def hear(self, number: int, message: FromPod, size_bytes: int) -> None:
-        """What channels call with a message."""
+    def _hear(self, number: int, message: FromPod, size_bytes: int) -> None:
         self._known.add(number)
         self._deliver(Received(channel=number, message=message), size_bytes)
 
-    # streams
+    # channels
+
+    def _open(self, wire: Wire, new_liveness: NewLiveness | None) -> Channel:
+        number = next(self._numbers)
+        liveness = new_liveness(self._monotonic) if new_liveness else None
+        channel = Channel(number, wire, self._hear, liveness=liveness, monotonic=self._monotonic)
+        self._channels[number] = channel
+        return channel
+
+    def _settle(self, channel: Channel, alive: bool) -> None:
+        """Watch a channel for what it wants now, or close it."""
+        descriptor = channel.wire.fileno()
+        if not alive:
+            self._close(channel)
+        elif descriptor is not None:
+            key = self._selector.get_key(descriptor)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wire.wants_write() else 0)
+            if key.events != events:
+                self._selector.modify(descriptor, events, key.data)
+
+    def _close(self, channel: Channel) -> None:
+        if self._channels.pop(channel.number, None) is None:
+            return
+        descriptor = channel.wire.fileno()
+        if descriptor is not None:
+            self._selector.unregister(descriptor)
+        self._folder_of.pop(channel.number, None)
+        channel.wire.close()
+        if channel.number in self._known:
+            self._known.discard(channel.number)
+            self._deliver(Received(channel=channel.number, message=None), 0)
+
+    # sockets
 
     def _accept(self, listener: socket.socket, accept: Accept, new_liveness: NewLiveness | None) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
@@ -160,36 +190,39 @@ class Exchange:
             except GridmillError as error:
                 _LOG.warning("connection_refused reason=%s", error)
                 continue
-            self._open(wire, new_liveness() if new_liveness else None)
+            self._serve_socket(self._open(wire, new_liveness))
 
-    def _open(self, wire: Wire, liveness: Liveness | None) -> None:
-        number = next(self._numbers)
-        channel = StreamChannel(number, wire, self.hear, liveness=liveness, monotonic=self._monotonic)
-        self._channels[number] = channel
-        self._selector.register(wire, selectors.EVENT_READ, lambda events: self._serve(channel, events))
+    def _serve_socket(self, channel: Channel) -> None:
+        def watcher(events: int) -> None:
+            self._settle(channel, _serve(channel, events))
 
-    def _serve(self, channel: StreamChannel, events: int) -> None:
-        alive = not events & selectors.EVENT_WRITE or channel.flush()
-        if alive and events & selectors.EVENT_READ:
-            alive = channel.read()
-        self._settle(channel, alive)
+        descriptor = channel.wire.fileno()
+        if descriptor is not None:
+            self._selector.register(descriptor, selectors.EVENT_READ, watcher)
 
-    def _settle(self, channel: Channel, alive: bool) -> None:
-        """Watch a channel for what it wants now, or close it."""
+    # folders
+
+    def _poll(self, folder: Folder) -> None:
+        for wire in folder.poll():
+            self._folder_of[self._open(wire, self._folders[folder]).number] = folder
+        for number in [number for number, of in self._folder_of.items() if of is folder]:
+            alive = _drain(self._channels[number])
+            if alive is not None:
+                folder.stir()
+                self._settle(self._channels[number], alive)
+
+
+def _serve(channel: Channel, events: int) -> bool:
+    alive = not events & selectors.EVENT_WRITE or channel.flush()
+    if alive and events & selectors.EVENT_READ:
+        return channel.read() is not False
+    return alive
+
+
+def _drain(channel: Channel) -> bool | None:
+    """Take in what there is, within reason; None when there was nothing, False when the channel is over."""
+    for count in range(_READS_PER_POLL):
+        alive = channel.read()
         if not alive:
-            self._close(channel)
-        elif isinstance(channel, StreamChannel):
-            key = self._selector.get_key(channel.wire)
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wire.wants_write else 0)
-            if key.events != events:
-                self._selector.modify(channel.wire, events, key.data)
-
-    def _close(self, channel: Channel) -> None:
-        if self._channels.pop(channel.number, None) is None:
-            return
-        if isinstance(channel, StreamChannel):
-            self._selector.unregister(channel.wire)
-        channel.close()
-        if channel.number in self._known:
-            self._known.discard(channel.number)
-            self._deliver(Received(channel=channel.number, message=None), 0)
+            return True if alive is None and count else alive
+    return True

@@ -23,7 +23,7 @@ class Lines:
     """Cuts a stream into lines. Each byte is looked at once, however long the line."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._parts: list[bytes] = []
         self._size = 0
 
@@ -41,8 +41,8 @@ class Lines:
     def _keep(self, part: bytes) -> None:
         self._parts.append(part)
         self._size += len(part)
-        if self._size > self._limit_bytes:
-            raise InputError(f"a line is longer than {self._limit_bytes} bytes")
+        if self._size > self.limit_bytes:
+            raise InputError(f"a line is longer than {self.limit_bytes} bytes")
 
     @property
     def partial(self) -> bool:

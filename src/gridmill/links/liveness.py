@@ -5,12 +5,13 @@ Only the local monotonic clock is read, so the clocks of two machines are never 
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
-Monotonic = Callable[[], float]
+Monotonic: TypeAlias = Callable[[], float]
 
 
 class Liveness:
-    """Of one channel, seen from one end. `due` says when to ask again."""
+    """Of one channel, seen from one end."""
 
     def __init__(self, monotonic: Monotonic, *, heartbeat_seconds: float, silence_seconds: float) -> None:
         self._monotonic = monotonic
@@ -43,3 +44,6 @@ def for_tls(monotonic: Monotonic) -> Liveness:
 def for_spool(monotonic: Monotonic) -> Liveness:
     """Slower: a heartbeat is a file, and a shared file system may show it half a minute late."""
     return Liveness(monotonic, heartbeat_seconds=10.0, silence_seconds=90.0)
+
+
+NewLiveness: TypeAlias = Callable[[Monotonic], Liveness]

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gridmill.codec import encode_message
-from gridmill.links import unix
+from gridmill.links import tls, unix
 from gridmill.links.exchange import Exchange
-from gridmill.links.wire import Wire
+from gridmill.links.liveness import Monotonic, for_spool, for_tls
+from gridmill.links.spool import SpoolFolder
+from gridmill.links.wire import SocketWire
 from gridmill.model.message import ToPod
 from gridmill.ports.link import Received
 
@@ -24,9 +26,7 @@ class Links:
     """A LinkServer. `on_ready` is called from the links' thread after something came or a channel closed;
     it must return at once and not raise. All methods may be called from any thread."""
 
-    def __init__(
-        self, on_ready: Callable[[], None], *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, on_ready: Callable[[], None], *, monotonic: Monotonic = time.monotonic) -> None:
         self._on_ready = on_ready
         self._monotonic = monotonic
         self._exchange = Exchange(self._deliver, monotonic)
@@ -54,7 +54,24 @@ class Links:
         path = Path(path)
         listener = unix.listen(path)
         self._sockets.append((path, path.stat().st_ino))
-        self._do(lambda: self._exchange.add_listener(listener, lambda sock: Wire(unix.accept(sock))))
+        self._do(lambda: self._exchange.add_listener(listener, lambda sock: SocketWire(unix.accept(sock))))
+
+    def listen_tls(self, host: str, port: int, certfile: Path, keyfile: Path) -> tuple[int, str]:
+        """Take pods over TLS; the port (0 picks one) and the certificate's fingerprint.
+
+        Raises InputError for the files, UnavailableError for the address.
+        """
+        context, fingerprint = tls.server_context(certfile, keyfile), tls.fingerprint_of(certfile)
+        listener = tls.listen(host, port)
+        self._do(
+            lambda: self._exchange.add_listener(listener, lambda sock: tls.accept(sock, context), for_tls)
+        )
+        return int(listener.getsockname()[1]), fingerprint
+
+    def watch_spool(self, folder: Path | str) -> None:
+        """Take pods through files in `folder`. Raises StorageError."""
+        watched = SpoolFolder(Path(folder), self._monotonic)
+        self._do(lambda: self._exchange.add_folder(watched, for_spool))
 
     # LinkServer
 

@@ -1,4 +1,4 @@
-"""The pod's end of the Unix and TLS links."""
+"""The pod's end of a link, over any wire; and the Unix and TLS links by name."""
 
 import logging
 import select
@@ -12,28 +12,37 @@ from gridmill.codec import encode_message
 from gridmill.errors import InputError
 from gridmill.links import unix
 from gridmill.links.framing import Lines, to_pod
-from gridmill.links.liveness import Liveness
-from gridmill.links.wire import Wire
+from gridmill.links.liveness import Liveness, Monotonic, NewLiveness
+from gridmill.links.wire import SocketWire, Wire
 from gridmill.model.message import FromPod, Heartbeat, ToPod
 from gridmill.ports.link import PodLink
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.2  # the pod watches its jobs in the same thread
-_ATTEMPT_SECONDS = 10.0
+_LOOK_AGAIN_SECONDS = 0.005
 _READS_PER_TURN = 64
 
-Waiting: TypeAlias = tuple[int, int]
-"""A file descriptor and the poll events that opening waits for."""
+Waiting: TypeAlias = tuple[int, int] | None
+"""A file descriptor and the poll events that opening waits for; None: look again shortly."""
 Dial: TypeAlias = Callable[[], Generator[Waiting, None, Wire]]
 """Opens a wire step by step; may raise OSError. Each step can be tried again at once."""
 
 
 class StreamLink:
-    """A PodLink over a stream. Where the link has heartbeats, `receive` sends and checks them: a pod calls
+    """A PodLink over a wire. Where the link has heartbeats, `receive` sends and checks them: a pod calls
     it at least each few seconds, whether or not something is readable."""
 
-    def __init__(self, dial: Dial, new_liveness: Callable[[], Liveness] | None = None) -> None:
+    def __init__(
+        self,
+        dial: Dial,
+        *,
+        new_liveness: NewLiveness | None = None,
+        attempt_seconds: float = 10.0,
+        monotonic: Monotonic = time.monotonic,
+    ) -> None:
         self._dial = dial
+        self._attempt_seconds = attempt_seconds
+        self._monotonic = monotonic
         self._new_liveness = new_liveness
         self._opening: Generator[Waiting, None, Wire] | None = None
         self._opening_since = 0.0
@@ -46,12 +55,12 @@ class StreamLink:
         if self._wire is not None:
             return True
         if self._opening is None:
-            self._opening, self._opening_since = self._dial(), time.monotonic()
+            self._opening, self._opening_since = self._dial(), self._monotonic()
         wire = self._go_on(self._opening)
         if wire is None:
             return False
         self._wire, self._lines = wire, Lines()
-        self._liveness = self._new_liveness() if self._new_liveness else None
+        self._liveness = self._new_liveness(self._monotonic) if self._new_liveness else None
         return True
 
     def _go_on(self, opening: Generator[Waiting, None, Wire]) -> Wire | None:
@@ -67,7 +76,7 @@ class StreamLink:
             _LOG.debug("link_not_open reason=%s", error)
             self._opening = None
             return None
-        if time.monotonic() - self._opening_since > _ATTEMPT_SECONDS:
+        if self._monotonic() - self._opening_since > self._attempt_seconds:
             self._give_up()
         return None
 
@@ -125,7 +134,7 @@ class StreamLink:
 
     def pending(self) -> bool:
         """True while bytes wait for the socket to become writable."""
-        return self._wire is not None and self._wire.wants_write
+        return self._wire is not None and self._wire.wants_write()
 
     def flush(self) -> bool:
         """Send what is buffered as far as it goes; False when the link is closed."""
@@ -141,6 +150,9 @@ class StreamLink:
 
 def _ready(waiting: Waiting, seconds: float) -> bool:
     poll = select.poll()
+    if waiting is None:
+        poll.poll(_LOOK_AGAIN_SECONDS * 1000)
+        return seconds > 0
     poll.register(*waiting)
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
@@ -150,7 +162,7 @@ def make_unix(address: str) -> PodLink:
 
     def dial() -> Generator[Waiting, None, Wire]:
         yield from ()  # a local connection opens at once or not at all
-        return Wire(unix.dial(Path(address)))
+        return SocketWire(unix.dial(Path(address)))
 
     return StreamLink(dial)
 

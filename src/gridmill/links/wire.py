@@ -1,31 +1,63 @@
-"""A non-blocking byte stream with a buffer for what cannot go out yet; TLS is a subclass in `tls`."""
+"""A wire: bytes both ways without waiting. Here over a socket; `tls` and `spool` have the others."""
 
 import contextlib
 import socket
 from collections import deque
+from typing import Protocol
 
 _CHUNK_BYTES = 64 * 1024  # over this, malloc asks the kernel for fresh pages each time
 
 
-class Wire:
-    """One connected socket. Nothing here waits, nothing raises: a broken wire reads None, flushes False."""
+class Wire(Protocol):
+    """Nothing here waits, nothing raises: a broken wire reads None and writes False."""
+
+    def fileno(self) -> int | None:
+        """For a selector; None where there is nothing to select on and `read` must be polled."""
+        ...
+
+    def read(self) -> bytes | None:
+        """What is there now, up to a chunk; empty when nothing is; None when the stream has ended."""
+        ...
+
+    def write(self, data: bytes) -> bool:
+        """Queue `data` and send what goes at once; False when the wire is broken."""
+        ...
+
+    def flush(self) -> bool:
+        """Send what is queued as far as it goes; False when the wire is broken."""
+        ...
+
+    def wants_write(self) -> bool:
+        """True while `flush` should be called once the descriptor is writable."""
+        ...
+
+    def pending_bytes(self) -> int:
+        """How much the other end has left unread, as far as this end can tell."""
+        ...
+
+    def end(self) -> None:
+        """Say that nothing more will come; what was sent still arrives. May be repeated."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; may be repeated."""
+        ...
+
+
+class SocketWire:
+    """A connected, non-blocking socket and a queue for what it does not take yet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._queue: deque[memoryview] = deque()
-        self.pending_bytes = 0
+        self._queued_bytes = 0
 
-    def fileno(self) -> int:
-        """For a selector; -1 when closed."""
+    def fileno(self) -> int | None:
+        """The socket's."""
         return self._sock.fileno()
 
-    @property
-    def wants_write(self) -> bool:
-        """True while the socket should be watched for becoming writable."""
-        return self.pending_bytes > 0
-
     def read(self) -> bytes | None:
-        """What is there now, up to a chunk; empty when nothing is; None when the stream has ended."""
+        """One `recv`, so that no sender keeps the others waiting."""
         try:
             return self._receive(_CHUNK_BYTES) or None
         except BlockingIOError:
@@ -34,42 +66,50 @@ class Wire:
             return None
 
     def write(self, data: bytes) -> bool:
-        """Queue `data` and send what goes at once; False when the stream is broken."""
+        """Queue and flush."""
         self._queue.append(memoryview(data))
-        self.pending_bytes += len(data)
+        self._queued_bytes += len(data)
         return self.flush()
 
     def flush(self) -> bool:
-        """Send what is queued as far as it goes; False when the stream is broken."""
+        """Send until the socket takes no more."""
         try:
             while self._queue:
                 self._advance(self._transmit(self._queue[0]))
         except BlockingIOError:
             return True
         except OSError:
-            self._drop_queue()
+            self._forget_queue()
             return False
         return True
 
     def _advance(self, count: int) -> None:
         rest = self._queue.popleft()[count:]
-        self.pending_bytes -= count
+        self._queued_bytes -= count
         if rest:
             self._queue.appendleft(rest)
 
+    def wants_write(self) -> bool:
+        """True while something is queued."""
+        return bool(self._queue)
+
+    def pending_bytes(self) -> int:
+        """What is queued here; the kernel's buffers do not count."""
+        return self._queued_bytes
+
     def end(self) -> None:
-        """Say that nothing more will come; what was sent still arrives."""
+        """Close the sending direction."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close; may be repeated."""
-        self._drop_queue()
+        """Close the socket."""
+        self._forget_queue()
         self._sock.close()
 
-    def _drop_queue(self) -> None:
+    def _forget_queue(self) -> None:
         self._queue.clear()
-        self.pending_bytes = 0
+        self._queued_bytes = 0
 
     def _receive(self, limit: int) -> bytes:
         """Bytes; empty at the end. Raises BlockingIOError, OSError."""

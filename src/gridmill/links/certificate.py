@@ -1,0 +1,56 @@
+"""A self-signed certificate for the control node (needs the extra `tls`: the package cryptography)."""
+
+import datetime
+import os
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_DAYS = 3650
+
+
+def make_certificate(folder: Path, now: float) -> tuple[Path, Path]:
+    """Certificate and key (mode 0600) in `folder`, as PEM files; those that are there are kept, because
+    pods know their fingerprint. `now` is Unix time. Pods check the fingerprint, not the dates."""
+    certfile, keyfile = folder / "control.crt", folder / "control.key"
+    if not (certfile.exists() and keyfile.exists()):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        key = ec.generate_private_key(ec.SECP256R1())
+        _write(keyfile, _private_pem(key))
+        _write(certfile, _sign(key, now).public_bytes(serialization.Encoding.PEM))
+    return certfile, keyfile
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _sign(key: ec.EllipticCurvePrivateKey, now: float) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gridmill control node")])
+    begin = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin - datetime.timedelta(days=1))
+        .not_valid_after(begin + datetime.timedelta(days=_DAYS))
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, readable by this user alone."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(beside, path)
