@@ -1,0 +1,108 @@
+"""How much memory a job of each kind takes before anything was measured: the models that sizing starts from.
+
+Every estimate is `base + rows x columns x bytes per cell` (and for a recurrent network what one batch's
+activations take). The bases are the interpreter with the kind's libraries resident; the bytes per cell cover
+the columns as read, the copies that the kind makes of them, and the work space of its algorithm.
+"""
+
+from dataclasses import dataclass
+
+from gridmill.model.amounts import MIB
+from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.model.learning import ModelKind, PredictionSpec, TrainingSpec
+
+COLUMNS = 12
+"""Columns when nothing says how many."""
+INPUT_FACTOR = 4.0
+"""Bytes in memory per byte of input, when the rows are not known: compressed Parquet grows about so much."""
+WORKER_BYTES = 160 * MIB
+"""One more swarm worker: an interpreter with the inference runtime and a loaded model."""
+ROWS_PER_WORKER = 100_000
+"""Rows that make a further swarm worker worth its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """`floor_bytes` is the least a job of the kind is ever given; `unknown_bytes` stands for the data when
+    its size is not known at all."""
+
+    base_bytes: int
+    cell_bytes: float
+    floor_bytes: int
+    unknown_bytes: int = 256 * MIB
+
+
+_DUCKDB, _TORCH, _SKLEARN, _INFERENCE = 150 * MIB, 300 * MIB, 200 * MIB, 180 * MIB
+
+TRAINING: dict[ModelKind, Footprint] = {
+    ModelKind.LSTM: Footprint(base_bytes=_TORCH, cell_bytes=24, floor_bytes=_TORCH + 84 * MIB),
+    ModelKind.GBDT: Footprint(base_bytes=_SKLEARN, cell_bytes=32, floor_bytes=_SKLEARN + 56 * MIB),
+    ModelKind.LINEAR: Footprint(base_bytes=_SKLEARN, cell_bytes=40, floor_bytes=_SKLEARN + 56 * MIB),
+    ModelKind.NAIVE: Footprint(base_bytes=_DUCKDB, cell_bytes=16, floor_bytes=_DUCKDB + 42 * MIB),
+}
+KINDS: dict[JobKind, Footprint] = {
+    JobKind.SINK: Footprint(base_bytes=_DUCKDB, cell_bytes=48, floor_bytes=_DUCKDB + 42 * MIB),
+    JobKind.DATASET: Footprint(base_bytes=_DUCKDB, cell_bytes=96, floor_bytes=_DUCKDB + 42 * MIB),
+    JobKind.TRAINING: TRAINING[ModelKind.LSTM],
+    JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=32, floor_bytes=_INFERENCE + 76 * MIB),
+    JobKind.COMMAND: Footprint(base_bytes=0, cell_bytes=0, floor_bytes=64 * MIB, unknown_bytes=512 * MIB),
+}
+
+
+def footprint_of(job: Job) -> Footprint:
+    """The model for a job."""
+    spec = job.spec
+    return TRAINING[spec.model] if isinstance(spec, TrainingSpec) else KINDS[job.kind]
+
+
+def cells_of(size: JobSize) -> int | None:
+    """Rows times columns; None where the rows are not known."""
+    return None if size.rows is None else size.rows * (size.columns or COLUMNS)
+
+
+def memory_of(job: Job, size: JobSize, workers: int) -> int:
+    """Bytes by the model, without margin."""
+    footprint = footprint_of(job)
+    spec = job.spec
+    extra = activation_bytes(spec) if isinstance(spec, TrainingSpec) else 0
+    if isinstance(spec, PredictionSpec):
+        extra = workers * WORKER_BYTES
+    return footprint.base_bytes + extra + data_bytes(footprint, size)
+
+
+def data_bytes(footprint: Footprint, size: JobSize) -> int:
+    """What the data takes: by cells, else by the input's bytes, else an assumption."""
+    cells = cells_of(size)
+    if footprint.cell_bytes and cells is not None:
+        return int(cells * footprint.cell_bytes)
+    if footprint.cell_bytes and size.input_bytes is not None:
+        return int(size.input_bytes * INPUT_FACTOR)
+    return footprint.unknown_bytes
+
+
+def activation_bytes(spec: TrainingSpec) -> int:
+    """What one batch through a recurrent network holds for its gradient: some 12 floats per step and unit."""
+    if spec.model is not ModelKind.LSTM:
+        return 0
+    return spec.batch_size * spec.sequence * spec.hidden * spec.layers * 12 * 4
+
+
+def workers_of(job: Job, size: JobSize, cpus: float) -> int:
+    """Workers of a swarm: as declared, else one per so many rows, at most one per CPU; 1 for other kinds."""
+    spec = job.spec
+    if not isinstance(spec, PredictionSpec):
+        return 1
+    if spec.workers is not None:
+        return spec.workers
+    wanted = -(-(size.rows or 0) // ROWS_PER_WORKER)
+    return max(1, min(wanted, int(cpus)))
+
+
+def model_name(job: Job) -> str:
+    """How sentences name the model: `training/lstm`, `command`."""
+    return f"training/{job.training.model}" if job.training else str(job.kind)
+
+
+def is_plain(job: Job) -> bool:
+    """Whether nothing but measuring can tell its memory."""
+    return isinstance(job.spec, CommandSpec)

@@ -1,0 +1,37 @@
+"""How long a job will take, by what was measured."""
+
+from statistics import median
+
+from gridmill.model.job import JobSize
+from gridmill.model.resource import Measurement
+from gridmill.planning.footprint import cells_of
+from gridmill.planning.history import History
+
+ENOUGH = 3
+"""Attempts of other jobs of the subject, sizes known, from which a time can be told."""
+RECENT = 5
+"""Newest attempts of the job itself that its time is told from."""
+
+
+def expected_seconds(job: str, subject: str, size: JobSize, history: History) -> float | None:
+    """Wall seconds of one attempt of `pipeline/job`: the median of its newest ones, scaled by its size.
+
+    For a job never run, of other jobs of its subject with known sizes; None when there are too few.
+    """
+    same_job = _succeeded(history.of_job(job, subject))[-RECENT:]
+    if same_job:
+        return median(known.use.wall_seconds * _growth(size, known.size) for known in same_job)
+    alike = [known for known in _succeeded(history.of_subject(subject)) if cells_of(known.size)]
+    if cells_of(size) is None or len(alike) < ENOUGH:
+        return None
+    return median(known.use.wall_seconds * _growth(size, known.size) for known in alike)
+
+
+def _succeeded(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    return tuple(known for known in measured if not known.memory_killed)
+
+
+def _growth(size: JobSize, before: JobSize) -> float:
+    """Times are not proportional for small data, where starting dominates: half of it is taken as fixed."""
+    now, then = cells_of(size), cells_of(before)
+    return 1.0 if now is None or not then else 0.5 + 0.5 * now / then

@@ -1,0 +1,141 @@
+"""Runs and their jobs, and the lines in which jobs stand: waiting for a place, or blocked by needs."""
+
+from dataclasses import dataclass
+
+from gridmill.model.run import JobRun, Run
+from gridmill.model.state import FINISHED_RUNS, JobState, RunState
+from gridmill.planning.ordered import Ordered
+from gridmill.planning.queue import Demand, Queue, Rank, demand_of, rank_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """Where a job stands, so that it can be taken out again."""
+
+    resource: str
+    rank: Rank
+    demand: Demand
+    waiting: bool
+    not_before: float
+
+
+class Lines:
+    """Jobs of active runs by resource: `waiting` are ready, `blocked` have unmet needs.
+
+    `held` orders waiting jobs by `not_before`. A job whose run is not known yet stands in no line until the
+    run is put.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.job_runs: dict[str, JobRun] = {}
+        self.waiting: dict[str, Queue] = {}
+        self.blocked: dict[str, Queue] = {}
+        self.held: Ordered[tuple[float, str]] = Ordered()
+        self._lines: dict[str, _Line] = {}
+        self._jobs_of: dict[str, dict[str, None]] = {}
+        self._dependents: dict[str, dict[str, None]] = {}
+
+    def jobs_of(self, run_id: str) -> tuple[JobRun, ...]:
+        """The jobs of a run, in declaration order."""
+        return self._ordered(self._jobs_of.get(run_id, {}))
+
+    def dependents_of(self, job_run_id: str) -> tuple[JobRun, ...]:
+        """The jobs that need it directly, in declaration order."""
+        return self._ordered(self._dependents.get(job_run_id, {}))
+
+    def _ordered(self, keys: dict[str, None]) -> tuple[JobRun, ...]:
+        jobs = (self.job_runs[key] for key in keys)
+        return tuple(sorted(jobs, key=lambda job_run: (job_run.order, job_run.id)))
+
+    def put_run(self, run: Run) -> None:
+        """Insert or replace; a finished run leaves with its jobs."""
+        if run.state in FINISHED_RUNS:
+            self.drop_run(run.id)
+            return
+        old = self.runs.get(run.id)
+        self.runs[run.id] = run
+        if old is None or (old.state, old.order) != (run.state, run.order):
+            for key in self._jobs_of.get(run.id, ()):
+                self._line_up(self.job_runs[key])
+
+    def drop_run(self, run_id: str) -> None:
+        """Take a run and its jobs out."""
+        self.runs.pop(run_id, None)
+        for key in list(self._jobs_of.get(run_id, ())):
+            self.drop_job_run(key)
+
+    def put_job_run(self, job_run: JobRun) -> None:
+        """Insert or replace."""
+        old = self.job_runs.get(job_run.id)
+        self.job_runs[job_run.id] = job_run
+        if old is None:
+            self._jobs_of.setdefault(job_run.run_id, {})[job_run.id] = None
+        elif old.needs != job_run.needs:
+            self._forget_needs(old)
+        if old is None or old.needs != job_run.needs:
+            for need in job_run.needs:
+                self._dependents.setdefault(need, {})[job_run.id] = None
+        self._line_up(job_run)
+
+    def drop_job_run(self, key: str) -> None:
+        """Take a job out."""
+        old = self.job_runs.pop(key, None)
+        if old is not None:
+            self._leave_line(key)
+            self._forget_needs(old)
+            forget(self._jobs_of, old.run_id, key)
+
+    def _forget_needs(self, job_run: JobRun) -> None:
+        for need in job_run.needs:
+            forget(self._dependents, need, job_run.id)
+
+    def _line_up(self, job_run: JobRun) -> None:
+        line = self._line_of(job_run)
+        if line == self._lines.get(job_run.id):
+            return
+        self._leave_line(job_run.id)
+        if line is None:
+            return
+        self._lines[job_run.id] = line
+        queues = self.waiting if line.waiting else self.blocked
+        queue = queues.get(line.resource)
+        if queue is None:
+            queue = queues[line.resource] = Queue()
+        queue.add(line.rank, line.demand)
+        if line.waiting and line.not_before > 0:
+            self.held.add((line.not_before, job_run.id))
+
+    def _line_of(self, job_run: JobRun) -> _Line | None:
+        run = self.runs.get(job_run.run_id)
+        waiting = job_run.state is JobState.WAITING
+        if run is None or run.state != RunState.ACTIVE or not (waiting or job_run.state is JobState.BLOCKED):
+            return None
+        return _Line(
+            resource=job_run.resource,
+            rank=rank_of(job_run, run.order),
+            demand=demand_of(job_run),
+            waiting=waiting,
+            not_before=job_run.not_before,
+        )
+
+    def _leave_line(self, key: str) -> None:
+        line = self._lines.pop(key, None)
+        if line is None:
+            return
+        queues = self.waiting if line.waiting else self.blocked
+        queue = queues[line.resource]
+        queue.discard(line.rank, line.demand)
+        if not len(queue):
+            del queues[line.resource]
+        if line.waiting and line.not_before > 0:
+            self.held.discard((line.not_before, key))
+
+
+def forget(index: dict[str, dict[str, None]], key: str, member: str) -> None:
+    """Take a member out of an index of sets; an empty set leaves too."""
+    members = index.get(key)
+    if members is not None:
+        members.pop(member, None)
+        if not members:
+            del index[key]

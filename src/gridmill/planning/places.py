@@ -1,0 +1,226 @@
+"""Sites, deployments and the attempts on them: what is free where, and what stands idle."""
+
+from gridmill.model.amounts import Amounts
+from gridmill.model.deployment import Deployment, Pod
+from gridmill.model.run import Attempt
+from gridmill.model.site import Site
+from gridmill.model.state import LIVE_ATTEMPTS, DeploymentState, PodState
+from gridmill.planning.lines import forget
+from gridmill.planning.ordered import Ordered
+from gridmill.planning.room import Nodes, Pods, Slot
+
+_SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
+
+
+class Places:
+    """Free amounts of pods and nodes.
+
+    `open` and `coming` hold, by resource, the pods that are up and those that are starting; `nodes`, by site,
+    what deployments have not claimed; `idle`, by resource, the deployments without attempts with the time
+    their keep ends.
+    """
+
+    def __init__(self) -> None:
+        self.sites: dict[str, Site] = {}
+        self.deployments: dict[str, Deployment] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.open: dict[str, Pods] = {}
+        self.coming: dict[str, Pods] = {}
+        self.nodes: dict[str, Nodes] = {}
+        self.idle: dict[str, Ordered[tuple[float, str]]] = {}
+        self.owners: dict[str, str] = {}  # pod -> deployment
+        self.shapes: dict[str, tuple[Amounts, ...]] = {}  # site -> different sizes of nodes, largest first
+        self.capacities: dict[tuple[str, str], Amounts] = {}  # (site, node) -> the whole node
+        self.claims: dict[tuple[str, str], dict[str, Amounts]] = {}  # (site, node) -> pod -> its capacity
+        self.on: dict[str, dict[str, None]] = {}  # pod, deployment or JobRun -> live attempts
+
+    # --- sites
+
+    def put_site(self, site: Site) -> None:
+        """Insert or replace."""
+        old = self.sites.get(site.name)
+        self.sites[site.name] = site
+        if old is not None and (old.nodes, old.cpu_share) == (site.nodes, site.cpu_share):
+            return
+        self._forget_nodes(old)
+        self.nodes[site.name] = Nodes()
+        shapes = {node.capacity for node in site.nodes}
+        self.shapes[site.name] = tuple(sorted(shapes, key=_size, reverse=True))
+        for node in site.nodes:
+            self.capacities[(site.name, node.name)] = node.capacity
+            self._refresh_node(site.name, node.name)
+
+    def drop_site(self, name: str) -> None:
+        """Take a site out. Its deployments stay until they are gone."""
+        self._forget_nodes(self.sites.pop(name, None))
+        self.nodes.pop(name, None)
+        self.shapes.pop(name, None)
+
+    def _forget_nodes(self, site: Site | None) -> None:
+        for node in site.nodes if site else ():
+            self.capacities.pop((site.name if site else "", node.name), None)
+
+    def _refresh_node(self, site_name: str, node: str) -> None:
+        site, whole = self.sites.get(site_name), self.capacities.get((site_name, node))
+        if site is None or whole is None:
+            return
+        taken = self.claims.get((site_name, node), {})
+        free = Amounts(
+            # summed anew, in a fixed order: sums of fractions kept up by adding and taking away would drift
+            cpus=whole.cpus * site.cpu_share - sum(taken[pod].cpus for pod in sorted(taken)),
+            memory_bytes=whole.memory_bytes - sum(claim.memory_bytes for claim in taken.values()),
+            gpus=whole.gpus - sum(claim.gpus for claim in taken.values()),
+        )
+        self.nodes[site_name].set(node, free)
+
+    # --- attempts
+
+    def put_attempt(self, attempt: Attempt) -> None:
+        """Insert or replace; a final one leaves."""
+        old = self.attempts.get(attempt.id)
+        if old is not None and attempt.state in LIVE_ATTEMPTS and _same_place(old, attempt):
+            self.attempts[attempt.id] = attempt
+            return
+        self.drop_attempt(attempt.id)
+        if attempt.state in LIVE_ATTEMPTS:
+            self.attempts[attempt.id] = attempt
+            for where in (attempt.pod_id, attempt.deployment_id, attempt.job_run_id):
+                self.on.setdefault(where, {})[attempt.id] = None
+            self._refresh_around(attempt)
+
+    def drop_attempt(self, key: str) -> None:
+        """Take an attempt out."""
+        old = self.attempts.pop(key, None)
+        if old is not None:
+            for where in (old.pod_id, old.deployment_id, old.job_run_id):
+                forget(self.on, where, key)
+            self._refresh_around(old)
+
+    def _refresh_around(self, attempt: Attempt) -> None:
+        deployment = self.deployments.get(attempt.deployment_id)
+        if deployment is None:
+            return
+        for index in (self.open, self.coming):
+            pods = index.get(deployment.resource)
+            if pods is not None and attempt.pod_id in pods:
+                known = pods.slot(attempt.pod_id)
+                pods.set(
+                    attempt.pod_id, self._slot(deployment.id, attempt.pod_id, known.node, known.capacity)
+                )
+        self._refresh_idle(deployment)
+
+    # --- deployments
+
+    def put_deployment(self, deployment: Deployment) -> None:
+        """Insert or replace; a gone one leaves."""
+        old = self.deployments.get(deployment.id)
+        if old is not None:
+            self._forget_idle(old)
+        if deployment.state == DeploymentState.GONE:
+            self.drop_deployment(deployment.id)
+            return
+        self.deployments[deployment.id] = deployment
+        if old is None or old.state != deployment.state:
+            self._replace_pods(old.pods if old else (), deployment)
+        elif old.pods is not deployment.pods:
+            self._replace_changed_pods(old, deployment)
+        self._refresh_idle(deployment)
+
+    def drop_deployment(self, key: str) -> None:
+        """Take a deployment and its pods out."""
+        old = self.deployments.pop(key, None)
+        if old is not None:
+            self._forget_idle(old)
+            for pod in old.pods:
+                self._forget_pod(old, pod)
+
+    def _replace_pods(self, before: tuple[Pod, ...], deployment: Deployment) -> None:
+        for pod in before:
+            self._forget_pod(deployment, pod)
+        for pod in deployment.pods:
+            self._place_pod(deployment, pod)
+
+    def _replace_changed_pods(self, old: Deployment, deployment: Deployment) -> None:
+        """Only those that changed: acknowledgements replace one pod of a deployment many times a second."""
+        before = {pod.id: pod for pod in old.pods}
+        for pod in deployment.pods:
+            known = before.pop(pod.id, None)
+            if known is None or not _same_pod(known, pod):
+                if known is not None:
+                    self._forget_pod(old, known)
+                self._place_pod(deployment, pod)
+        for pod in before.values():
+            self._forget_pod(old, pod)
+
+    def _place_pod(self, deployment: Deployment, pod: Pod) -> None:
+        self.owners[pod.id] = deployment.id
+        if pod.state == PodState.GONE:
+            return
+        self.claims.setdefault((deployment.site, pod.node), {})[pod.id] = pod.capacity
+        self._refresh_node(deployment.site, pod.node)
+        if deployment.state in _SERVING:
+            index = self.open if pod.state == PodState.UP else self.coming
+            slot = self._slot(deployment.id, pod.id, pod.node, pod.capacity)
+            index.setdefault(deployment.resource, Pods()).set(pod.id, slot)
+
+    def _forget_pod(self, deployment: Deployment, pod: Pod) -> None:
+        self.owners.pop(pod.id, None)
+        for index in (self.open, self.coming):
+            pods = index.get(deployment.resource)
+            if pods is not None:
+                pods.drop(pod.id)
+                if not len(pods):
+                    del index[deployment.resource]
+        claims = self.claims.get((deployment.site, pod.node))
+        if claims is not None and claims.pop(pod.id, None) is not None:
+            if not claims:
+                del self.claims[(deployment.site, pod.node)]
+            self._refresh_node(deployment.site, pod.node)
+
+    def _slot(self, deployment_id: str, pod_id: str, node: str, capacity: Amounts) -> Slot:
+        given = [self.attempts[key].given for key in self.on.get(pod_id, ())]
+        return Slot(
+            jobs=len(given),
+            free_memory=capacity.memory_bytes - sum(amounts.memory_bytes for amounts in given),
+            free_gpus=capacity.gpus - sum(amounts.gpus for amounts in given),
+            capacity=capacity,
+            deployment_id=deployment_id,
+            node=node,
+        )
+
+    # --- what stands idle
+
+    def _refresh_idle(self, deployment: Deployment) -> None:
+        self._forget_idle(deployment)
+        if deployment.state == DeploymentState.UP and not self.on.get(deployment.id):
+            self.idle.setdefault(deployment.resource, Ordered()).add((expiry(deployment), deployment.id))
+
+    def _forget_idle(self, deployment: Deployment) -> None:
+        entries = self.idle.get(deployment.resource)
+        if entries is not None:
+            entries.discard((expiry(deployment), deployment.id))
+            if not len(entries):
+                del self.idle[deployment.resource]
+
+
+def expiry(deployment: Deployment) -> float:
+    """When its keep ends; never while nobody has noted since when it is idle."""
+    idle_since = deployment.idle_since
+    return float("inf") if idle_since is None else idle_since + deployment.keep_seconds
+
+
+def _size(amounts: Amounts) -> tuple[int, int, float]:
+    return (amounts.memory_bytes, amounts.gpus, amounts.cpus)
+
+
+def _same_place(old: Attempt, new: Attempt) -> bool:
+    return (old.pod_id, old.deployment_id, old.job_run_id, old.given) == (
+        new.pod_id,
+        new.deployment_id,
+        new.job_run_id,
+        new.given,
+    )
+
+
+def _same_pod(old: Pod, new: Pod) -> bool:
+    return old is new or (old.state, old.node, old.capacity) == (new.state, new.node, new.capacity)

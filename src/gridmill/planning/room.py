@@ -1,0 +1,157 @@
+"""Free amounts of pods and nodes, kept in the order in which the planner wants to look at them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gridmill.model.amounts import Amounts
+from gridmill.planning.ordered import Ordered
+
+JOBS_PER_CPU = 2
+"""Jobs a pod runs at once per CPU. Jobs spend part of their time starting, reading and writing: two per
+CPU keep it busy, more would only share its cache and memory."""
+FEWEST_JOBS = 2
+"""... and never fewer: one long job must not keep every short one of a small pod waiting."""
+
+
+def most_jobs(cpus: float) -> int:
+    """How many jobs a pod with that many CPUs runs at once."""
+    return max(FEWEST_JOBS, JOBS_PER_CPU * -int(-cpus // 1))
+
+
+class Slot(NamedTuple):
+    """What is free in a pod. `capacity` is the whole of it; `jobs` counts live attempts."""
+
+    jobs: int
+    free_memory: int
+    free_gpus: int
+    capacity: Amounts
+    deployment_id: str
+    node: str
+
+    def key(self, pod_id: str) -> tuple[float, int, str]:
+        """Least loaded first; among equals the one where the least memory would be left over."""
+        return (self.jobs / (self.capacity.cpus or 1.0), self.free_memory, pod_id)
+
+    @property
+    def is_full(self) -> bool:
+        """No further job, however small."""
+        return self.jobs >= most_jobs(self.capacity.cpus) or self.free_memory < 0
+
+    def with_job(self, memory_bytes: int, gpus: int) -> "Slot":
+        """With one more job."""
+        return self._replace(
+            jobs=self.jobs + 1, free_memory=self.free_memory - memory_bytes, free_gpus=self.free_gpus - gpus
+        )
+
+
+class Pods:
+    """Pods that can take jobs now, of one resource. Full ones are known but not offered."""
+
+    __slots__ = ("_order", "_slots")
+
+    def __init__(self) -> None:
+        self._order: Ordered[tuple[float, int, str]] = Ordered()
+        self._slots: dict[str, Slot] = {}
+
+    def __contains__(self, pod_id: str) -> bool:
+        return pod_id in self._slots
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def items(self) -> Iterator[tuple[str, Slot]]:
+        """All pods, in no order."""
+        return iter(self._slots.items())
+
+    def slot(self, pod_id: str) -> Slot:
+        """What is free there. Raises KeyError."""
+        return self._slots[pod_id]
+
+    def copy(self) -> "Pods":
+        """An independent copy."""
+        twin = Pods()
+        twin._order = self._order.copy()
+        twin._slots = self._slots.copy()
+        return twin
+
+    def set(self, pod_id: str, slot: Slot) -> None:
+        """Add a pod or change what is free there."""
+        self.drop(pod_id)
+        self._slots[pod_id] = slot
+        if not slot.is_full:
+            self._order.add(slot.key(pod_id))
+
+    def drop(self, pod_id: str) -> None:
+        """Take a pod out, if it is there."""
+        old = self._slots.pop(pod_id, None)
+        if old is not None and not old.is_full:
+            self._order.discard(old.key(pod_id))
+
+    def find(self, memory_bytes: int, gpus: int) -> str | None:
+        """The least loaded pod where that fits, tightest first among equals."""
+        order, load = self._order, 0.0
+        found = order.first_from((load, memory_bytes, ""))
+        while found is not None:
+            if found[0] > load:
+                load = found[0]
+                if found[1] < memory_bytes:
+                    found = order.first_from((load, memory_bytes, ""))
+                    continue
+            if self._slots[found[2]].free_gpus >= gpus:
+                return found[2]
+            found = order.first_from((found[0], found[1], found[2] + "\0"))
+        return None
+
+
+class Nodes:
+    """Nodes of a site and what of each is not yet claimed by deployments."""
+
+    __slots__ = ("_free", "_order")
+
+    def __init__(self) -> None:
+        self._order: Ordered[tuple[bool, int, str]] = Ordered()
+        self._free: dict[str, Amounts] = {}
+
+    def free(self, name: str) -> Amounts:
+        """What is not claimed there; nothing for an unknown node."""
+        return self._free.get(name, Amounts())
+
+    def items(self) -> Iterator[tuple[str, Amounts]]:
+        """All nodes, in no order."""
+        return iter(self._free.items())
+
+    def copy(self) -> "Nodes":
+        """An independent copy."""
+        twin = Nodes()
+        twin._order = self._order.copy()
+        twin._free = self._free.copy()
+        return twin
+
+    def set(self, name: str, free: Amounts) -> None:
+        """Add a node or change what is free there."""
+        self.drop(name)
+        self._free[name] = free
+        if free.memory_bytes > 0 and free.cpus > 0:
+            self._order.add((free.gpus > 0, free.memory_bytes, name))
+
+    def drop(self, name: str) -> None:
+        """Take a node out, if it is there."""
+        old = self._free.pop(name, None)
+        if old is not None:
+            self._order.discard((old.gpus > 0, old.memory_bytes, name))
+
+    def candidates(self, target_bytes: int, least_bytes: int, gpus: int) -> Iterator[str]:
+        """Nodes with at least `least_bytes` free, the best first.
+
+        Those with `target_bytes`, tightest first, then the largest of the rest; nodes with free GPUs come
+        last for those who need none. CPUs and GPUs are still to be checked.
+        """
+        for with_gpus in (True,) if gpus else (False, True):
+            for entry in self._order.iter_from((with_gpus, target_bytes, "")):
+                if entry[0] != with_gpus:
+                    break
+                yield entry[2]
+            for entry in self._order.iter_down_from((with_gpus, target_bytes, "")):
+                if entry[0] != with_gpus or entry[1] < least_bytes:
+                    break
+                yield entry[2]
