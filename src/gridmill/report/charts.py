@@ -125,11 +125,7 @@ def timeline(bars: Sequence[Bar], total: float) -> str:
     width, left, row = 920.0, 150.0, 26.0
     height = row * len(names) + 30
     scale = (width - left - 10) / (total or 1.0)
-    parts = [
-        f'<line class="grid" x1="{left + t * scale:.1f}" x2="{left + t * scale:.1f}" y1="0" y2="{height - 24}"/>'
-        f'<text class="axis" x="{left + t * scale:.1f}" y="{height - 8}" text-anchor="middle">{t:g} s</text>'
-        for t in ticks(0.0, total or 1.0, 8)
-    ]
+    parts = [_second(left + tick * scale, height, tick) for tick in ticks(0.0, total or 1.0, 8)]
     for index, name in enumerate(names):
         parts.append(f'<text x="{left - 8}" y="{index * row + 17}" text-anchor="end">{escape(name)}</text>')
     for bar in bars:
@@ -140,6 +136,13 @@ def timeline(bars: Sequence[Bar], total: float) -> str:
             f"<title>{escape(bar.note)}</title></rect>"
         )
     return _svg(width, height, parts)
+
+
+def _second(x: float, height: float, seconds: float) -> str:
+    return (
+        f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 24}"/>'
+        f'<text class="axis" x="{x:.1f}" y="{height - 8}" text-anchor="middle">{seconds:g} s</text>'
+    )
 
 
 def dag(boxes: Sequence[Box]) -> str:
@@ -184,8 +187,9 @@ def _edge(begin: Point, end: Point, wide: float, high: float) -> str:
 
 def _box(box: Box, at: Point, wide: float, high: float) -> str:
     x, y = at
+    line = f"{box.kind} · {box.note or box.state}"
     return (
         f'<g><rect class="box {box.state}" x="{x}" y="{y}" width="{wide}" height="{high}" rx="7"/>'
         f'<text x="{x + 12}" y="{y + 19}" class="name">{escape(box.name)}</text>'
-        f'<text x="{x + 12}" y="{y + 36}" class="axis">{escape(box.kind)} · {escape(box.note or box.state)}</text></g>'
+        f'<text x="{x + 12}" y="{y + 36}" class="axis">{escape(line)}</text></g>'
     )
