@@ -33,7 +33,7 @@ def decode(data: bytes | str, kind: type[T]) -> T:
     """A noun of `kind` from JSON. Raises InputError naming the place (`$.jobs[2].name`)."""
     try:
         noun: T = _decoder(cast(Hashable, kind)).decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a {getattr(kind, '__name__', kind)}: {error}") from error
     return noun
 
@@ -66,6 +66,6 @@ def decode_message(line: bytes) -> Message:
     try:
         kind, body = msgspec.json.decode(line, type=tuple[str, msgspec.Raw])
         message: Message = _decoder(cast(Hashable, MESSAGES[kind])).decode(body)
-    except (msgspec.DecodeError, KeyError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, KeyError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a protocol message: {error}") from error
     return message

@@ -20,6 +20,7 @@ from gridmill.ports.link import Received
 _LOG = logging.getLogger(__name__)
 _RECEIVE_LIMIT_BYTES = 64 * 2**20
 _CLOSE_SECONDS = 10.0
+_BREATH_SECONDS = 0.1  # after a defect: what fails each time must not take a whole CPU
 
 
 class Links:
@@ -123,6 +124,8 @@ class Links:
                 self._turn()
             except Exception:  # noqa: BLE001  the outermost loop: no pod may take the others' link down
                 _LOG.exception("links_turn_failed")
+                with self._lock:
+                    self._lock.wait_for(lambda: self._closing, _BREATH_SECONDS)
         self._carry_out()
         self._exchange.close()
         self._remove_sockets()
@@ -130,7 +133,7 @@ class Links:
         self._bell.close()
 
     def _turn(self) -> None:
-        self._exchange.turn(None)
+        self._exchange.turn(0.0 if self._commands else None)
         self._carry_out()
         if self._fresh:
             self._fresh = False
