@@ -1,0 +1,69 @@
+"""What pydantic found, as problems with file, line and field in the words of the file."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from gridmill.declarations.nodes import Document
+from gridmill.declarations.problems import Path, Problem, did_you_mean, show_value
+from gridmill.declarations.shapes import KINDS, nouns_in, origin_of, parts
+
+_EXPECTED = {
+    "dict_type": "fields (`name: value`, indented below)",
+    "tuple_type": "a list",
+}
+
+
+def explain(document: Document, kind: str, error: ValidationError) -> list[Problem]:
+    """One problem per place; what the alternatives of one field expect is said in one sentence."""
+    problems: list[Problem] = []
+    mistyped: dict[Path, list[ErrorDetails]] = {}
+    for found in error.errors(include_url=False):
+        if found["type"] in _EXPECTED or found["type"] == "expected":
+            mistyped.setdefault(document.locate(found["loc"])[1], []).append(found)
+        else:
+            problems.extend(_problems(document, kind, found))
+    return problems + [document.problem(path, _mistyped(alike)) for path, alike in mistyped.items()]
+
+
+def _mistyped(alike: Sequence[ErrorDetails]) -> str:
+    contexts = [found.get("ctx", {}) for found in alike]
+    words = [
+        _EXPECTED.get(found["type"]) or str(context["expected"])
+        for found, context in zip(alike, contexts, strict=True)
+    ]
+    more = contexts[0].get("more", "") if len(alike) == 1 else ""
+    return f"expected {' or '.join(dict.fromkeys(words))}, got {show_value(alike[0]['input'])}{more}"
+
+
+def _problems(document: Document, kind: str, found: ErrorDetails) -> Iterator[Problem]:
+    path, context = found["loc"], found.get("ctx", {})
+    match found["type"]:
+        case "missing":
+            yield document.problem(path, f"needs `{path[-1]}`")
+        case "extra_forbidden":
+            yield _unknown(document, kind, path)
+        case "flaws":
+            for flaw in context["flaws"]:
+                yield document.problem((*path, *flaw.path), flaw.message, flaw.hint)
+        case _:
+            yield document.problem(path, found["msg"])
+
+
+def _unknown(document: Document, kind: str, path: Path) -> Problem:
+    word = str(path[-1])
+    known = [kind] * (len(path) == 1) + [name for name in parts(noun_at(kind, path[:-1])) if name != "name"]
+    message = f"there is no field `{word}`{did_you_mean(word, known)}"
+    return document.problem(path, message, f"The fields here are {', '.join(known)}.")
+
+
+def noun_at(kind: str, path: Path) -> type:
+    """The noun whose fields are written at that path of a document."""
+    noun, steps = KINDS[kind], iter(path)
+    for step in steps:
+        hint = parts(noun)[str(step)].hint
+        noun = next(nouns_in(hint))
+        if origin_of(hint) in (tuple, Mapping):
+            next(steps)  # the name or number of one of several
+    return noun

@@ -1,0 +1,119 @@
+"""What must hold within one noun beyond the types of its fields: positive amounts, exactly one of several.
+
+A noun with a method `check()` (raising InputError) is asked too.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from gridmill.declarations.problems import Path, show_value
+from gridmill.errors import InputError
+from gridmill.model.data import DatasetSpec, Label, Lag, Split, Window
+from gridmill.model.job import Job, JobKind
+
+Noun: TypeAlias = Any  # any dataclass of gridmill.model
+
+POSITIVE = frozenset(
+    {
+        "timeout_seconds",
+        "cpus",
+        "memory_bytes",
+        "rows",
+        "columns",
+        "workers",
+        "shards",
+        "span_seconds",
+        "span_rows",
+        "horizon_seconds",
+        "within_seconds",
+        "sequence",
+        "hidden",
+        "layers",
+        "epochs",
+        "batch_size",
+        "learning_rate",
+        "trees",
+        "max_leaves",
+        "cpu_share",
+    }
+)
+NOT_NEGATIVE = frozenset({"retries", "gpus", "keep_seconds", "patience", "dropout", "regularization"})
+EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
+    Job: tuple(JobKind),
+    Window: ("span_seconds", "span_rows"),
+    Label: ("horizon_seconds", "steps"),
+    DatasetSpec: ("basis", "sql"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flaw:
+    """`path` starts at the noun, in the words of the file."""
+
+    message: str
+    path: Path = ()
+    hint: str = ""
+
+
+def flaws(noun: Noun) -> Iterator[Flaw]:
+    """Everything that does not hold within the noun itself (nouns inside it were checked before)."""
+    yield from _amounts(noun)
+    yield from _exactly_one(noun)
+    match noun:
+        case Lag(steps=steps) if not steps or min(steps) < 1:
+            yield Flaw(message="`steps` must be 1 or more: 1 is the row before", path=("steps",))
+        case Label(steps=int(steps)) if steps < 1:
+            yield Flaw(message="`steps` must be 1 or more: 1 is the next row", path=("steps",))
+        case Split():
+            yield from _split(noun)
+    yield from _own_check(noun)
+
+
+def written(field: str) -> str:
+    """A field's name in YAML."""
+    return field.removesuffix("_seconds").removesuffix("_bytes")
+
+
+def _amounts(noun: Noun) -> Iterator[Flaw]:
+    for field in fields(noun):
+        value = getattr(noun, field.name)
+        if not isinstance(value, int | float):
+            continue
+        name = written(field.name)
+        if field.name in POSITIVE and value <= 0:
+            yield Flaw(message=f"`{name}` must be more than 0, got {show_value(value)}", path=(name,))
+        elif field.name in NOT_NEGATIVE and value < 0:
+            yield Flaw(message=f"`{name}` must not be negative, got {show_value(value)}", path=(name,))
+
+
+def _exactly_one(noun: Noun) -> Iterator[Flaw]:
+    choices = EXACTLY_ONE.get(type(noun))
+    if not choices:
+        return
+    given = [written(name) for name in choices if getattr(noun, name) is not None]
+    names = ", ".join(written(name) for name in choices)
+    if not given:
+        yield Flaw(message=f"needs one of {names}")
+    elif len(given) > 1:
+        yield Flaw(message=f"has {' and '.join(given)}; only one of {names} can be given", path=(given[-1],))
+
+
+def _split(split: Split) -> Iterator[Flaw]:
+    times = (split.validation_from, split.test_from) != (None, None)
+    shares = [share for share in (split.validation, split.test) if share is not None]
+    if times and shares:
+        yield Flaw(message="split either at times (`validation_from`, `test_from`) or by shares, not both")
+    if any(not 0 < share < 1 for share in shares) or sum(shares) >= 1:
+        yield Flaw(
+            message="`validation` and `test` are shares between 0 and 1 that leave some rows to train on"
+        )
+
+
+def _own_check(noun: Noun) -> Iterator[Flaw]:
+    check = getattr(noun, "check", None)
+    if callable(check):
+        try:
+            check()
+        except InputError as error:
+            yield Flaw(message=error.message, hint=error.hint)

@@ -1,0 +1,135 @@
+"""How single values are written in YAML: text, numbers, durations, sizes, counts; one table, read two ways.
+
+Each leaf has a parser (a value from nodes.py to the noun's value) and the JSON Schema of what it accepts.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from gridmill.declarations.nodes import Real, Whole
+from gridmill.declarations.problems import did_you_mean
+from gridmill.errors import InputError
+from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
+
+PARAMETER = {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_-]*\}$"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """`expected` completes the sentence `expected ..., got ...`."""
+
+    expected: str
+    parse: Callable[[Any], Any]
+    schema: dict[str, Any]
+
+
+def wrong(expected: str, value: object, more: str = "") -> PydanticCustomError:
+    """To be told as `expected a duration such as 5m, got [1, 2]`, with `more` behind it."""
+    return PydanticCustomError("expected", "expected {expected}", {"expected": expected, "more": more})
+
+
+def _name(value: object) -> str:
+    if isinstance(value, str) and NAMES.fullmatch(value):
+        return value
+    if isinstance(value, Whole) and NAMES.fullmatch(value.text):
+        return value.text
+    raise wrong(NAME.expected, value)
+
+
+def _text(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case Whole() | Real():
+            return value.text
+        case str():
+            return value
+    raise wrong(TEXT.expected, value)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise wrong(WHOLE.expected, value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise wrong(NUMBER.expected, value)
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise wrong(FLAG.expected, value)
+
+
+def _scalar(value: object) -> str | int | float | bool:
+    match value:
+        case bool() | str():
+            return value
+        case Whole():
+            return int(value)
+        case Real():
+            return float(value)
+    raise wrong(SCALAR.expected, value)
+
+
+def _with_unit(parse: Callable[[str], float], expected: str) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise wrong(expected, value)
+        try:
+            return parse(value if isinstance(value, str) else str(value))
+        except (InputError, OverflowError) as error:
+            raise wrong(expected, value) from error
+
+    return read
+
+
+def _unit(parse: Callable[[str], float], expected: str, units: str) -> Leaf:
+    pattern = rf"^\s*[0-9]+(\.[0-9]+)?\s*({units})?\s*$"
+    accepted = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": pattern}, PARAMETER]
+    return Leaf(expected=expected, parse=_with_unit(parse, expected), schema={"anyOf": accepted})
+
+
+def choice(enum: type[StrEnum]) -> Leaf:
+    """One of the values of `enum`."""
+    names = [member.value for member in enum]
+    expected = f"one of {', '.join(names)}"
+
+    def read(value: object) -> StrEnum:
+        if isinstance(value, str) and value in names:
+            return enum(value)
+        raise wrong(expected, value, did_you_mean(str(value), names))
+
+    return Leaf(expected=expected, parse=read, schema={"anyOf": [{"enum": names}, PARAMETER]})
+
+
+def _or_parameter(name: str) -> dict[str, Any]:
+    return {"anyOf": [{"type": name}, PARAMETER]}
+
+
+NAMES = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_WORD = ["string", "number", "boolean"]
+NAME = Leaf(
+    expected="a name of a-z, 0-9, _ and -, starting with a letter or digit",
+    parse=_name,
+    schema={"type": "string", "pattern": f"^{NAMES.pattern}$"},
+)
+TEXT = Leaf(expected="text", parse=_text, schema={"type": _WORD})
+SCALAR = Leaf(expected="text, a number, true or false", parse=_scalar, schema={"type": _WORD})
+WHOLE = Leaf(expected="a whole number", parse=_whole, schema=_or_parameter("integer"))
+NUMBER = Leaf(expected="a number", parse=_number, schema=_or_parameter("number"))
+FLAG = Leaf(expected="true or false", parse=_flag, schema=_or_parameter("boolean"))
+DURATION = _unit(parse_seconds, "a duration such as 5m", "ms|[sS]|[mM]|min|[hH]|[dD]")
+SIZE = _unit(parse_bytes, "a size such as 2GiB", "[kKmMgGtT]([iI]?[bB])?|[bB]")
+COUNT = _unit(parse_count, "a count such as 42 or 1M", "[kKmMbB]")
+
+PLAIN: dict[object, Leaf] = {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}

@@ -1,0 +1,77 @@
+"""What is wrong in a declaration, said with file, line and field; all of it at once."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from gridmill.errors import PipelineError
+
+MOST = 10
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """`path` leads from the document to the field; `line` counts from 1."""
+
+    message: str
+    line: int = 1
+    path: Path = ()
+    hint: str = ""
+
+    def place(self, file: str) -> str:
+        """`FILE:LINE: FIELD`."""
+        field = show_path(self.path)
+        return f"{file}:{self.line}: {field}" if field else f"{file}:{self.line}"
+
+
+def to_error(file: str, problems: Sequence[Problem]) -> PipelineError:
+    """One error for all: a single problem keeps its place and hint, several are listed, at most MOST."""
+    if len(problems) == 1:
+        return PipelineError(problems[0].message, place=problems[0].place(file), hint=problems[0].hint)
+    ordered = sorted(problems, key=lambda problem: problem.line)
+    lines = [f"{problem.place(file)}: {problem.message}" for problem in ordered[:MOST]]
+    if len(ordered) > MOST:
+        lines.append(f"and {len(ordered) - MOST} more")
+    hints = dict.fromkeys(problem.hint for problem in ordered[:MOST] if problem.hint)
+    head = f"{len(ordered)} problems"
+    return PipelineError("\n  ".join((head, *lines)), place=file, hint=" ".join(hints))
+
+
+def show_path(path: Path) -> str:
+    """`jobs.lstm.joins[0].table`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def show_value(value: object) -> str:
+    """A value as its writer would know it, short enough for a message."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case str():
+            return repr(str(value)) if len(value) <= 60 else repr(value[:57] + "...")
+        case list() | tuple():
+            return _cut(
+                "[" + ", ".join(show_value(item) for item in value[:8]) + ", ..." * (len(value) > 8) + "]"
+            )
+        case dict():
+            return _cut("{" + ", ".join(f"{key}: {show_value(item)}" for key, item in value.items()) + "}")
+        case _:
+            return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` or nothing. A unit left in a field's name is no obstacle."""
+    names = list(known)
+    bare = word.lower().removesuffix("_seconds").removesuffix("_bytes")
+    close = [name for name in names if name.lower() == bare] or get_close_matches(word.lower(), names, n=1)
+    return f"; did you mean `{close[0]}`?" if close else ""

@@ -1,0 +1,150 @@
+"""Pipeline files to nouns: text, YAML, parameters, types, meaning; each step reports all it finds."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+from pydantic import ValidationError
+
+from gridmill.declarations.explain import explain
+from gridmill.declarations.nodes import Document, Fields, parse_documents
+from gridmill.declarations.parameters import fill_in
+from gridmill.declarations.problems import Problem, did_you_mean, show_value, to_error
+from gridmill.declarations.semantics import check
+from gridmill.declarations.shapes import KINDS, adapter
+from gridmill.errors import PipelineError
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
+from gridmill.model.site import Site
+
+MAX_BYTES = 1 << 20
+Declared: TypeAlias = Pipeline | Resource | Site
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_START = "Start with `pipeline: NAME`, then `jobs:`."
+
+
+def read_pipeline(path: Path, *, set_values: Mapping[str, str] = _NOTHING) -> Pipeline:
+    """The one pipeline a file declares; resources in documents of their own beside it become part of it.
+
+    `set_values` are the words given with `--set key=value`. Raises PipelineError with all problems found.
+    """
+    declared = read_declarations(path, set_values=set_values)
+    pipelines = [noun for noun in declared if isinstance(noun, Pipeline)]
+    if len(pipelines) != 1:
+        said = (
+            "declares no pipeline"
+            if not pipelines
+            else f"declares {len(pipelines)} pipelines, one is expected"
+        )
+        raise PipelineError(said, place=str(path), hint=_START if not pipelines else "")
+    beside = tuple(noun for noun in declared if isinstance(noun, Resource))
+    return replace(pipelines[0], resources=pipelines[0].resources + beside)
+
+
+def read_declarations(path: Path, *, set_values: Mapping[str, str] = _NOTHING) -> tuple[Declared, ...]:
+    """Everything a file declares, one noun per YAML document, in order. Raises PipelineError."""
+    return parse_declarations(
+        read_text(path), file=str(path), folder=str(path.resolve().parent), set_values=set_values
+    )
+
+
+def parse_declarations(
+    text: str, *, file: str = "-", folder: str = "", set_values: Mapping[str, str] = _NOTHING
+) -> tuple[Declared, ...]:
+    """What the text of a file declares; `file` is how messages call it. Raises PipelineError."""
+    documents = parse_documents(text, file)
+    if not documents:
+        raise PipelineError("the file is empty", place=file, hint=_START)
+    problems: list[Problem] = []
+    nouns = [_noun(document, set_values, problems) for document in documents]
+    if problems:
+        raise to_error(file, problems)
+    return tuple(_with_folder(noun, folder) for noun in nouns if noun is not None)
+
+
+def read_text(path: Path) -> str:
+    """The file's text. Raises PipelineError when it cannot be one."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise PipelineError("there is no such file", place=str(path), hint=_near(path)) from error
+    except IsADirectoryError as error:
+        raise PipelineError("this is a folder", place=str(path), hint=_inside(path)) from error
+    except (OSError, ValueError) as error:
+        raise PipelineError(
+            f"cannot be read: {getattr(error, 'strerror', error)}", place=str(path)
+        ) from error
+    if len(data) > MAX_BYTES:
+        raise PipelineError("larger than 1 MiB", place=str(path), hint="Keep data in files of its own.")
+    return _decode(data, path)
+
+
+def _decode(data: bytes, path: Path) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise PipelineError(
+            f"byte 0x{data[error.start]:02x} is not UTF-8",
+            place=f"{path}:{line}",
+            hint="Save the file as UTF-8.",
+        ) from error
+
+
+def _near(path: Path) -> str:
+    names = [name for name in _listing(path.parent) if name.endswith((".yaml", ".yml"))]
+    guess = did_you_mean(path.name, names).removeprefix("; ")
+    if guess:
+        return guess[0].upper() + guess[1:]
+    return f"In that folder there are {', '.join(names[:5])}." if names else "Check the path."
+
+
+def _inside(path: Path) -> str:
+    names = [name for name in _listing(path) if name.endswith((".yaml", ".yml"))]
+    return f"Name the file: {path / names[0]}" if names else "Name the pipeline file itself."
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _noun(document: Document, set_values: Mapping[str, str], problems: list[Problem]) -> Declared | None:
+    kind = _kind(document, problems)
+    if kind is None:
+        return None
+    if kind == "pipeline":
+        document, found = fill_in(document, set_values)
+        problems.extend(found)
+    try:
+        noun: Declared = adapter(kind).validate_python(document.value)
+    except ValidationError as error:
+        problems.extend(explain(document, kind, error))
+        return None
+    if isinstance(noun, Pipeline) and not problems:
+        problems.extend(check(document, noun))
+    return noun
+
+
+def _kind(document: Document, problems: list[Problem]) -> str | None:
+    """Which noun the document declares; None, with a problem noted, when it cannot be told."""
+    value = document.value
+    if not isinstance(value, Fields):
+        said = f"expected fields such as `pipeline: NAME` and `jobs:`, got {show_value(value)}"
+        problems.append(document.problem((), said))
+        return None
+    kinds = [kind for kind in KINDS if kind in value]
+    if len(kinds) > 1:
+        said = f"declares a {kinds[0]} and a {kinds[1]}"
+        problems.append(document.problem((kinds[1],), said, "Separate documents with a line `---`."))
+        return None
+    return kinds[0] if kinds else "pipeline"
+
+
+def _with_folder(noun: Declared, folder: str) -> Declared:
+    return replace(noun, folder=folder) if isinstance(noun, Pipeline) else noun

@@ -1,0 +1,115 @@
+"""What must hold between the parts of a pipeline: references lead somewhere, no cycles, resources fit."""
+
+from collections.abc import Iterator, Mapping
+
+from gridmill.declarations.nodes import Document, Fields, Items, Value
+from gridmill.declarations.problems import Path, Problem, did_you_mean
+from gridmill.model.job import Job, JobKind
+from gridmill.model.pipeline import Pipeline
+
+_MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
+    (JobKind.TRAINING, "dataset"): JobKind.DATASET,
+    (JobKind.PREDICTION, "dataset"): JobKind.DATASET,
+    (JobKind.PREDICTION, "models"): JobKind.TRAINING,
+}
+"""Which kind of job a field must name, where only one will do."""
+
+
+def check(document: Document, pipeline: Pipeline) -> list[Problem]:
+    """Everything that does not hold between jobs and resources."""
+    if not pipeline.jobs:
+        return [document.problem(("jobs",), "a pipeline needs at least one job")]
+    problems = list(_references(document, pipeline))
+    problems += _resource_types(document, pipeline)
+    return problems or list(_cycle(document, pipeline))
+
+
+def external_resources(pipeline: Pipeline) -> tuple[str, ...]:
+    """Resources that jobs name and the file does not declare: the grid must have them."""
+    declared = {resource.name for resource in pipeline.resources}
+    named = (job.resource for job in pipeline.jobs if job.resource is not None)
+    return tuple(dict.fromkeys(name for name in named if name not in declared))
+
+
+def _references(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    jobs = {job.name: job for job in pipeline.jobs}
+    for job in pipeline.jobs:
+        for name, path in _named(document, job):
+            if name == job.name:
+                yield document.problem(path, f"`{name}` needs itself")
+            elif name not in jobs:
+                yield document.problem(
+                    path, f"there is no job `{name}`{did_you_mean(name, jobs)}", _ELSEWHERE
+                )
+            elif wanted := _wrong_kind(job, path, jobs[name]):
+                yield document.problem(path, f"`{name}` is a {jobs[name].kind} job, not a {wanted}")
+
+
+_ELSEWHERE = "A job of another pipeline is written `pipeline/job`."
+
+
+def _named(document: Document, job: Job) -> Iterator[tuple[str, Path]]:
+    """The jobs of this pipeline that a job names, and where."""
+    start: Path = ("jobs", job.name)
+    for number, name in enumerate(job.needs):
+        yield name, (*start, "needs", number)
+    written = dict(_strings(document.value, start))
+    for name in job.spec.references():
+        if "/" not in name:
+            yield name, written.get(name, (*start, job.kind.value))
+
+
+def _strings(value: Value, path: Path) -> Iterator[tuple[str, Path]]:
+    """Text written below a path, the first place of each counting last so that it wins in a dict."""
+    for part in path:
+        value = value[part] if isinstance(value, Fields) and isinstance(part, str) else None
+    yield from reversed(list(_walk(value, path)))
+
+
+def _walk(value: Value, path: Path) -> Iterator[tuple[str, Path]]:
+    match value:
+        case str():
+            yield value, path
+        case Fields():
+            for key, item in value.items():
+                if key != "needs":
+                    yield from _walk(item, (*path, key))
+        case Items():
+            for number, item in enumerate(value):
+                yield from _walk(item, (*path, number))
+
+
+def _wrong_kind(job: Job, path: Path, named: Job) -> JobKind | None:
+    field = path[3] if len(path) > 3 else ""
+    wanted = _MAY_NAME.get((job.kind, str(field)))
+    return wanted if wanted is not None and named.kind != wanted else None
+
+
+def _resource_types(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    types = {resource.name: resource.type for resource in pipeline.resources}
+    for job in pipeline.jobs:
+        type_ = types.get(job.resource or "")
+        if type_ is not None and type_ != job.kind:
+            message = f"resource `{job.resource}` serves {type_} jobs, and `{job.name}` is a {job.kind} job"
+            yield document.problem(("jobs", job.name, "resource"), message)
+
+
+def _cycle(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    cycle = find_cycle({job.name: job.all_needs for job in pipeline.jobs})
+    if cycle:
+        message = "these jobs need each other: " + " -> ".join((*cycle, cycle[0]))
+        yield document.problem(("jobs", cycle[0]), message, "An arrow points to what is needed; remove one.")
+
+
+def find_cycle(needs: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The names on one cycle, in order of need, from the first declared; empty when there is none."""
+    left = {name: set(needed) for name, needed in needs.items()}
+    while free := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in free:
+            del left[name]
+    trail: list[str] = []
+    name = next(iter(left), "")
+    while name and name not in trail:
+        trail.append(name)
+        name = next(needed for needed in needs[name] if needed in left)
+    return tuple(trail[trail.index(name) :]) if trail else ()
