@@ -1,6 +1,7 @@
 """The tick that plans and carries the plan out: commit first, then start, bring up, release."""
 
 from dataclasses import replace
+from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import bring_up
@@ -34,7 +35,7 @@ def dispatch(control: Control) -> Plan:
         _start(control, transaction, start)
     for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, transaction, up))]:
         transaction.put(deployment)
-        transaction.then(lambda deployment=deployment: bring_up(control, deployment))
+        transaction.then(partial(bring_up, control, deployment))
     for release in wanted.releases:
         _release(transaction, release)
     control.ledger.commit(transaction)

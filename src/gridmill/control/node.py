@@ -79,6 +79,11 @@ class ControlNode:
             self.commits += 1
             self.changed.notify_all()
 
+    def wait_for_commit(self, seen: int, seconds: float) -> None:
+        """Wait until `commits` is no longer `seen`, or the time is over."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.commits != seen, timeout=seconds)
+
     def wake(self) -> None:
         """Tick soon. Safe from any thread."""
         self._wake.set()

@@ -220,8 +220,7 @@ class Service:
             left = deadline - self._control.clock.monotonic()
             if found or left <= 0 or self._node.ending:
                 return found
-            with self._node.changed:
-                self._node.changed.wait_for(lambda seen=seen: self._node.commits != seen, timeout=left)
+            self._node.wait_for_commit(seen, left)
 
     def report(self, run_id: str) -> str:
         """The run's report: one self-contained HTML document."""

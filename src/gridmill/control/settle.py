@@ -1,6 +1,7 @@
 """Ending an attempt: its record, its job's next state, the versions it made, what it measured."""
 
 from dataclasses import replace
+from functools import partial
 
 from gridmill.control.inputs import external_artifact, external_references, fetch_artifact, size_of
 from gridmill.control.ledger import Transaction
@@ -33,7 +34,11 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
     if after.state in FINISHED_JOBS:
         dependents = [job.id for job in control.ledger.snapshot.dependents_of(job_run.id)]
         control.candidates.add(job_run.run_id, dependents or [job_run.id])
-    transaction.then(lambda: control.progress.pop(job_run.id, None))
+    transaction.then(partial(_forget, control, job_run.id))
+
+
+def _forget(control: Control, job_run_id: str) -> None:
+    control.progress.pop(job_run_id, None)
 
 
 def _ended(attempt: Attempt, outcome: Outcome, now: float) -> Attempt:

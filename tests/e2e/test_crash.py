@@ -1,0 +1,130 @@
+"""SIGKILL of the control node at every commit point: jobs go on, nothing is lost or run twice, no log gap."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.state import AttemptState, JobState, RunState
+from gridmill.stores.sql import make
+
+DRIVER = Path(__file__).parent / "driver.py"
+LINES = 30
+PIPELINE = """
+pipeline: crash
+jobs:
+  first:
+    command: |
+      echo begin >> $MARKS/first
+      for i in $(seq {lines}); do echo "line $i"; done
+      sleep 0.3
+      echo end >> $MARKS/first
+  second:
+    needs: [first]
+    command: |
+      echo begin >> $MARKS/second
+      for i in $(seq {lines}); do echo "line $i"; done
+      echo end >> $MARKS/second
+"""
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def home(tmp_path: Path):
+    (tmp_path / "marks").mkdir()
+    (tmp_path / "project").mkdir()
+    text = PIPELINE.replace("{lines}", str(LINES)).replace("$MARKS", str(tmp_path / "marks"))
+    (tmp_path / "project" / "crash.yaml").write_text(text)
+    yield tmp_path
+    for pid in pod_processes(tmp_path / "home"):
+        os.kill(pid, signal.SIGKILL)
+
+
+def pod_processes(home: Path) -> list[int]:
+    """Pods of this home that still live (there should be none)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(part.startswith(str(home / "pods").encode()) for part in line):
+                found.append(int(entry.name))
+    return found
+
+
+def control(home: Path, fault: str = "") -> subprocess.CompletedProcess:
+    env = {**os.environ, "GRIDMILL_HOME": str(home / "home"), "GRIDMILL_FAULT": fault, "GRIDMILL_OBSERVE": "0.2"}
+    return subprocess.run(
+        [sys.executable, str(DRIVER), str(home / "project" / "crash.yaml")],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def check_everything(home: Path) -> None:
+    store = make(home / "home" / "store.db")
+    try:
+        (run,) = [record.noun for record in store.list(Run)]
+        assert run.state == RunState.SUCCEEDED
+        jobs = [record.noun for record in store.list(JobRun, parent=run.id)]
+        assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+        attempts = [record.noun for record in store.list(Attempt, parent=run.id)]
+        assert [a.state for a in attempts] == [AttemptState.SUCCEEDED] * 2, "each job ran exactly once"
+        for name in ("first", "second"):
+            assert (home / "marks" / name).read_text() == "begin\nend\n"
+            events = store.events(run_id=run.id, job=name, limit=10_000)
+            text = "".join(e.body["text"] for e in events if e.type == "log" and e.body["stream"] == "out")
+            assert text == "".join(f"line {n}\n" for n in range(1, LINES + 1))
+    finally:
+        store.close()
+    assert eventually(lambda: not pod_processes(home / "home")), "a pod was left behind"
+
+
+def eventually(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.parametrize("where", ["before-commit", "after-commit"])
+def test_killed_at_every_commit_point_the_run_ends_right(home: Path, tmp_path: Path, where: str):
+    killed = 0
+    for number in range(1, 200):
+        for old in ("home", "marks"):
+            subprocess.run(["rm", "-rf", str(tmp_path / old)], check=True)
+        (tmp_path / "marks").mkdir()
+        first = control(home, f"{where}:{number}")
+        if first.returncode == 0:
+            check_everything(home)
+            break
+        assert first.returncode == -signal.SIGKILL, first.stderr
+        killed += 1
+        second = control(home)
+        assert second.returncode == 0, second.stderr
+        check_everything(home)
+    assert killed >= 8, "the run has fewer commit points than it must have"
+
+
+def test_killed_again_and_again_within_one_run_the_run_ends_right(home: Path):
+    for _ in range(40):
+        done = control(home, "after-commit:3")
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    else:
+        assert control(home).returncode == 0
+    check_everything(home)
