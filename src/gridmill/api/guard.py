@@ -2,7 +2,6 @@
 
 import hmac
 import logging
-from collections.abc import Iterable
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -114,6 +113,6 @@ def _bounded(receive: Receive, limit: int) -> Receive:
     return bounded
 
 
-def loopback(hosts: Iterable[str]) -> bool:
-    """True where every host is this machine by name or address."""
-    return all(host in _LOOPBACK for host in hosts)
+def is_loopback(host: str) -> bool:
+    """True where the host is this machine alone, by name or address."""
+    return host in _LOOPBACK

@@ -21,9 +21,9 @@ from gridmill.model.site import Site
 from gridmill.model.state import FINISHED_RUNS, RunState
 from gridmill.model.view import ControlView, DryRun, RunView
 from gridmill.ports.grid import Grid
-from gridmill.sdk.dial import Dialled, dial_home, dial_url
+from gridmill.sdk.dial import Dialled, dial_home, dial_url, home_settings
 from gridmill.sdk.lookup import Noun, find_noun, find_run, job_of
-from gridmill.settings import Settings, read_settings
+from gridmill.settings import Settings
 
 T = TypeVar("T")
 
@@ -55,11 +55,7 @@ def connect(
     With none up, one is embedded in this process (unless `embed` is false) until the client is closed.
     Raises UnavailableError, HomeInUseError, StorageError.
     """
-    settings = read_settings()
-    if home is not None:
-        folder = Path(home).expanduser().absolute()
-        inside = settings.root == settings.home / "storage"
-        settings = replace(settings, home=folder, root=folder / "storage" if inside else settings.root)
+    settings = home_settings(home)
     client = Client(settings, dial=_dialler(settings, url, token, embed))
     _register_in_notebook()
     return client
@@ -86,6 +82,7 @@ class Client:
         self.settings = settings
         self._dial = dial
         self._dialled = dial()
+        self._closers: list[Callable[[], None]] = []
 
     @property
     def grid(self) -> Grid:
@@ -99,7 +96,13 @@ class Client:
 
     def close(self) -> None:
         """Let go; an embedded control node ends, and what it brought up with it. May be repeated."""
+        while self._closers:
+            self._closers.pop()()
         self._dialled.close()
+
+    def before_close(self, act: Callable[[], None]) -> None:
+        """Do `act` when this client is closed, before it lets go."""
+        self._closers.append(act)
 
     def __enter__(self) -> Self:
         return self

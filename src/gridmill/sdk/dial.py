@@ -3,14 +3,14 @@
 import json
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gridmill.errors import InputError, UnavailableError
 from gridmill.ports.grid import Grid
-from gridmill.settings import Settings
+from gridmill.settings import Settings, read_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,16 @@ class Dialled:
     grid: Grid
     close: Callable[[], None]
     embedded: bool = False
+
+
+def home_settings(home: str | Path | None) -> Settings:
+    """The environment's settings, for another home when one is given. Raises InputError."""
+    settings = read_settings()
+    if home is None:
+        return settings
+    folder = Path(home).expanduser().absolute()
+    root = folder / "storage" if settings.root == settings.home / "storage" else settings.root
+    return replace(settings, home=folder, root=root)
 
 
 def dial_home(settings: Settings, *, embed: bool) -> Dialled:

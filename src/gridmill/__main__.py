@@ -1,0 +1,59 @@
+"""The program `gridmill`: runs the command line and lets no traceback reach a user."""
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from gridmill.cli.app import app
+from gridmill.errors import TABLE, GridmillError, InternalError, to_body
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run and exit: 0, or the exit code of the error table (130 when interrupted)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(given, prog_name="gridmill")
+    except GridmillError as error:
+        sys.exit(_explain(error, as_json="--json" in given))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; exit must not flush
+        sys.exit(0)
+    except Exception as error:  # noqa: BLE001  the outermost handler
+        sys.exit(_explain(_defect(error), as_json="--json" in given))
+
+
+def _explain(error: GridmillError, *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(to_body(error)))
+    print(f"error: {error}", file=sys.stderr)
+    if error.hint:
+        print(f"  {error.hint}", file=sys.stderr)
+    return TABLE[error.code].exit_code
+
+
+def _defect(error: Exception) -> InternalError:
+    """What went wrong goes to a file; the user is told which."""
+    text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sys.argv}\n{''.join(traceback.format_exception(error))}\n"
+    home = Path(os.environ.get("GRIDMILL_HOME") or Path.home() / ".gridmill")  # settings may be what is wrong
+    for folder in (home, Path(tempfile.gettempdir())):
+        path = folder / "gridmill-errors.log"
+        try:
+            with path.open("a") as log:
+                log.write(text)
+        except OSError:
+            continue
+        return InternalError(
+            f"this is a defect of Gridmill ({type(error).__name__})", hint=f"Please report it with {path}."
+        )
+    return InternalError(f"this is a defect of Gridmill: {error!r}")
+
+
+if __name__ == "__main__":
+    main()

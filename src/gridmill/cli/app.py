@@ -1,0 +1,90 @@
+"""The commands and where each lives: a command's module is imported when it is called, not before."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from gridmill import __version__
+
+COMMANDS = {
+    "run": ("gridmill.cli.run:run", "Run a pipeline and show its progress."),
+    "plan": ("gridmill.cli.plan:plan", "Show what a run would do: sizes and why, order, memory, time."),
+    "apply": ("gridmill.cli.plan:apply", "Keep a pipeline and its resources without running it."),
+    "resume": ("gridmill.cli.run:resume", "Continue a failed or stopped run; what succeeded stands."),
+    "stop": ("gridmill.cli.run:stop", "Stop a run, or one job of it."),
+    "start": ("gridmill.cli.run:start", "Start a run (the same as run)."),
+    "status": ("gridmill.cli.status:status", "How the grid or a run stands."),
+    "logs": ("gridmill.cli.logs:logs", "What jobs wrote."),
+    "show": ("gridmill.cli.nouns:show", "Show one run, job, resource, model, ..."),
+    "list": ("gridmill.cli.nouns:list_all", "List runs, resources, models, ..."),
+    "remove": ("gridmill.cli.nouns:remove", "Remove a resource, pipeline, model, ..."),
+    "configure": (
+        "gridmill.cli.resources:configure",
+        "Create or replace a resource: sized from the job's size.",
+    ),
+    "alter": ("gridmill.cli.resources:alter", "Change some settings of a resource."),
+    "report": ("gridmill.cli.report:report", "Write a run's report: one HTML file that works offline."),
+    "schema": ("gridmill.cli.plan:schema", "Print the JSON Schema of pipeline files."),
+    "up": ("gridmill.cli.up:up", "Start the control node: REST API on this machine."),
+    "doctor": ("gridmill.cli.doctor:doctor", "Check this machine: Python, folders, cgroups, packages."),
+    "version": ("gridmill.cli.doctor:version", "Print the version."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Knows every command's name and one line; loads a command when it is resolved."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401  Typer's own
+        super().__init__(**settings)
+        for name, (_, line) in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=line, rich_markup_mode=None))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  Typer's own
+        """The real command instead of its stub."""
+        name, stub, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else stub, rest
+
+
+def load(name: str) -> Any:  # noqa: ANN401  Typer's own
+    """The command of that name."""
+    module, _, function = COMMANDS[name][0].partition(":")
+    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    single.command(name)(getattr(import_module(module), function))
+    return typer.main.get_command(single)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"gridmill {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def gridmill(
+    context: typer.Context,
+    home: Annotated[
+        Path | None, typer.Option(help="The grid's folder (default: GRIDMILL_HOME, else ~/.gridmill).")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Use the control node at http://HOST:PORT.")] = None,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Pool scattered compute into one grid and take pipelines from raw data to predictions on it.
+
+    Every command has --json. `gridmill COMMAND --help` tells more.
+    """
+    if context.obj is None:
+        context.obj = (home, url)

@@ -1,0 +1,109 @@
+"""`doctor` and `version`: this machine, as Gridmill finds it."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+import typer
+
+from gridmill import __version__
+from gridmill.cli.render import table
+from gridmill.cli.session import Json, emit, show
+from gridmill.errors import GridmillError
+from gridmill.model.amounts import GIB, show_bytes
+from gridmill.sdk.dial import dial_home, home_settings
+from gridmill.settings import Settings
+
+_PACKAGES = {
+    "sinks and datasets": ("pyarrow", "deltalake", "duckdb"),
+    "training": ("numpy", "torch", "scikit-learn", "safetensors", "skl2onnx"),
+    "predictions": ("numpy", "onnxruntime"),
+}
+_LEAST_FREE_BYTES = GIB
+
+Check = tuple[str, bool, str]
+"""What was looked at, whether it is well, what was found."""
+
+
+def version(json: Json = False) -> None:
+    """Print the version."""
+    if json:
+        return emit({"gridmill": __version__, "python": platform.python_version()})
+    return print(f"gridmill {__version__}")
+
+
+def doctor(context: typer.Context, json: Json = False) -> None:
+    """Check this machine: Python, folders, disk, memory, cgroups, packages. Exits 1 if one is amiss."""
+    settings = home_settings(context.obj[0])
+    checks = list(look(settings))
+    if json:
+        emit([{"what": what, "well": well, "found": found} for what, well, found in checks])
+    else:
+        show(table("", "", "", rows=[("ok" if well else "NOT", what, found) for what, well, found in checks]))
+    if not all(well for _, well, _ in checks):
+        raise typer.Exit(1)
+
+
+def look(settings: Settings) -> Iterator[Check]:
+    """All checks."""
+    found = (
+        f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
+    )
+    yield "python", sys.version_info >= (3, 11), found
+    yield _folder("home", settings.home)
+    yield _folder("storage root", settings.root)
+    yield (
+        "cpus",
+        True,
+        f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}",
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield "memory", memory >= GIB, show_bytes(memory)
+    yield "cgroups", True, _cgroups()
+    for purpose, packages in _PACKAGES.items():
+        yield _packages(purpose, packages)
+    yield "control node", True, _control(settings)
+
+
+def _folder(what: str, path: Path) -> Check:
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return what, False, f"{path}: {there} cannot be written"
+    free = shutil.disk_usage(there).free
+    return what, free >= _LEAST_FREE_BYTES, f"{path}, {show_bytes(free)} free"
+
+
+def _cgroups() -> str:
+    root = Path("/sys/fs/cgroup")
+    version = "v2" if (root / "cgroup.controllers").exists() else "v1" if (root / "memory").exists() else ""
+    if not version:
+        return "none: memory is guarded by sampling"
+    folder = root if version == "v2" else root / "memory"
+    writable = os.access(folder, os.W_OK)
+    return f"{version}, " + ("writable" if writable else "not writable at the top: sampling guards memory")
+
+
+def _packages(purpose: str, packages: tuple[str, ...]) -> Check:
+    there, missing = [], []
+    for package in packages:
+        try:
+            there.append(f"{package} {version_of(package)}")
+        except PackageNotFoundError:
+            missing.append(package)
+    found = ", ".join(there) + (f"; missing: {', '.join(missing)}" if missing else "")
+    return purpose, not missing, found
+
+
+def _control(settings: Settings) -> str:
+    try:
+        dialled = dial_home(settings, embed=False)
+    except GridmillError:
+        return "none is up (`gridmill run` embeds one)"
+    control = dialled.grid.control()
+    dialled.close()
+    return f"up, version {control.version}, process {control.pid}"

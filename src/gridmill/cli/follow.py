@@ -1,0 +1,92 @@
+"""Following a run to its end: live where there is a terminal, in lines where there is none."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from rich.console import Console
+from rich.live import Live
+
+from gridmill.cli.interrupts import Interrupts
+from gridmill.cli.render import job_line, run_table
+from gridmill.cli.session import console, say
+from gridmill.model.view import RunView
+from gridmill.sdk.client import Client, Tick
+
+_LINES_BESIDE_JOBS = 4
+_LOOK_SECONDS = 0.25
+
+
+class LiveTable:
+    """A table on the terminal that is drawn anew with each tick."""
+
+    def __init__(self, screen: Console) -> None:
+        self._screen = screen
+        self._live = Live(console=screen, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Callable[[Tick], None]:
+        self._live.__enter__()
+        return self.show
+
+    def __exit__(self, *ending: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def show(self, tick: Tick) -> None:
+        """Draw."""
+        most = max(3, self._screen.height - _LINES_BESIDE_JOBS)
+        self._live.update(run_table(tick.view, time.time(), most=most), refresh=True)
+
+
+class Lines:
+    """A line for each change of state, on standard error."""
+
+    def __enter__(self) -> Callable[[Tick], None]:
+        return self.show
+
+    def __exit__(self, *ending: object) -> None:
+        """Nothing to put back."""
+
+    def show(self, tick: Tick) -> None:
+        """Say what changed."""
+        jobs = {view.job.id: view for view in tick.view.jobs}
+        for event in tick.events:
+            if event.type != "state":
+                continue
+            clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+            state, message = str(event.body.get("state")), str(event.body.get("message") or "")
+            job = jobs.get(str(event.body.get("id")))
+            what = job_line(job, state, message) if job else f"{event.run_id}: {state} {message}".rstrip()
+            say(f"{clock} {what}")
+
+
+def display() -> AbstractContextManager[Callable[[Tick], None]]:
+    """What suits where standard error goes."""
+    screen = console(error=True)
+    return LiveTable(screen) if screen.is_terminal else Lines()
+
+
+def follow(
+    client: Client,
+    run_id: str,
+    interrupts: Interrupts,
+    *,
+    after: int = 0,
+    quiet: bool = False,
+    on_tick: Callable[[], None] = lambda: None,
+) -> RunView:
+    """Show the run until it ends; stop it when asked to. The run as it ended."""
+    shown: AbstractContextManager[Callable[[Tick], None]] = nullcontext(_ignore) if quiet else display()
+    stopping = False
+    with shown as show:
+        for tick in client.watch(run_id, after=after, every_seconds=_LOOK_SECONDS):
+            show(tick)
+            on_tick()
+            if interrupts.asked and not stopping:
+                stopping = True
+                say(f"stopping {run_id} ... (Ctrl-C again quits at once)")
+                client.grid.stop_run(run_id)
+    return tick.view
+
+
+def _ignore(_: Tick) -> None:
+    """Show nothing."""

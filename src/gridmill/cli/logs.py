@@ -1,0 +1,52 @@
+"""`logs`: what jobs wrote, as it was or as it comes."""
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Annotated, TypeVar
+
+import typer
+
+from gridmill.cli.complete import complete_run_jobs, complete_runs
+from gridmill.cli.session import Json, emit, session
+from gridmill.model.event import Event, EventType
+
+T = TypeVar("T")
+
+
+def logs(
+    context: typer.Context,
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run, RUN/JOB, or a pipeline.", autocompletion=complete_runs),
+    ],
+    job: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="One job.", autocompletion=complete_run_jobs)
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="The last lines only.")] = None,
+    json: Json = False,
+) -> None:
+    """Print what the jobs of a run, or one of them, wrote. With --json one event a line."""
+    if job is None and "/" in run:
+        run, _, job = run.partition("/")
+    with session(context) as client:
+        events = (one for one in client.events(run, job, follow=follow) if one.type == EventType.LOG)
+        if json:
+            for event in _last(events, None if follow else tail):
+                emit(event)
+            return
+        for line in _last(_lines(events, prefixed=job is None), None if follow else tail):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+
+def _lines(events: Iterable[Event], *, prefixed: bool) -> Iterator[str]:
+    for event in events:
+        prefix = f"{event.job} | " if prefixed else ""
+        for line in str(event.body.get("text", "")).splitlines():
+            yield f"{prefix}{line}\n"
+
+
+def _last(items: Iterable[T], count: int | None) -> Iterable[T]:
+    return items if count is None else deque(items, maxlen=count)

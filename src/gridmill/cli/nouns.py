@@ -1,0 +1,150 @@
+"""`show`, `list`, `remove`: any noun by its name."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from gridmill.cli.complete import complete_nouns
+from gridmill.cli.render import amounts, details, metrics, moment, run_table, table
+from gridmill.cli.session import Json, console, emit, session
+from gridmill.cli.session import show as show_text
+from gridmill.errors import InputError
+from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.artifact import Artifact
+from gridmill.model.resource import Resource
+from gridmill.model.run import Run
+from gridmill.model.view import RunView
+from gridmill.sdk.lookup import LISTED, Noun, find_noun, list_nouns, read_noun, remove_noun
+
+NounName = Annotated[
+    str,
+    typer.Argument(metavar="NOUN", help=f"One of {', '.join(Noun)}.", autocompletion=complete_nouns),
+]
+
+
+def show(
+    context: typer.Context,
+    noun: NounName,
+    name: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]", help="Its name or id; for a job also RUN JOB.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show one noun: `show run weather-1`, `show job weather-1 train`, `show model weather/lstm`."""
+    kind = read_noun(noun)
+    if not name and kind != Noun.CONTROL:
+        raise InputError(f"say which {kind}", hint=f"`gridmill list {kind}` shows them.")
+    with session(context) as client:
+        found = find_noun(client.grid, kind, "/".join(name or ()))
+    if json:
+        emit(found)
+    elif isinstance(found, RunView):
+        show_text(run_table(found, time.time()))
+    else:
+        show_text(details(found))
+
+
+def list_all(
+    context: typer.Context,
+    noun: Annotated[
+        str | None,
+        typer.Argument(metavar="[NOUN]", help=f"One of {', '.join(LISTED)}.", autocompletion=complete_nouns),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List a noun; without one, say how many there are of each."""
+    with session(context) as client:
+        if noun is None:
+            counts = {kind.value: len(ask(client.grid)) for kind, ask in LISTED.items()}
+            emit(counts) if json else show_text(table("noun", "there are", rows=list(counts.items())))
+            return
+        kind = read_noun(noun)
+        found = list_nouns(client.grid, kind)
+    emit(found) if json else _tabulate(kind, found)
+
+
+def remove(
+    context: typer.Context,
+    noun: NounName,
+    name: Annotated[str, typer.Argument(help="Its name or id.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Remove a resource, a pipeline, a version of what jobs made, or release a deployment."""
+    kind = read_noun(noun)
+    with session(context) as client:
+        remove_noun(client.grid, kind, name)
+    emit({"removed": name}) if json else print(f"{kind} {name} removed")
+
+
+def _tabulate(kind: Noun, found: Sequence[Any]) -> None:
+    if not found:
+        console(error=True).print(f"there are no {kind}s", markup=False)
+        return
+    head, row = _TABLES.get(kind, _ARTIFACTS)
+    show_text(table(*head, rows=[row(one) for one in found]))
+
+
+def run_list(runs: Sequence[Run]) -> Table:
+    """Runs as a table."""
+    head, row = _TABLES[Noun.RUN]
+    return table(*head, rows=[row(run) for run in runs])
+
+
+def _run_row(run: Run) -> tuple[object, ...]:
+    ended = run.ended or time.time()
+    wall = show_seconds(ended - run.started) if run.started else ""
+    return run.id, run.state, moment(run.created), wall, run.message
+
+
+def _resource_row(resource: Resource) -> tuple[object, ...]:
+    size = resource.size
+    asked = [f"{size.rows} rows"] if size and size.rows else []
+    asked += [f"{resource.cpus:g} CPUs"] if resource.cpus else []
+    asked += [show_bytes(resource.memory_bytes)] if resource.memory_bytes else []
+    asked += [f"{resource.gpus} GPUs"] if resource.gpus else []
+    wanted = ", ".join(asked) or "sized by its jobs"
+    keep = show_seconds(resource.keep_seconds)
+    return resource.name, resource.type, resource.site, wanted, keep, ", ".join(resource.jobs)
+
+
+def _artifact_row(one: Artifact) -> tuple[object, ...]:
+    made = moment(one.created or None)
+    return (
+        one.id,
+        one.kind,
+        one.output.rows,
+        show_bytes(one.output.size_bytes),
+        metrics(one.output.metrics),
+        made,
+    )
+
+
+_Table = tuple[tuple[str, ...], Callable[[Any], tuple[object, ...]]]
+_ARTIFACTS: _Table = (("id", "kind", "rows", "size", "metrics", "made"), _artifact_row)
+_TABLES: Mapping[Noun, _Table] = {
+    Noun.RUN: (("run", "state", "created", "wall", ""), _run_row),
+    Noun.RESOURCE: (("resource", "type", "site", "asked for", "keep", "jobs"), _resource_row),
+    Noun.SITE: (
+        ("site", "kind", "nodes", "largest node"),
+        lambda site: (site.name, site.kind, len(site.nodes), amounts(site.largest)),
+    ),
+    Noun.DEPLOYMENT: (
+        ("deployment", "state", "resource", "site", "pods", "size", ""),
+        lambda one: (
+            one.id,
+            one.state,
+            one.resource,
+            one.site,
+            len(one.pods),
+            amounts(one.sizing.amounts),
+            one.message,
+        ),
+    ),
+    Noun.PIPELINE: (
+        ("pipeline", "jobs", "folder", "description"),
+        lambda one: (one.name, len(one.jobs), one.folder, one.description),
+    ),
+}

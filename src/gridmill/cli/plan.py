@@ -1,0 +1,65 @@
+"""`plan`, `apply`, `schema`: pipelines before they run."""
+
+import json as json_text
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from gridmill.cli.render import amounts, table
+from gridmill.cli.run import File, Set, read_set
+from gridmill.cli.session import Json, console, emit, session
+from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.view import DryRun, PlannedJob
+
+FileOption = Annotated[
+    str, typer.Option("--file", "-f", metavar="FILE", help="The pipeline file (YAML).", show_default=False)
+]
+
+
+def plan(context: typer.Context, file: File, set: Set = None, json: Json = False) -> None:
+    """Show what a run would do: sizes and why, order, expected memory and time. Nothing starts."""
+    with session(context) as client:
+        made = client.plan(file, set=read_set(set or ()))
+    emit(made) if json else show_plan(made)
+
+
+def show_plan(made: DryRun) -> None:
+    """A table, then the reasons."""
+    screen = console()
+    head = ("step", "job", "kind", "needs", "resource", "size", "workers", "from", "to", "")
+    screen.print(table(*head, rows=[_row(job) for job in made.jobs]))
+    for job in made.jobs:
+        for why in job.sizing.why:
+            screen.print(f"{job.job}: {why}", markup=False)
+    took = "not known yet" if made.expected_seconds is None else show_seconds(made.expected_seconds)
+    screen.print(f"expected: {took}, {show_bytes(made.peak_memory_bytes)} of memory at most at once")
+
+
+def _row(job: PlannedJob) -> tuple[str, ...]:
+    remark = job.problem or ("unchanged: will not run" if job.unchanged else "")
+    return (
+        str(job.wave),
+        job.job,
+        job.kind,
+        ", ".join(job.needs),
+        f"{job.resource} at {job.site}",
+        amounts(job.sizing.amounts),
+        str(job.sizing.workers),
+        "" if job.starts is None else show_seconds(job.starts),
+        "" if job.ends is None else show_seconds(job.ends),
+        remark,
+    )
+
+
+def apply(context: typer.Context, file: FileOption, set: Set = None, json: Json = False) -> None:
+    """Keep a pipeline and its resources under their names, without running it."""
+    with session(context) as client:
+        kept = client.apply(file, set=read_set(set or ()))
+    emit(kept) if json else print(f"pipeline {kept.name}: {len(kept.jobs)} jobs kept")
+
+
+def schema(json: Json = True) -> None:
+    """Print the JSON Schema of pipeline files, for editors and checks."""
+    made: Any = import_module("gridmill.declarations").json_schema()
+    print(json_text.dumps(made, indent=2))

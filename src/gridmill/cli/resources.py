@@ -1,0 +1,134 @@
+"""`configure resource` and `alter resource`: sized from the job's size, or by hand."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from gridmill.cli.render import amounts
+from gridmill.cli.session import Json, emit, session
+from gridmill.errors import InputError
+from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
+from gridmill.model.job import JobKind, JobSize
+from gridmill.model.resource import Resource, Sizing
+from gridmill.sdk.client import Client
+from gridmill.sdk.lookup import Noun, find_noun
+
+
+class Configured(StrEnum):
+    """What can be configured."""
+
+    RESOURCE = "resource"
+
+
+What = Annotated[Configured, typer.Argument(metavar="resource", show_default=False)]
+Name = Annotated[str, typer.Argument(help="The resource's name.", show_default=False)]
+Rows = Annotated[str | None, typer.Option(help="Rows its jobs handle (250k, 1M): chooses the size.")]
+Columns = Annotated[int | None, typer.Option(min=1, help="Columns its jobs handle.")]
+Cpus = Annotated[float | None, typer.Option(min=0.01, help="CPUs per worker.")]
+Memory = Annotated[str | None, typer.Option(help="Memory per worker (512MiB, 4GiB).")]
+Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs per worker.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Workers, each a pod of its own.")]
+Keep = Annotated[str | None, typer.Option(help="How long a deployment stays up after its last job (10m).")]
+Site = Annotated[str | None, typer.Option("--site", "--at", help="Where it is brought up (default: local).")]
+Jobs = Annotated[
+    list[str] | None,
+    typer.Option("--job", metavar="JOB", help="Assign a job (job or pipeline/job); repeatable."),
+]
+
+
+def configure(
+    context: typer.Context,
+    what: What,
+    name: Name,
+    type: Annotated[JobKind, typer.Option("--type", help="The kind of job it serves.", show_default=False)],
+    rows: Rows = None,
+    columns: Columns = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    gpus: Gpus = None,
+    workers: Workers = None,
+    keep: Keep = None,
+    site: Site = None,
+    job: Jobs = None,
+    json: Json = False,
+) -> None:
+    """Create or replace a resource, and show the size chosen and why.
+
+    Give the job's size (--rows, --columns) and Gridmill chooses; --cpus, --memory, --gpus and --workers
+    override it.
+    """
+    with session(context) as client:
+        done = client.configure_resource(
+            name,
+            type,
+            rows=rows,
+            columns=columns,
+            cpus=cpus,
+            memory=memory,
+            gpus=gpus or 0,
+            workers=workers,
+            keep=keep,
+            site=site or "local",
+            jobs=tuple(job or ()),
+        )
+    _say(done, json)
+
+
+def alter(
+    context: typer.Context,
+    what: What,
+    name: Name,
+    rows: Rows = None,
+    columns: Columns = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    gpus: Gpus = None,
+    workers: Workers = None,
+    keep: Keep = None,
+    site: Site = None,
+    job: Jobs = None,
+    json: Json = False,
+) -> None:
+    """Change some settings of a resource; the others stay."""
+    given: dict[str, Any] = {
+        "cpus": cpus,
+        "memory_bytes": None if memory is None else parse_bytes(memory),
+        "gpus": gpus,
+        "workers": workers,
+        "keep_seconds": None if keep is None else parse_seconds(keep),
+        "site": site,
+        "jobs": None if job is None else tuple(job),
+    }
+    with session(context) as client:
+        given["size"] = _size(client, name, rows, columns)
+        changes = {field: value for field, value in given.items() if value is not None}
+        if not changes:
+            raise InputError(
+                "nothing to change was given", hint="`gridmill alter --help` lists what there is."
+            )
+        done = client.alter_resource(name, **changes)
+    _say(done, json)
+
+
+def _size(client: Client, name: str, rows: str | None, columns: int | None) -> JobSize | None:
+    if rows is None and columns is None:
+        return None
+    before: Resource = find_noun(client.grid, Noun.RESOURCE, name)
+    size = before.size or JobSize()
+    return JobSize(
+        rows=size.rows if rows is None else parse_count(rows),
+        columns=size.columns if columns is None else columns,
+        input_bytes=size.input_bytes,
+    )
+
+
+def _say(done: tuple[Resource, Sizing], as_json: bool) -> None:
+    if as_json:
+        return emit({"resource": done[0], "sizing": done[1]})
+    resource, sizing = done
+    workers = f"{sizing.workers} workers, each " if sizing.workers > 1 else ""
+    print(f"resource {resource.name} ({resource.type}): {workers}{amounts(sizing.amounts)}")
+    for why in sizing.why:
+        print(f"  {why}")
+    return None

@@ -1,0 +1,174 @@
+"""`run`, `start`, `resume`, `stop`: runs from beginning to end."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gridmill.cli.complete import complete_jobs, complete_runs
+from gridmill.cli.follow import follow
+from gridmill.cli.interrupts import Interrupts
+from gridmill.cli.session import Json, emit, say, session
+from gridmill.cli.summary import summarise
+from gridmill.errors import TABLE, InputError, InterruptedRunError, JobError
+from gridmill.model.state import RunState
+from gridmill.model.view import RunView
+from gridmill.sdk.client import Client
+
+_SERVE_AFTER_SECONDS = 2.0
+"""An embedded control node listens only once a run has taken this long: short runs do not pay for it."""
+
+File = Annotated[Path, typer.Argument(help="The pipeline file (YAML).", show_default=False)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Give a parameter its value; repeatable."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Run unchanged jobs too.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="JOB", help="Run this job and what it needs; repeatable."),
+]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start it and return (needs `gridmill up`).")]
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run (weather-3), or a pipeline for its newest.", autocompletion=complete_runs
+    ),
+]
+
+
+class Started(StrEnum):
+    """What can be started."""
+
+    RUN = "run"
+
+
+def run(
+    context: typer.Context,
+    file: File,
+    set: Set = None,
+    force: Force = False,
+    only: Only = None,
+    detach: Detach = False,
+    json: Json = False,
+) -> None:
+    """Run a pipeline and show its progress. Without a control node up, one is embedded for the run.
+
+    Ctrl-C stops the run cleanly; `gridmill resume RUN` continues it. Exits 1 when the run failed, 130 when
+    it was interrupted.
+    """
+
+    def begin(client: Client) -> RunView:
+        return client.run(file, set=read_set(set or ()), force=force, only=tuple(only or ()), wait=False)
+
+    _run(context, begin, detach=detach, as_json=json)
+
+
+def start(
+    context: typer.Context,
+    noun: Annotated[Started, typer.Argument(metavar="run", show_default=False)],
+    file: File,
+    set: Set = None,
+    force: Force = False,
+    only: Only = None,
+    detach: Detach = False,
+    json: Json = False,
+) -> None:
+    """Start a run (the same as run)."""
+    run(context, file, set, force, only, detach, json)
+
+
+def resume(context: typer.Context, run: RunName, detach: Detach = False, json: Json = False) -> None:
+    """Continue a failed or stopped run: what succeeded stands, the rest runs."""
+    _run(context, lambda client: client.resume(run, wait=False), detach=detach, as_json=json, again=run)
+
+
+def stop(
+    context: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[run] RUN [JOB]", show_default=False, autocompletion=complete_jobs),
+    ],
+    json: Json = False,
+) -> None:
+    """Stop a run, or one job of it. What has ended already is fine."""
+    names = words[1:] if words[0] == "run" else words
+    if not 1 <= len(names) <= 2:
+        raise InputError("say which run, and perhaps which job", hint="gridmill stop RUN [JOB]")
+    with session(context, embed=False) as client:
+        view = client.stop(names[0], names[1] if len(names) == 2 else None)
+    emit(view) if json else print(f"{view.run.id} {view.run.state}")
+
+
+def read_set(words: Sequence[str]) -> dict[str, str]:
+    """Parameters from `key=value` words. Raises InputError."""
+    for word in words:
+        if "=" not in word:
+            raise InputError(f"--set {word!r} has no value", hint="Write --set key=value.")
+    return {key.strip(): value for key, _, value in (word.partition("=") for word in words)}
+
+
+def _run(
+    context: typer.Context,
+    begin: Callable[[Client], RunView],
+    *,
+    detach: bool,
+    as_json: bool,
+    again: str | None = None,
+) -> None:
+    with session(context, embed=not detach) as client:
+        if detach:
+            return _started(begin(client), as_json)
+        with Interrupts() as interrupts:
+            after = client.newest_event(client.status(again).run.id) if again else 0
+            view = begin(client)
+            view = _to_the_end(client, view, interrupts, after)
+            interrupted = interrupts.asked
+        emit(view) if as_json else summarise(client, view)
+    return _leave(view, interrupted=interrupted)
+
+
+def _started(view: RunView, as_json: bool) -> None:
+    if as_json:
+        return emit(view)
+    print(view.run.id)
+    return say(f"started; follow it with: gridmill status {view.run.id} --watch")
+
+
+def _to_the_end(client: Client, view: RunView, interrupts: Interrupts, after: int) -> RunView:
+    try:
+        return follow(client, view.run.id, interrupts, after=after, on_tick=_listen_later(client))
+    except KeyboardInterrupt:
+        say(f"quit at once; its jobs may still be ending. `gridmill resume {view.run.id}` continues it.")
+        sys.stdout.flush()
+        os._exit(
+            TABLE[InterruptedRunError.code].exit_code
+        )  # closing would wait for what was not to be waited for
+
+
+def _listen_later(client: Client) -> Callable[[], None]:
+    """Makes an embedded control node reachable for `status` and `logs` once the run takes its time."""
+    began = time.monotonic()
+    waiting = client.embedded
+
+    def look() -> None:
+        nonlocal waiting
+        if waiting and time.monotonic() - began > _SERVE_AFTER_SECONDS:
+            waiting = False
+            import_module("gridmill.cli.serving").listen_in_background(client)
+
+    return look
+
+
+def _leave(view: RunView, *, interrupted: bool) -> None:
+    if view.run.state == RunState.SUCCEEDED:
+        return
+    stopped = interrupted or view.run.state == RunState.STOPPED
+    error = InterruptedRunError if stopped else JobError
+    raise typer.Exit(TABLE[error.code].exit_code)

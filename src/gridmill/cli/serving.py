@@ -1,0 +1,28 @@
+"""Makes a control node of this process reachable: on the home's Unix socket, and on a loopback port."""
+
+import threading
+from pathlib import Path
+
+from gridmill.api.app import make_app
+from gridmill.api.server import Server, serve
+from gridmill.cli.session import say
+from gridmill.errors import GridmillError
+from gridmill.ports.grid import Grid
+from gridmill.sdk.client import Client
+
+
+def listen(grid: Grid, home: Path) -> Server:
+    """Serve on HOME/control.sock. Raises UnavailableError, InputError."""
+    return serve(make_app(grid), socket_path=home / "control.sock")
+
+
+def listen_in_background(client: Client) -> None:
+    """As `listen`, without holding up the run; where it cannot, the run goes on unreachable."""
+
+    def begin() -> None:
+        try:
+            client.before_close(listen(client.grid, client.settings.home).stop)
+        except GridmillError as error:
+            say(f"other commands cannot reach this run: {error}")
+
+    threading.Thread(target=begin, name="listen", daemon=True).start()

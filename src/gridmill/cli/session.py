@@ -1,0 +1,50 @@
+"""What every command shares: the client it talks through, and how it speaks."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from gridmill.codec import encode
+from gridmill.sdk.client import Client, connect
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+
+_WIDE = 220
+"""Columns where nobody's screen limits them: tables in files and pipes are not folded."""
+
+
+@contextmanager
+def session(context: typer.Context, *, embed: bool = True) -> Iterator[Client]:
+    """A client for the command, closed at its end. Tests give theirs as the context's object."""
+    if isinstance(context.obj, Client):
+        yield context.obj
+        return
+    home, url = context.obj
+    with connect(home, url=url, embed=embed) as client:
+        yield client
+
+
+def emit(noun: object) -> None:
+    """One JSON document (a line) on standard output."""
+    sys.stdout.write(encode(noun).decode() + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A message on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def console(*, error: bool = False) -> Console:
+    """Where tables go: standard output (or error), in colour on a terminal only."""
+    stream = sys.stderr if error else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
+
+
+def show(renderable: Any) -> None:  # noqa: ANN401  whatever Rich can show
+    """Print to standard output."""
+    console().print(renderable)

@@ -1,0 +1,96 @@
+"""What is said when a run has ended: the table, the best model, the report; and what failed, and why."""
+
+from collections import deque
+from collections.abc import Iterable
+
+from rich.markup import escape
+
+from gridmill.cli.render import counts, elapsed, metrics, newest, number, table
+from gridmill.cli.session import console, say
+from gridmill.errors import GridmillError
+from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.run import Attempt
+from gridmill.model.state import JobState, RunState
+from gridmill.model.view import JobView, RunView
+from gridmill.sdk.client import Client
+
+_TAIL = 15
+_FAILED_SHOWN = 3
+_HIGHER_IS_BETTER = ("accuracy", "auc", "r2", "f1")
+
+
+def summarise(client: Client, view: RunView) -> None:
+    """Print it to standard output; the report is written where it can be."""
+    screen = console()
+    head = ("job", "state", "attempts", "wall", "cpu", "peak memory", "of", "metrics")
+    screen.print(table(*head, rows=[_row(job) for job in view.jobs]))
+    began = view.run.started or view.run.created
+    took = show_seconds(max(0.0, (view.run.ended or began) - began))
+    screen.print(f"{escape(view.run.id)} {view.run.state} in {took}: {counts(view)}")
+    best = best_model(artifact for job in view.jobs for artifact in job.artifacts)
+    if best is not None:
+        screen.print(
+            f"best model: {escape(best[0].id)} ({best[1]} {number(best[0].output.metrics[best[1]])})"
+        )
+    for job in [job for job in view.jobs if job.job.state == JobState.FAILED][:_FAILED_SHOWN]:
+        explain(client, view, job)
+    if view.run.state != RunState.SUCCEEDED:
+        screen.print(f"continue it with: gridmill resume {escape(view.run.id)}")
+    try:
+        screen.print(f"report: {client.report(view.run.id)}", soft_wrap=True)
+    except GridmillError as error:
+        say(f"there is no report: {error}")
+
+
+def _row(view: JobView) -> tuple[str, ...]:
+    job = view.job
+    uses = [attempt.use for attempt in view.attempts if attempt.use is not None]
+    last = newest(view)
+    return (
+        job.job.name,
+        job.state,
+        str(len(view.attempts) or ""),
+        elapsed(view, job.ended or 0.0),
+        show_seconds(sum(use.cpu_seconds for use in uses)) if uses else "",
+        show_bytes(max(use.peak_memory_bytes for use in uses)) if uses else "",
+        show_bytes(last.given.memory_bytes) if last else "",
+        metrics(view.metrics),
+    )
+
+
+def best_model(artifacts: Iterable[Artifact]) -> tuple[Artifact, str] | None:
+    """The best of several models by the first validation metric they share, and that metric's name."""
+    models = [one for one in artifacts if one.kind == ArtifactKind.MODEL and one.output.metrics]
+    if len(models) < 2:
+        return None
+    shared = [name for name in models[0].output.metrics if all(name in one.output.metrics for one in models)]
+    if not shared:
+        return None
+    name = next((name for name in shared if "validation" in name), shared[0])
+    higher = any(word in name for word in _HIGHER_IS_BETTER)
+    pick = max if higher else min
+    return pick(models, key=lambda one: one.output.metrics[name]), name
+
+
+def explain(client: Client, view: RunView, failed: JobView) -> None:
+    """A failed job: what happened, the end of its log, what to do, and where there is more."""
+    screen = console()
+    name, attempt = failed.job.job.name, newest(failed)
+    screen.print(f"\n[bold red]{escape(name)} failed[/]: {escape(reason(failed, attempt))}")
+    for line in deque(client.logs(view.run.id, name), maxlen=_TAIL):
+        screen.print(f"  | {escape(line)}", soft_wrap=True)
+    if attempt is not None and attempt.hint:
+        screen.print(f"  {escape(attempt.hint)}")
+    screen.print(f"  more: gridmill logs {escape(view.run.id)} {escape(name)}")
+
+
+def reason(failed: JobView, attempt: Attempt | None) -> str:
+    """Why, in the words that say most."""
+    if attempt is not None and attempt.message:
+        return attempt.message
+    if failed.job.message:
+        return failed.job.message
+    if attempt is not None and attempt.cause is not None:
+        return f"{attempt.cause} (exit code {attempt.exit_code})"
+    return "no reason was given"

@@ -1,0 +1,100 @@
+"""`up`: the control node in the foreground, on the home's Unix socket and a loopback port."""
+
+import json as json_text
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gridmill.api.app import make_app
+from gridmill.api.guard import Guard, is_loopback
+from gridmill.api.server import Server, serve
+from gridmill.cli.interrupts import Interrupts
+from gridmill.cli.session import Json, emit, say
+from gridmill.errors import ConflictError, InputError
+from gridmill.sdk.dial import home_settings
+from gridmill.settings import Settings
+
+_LOOK_SECONDS = 0.2
+
+
+def up(
+    context: typer.Context,
+    listen: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where the REST API listens beside the Unix socket; or off."),
+    ] = "127.0.0.1:8700",
+    json: Json = False,
+) -> None:
+    """Start the control node and stay in the foreground; Ctrl-C ends it.
+
+    Jobs and pods go on without it and are found again at its next start.
+    """
+    address = read_address(listen)
+    home, url = context.obj
+    if url is not None:
+        raise ConflictError("`up` starts a control node on this machine; --url names another one")
+    settings = home_settings(home)
+    with _serving(settings, address) as (node, url, control):
+        emit(
+            {"address": url, "socket": str(settings.home / "control.sock"), "control": control}
+        ) if json else None
+        say(f"control node up, home {settings.home}")
+        if url:
+            say(f"REST API {url}/v1, docs {url}/docs, token in {settings.home / 'control.json'}")
+        with Interrupts() as interrupts:
+            while not (interrupts.asked or node.node.ending):
+                time.sleep(_LOOK_SECONDS)
+    say("control node down; jobs that run go on")
+
+
+def read_address(listen: str) -> tuple[str, int] | None:
+    """HOST and PORT on this machine; None for `off`. Raises InputError."""
+    if listen == "off":
+        return None
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise InputError(f"{listen!r} is not HOST:PORT", hint="Write for example 127.0.0.1:8700.")
+    if not is_loopback(host):
+        raise InputError(
+            f"{host} is not this machine alone: off loopback a control node needs TLS and tokens per user, "
+            "which are not built yet",
+            hint="Listen on 127.0.0.1 and reach it through an SSH tunnel (ssh -L 8700:127.0.0.1:8700 HOST).",
+        )
+    return host, int(port)
+
+
+@contextmanager
+def _serving(settings: Settings, address: tuple[str, int] | None) -> Iterator[tuple[Any, str, Any]]:
+    node: Any = import_module("gridmill.bootstrap").embed(settings, embedded=False)
+    servers: list[Server] = []
+    try:
+        app = make_app(node.grid)
+        servers.append(serve(app, socket_path=settings.home / "control.sock"))
+        token = secrets.token_urlsafe(32)
+        if address is not None:
+            servers.append(serve(Guard(app, token=token), host=address[0], port=address[1]))
+        url = servers[1].address if address is not None else ""
+        control = node.grid.control()
+        _announce(settings.home, {"pid": os.getpid(), "version": control.version, "url": url, "token": token})
+        yield node, url, control
+    finally:
+        for server in servers:
+            server.stop()
+        node.close(tear_down=False)
+
+
+def _announce(home: Path, body: dict[str, object]) -> None:
+    """Write control.json, whole or not at all, for this user only: it carries the token."""
+    draft = home / "control.json.draft"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json_text.dump(body, file)
+    draft.replace(home / "control.json")
