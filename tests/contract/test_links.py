@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import ssl
 import stat
@@ -149,6 +150,27 @@ class TestUnix(LinkSuite):
         with pytest.raises(StorageError, match="not a socket"):
             unix.listen(harness.path)
         assert harness.path.read_text() == "mine"
+
+    def test_a_control_loop_that_is_behind_lets_pods_wait(self, folder):
+        ready = threading.Event()
+        server = Links(ready.set, receive_limit_bytes=2**20)
+        server.listen_unix(folder / "links.sock")
+        link = stream.make_unix(str(folder / "links.sock"))
+        assert link.connect()
+        said = [log_event(number, "x" * 2**20) for number in range(8)]
+        assert link.send([hello("p-1.0"), *said])
+        while select.select([], [link.fileno()], [], 0.2)[1]:
+            assert link.flush()
+        assert link.pending()
+        came = []
+        while len(came) < 9:
+            came += server.receive()
+            link.flush()
+            ready.wait(0.002)
+            ready.clear()
+        assert [got.message for got in came] == [hello("p-1.0"), *said]
+        link.close()
+        server.close()
 
     def test_strangers_are_not_trusted(self):
         ours, theirs = socket.socketpair()

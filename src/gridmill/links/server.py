@@ -18,7 +18,8 @@ from gridmill.model.message import ToPod
 from gridmill.ports.link import Received
 
 _LOG = logging.getLogger(__name__)
-_RECEIVE_LIMIT_BYTES = 64 * 2**20
+RECEIVE_LIMIT_BYTES = 64 * 2**20
+"""While this much waits for the control loop, nothing more is read: the pods keep it in their journals."""
 _CLOSE_SECONDS = 10.0
 _BREATH_SECONDS = 0.1  # after a defect: what fails each time must not take a whole CPU
 
@@ -27,9 +28,16 @@ class Links:
     """A LinkServer. `on_ready` is called from the links' thread after something came or a channel closed;
     it must return at once and not raise. All methods may be called from any thread."""
 
-    def __init__(self, on_ready: Callable[[], None], *, monotonic: Monotonic = time.monotonic) -> None:
+    def __init__(
+        self,
+        on_ready: Callable[[], None],
+        *,
+        monotonic: Monotonic = time.monotonic,
+        receive_limit_bytes: int = RECEIVE_LIMIT_BYTES,
+    ) -> None:
         self._on_ready = on_ready
         self._monotonic = monotonic
+        self._receive_limit_bytes = receive_limit_bytes
         self._exchange = Exchange(self._deliver, monotonic)
         self._received: deque[tuple[Received, int]] = deque()
         self._unread_bytes = 0
@@ -151,9 +159,8 @@ class Links:
             self._unread_bytes += size_bytes
 
     def _wait_for_room(self) -> None:
-        """Read no more while the control loop is far behind: the pods keep the rest in their journals."""
         with self._lock:
-            self._lock.wait_for(lambda: self._closing or self._unread_bytes < _RECEIVE_LIMIT_BYTES)
+            self._lock.wait_for(lambda: self._closing or self._unread_bytes < self._receive_limit_bytes)
 
     def _remove_sockets(self) -> None:
         for path, inode in self._sockets:
