@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, ValidationError
 
 from gridmill.declarations.nodes import Document
 from gridmill.declarations.problems import Path, Problem, did_you_mean, show_value

@@ -28,7 +28,7 @@ class Leaf:
     schema: dict[str, Any]
 
 
-def wrong(expected: str, value: object, more: str = "") -> PydanticCustomError:
+def wrong(expected: str, more: str = "") -> PydanticCustomError:
     """To be told as `expected a duration such as 5m, got [1, 2]`, with `more` behind it."""
     return PydanticCustomError("expected", "expected {expected}", {"expected": expected, "more": more})
 
@@ -38,7 +38,7 @@ def _name(value: object) -> str:
         return value
     if isinstance(value, Whole) and NAMES.fullmatch(value.text):
         return value.text
-    raise wrong(NAME.expected, value)
+    raise wrong(NAME.expected)
 
 
 def _text(value: object) -> str:
@@ -49,25 +49,33 @@ def _text(value: object) -> str:
             return value.text
         case str():
             return value
-    raise wrong(TEXT.expected, value)
+    raise wrong(TEXT.expected)
+
+
+def _texts(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, list) and not any(isinstance(item, list | dict) or item is None for item in value):
+        return tuple(_text(item) for item in value)
+    if value is None or isinstance(value, list | dict):
+        raise wrong(TEXTS.expected)
+    return _text(value)
 
 
 def _whole(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
-    raise wrong(WHOLE.expected, value)
+    raise wrong(WHOLE.expected)
 
 
 def _number(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    raise wrong(NUMBER.expected, value)
+    raise wrong(NUMBER.expected)
 
 
 def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    raise wrong(FLAG.expected, value)
+    raise wrong(FLAG.expected)
 
 
 def _scalar(value: object) -> str | int | float | bool:
@@ -78,17 +86,17 @@ def _scalar(value: object) -> str | int | float | bool:
             return int(value)
         case Real():
             return float(value)
-    raise wrong(SCALAR.expected, value)
+    raise wrong(SCALAR.expected)
 
 
 def _with_unit(parse: Callable[[str], float], expected: str) -> Callable[[object], float]:
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise wrong(expected, value)
+            raise wrong(expected)
         try:
             return parse(value if isinstance(value, str) else str(value))
         except (InputError, OverflowError) as error:
-            raise wrong(expected, value) from error
+            raise wrong(expected) from error
 
     return read
 
@@ -107,7 +115,7 @@ def choice(enum: type[StrEnum]) -> Leaf:
     def read(value: object) -> StrEnum:
         if isinstance(value, str) and value in names:
             return enum(value)
-        raise wrong(expected, value, did_you_mean(str(value), names))
+        raise wrong(expected, did_you_mean(str(value), names))
 
     return Leaf(expected=expected, parse=read, schema={"anyOf": [{"enum": names}, PARAMETER]})
 
@@ -124,6 +132,11 @@ NAME = Leaf(
     schema={"type": "string", "pattern": f"^{NAMES.pattern}$"},
 )
 TEXT = Leaf(expected="text", parse=_text, schema={"type": _WORD})
+TEXTS = Leaf(
+    expected="text or a list of text",
+    parse=_texts,
+    schema={"anyOf": [TEXT.schema, {"type": "array", "items": TEXT.schema}]},
+)
 SCALAR = Leaf(expected="text, a number, true or false", parse=_scalar, schema={"type": _WORD})
 WHOLE = Leaf(expected="a whole number", parse=_whole, schema=_or_parameter("integer"))
 NUMBER = Leaf(expected="a number", parse=_number, schema=_or_parameter("number"))

@@ -6,14 +6,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
-from pydantic import ValidationError
+from pydantic_core import ValidationError
 
 from gridmill.declarations.explain import explain
 from gridmill.declarations.nodes import Document, Fields, parse_documents
 from gridmill.declarations.parameters import fill_in
 from gridmill.declarations.problems import Problem, did_you_mean, show_value, to_error
 from gridmill.declarations.semantics import check
-from gridmill.declarations.shapes import KINDS, adapter
+from gridmill.declarations.shapes import KINDS, validator
 from gridmill.errors import PipelineError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
@@ -122,9 +122,10 @@ def _noun(document: Document, set_values: Mapping[str, str], problems: list[Prob
         document, found = fill_in(document, set_values)
         problems.extend(found)
     try:
-        noun: Declared = adapter(kind).validate_python(document.value)
+        noun: Declared = validator(kind).validate_python(document.value)
     except ValidationError as error:
-        problems.extend(explain(document, kind, error))
+        known = {problem.path for problem in problems}
+        problems.extend(found for found in explain(document, kind, error) if found.path not in known)
         return None
     if isinstance(noun, Pipeline) and not problems:
         problems.extend(check(document, noun))

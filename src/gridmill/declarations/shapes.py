@@ -1,33 +1,23 @@
-"""The YAML shape of each noun, derived from its dataclass as a type that pydantic validates and describes.
+"""The YAML shape of each noun, derived from its dataclass as a schema of pydantic's core.
 
 - `x_seconds` and `x_bytes` are written `x` and take a unit; counts of rows and columns take k, M, B;
 - a tuple accepts a single value; a tuple of nouns that must have a name is a mapping by name;
 - a noun with one required field of text can be written as that text;
 - what is written as nothing has its default.
+
+The core's schemas are made directly: pydantic's layer of annotations would take longer to start than
+reading a file takes. `declarations.schema` turns the same schemas into JSON Schema.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
-from inspect import getdoc
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    NotRequired,
-    Required,
-    TypeAlias,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, WithJsonSchema
-from pydantic_core import PydanticCustomError
-from typing_extensions import TypedDict
+from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator
+from pydantic_core import core_schema as core
 
 from gridmill.declarations import leaves
 from gridmill.declarations.invariants import Flaw, flaws
@@ -131,44 +121,53 @@ def shorthand(noun: type) -> Part | None:
     return required[0] if short else None
 
 
-# to pydantic
+# to pydantic's core
 
 
 @cache
-def adapter(kind: str) -> TypeAdapter[Any]:
+def validator(kind: str) -> SchemaValidator:
     """Validates a document of that kind (a key of KINDS) into its noun."""
-    return TypeAdapter(record(KINDS[kind], kind))
+    return SchemaValidator(document_schema(kind))
 
 
-@cache
-def record(noun: type, name_field: str | None = None) -> Hint:
+def document_schema(kind: str) -> CoreSchema:
+    """The schema of a document of that kind, with a definition for each noun in it."""
+    noun = KINDS[kind]
+    inside = dict.fromkeys(one for part in parts(noun).values() for one in _reachable(part.hint))
+    return core.definitions_schema(_record(noun, kind), [_record(one) for one in inside])
+
+
+def _reachable(hint: Hint) -> Iterator[type]:
+    for noun in nouns_in(hint):
+        yield noun
+        for part in parts(noun).values():
+            yield from _reachable(part.hint)
+
+
+def _record(noun: type, kind: str | None = None) -> CoreSchema:
     """A mapping with the noun's fields, validated into the noun.
 
-    `name_field` is how its name is written; without, a noun that must be named gets an empty one: the
-    mapping it stands in gives it.
+    `kind` is how its name is written; without, a noun that must be named gets an empty one: the mapping
+    it stands in gives it.
     """
-    written = {part.written: part for part in parts(noun).values()}
+    written = dict(parts(noun))
     if is_named(noun):
         name = written.pop("name")
-        written = {name_field: name, **written} if name_field else written
-    body = TypedDict(  # type: ignore[misc]
-        f"{noun.__name__}Document" if name_field else noun.__name__,
-        {key: _item(part) for key, part in written.items()},
+        written = {kind: name, **written} if kind else written
+    body = core.typed_dict_schema(
+        {key: core.typed_dict_field(shape(part), required=part.required) for key, part in written.items()},
+        extra_behavior="forbid",
+        metadata={"noun": noun, "parts": written},
     )
-    described = cast(Any, body)
-    described.__pydantic_config__ = ConfigDict(extra="forbid")
-    described.__doc__ = getdoc(noun)
     optional = frozenset(key for key, part in written.items() if not part.required)
-    return Annotated[
-        body,
-        BeforeValidator(partial(_prepare, shorthand(noun), optional)),
-        AfterValidator(partial(_build, noun, written)),
-    ]
+    prepared = core.no_info_before_validator_function(partial(_prepare, shorthand(noun), optional), body)
+    return core.no_info_after_validator_function(
+        partial(_build, noun, written), prepared, ref=_ref(noun, kind)
+    )
 
 
-def _item(part: Part) -> Hint:
-    item = shape(part.hint, part.leaf)
-    return Required[item] if part.required else NotRequired[item]
+def _ref(noun: type, kind: str | None = None) -> str:
+    return f"{noun.__name__}Document" if kind else noun.__name__
 
 
 def _prepare(short: Part | None, optional: frozenset[str], value: object) -> object:
@@ -197,32 +196,49 @@ def _build(noun: type, written: Mapping[str, Part], value: dict[str, Any]) -> ob
     return built
 
 
-def shape(hint: Hint, leaf: Leaf | None = None) -> Hint:
-    """The type that pydantic reads a field of type `hint` with; `leaf` is how its numbers are written."""
-    inner = _inner(hint)
-    shaped = _alternatives(inner, leaf)
-    return shaped | None if NoneType in get_args(hint) else shaped
+def shape(part: Part) -> CoreSchema:
+    """How a field is read."""
+    shaped = _alternatives(_inner(part.hint), part.leaf)
+    return core.nullable_schema(shaped) if NoneType in get_args(part.hint) else shaped
 
 
-def _alternatives(inner: tuple[Any, ...], leaf: Leaf | None) -> Hint:
+def _alternatives(inner: tuple[Hint, ...], leaf: Leaf | None) -> CoreSchema:
     if len(inner) > 1 and set(inner) <= _SCALARS:
         return _leaf(leaves.SCALAR)
     if set(inner) == {str, tuple[str, ...]}:
-        return _text_or_texts
+        return _leaf(leaves.TEXTS)
     if len(inner) > 1:
-        return Union[tuple(shape(one, leaf) for one in inner)]  # noqa: UP007  built from a tuple
+        return core.union_schema([_single(one, leaf) for one in inner])
     return _single(inner[0], leaf)
 
 
-def _single(hint: Hint, leaf: Leaf | None) -> Hint:
-    match origin_of(hint):
-        case origin if origin is tuple:
-            return _tuple(get_args(hint)[0], leaf)
-        case origin if origin in (Mapping, dict):
-            return dict[_leaf(leaves.TEXT), shape(get_args(hint)[1], leaf)]  # type: ignore[misc]
-        case noun if is_dataclass(noun):
-            return record(cast(type, noun))
+def _single(hint: Hint, leaf: Leaf | None) -> CoreSchema:
+    origin, args = origin_of(hint), get_args(hint)
+    if origin is tuple:
+        return _several(args[0], leaf)
+    if origin in (Mapping, dict):
+        return core.dict_schema(_leaf(leaves.TEXT), _alternatives(_inner(args[1]), leaf))
+    if is_dataclass(hint):
+        return core.definition_reference_schema(_ref(cast(type, hint)))
     return _leaf(_leaf_of(hint, leaf))
+
+
+def _several(item: Hint, leaf: Leaf | None) -> CoreSchema:
+    several = core.tuple_variable_schema(_single(item, leaf))
+    if is_named(item):
+        by_name = core.dict_schema(_leaf(leaves.NAME), _single(item, leaf))
+        return core.no_info_after_validator_function(_named, by_name)
+    if is_dataclass(item):
+        return several
+    return core.no_info_before_validator_function(_one_or_more, several, metadata={"one": True})
+
+
+def _named(value: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(replace(noun, name=name) for name, noun in value.items())
+
+
+def _one_or_more(value: object) -> object:
+    return value if value is None or isinstance(value, list | dict) else [value]
 
 
 def _leaf_of(hint: Hint, leaf: Leaf | None) -> Leaf:
@@ -231,42 +247,5 @@ def _leaf_of(hint: Hint, leaf: Leaf | None) -> Leaf:
     return leaf or leaves.PLAIN.get(hint, leaves.SCALAR)
 
 
-def _leaf(leaf: Leaf) -> Hint:
-    return Annotated[Any, PlainValidator(leaf.parse), WithJsonSchema(leaf.schema)]
-
-
-def _tuple(item: Hint, leaf: Leaf | None) -> Hint:
-    if is_named(item):
-        return Annotated[dict[_leaf(leaves.NAME), record(item)], AfterValidator(_by_name)]  # type: ignore[misc]
-    several: Hint = tuple[shape(item, leaf), ...]  # type: ignore[misc]
-    if is_dataclass(item):
-        return several
-    one = _leaf_of(item, leaf).schema
-    schema = {"anyOf": [one, {"type": "array", "items": one}]}
-    return Annotated[several, BeforeValidator(_one_or_more), WithJsonSchema(schema)]
-
-
-def _by_name(value: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(replace(noun, name=name) for name, noun in value.items())
-
-
-def _one_or_more(value: object) -> object:
-    return value if value is None or isinstance(value, list | dict) else [value]
-
-
-def _read_text_or_texts(value: object) -> str | tuple[str, ...]:
-    text: Callable[[Any], str] = leaves.TEXT.parse
-    if isinstance(value, list) and not any(isinstance(item, list | dict) or item is None for item in value):
-        return tuple(text(item) for item in value)
-    if value is None or isinstance(value, list | dict):
-        raise leaves.wrong("text or a list of text", value)
-    return text(value)
-
-
-_text_or_texts = _leaf(
-    Leaf(
-        expected="text or a list of text",
-        parse=_read_text_or_texts,
-        schema={"anyOf": [leaves.TEXT.schema, {"type": "array", "items": leaves.TEXT.schema}]},
-    )
-)
+def _leaf(leaf: Leaf) -> CoreSchema:
+    return core.no_info_plain_validator_function(leaf.parse, metadata={"leaf": leaf})
