@@ -1,0 +1,162 @@
+"""A store in memory: gone with its process. For tests, simulation and dry runs."""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, TypeAlias
+
+from gridmill.errors import StaleVersionError
+from gridmill.model.event import Event
+from gridmill.model.run import JobRun, Run
+from gridmill.ports.keys import is_live, key_of, parent_of
+from gridmill.ports.store import Change, Noun, Put, Record, Store
+from gridmill.stores.counting import numbers_used
+
+_Address: TypeAlias = tuple[type[Any], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    record: Record
+    position: int
+    parent: str
+
+
+@dataclass(slots=True)
+class MemoryStore:
+    """Implements `gridmill.ports.store.Store` with dicts under one lock."""
+
+    _records: dict[type[Any], dict[str, _Kept]] = field(default_factory=dict)
+    _children: dict[_Address, set[str]] = field(default_factory=dict)
+    _events: list[Event] = field(default_factory=list)
+    _events_of_runs: dict[str, list[Event]] = field(default_factory=dict)
+    _numbers: set[tuple[str, int]] = field(default_factory=set)
+    _used: dict[str, int] = field(default_factory=dict)
+    _positions: int = 0
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
+        """See Store."""
+        with self._lock:
+            self._check(changes)
+            for change in changes:
+                self._apply(change)
+            for name, number in numbers_used(changes).items():
+                self._used[name] = max(number, self._used.get(name, 0))
+            return tuple(self._keep(event) for event in events)
+
+    def get(self, noun: type[Any], key: str) -> Record | None:
+        """See Store."""
+        with self._lock:
+            kept = self._records.get(noun, {}).get(key)
+            return kept.record if kept else None
+
+    def live(self) -> Iterable[Record]:
+        """See Store."""
+        with self._lock:
+            runs = [key for key, kept in self._records.get(Run, {}).items() if is_live(kept.record.noun)]
+            own = [
+                kept.record
+                for noun, by_key in self._records.items()
+                if noun is not JobRun
+                for kept in by_key.values()
+                if is_live(kept.record.noun)
+            ]
+            return own + [record for run_id in runs for record in self.list(JobRun, parent=run_id)]
+
+    def list(
+        self,
+        noun: type[Any],
+        *,
+        parent: str | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[Record]:
+        """See Store."""
+        with self._lock:
+            by_key = self._records.get(noun, {})
+            found = [*by_key.values()]
+            if parent is not None:
+                found = [by_key[key] for key in self._children.get((noun, parent), ())]
+                found.sort(key=lambda kept: kept.position)
+            ordered = reversed(found) if newest_first else iter(found)
+            return [kept.record for kept in islice(ordered, limit)]
+
+    def events(
+        self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000
+    ) -> Sequence[Event]:
+        """See Store."""
+        with self._lock:
+            kept = self._events if run_id is None else self._events_of_runs.get(run_id, [])
+            start = bisect_right(kept, after, key=lambda event: event.sequence)
+            newer = islice(kept, start, None)
+            return [*islice((event for event in newer if job in (None, event.job)), limit)]
+
+    def counters(self) -> Mapping[str, int]:
+        """See Store."""
+        with self._lock:
+            return dict(self._used)
+
+    def close(self) -> None:
+        """See Store. What is in memory stays until the store itself is gone."""
+
+    def _check(self, changes: Sequence[Change]) -> None:
+        """Raise StaleVersionError unless each change, after those before it, finds what it expects."""
+        versions: dict[_Address, int] = {}
+        for change in changes:
+            address = _address(change)
+            record = self.get(*address)
+            version = versions.get(address, record.version if record else 0)
+            if version != change.expected or (version == 0 and not isinstance(change, Put)):
+                raise stale(address, change.expected, version)
+            versions[address] = version + 1 if isinstance(change, Put) else 0
+
+    def _apply(self, change: Change) -> None:
+        noun, key = _address(change)
+        old = self._records.setdefault(noun, {}).get(key)
+        if old is not None:
+            self._children[noun, old.parent].discard(key)
+        if isinstance(change, Put):
+            self._put(change.noun, old, change.expected + 1)
+        else:
+            del self._records[noun][key]
+
+    def _put(self, noun: Noun, old: _Kept | None, version: int) -> None:
+        self._positions += 1
+        position = old.position if old else self._positions
+        kept = _Kept(record=Record(noun=noun, version=version), position=position, parent=parent_of(noun))
+        self._records[type(noun)][key_of(noun)] = kept
+        self._children.setdefault((type(noun), kept.parent), set()).add(key_of(noun))
+
+    def _keep(self, event: Event) -> int:
+        if event.number > 0:
+            if (event.pod_id, event.number) in self._numbers:
+                return 0
+            self._numbers.add((event.pod_id, event.number))
+        kept = replace(event, sequence=len(self._events) + 1)
+        self._events.append(kept)
+        self._events_of_runs.setdefault(kept.run_id, []).append(kept)
+        return kept.sequence
+
+
+def stale(address: _Address, expected: int, found: int) -> StaleVersionError:
+    """What every store says when compare-and-set is lost."""
+    what = f"{address[0].__name__} {address[1]!r}"
+    if found == 0:
+        return StaleVersionError(f"{what} is not there; version {expected} was expected")
+    if expected == 0:
+        return StaleVersionError(f"{what} is there already, with version {found}")
+    return StaleVersionError(f"{what} has version {found}; {expected} was expected")
+
+
+def _address(change: Change) -> _Address:
+    if isinstance(change, Put):
+        return type(change.noun), key_of(change.noun)
+    return change.noun, change.key
+
+
+def make() -> Store:
+    """An empty store."""
+    return MemoryStore()

@@ -1,0 +1,155 @@
+"""Faults at the store's port: fail before, fail after, repeat, or kill the process there."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from random import Random
+from typing import Any, Protocol
+
+from gridmill.errors import InputError, StorageError
+from gridmill.model.event import Event
+from gridmill.ports.store import Change, Record, Store
+
+
+class Fault(StrEnum):
+    """What happens to one commit."""
+
+    NONE = "none"
+    FAIL_BEFORE = "fail-before"  # nothing is written, StorageError
+    FAIL_AFTER = "fail-after"  # everything is written, StorageError all the same
+    REPEAT = "repeat"  # sent twice, as by a client that lost the first answer; the second one's is given
+    KILL_BEFORE = "before-commit"  # SIGKILL to this process, nothing written
+    KILL_AFTER = "after-commit"  # SIGKILL to this process, everything written
+
+
+class Schedule(Protocol):
+    """Decides the fate of each commit in turn."""
+
+    def next(self) -> Fault:
+        """The fault of the next commit."""
+        ...
+
+
+class FaultScript:
+    """These faults, in order, and none after them."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self._faults = iter(faults)
+
+    def next(self) -> Fault:
+        """See Schedule."""
+        return next(self._faults, Fault.NONE)
+
+
+class FaultySchedule:
+    """Faults at random, the same ones for the same seed. Arguments but the seed are probabilities."""
+
+    def __init__(
+        self, seed: int, *, fail_before: float = 0.0, fail_after: float = 0.0, repeat: float = 0.0
+    ) -> None:
+        self._random = Random(seed)
+        faults = (Fault.FAIL_BEFORE, Fault.FAIL_AFTER, Fault.REPEAT, Fault.NONE)
+        weights = (fail_before, fail_after, repeat, 1.0 - fail_before - fail_after - repeat)
+        self._faults, self._weights = faults, weights
+
+    def next(self) -> Fault:
+        """See Schedule."""
+        return self._random.choices(self._faults, self._weights)[0]
+
+
+class KillAt:
+    """Kills at the Nth commit (from 1): `before-commit:N` or `after-commit:N`. Raises InputError."""
+
+    def __init__(self, fault: str) -> None:
+        where, _, number = fault.partition(":")
+        if where not in (Fault.KILL_BEFORE, Fault.KILL_AFTER) or not number.isdecimal() or int(number) < 1:
+            raise InputError(
+                f"{fault!r} is not a fault", hint="Write before-commit:N or after-commit:N, with N from 1."
+            )
+        self._fault, self._left = Fault(where), int(number)
+
+    def next(self) -> Fault:
+        """See Schedule."""
+        self._left -= 1
+        return self._fault if self._left == 0 else Fault.NONE
+
+
+def kill_self() -> None:
+    """End this process as a power cut would: no handler, no flush."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FaultyStore:
+    """A store whose commits meet the faults of `schedule` (which may be exchanged); reads are the store's."""
+
+    def __init__(self, store: Store, schedule: Schedule, kill: Callable[[], None] = kill_self) -> None:
+        self.store = store
+        self.schedule = schedule
+        self._kill = kill
+        self._lock = threading.Lock()
+
+    def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
+        """See Store."""
+        with self._lock:
+            fault = self.schedule.next()
+        self._before(fault)
+        sequences = self.store.commit(changes, events)
+        if fault == Fault.REPEAT:
+            sequences = self.store.commit(changes, events)
+        self._after(fault)
+        return sequences
+
+    def _before(self, fault: Fault) -> None:
+        if fault == Fault.KILL_BEFORE:
+            self._kill()
+        if fault == Fault.FAIL_BEFORE:
+            raise StorageError("injected: failed before the commit")
+
+    def _after(self, fault: Fault) -> None:
+        if fault == Fault.KILL_AFTER:
+            self._kill()
+        if fault == Fault.FAIL_AFTER:
+            raise StorageError("injected: failed after the commit")
+
+    def get(self, noun: type[Any], key: str) -> Record | None:
+        """See Store."""
+        return self.store.get(noun, key)
+
+    def live(self) -> Iterable[Record]:
+        """See Store."""
+        return self.store.live()
+
+    def list(
+        self,
+        noun: type[Any],
+        *,
+        parent: str | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[Record]:
+        """See Store."""
+        return self.store.list(noun, parent=parent, limit=limit, newest_first=newest_first)
+
+    def events(
+        self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000
+    ) -> Sequence[Event]:
+        """See Store."""
+        return self.store.events(run_id=run_id, job=job, after=after, limit=limit)
+
+    def counters(self) -> Mapping[str, int]:
+        """See Store."""
+        return self.store.counters()
+
+    def close(self) -> None:
+        """See Store."""
+        self.store.close()
+
+
+def with_faults(store: Store, fault: str) -> Store:
+    """The store itself, or (`before-commit:N`, `after-commit:N`) one that kills this process there.
+
+    Raises InputError for any other `fault`.
+    """
+    return FaultyStore(store, KillAt(fault)) if fault else store
