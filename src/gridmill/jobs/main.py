@@ -1,0 +1,154 @@
+"""One attempt of a built-in job, from inside its own process: `python -m gridmill.jobs.main FOLDER`.
+
+The folder holds `order.json` and `work/`. The outcome is written beside them as `outcome.json`, by rename, so
+that it is there whole or not at all; the pod adds what it saw from outside.
+"""
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import NoReturn
+
+from gridmill.codec import decode, encode
+from gridmill.errors import GridmillError, InputError, MemoryExceededError, StorageError
+from gridmill.jobs.context import JobContext, JobResult
+from gridmill.model.message import Order, Outcome
+from gridmill.model.state import AttemptState, Cause
+from gridmill.registry import find
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
+_MEMORY_CLASSES = frozenset({"OutOfMemoryException"})  # duckdb's, by name: it need not be loaded
+
+
+class StoppedError(BaseException):
+    """SIGTERM came: no Exception, so that no job swallows it."""
+
+
+def run(folder: Path) -> int:
+    """Do the attempt of that folder and write its outcome; 0 when it succeeded, else 1."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        outcome = _outcome(folder)
+    except StoppedError:
+        outcome = stopped_outcome()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    write_outcome(folder, outcome)
+    return 0 if outcome.state == AttemptState.SUCCEEDED else 1
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise StoppedError
+
+
+def stopped_outcome() -> Outcome:
+    """The outcome of an attempt that was asked to end."""
+    return Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped")
+
+
+def _outcome(folder: Path) -> Outcome:
+    try:
+        result = _result(folder)
+    except Exception as error:  # noqa: BLE001  the outermost frame of a job: whatever it raised is its outcome
+        return failed_outcome(error)
+    return Outcome(
+        state=AttemptState.SUCCEEDED, outputs=result.outputs, metrics=result.metrics, size=result.size
+    )
+
+
+def _result(folder: Path) -> JobResult:
+    order = decode((folder / "order.json").read_bytes(), Order)
+    descriptor = os.environ.get("GRIDMILL_EVENTS_FD")
+    context = JobContext(order=order, work=folder / "work", events_fd=int(descriptor) if descriptor else None)
+    limit_threads(context.threads)
+    job: Callable[[JobContext], JobResult] = find("jobs", order.job.kind)
+    limit_threads(context.threads)
+    return job(context)
+
+
+def failed_outcome(error: Exception) -> Outcome:
+    """The outcome of an attempt that raised; what Gridmill cannot explain is written to the log in full."""
+    cause = _cause(error)
+    if isinstance(error, GridmillError):
+        return Outcome(state=AttemptState.FAILED, cause=cause, message=str(error), hint=error.hint)
+    traceback.print_exception(error)
+    hint = "" if cause != Cause.INTERNAL else "The job's log has the traceback."
+    return Outcome(state=AttemptState.FAILED, cause=cause, message=_explain(error, cause), hint=hint)
+
+
+def _cause(error: Exception) -> Cause:
+    match error:
+        case InputError():
+            return Cause.INPUT
+        case StorageError():
+            return Cause.STORAGE
+        case MemoryError() | MemoryExceededError():
+            return Cause.MEMORY
+        case OSError() if error.errno in _DISK_FULL:
+            return Cause.STORAGE
+    if any(kind.__name__ in _MEMORY_CLASSES for kind in type(error).__mro__):
+        return Cause.MEMORY
+    return Cause.STORAGE if any(text in str(error) for text in _FULL_TEXTS) else Cause.INTERNAL
+
+
+def _explain(error: Exception, cause: Cause) -> str:
+    if cause == Cause.MEMORY:
+        return f"ran out of memory: {error}" if str(error) else "ran out of memory"
+    if cause == Cause.STORAGE:
+        return f"the disk is full: {error}"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def write_outcome(folder: Path, outcome: Outcome) -> None:
+    """Write `outcome.json`: whole or not at all."""
+    partial = folder / "outcome.json.partial"
+    partial.write_bytes(encode(outcome))
+    partial.replace(folder / "outcome.json")
+
+
+def limit_threads(threads: int) -> None:
+    """Tell the numerical libraries that are loaded how many threads to compute with.
+
+    Those not loaded yet read OMP_NUM_THREADS and its like, which the pod has set; a forked job has them
+    loaded already, with the numbers of the process it was forked from.
+    """
+    for name, limit in _LIMITS.items():
+        module = sys.modules.get(name)
+        if module is not None:
+            limit(module, threads)
+
+
+def _limit_pyarrow(module: ModuleType, threads: int) -> None:
+    module.set_cpu_count(threads)
+    module.set_io_thread_count(max(2, threads))
+
+
+def _limit_torch(module: ModuleType, threads: int) -> None:
+    module.set_num_threads(threads)
+
+
+def _limit_blas(module: ModuleType, threads: int) -> None:
+    module.threadpool_limits(threads)
+
+
+_LIMITS: dict[str, Callable[[ModuleType, int], None]] = {
+    "pyarrow": _limit_pyarrow,
+    "torch": _limit_torch,
+    "threadpoolctl": _limit_blas,
+}
+
+
+def main() -> int:
+    """The entry point; the folder is the only argument."""
+    return run(Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,48 @@
+"""`python -m gridmill.pod POD_FOLDER`: be the pod whose order lies in that folder."""
+
+import os
+import sys
+from pathlib import Path
+
+from gridmill.codec import decode
+from gridmill.errors import GridmillError
+from gridmill.model.message import PodOrder
+from gridmill.pod import processes
+from gridmill.pod.agent import serve
+from gridmill.pod.folders import PodFolder
+from gridmill.pod.place import acquire_lock, has_ended, inherited_lock, mark_ended, mark_started, was_started
+from gridmill.settings import read_settings
+
+_LOCK_PATIENCE_SECONDS = 0.3
+
+
+def main(path: Path) -> int:
+    """0 at the pod's end, and when it lives or lived already; 2 for an order that cannot be used."""
+    lock = inherited_lock()
+    if lock is None:
+        lock = acquire_lock(path, patience_seconds=_LOCK_PATIENCE_SECONDS)
+    if lock is None or was_started(path) or has_ended(path):
+        return 0
+    mark_started(path, processes.started(os.getpid()))
+    if os.getsid(0) != os.getpid():
+        _leave_session()
+    try:
+        order = decode((path / "order.json").read_bytes(), PodOrder)
+        serve(order, PodFolder(path=path, home=Path(order.home)), read_settings())
+    except GridmillError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    mark_ended(path)
+    return 0
+
+
+def _leave_session() -> None:
+    """A pod outlives the terminal it was started from. (A group's leader must stay where it is.)"""
+    try:
+        os.setsid()
+    except PermissionError:
+        return
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1]).absolute()))

@@ -1,0 +1,222 @@
+"""The pod: one loop that hears the control node, watches the jobs and carries events home."""
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from types import FrameType
+
+from gridmill.model.message import Ack, Goodbye, PodOrder, Start, Stop, ToPod
+from gridmill.pod import launch
+from gridmill.pod.attempt import Exit
+from gridmill.pod.courier import Courier
+from gridmill.pod.folders import PodFolder
+from gridmill.pod.journal import Journal
+from gridmill.pod.leftovers import Leftovers, kill_group_before_reaping
+from gridmill.pod.limits import Limits, make_limits
+from gridmill.pod.start import Starter
+from gridmill.pod.supervise import Supervisor
+from gridmill.pod.sweep import sweep_attempts
+from gridmill.registry import find
+from gridmill.settings import Settings
+
+_LOG = logging.getLogger(__name__)
+_RECONNECT_SECONDS = 10.0
+_LONGEST_WAIT_SECONDS = 1.0
+_FAREWELL_SECONDS = 1.0
+
+
+def should_end(
+    *, idle: float, lonely: float, keep_seconds: float, orphan_seconds: float, all_acknowledged: bool
+) -> bool:
+    """Whether a pod with no running job ends by itself.
+
+    `idle` and `lonely` are the seconds since its last job ended and since it last had a control node. It
+    ends after `keep_seconds` of both, unless it holds results that nobody has taken yet: those it keeps
+    for `orphan_seconds`. A control node that restarts has _RECONNECT_SECONDS to come back.
+    """
+    both = min(idle, lonely)
+    if all_acknowledged and both >= keep_seconds and lonely >= min(_RECONNECT_SECONDS, orphan_seconds):
+        return True
+    return both >= orphan_seconds
+
+
+class Agent:
+    """`run` returns when the pod has ended."""
+
+    def __init__(self, order: PodOrder, folder: PodFolder, settings: Settings) -> None:
+        now = time.monotonic()
+        self._order, self._folder, self._settings = order, folder, settings
+        self._selector = selectors.DefaultSelector()
+        self._journal = Journal(folder.path / "journal")
+        self._limits: Limits = make_limits(folder.path, order.capacity, cgroups=settings.cgroups)
+        self._supervisor = self._make_supervisor()
+        self._courier = self._make_courier(now)
+        self._ending: str | None = None
+        self._end_by = float("inf")
+        self._signalled = False
+        self._child_ended = True
+        self._wake_up()
+
+    def _make_supervisor(self) -> Supervisor:
+        starter = Starter(
+            folder=self._folder,
+            base=dict(os.environ),
+            nursery=None,
+            grace_seconds=self._settings.grace_seconds,
+        )
+        return Supervisor(
+            folder=self._folder,
+            journal=self._journal,
+            selector=self._selector,
+            limits=self._limits,
+            starter=starter,
+            leftovers=Leftovers(self._is_ours, self._is_alone),
+        )
+
+    def _make_courier(self, now: float) -> Courier:
+        scheme, _, address = self._order.link.partition(":")
+        return Courier(
+            link=find("links", scheme)(address),
+            order=self._order,
+            journal=self._journal,
+            selector=self._selector,
+            attempts=self._supervisor.attempts,
+            now=now,
+        )
+
+    def _is_ours(self, pid: int) -> bool:
+        return self._supervisor.is_leader(pid)
+
+    def _is_alone(self) -> bool:
+        return len([state for state in self._supervisor.attempts().values() if state == "running"]) == 1
+
+    def _wake_up(self) -> None:
+        """Signals wake the selector; what they mean is noted by their handlers."""
+        self._bell, ring = socket.socketpair()
+        self._ring = ring
+        for end in (self._bell, ring):
+            end.setblocking(False)
+        signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
+        self._selector.register(self._bell, selectors.EVENT_READ, self._answer_bell)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGCHLD, self._on_child)
+
+    def _on_term(self, number: int, frame: FrameType | None) -> None:
+        self._signalled = True
+
+    def _on_child(self, number: int, frame: FrameType | None) -> None:
+        self._child_ended = True
+
+    def _answer_bell(self) -> None:
+        try:
+            self._bell.recv(4096)
+        except BlockingIOError:
+            return
+
+    def run(self) -> None:
+        """Until the end."""
+        while not self._turn():
+            pass
+        self._close()
+
+    def _turn(self) -> bool:
+        """One round of the loop; True when the pod has ended."""
+        for key, _ in self._selector.select(self._patience()):
+            key.data()
+        now = time.monotonic()
+        if self._child_ended:
+            self._child_ended = False
+            self._reap()
+        for message in self._courier.turn(now):
+            self._obey(message)
+        self._supervisor.tick(now)
+        self._journal.flush()
+        self._courier.deliver(now)
+        return self._has_ended(now)
+
+    def _patience(self) -> float:
+        if self._child_ended or self._signalled:
+            return 0.0
+        due = min(self._supervisor.due(), self._courier.due())
+        return min(max(0.0, due - time.monotonic()), _LONGEST_WAIT_SECONDS)
+
+    def _reap(self) -> None:
+        """Every child that has ended: attempts' processes, zygotes, adopted orphans."""
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None:
+                return
+            if self._supervisor.is_leader(found.si_pid):
+                kill_group_before_reaping(found.si_pid)
+            _, status, usage = os.wait4(found.si_pid, 0)
+            end = Exit(status=status, cpu_seconds=usage.ru_utime + usage.ru_stime)
+            self._supervisor.reaped(found.si_pid, end)
+
+    def _obey(self, message: ToPod) -> None:
+        match message:
+            case Start(order=order) if self._ending is None:
+                self._supervisor.start(order)
+            case Stop():
+                self._supervisor.stop(message.attempt_id, message.reason, message.grace_seconds)
+            case Ack(number=number):
+                self._supervisor.acknowledge(number)
+            case Goodbye(reason=reason):
+                self._end(reason)
+            case _:
+                return
+
+    def _end(self, reason: str) -> None:
+        """Stop everything; `_has_ended` says when all is gone."""
+        if self._ending is None:
+            _LOG.info("pod_ends reason=%r", reason)
+            self._ending = reason
+            self._supervisor.stop_all("its pod was ended", min(self._settings.grace_seconds, 2.0))
+
+    def _has_ended(self, now: float) -> bool:
+        if self._signalled and self._ending is None:
+            self._end("it was told to by a signal")
+        if self._supervisor.busy:
+            return False
+        if self._ending is None:
+            self._end_when_unused(now)
+            return False
+        return self._has_said_farewell(now)
+
+    def _end_when_unused(self, now: float) -> None:
+        if not self._courier.welcomed and should_end(
+            idle=now - self._supervisor.last_end,
+            lonely=now - self._courier.lonely_since,
+            keep_seconds=self._order.keep_seconds,
+            orphan_seconds=self._order.orphan_seconds,
+            all_acknowledged=self._journal.acknowledged == self._journal.last,
+        ):
+            self._end("nobody has used it for a while")
+
+    def _has_said_farewell(self, now: float) -> bool:
+        """A moment for the last events to be taken, if there is somebody to take them."""
+        self._end_by = min(self._end_by, now + _FAREWELL_SECONDS)
+        taken = self._journal.acknowledged == self._journal.last
+        return taken or not self._courier.welcomed or now >= self._end_by
+
+    def _close(self) -> None:
+        self._courier.close()
+        self._supervisor.close()
+        self._journal.close()
+        self._limits.close()
+        sweep_attempts(self._folder)
+
+
+def serve(order: PodOrder, folder: PodFolder, settings: Settings) -> None:
+    """Be the pod of that order until it ends."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    launch.adopt_orphans()
+    Agent(order, folder, settings).run()

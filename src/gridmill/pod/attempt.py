@@ -1,0 +1,164 @@
+"""One attempt under way: its pipes, its logs and reports, its limits, and what is still to happen to it."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gridmill.model.event import EventType
+from gridmill.model.message import Order
+from gridmill.pod.cgroups import AttemptGroup
+from gridmill.pod.limits import Meter
+from gridmill.pod.lines import PROGRESS_SECONDS, LineBuffer, LogStream, parse_event
+
+READ_BYTES = 64 * 1024
+_DRAIN_READS = 64
+
+Emit: TypeAlias = Callable[[EventType, Mapping[str, Any]], None]
+"""Takes an event of the attempt."""
+
+
+class Stage(Enum):
+    """What the pod waits for."""
+
+    QUEUED = "queued"  # its process is to be forked by a zygote that is not ready
+    RUNNING = "running"  # its process lives
+    ENDING = "ending"  # its process is gone; leftovers and unread output may not be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How its process ended: wait()'s status (None: cannot be told) and CPU seconds."""
+
+    status: int | None
+    cpu_seconds: float = 0.0
+    trouble: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """The pod's ends of the pipes are in `outputs` until they reach their end."""
+
+    order: Order
+    folder: Path
+    group: AttemptGroup | None
+    meter: Meter
+    reader: "Reader"
+    began: float
+    deadline: float | None
+    stage: Stage = Stage.QUEUED
+    pid: int = 0
+    exit: Exit | None = None
+    stop_reason: str | None = None
+    grace_seconds: float = 0.0
+    timed_out: bool = False
+    over_memory: bool = False
+    kill_at: float | None = None
+    look_again: float = 0.0
+    give_up: float = 0.0
+    signalled: bool = field(default=False)
+
+    def due(self) -> float:
+        """When it wants attention next (monotonic seconds)."""
+        if self.stage == Stage.ENDING:
+            return self.look_again
+        times = (self.deadline, self.kill_at, self.meter.due if self.pid else None, self.reader.due)
+        return min((time for time in times if time is not None), default=float("inf"))
+
+
+class Reader:
+    """The pod's ends of a job's pipes. What comes through becomes events."""
+
+    def __init__(self, descriptors: Mapping[str, int], emit: Emit) -> None:
+        self.open = dict(descriptors)
+        self._emit = emit
+        self._logs = {"out": LogStream(), "err": LogStream()}
+        self._reports = LineBuffer()
+        self._progress: Mapping[str, Any] | None = None
+        self._progress_due: float | None = None
+        self._quiet = True
+        for descriptor in descriptors.values():
+            os.set_blocking(descriptor, False)
+
+    @property
+    def due(self) -> float | None:
+        """When gathered logs and progress are to be passed on."""
+        times = [log.due for log in self._logs.values() if log.due is not None]
+        if self._progress is not None and self._progress_due is not None:
+            times.append(self._progress_due)
+        return min(times, default=None)
+
+    def read(self, name: str, now: float) -> bool:
+        """Read once; False when that pipe has nothing now, or has ended and is closed."""
+        try:
+            data = os.read(self.open[name], READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            os.close(self.open.pop(name))
+            return False
+        self._take(name, data, now)
+        return True
+
+    def drain(self, now: float) -> bool:
+        """Read what is there; False when there is so much that others must come first."""
+        for name in tuple(self.open):
+            for _ in range(_DRAIN_READS):
+                if not self.read(name, now):
+                    break
+            else:
+                return False
+        return True
+
+    def _take(self, name: str, data: bytes, now: float) -> None:
+        if name == "events":
+            for line in self._reports.feed(data):
+                self._report(line, now)
+            return
+        self._logs[name].feed(data, now)
+        if self._quiet and self._logs[name].due is not None:
+            self._quiet = False  # somebody may wait for the first line
+            self._pass_on(name)
+
+    def _report(self, line: str, now: float) -> None:
+        event = parse_event(line)
+        if event is None:
+            return
+        if event[0] != EventType.PROGRESS:
+            self._emit(*event)
+            return
+        self._progress = event[1]
+        if self._progress_due is None:
+            self._progress_due = now
+
+    def tick(self, now: float) -> None:
+        """Pass on what is due."""
+        for name, log in self._logs.items():
+            if log.due is not None and log.due <= now:
+                self._pass_on(name)
+        if self._progress is not None and self._progress_due is not None and self._progress_due <= now:
+            self._pass_progress()
+            self._progress_due = now + PROGRESS_SECONDS
+
+    def _pass_on(self, name: str) -> None:
+        for text in self._logs[name].take():
+            self._emit(EventType.LOG, {"stream": name, "text": text})
+
+    def _pass_progress(self) -> None:
+        if self._progress is not None:
+            self._emit(EventType.PROGRESS, self._progress)
+            self._progress = None
+
+    def end(self, now: float) -> None:
+        """Close what is open and pass on everything gathered, unfinished lines included."""
+        for descriptor in self.open.values():
+            os.close(descriptor)
+        self.open.clear()
+        for line in self._reports.end():
+            self._report(line, now)
+        self._pass_progress()
+        for name, log in self._logs.items():
+            log.end(now)
+            self._pass_on(name)

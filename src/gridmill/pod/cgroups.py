@@ -1,0 +1,377 @@
+"""Control groups, version 2 where it is delegated to us and version 1 where we may write: one folder per
+pod, one below it per attempt.
+
+Which hierarchy does what is found out once: memory limits by v2's memory controller or v1's; who belongs
+to an attempt, and killing them all at once, by v2 (also a v2 mount without controllers) or v1's freezer;
+CPU seconds by v2's cpu.stat or v1's cpuacct; the pod's share of CPUs by v2's cpu.max or v1's quota.
+"""
+
+import os
+import signal
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridmill.model.amounts import Amounts
+from gridmill.pod.processes import send
+
+RECORD = "cgroups"
+"""The file in the pod's folder that lists its cgroup folders, for who must clean up after it."""
+
+_PERIOD_US = 100_000
+_SMALLEST_QUOTA_US = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hierarchies:
+    """The folder of this process in each hierarchy that matters, by controller; `unified` is v2's."""
+
+    unified: Path | None = None
+    v1: dict[str, Path]
+
+
+def read_hierarchies(mountinfo: str, membership: str) -> Hierarchies:
+    """From the texts of /proc/self/mountinfo and /proc/self/cgroup."""
+    own = {}
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        own.update(dict.fromkeys(controllers.split(","), path))
+    unified, v1 = None, {}
+    for root, point, kind, options in _mounts(mountinfo):
+        if kind == "cgroup2" and "" in own:
+            unified = _inside(point, root, own[""])
+        elif kind == "cgroup":
+            v1.update({name: _inside(point, root, own[name]) for name in options if name in own})
+    return Hierarchies(unified=unified, v1=v1)
+
+
+def _mounts(mountinfo: str) -> Iterator[tuple[str, Path, str, list[str]]]:
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, (kind, _, options) = left.split(), right.split(maxsplit=2)
+        yield fields[3], Path(fields[4]), kind, options.split(",")
+
+
+def _inside(point: Path, root: str, own: str) -> Path:
+    """A process's folder below a mount that may show only part of the hierarchy."""
+    relative = os.path.relpath(own, root) if own.startswith(root) else own.lstrip("/")
+    return point / relative
+
+
+def own_hierarchies() -> Hierarchies:
+    """Where this process is. Without cgroups: nowhere."""
+    try:
+        return read_hierarchies(
+            Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()
+        )
+    except (OSError, ValueError):
+        return Hierarchies(v1={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptGroup:
+    """An attempt's folders: `memory` limits and measures, `tracker` knows its processes.
+
+    `also` are folders of the pod that its processes join (CPU quota).
+    """
+
+    memory: Path | None
+    tracker: Path | None
+    cpuacct: Path | None
+    also: tuple[Path, ...] = ()
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Its own folders, each once."""
+        found = (self.memory, self.tracker, self.cpuacct)
+        return tuple(dict.fromkeys(folder for folder in found if folder is not None))
+
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """The files that a process writes `0` to in order to join."""
+        return tuple(str(folder / "cgroup.procs") for folder in (*self.folders, *self.also))
+
+    @property
+    def limits_memory(self) -> bool:
+        """Whether the kernel holds the memory limit."""
+        return self.memory is not None
+
+    def pids(self) -> list[int]:
+        """Its living processes."""
+        return _pids(self.folders[0])
+
+    def kill(self) -> bool:
+        """SIGKILL to all its processes; True when there was none."""
+        if not self.pids():
+            return True
+        kill_all(self.tracker or self.folders[0])
+        return False
+
+    def used_bytes(self) -> int | None:
+        """Anonymous and shared memory now, without page cache; None when no cgroup measures it."""
+        if self.memory is None:
+            return None
+        figures = _figures(self.memory / "memory.stat")
+        if "anon" in figures:
+            return figures["anon"] + figures.get("shmem", 0)
+        return figures.get("total_rss", 0) + figures.get("total_shmem", 0)
+
+    def highest_bytes(self) -> int:
+        """The kernel's own peak, page cache included: for attempts too short to be sampled."""
+        if self.memory is None:
+            return 0
+        for name in ("memory.peak", "memory.max_usage_in_bytes"):
+            text = _read(self.memory / name)
+            if text:
+                return int(text)
+        return 0
+
+    def oom_kills(self) -> int:
+        """How many of its processes the kernel killed for memory."""
+        if self.memory is None:
+            return 0
+        events = _figures(self.memory / "memory.events") or _figures(self.memory / "memory.oom_control")
+        return events.get("oom_kill", 0)
+
+    def cpu_seconds(self) -> float | None:
+        """CPU seconds of all its processes, those gone included; None when no cgroup counts them."""
+        if self.cpuacct is not None:
+            text = _read(self.cpuacct / "cpuacct.usage")
+            return int(text) / 1e9 if text else None
+        for folder in self.folders:
+            figures = _figures(folder / "cpu.stat")
+            if "usage_usec" in figures:
+                return figures["usage_usec"] / 1e6
+        return None
+
+    def remove(self) -> bool:
+        """Remove its folders; False while the kernel still holds one."""
+        return _remove_all(self.folders)
+
+
+class PodGroups:
+    """A pod's folders, with its capacity as their limit."""
+
+    def __init__(
+        self, *, memory: Path | None, tracker: Path | None, cpuacct: Path | None, cpu: Path | None
+    ) -> None:
+        self._memory, self._tracker, self._cpuacct, self._cpu = memory, tracker, cpuacct, cpu
+        self._waiting: list[AttemptGroup] = []
+
+    @classmethod
+    def make(cls, pod_folder: Path, capacity: Amounts) -> "PodGroups | None":
+        """The groups this machine permits, recorded in the pod's folder; None when there are none."""
+        name = f"gridmill-{pod_folder.name}-{zlib.crc32(str(pod_folder).encode()):08x}"
+        found = own_hierarchies()
+        made = _make_v2(found, name, capacity, pod_folder) or _make_v1(found, name, capacity, pod_folder)
+        if made is None or not made._folders:
+            return None
+        if not _can_join(made):
+            made.remove()
+            return None
+        return made
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        found = (self._memory, self._tracker, self._cpuacct, self._cpu)
+        return tuple(dict.fromkeys(folder for folder in found if folder is not None))
+
+    def attempt(self, attempt_id: str, memory_bytes: int) -> AttemptGroup | None:
+        """A group for an attempt (0 bytes: no limit); None when it cannot be made."""
+        self.sweep()
+        group = AttemptGroup(
+            memory=self._memory and self._memory / attempt_id,
+            tracker=self._tracker and self._tracker / attempt_id,
+            cpuacct=self._cpuacct and self._cpuacct / attempt_id,
+            also=(self._cpu,) if self._cpu is not None and self._cpu != self._memory else (),
+        )
+        try:
+            for folder in group.folders:
+                folder.mkdir()
+            if group.memory is not None and memory_bytes:
+                _limit_memory(group.memory, memory_bytes)
+        except OSError:
+            group.remove()
+            return None
+        return group
+
+    def release(self, group: AttemptGroup) -> None:
+        """Remove an attempt's folders, now or as soon as the kernel lets go of them."""
+        if not group.remove():
+            self._waiting.append(group)
+
+    def sweep(self) -> None:
+        """Remove what `release` could not yet."""
+        if self._waiting:
+            self._waiting = [group for group in self._waiting if not group.remove()]
+
+    def remove(self) -> None:
+        """Remove everything; whatever still runs inside is killed."""
+        for folder in self._folders:
+            destroy(folder)
+
+
+def _make_v2(found: Hierarchies, name: str, capacity: Amounts, record: Path) -> PodGroups | None:
+    """A group with the memory controller below the nearest folder that hands it down."""
+    if found.unified is None:
+        return None
+    for parent in (found.unified, *found.unified.parents):
+        if "memory" in _read(parent / "cgroup.subtree_control").split():
+            folder = _create(parent / name, record)
+            if folder is not None and _hand_down(folder):
+                _limit_memory(folder, capacity.memory_bytes)
+                _limit_cpus(folder, capacity.cpus)
+                return PodGroups(memory=folder, tracker=folder, cpuacct=None, cpu=None)
+            if folder is not None:
+                _remove(folder)
+    return None
+
+
+def _hand_down(folder: Path) -> bool:
+    """Let folders below have the controllers; False when memory is not among them."""
+    for controller in ("memory", "cpu"):
+        _write(folder / "cgroup.subtree_control", f"+{controller}")
+    return "memory" in _read(folder / "cgroup.subtree_control").split()
+
+
+def _make_v1(found: Hierarchies, name: str, capacity: Amounts, record: Path) -> PodGroups | None:
+    memory = _create_in(found.v1.get("memory"), name, record)
+    if memory is not None:
+        _limit_memory(memory, capacity.memory_bytes)
+    tracker = _create_in(found.unified, name, record) or _create_in(found.v1.get("freezer"), name, record)
+    counts_cpu = tracker is not None and bool(_figures(tracker / "cpu.stat"))
+    cpuacct = None if counts_cpu else _create_in(found.v1.get("cpuacct"), name, record)
+    cpu = _create_in(found.v1.get("cpu"), name, record)
+    if cpu is not None:
+        _limit_cpus(cpu, capacity.cpus)
+    if memory is None and tracker is None:
+        for folder in (cpuacct, cpu):
+            if folder is not None:
+                _remove(folder)
+        return None
+    return PodGroups(memory=memory, tracker=tracker, cpuacct=cpuacct, cpu=cpu)
+
+
+def _create_in(parent: Path | None, name: str, record: Path) -> Path | None:
+    return None if parent is None else _create(parent / name, record)
+
+
+def _create(folder: Path, pod_folder: Path) -> Path | None:
+    """Make a cgroup folder, after recording that it may be there."""
+    with (pod_folder / RECORD).open("a") as file:
+        file.write(f"{folder}\n")
+    try:
+        folder.mkdir()
+    except OSError:
+        return None
+    return folder
+
+
+def _can_join(groups: PodGroups) -> bool:
+    """Try it with a child: joining can be forbidden where making folders is not."""
+    probe = groups.attempt("probe", 0)
+    if probe is None:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if all(_write(Path(procs), "0") for procs in probe.joins) else 1)
+    joined = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    groups.release(probe)
+    return joined
+
+
+def _limit_memory(folder: Path, memory_bytes: int) -> None:
+    if not memory_bytes:
+        return
+    if _write(folder / "memory.max", str(memory_bytes)):
+        _write(folder / "memory.swap.max", "0")
+        _write(folder / "memory.oom.group", "0")
+    else:
+        (folder / "memory.limit_in_bytes").write_text(str(memory_bytes))
+        _write(folder / "memory.memsw.limit_in_bytes", str(memory_bytes))
+
+
+def _limit_cpus(folder: Path, cpus: float) -> None:
+    """The pod's share; none where it may have all CPUs anyway."""
+    if not 0 < cpus < (os.cpu_count() or 1):
+        return
+    quota = max(_SMALLEST_QUOTA_US, round(cpus * _PERIOD_US))
+    if not _write(folder / "cpu.max", f"{quota} {_PERIOD_US}"):
+        _write(folder / "cpu.cfs_period_us", str(_PERIOD_US))
+        _write(folder / "cpu.cfs_quota_us", str(quota))
+
+
+def kill_all(folder: Path) -> None:
+    """SIGKILL to every process in it: at once where the kernel can, else frozen first so that none forks."""
+    if _write(folder / "cgroup.kill", "1"):
+        return
+    frozen = _write(folder / "freezer.state", "FROZEN")
+    send(_pids(folder), signal.SIGKILL)
+    if frozen:
+        _write(folder / "freezer.state", "THAWED")
+
+
+def destroy(folder: Path, patience_seconds: float = 2.0) -> bool:
+    """Kill what is in it and below, and remove it; False when it is still there. Gone is fine."""
+    until = time.monotonic() + patience_seconds
+    while folder.is_dir():
+        below = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
+        for path in (*below, folder):
+            if _pids(path):
+                kill_all(path)
+        if _remove_all((*below, folder)):
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _remove_all(folders: Iterable[Path]) -> bool:
+    """Try every one of them."""
+    results = [_remove(folder) for folder in folders]
+    return all(results)
+
+
+def _remove(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _pids(folder: Path) -> list[int]:
+    return [int(pid) for pid in _read(folder / "cgroup.procs").split()]
+
+
+def _figures(path: Path) -> dict[str, int]:
+    """A file of lines `name number`."""
+    pairs = (line.split() for line in _read(path).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _write(path: Path, text: str) -> bool:
+    """False where the kernel does not take it; never makes a file."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        os.write(descriptor, text.encode())
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

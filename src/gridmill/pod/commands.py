@@ -1,0 +1,161 @@
+"""A `command` job: its environment variables, its folder and its program."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NoReturn
+
+from gridmill.errors import InputError, InternalError
+from gridmill.model.job import CommandSpec
+from gridmill.model.message import Order
+from gridmill.pod.bundles import private_copy, unpacked
+from gridmill.pod.environments import ready_environment
+from gridmill.pod.launch import EVENTS_FD
+from gridmill.pod.threads import thread_environment
+
+INHERITED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_RUNTIME_DIR"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
+"""What a command sees of the environment Gridmill was started in, beside LC_*: no credentials by accident."""
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+"""Telemetry and update checks are off in jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What is executed, where."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+
+
+def markers(order: Order, pod_folder: Path) -> dict[str, str]:
+    """What every process of an attempt carries in its environment; the last two find it again."""
+    return {
+        "GRIDMILL_RUN": order.run_id,
+        "GRIDMILL_JOB": order.job.name,
+        "GRIDMILL_EVENTS_FD": str(EVENTS_FD),
+        "GRIDMILL_ATTEMPT": order.attempt_id,
+        "GRIDMILL_POD": str(pod_folder),
+    }
+
+
+def devices(order: Order) -> dict[str, str]:
+    """Threads and GPUs, from what the attempt was given."""
+    visible = ",".join(map(str, order.gpu_indices))
+    return {**thread_environment(order.given.cpus), "CUDA_VISIBLE_DEVICES": visible, **QUIET}
+
+
+def command_environment(
+    order: Order, *, base: Mapping[str, str], work: Path, pod_folder: Path
+) -> dict[str, str]:
+    """The environment of a command; what the job declares wins over all but Gridmill's own names."""
+    spec = _spec(order)
+    prefixes = ("LC_", "PIP_") if spec.environment else ("LC_",)
+    kept = {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
+    return {
+        **kept,
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath))),
+        "TMPDIR": str(work / "tmp"),
+        "PYTHONUNBUFFERED": "1",
+        **devices(order),
+        **spec.env,
+        **markers(order, pod_folder),
+        "GRIDMILL_OUTPUT": f"{order.root}/{order.output_uri}",
+        **{f"GRIDMILL_INPUT_{variable(name)}": uri for name, uri in _inputs(order).items()},
+    }
+
+
+def _inputs(order: Order) -> dict[str, str]:
+    return {entry.name: f"{order.root}/{entry.artifact.output.uri}" for entry in order.inputs}
+
+
+def variable(name: str) -> str:
+    """`my-job` as part of a variable's name: `MY_JOB`."""
+    return "".join(letter if letter.isalnum() else "_" for letter in name).upper()
+
+
+def _spec(order: Order) -> CommandSpec:
+    if order.job.command is None:
+        raise InternalError(f"job {order.job.name!r} is no command")
+    return order.job.command
+
+
+def execute(order: Order, home: Path, work: Path) -> NoReturn:
+    """Prepare the command's folder and become it. Raises InputError, StorageError, OSError."""
+    program = prepare(order, home, work)
+    Path(os.environ["GRIDMILL_OUTPUT"]).mkdir(parents=True, exist_ok=True)
+    os.chdir(program.cwd)
+    try:
+        os.execvpe(program.argv[0], program.argv, os.environ)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no command {program.argv[0]!r}", hint=_PATH_HINT) from error
+    except PermissionError as error:
+        raise InputError(f"{program.argv[0]!r} cannot be executed: {error.strerror}") from error
+    except OSError as error:
+        raise InputError(f"{program.argv[0]!r} cannot be executed: {error.strerror}") from error
+
+
+_PATH_HINT = "A list is executed as it is; for shell syntax write the command as one string."
+
+
+def prepare(order: Order, home: Path, work: Path) -> Program:
+    """Everything the command needs on disk, made now. Raises InputError, StorageError."""
+    spec = _spec(order)
+    if not isinstance(spec.run, str) and not spec.run:
+        raise InputError(f"command {order.job.name!r} has nothing to run")
+    code = _code(order, home, work)
+    if spec.environment:
+        enter_environment(ready_environment(home, _requirements(spec.environment, code)))
+    argv = ("/bin/sh", "-c", spec.run) if isinstance(spec.run, str) else spec.run
+    return Program(argv=argv, cwd=_folder(spec, code))
+
+
+def _code(order: Order, home: Path, work: Path) -> Path:
+    code = work / "code"
+    (work / "tmp").mkdir(parents=True, exist_ok=True)
+    if order.bundle is None:
+        code.mkdir()
+    else:
+        private_copy(unpacked(home, order.bundle), code)
+    return code
+
+
+def _folder(spec: CommandSpec, code: Path) -> Path:
+    folder = code / (spec.folder or "")
+    inside = spec.folder is None or PurePosixPath(spec.folder).is_absolute()
+    if not inside and not folder.resolve().is_relative_to(code.resolve()):
+        raise InputError(f"the command's folder {spec.folder!r} leads out of the project")
+    if not folder.is_dir():
+        where = "on this machine" if folder == Path(spec.folder or "") else "in the project's code"
+        raise InputError(f"the command's folder {spec.folder!r} does not exist {where}")
+    return folder
+
+
+def _requirements(name: str, code: Path) -> str:
+    path = code / name
+    if not path.resolve().is_relative_to(code.resolve()):
+        raise InputError(f"the environment {name!r} leads out of the project")
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"the environment {name!r} cannot be read: {error}",
+            hint="`environment` names a requirements file of the project.",
+        ) from error
+
+
+def enter_environment(folder: Path) -> None:
+    """Let `python` and what is installed beside it be that environment's."""
+    os.environ["VIRTUAL_ENV"] = str(folder)
+    os.environ["PATH"] = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))

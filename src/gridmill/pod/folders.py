@@ -1,0 +1,99 @@
+"""Folders of a pod and its attempts: what lies where, what an attempt leaves, and removing it cheaply."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from gridmill.codec import decode, encode
+from gridmill.errors import InputError
+from gridmill.model.artifact import ArtifactKind, Output
+from gridmill.model.message import Order, Outcome
+
+_SMALL = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFolder:
+    """`path` is the pod's own folder, `home` where attempts and caches are."""
+
+    path: Path
+    home: Path
+
+    @property
+    def starts(self) -> Path:
+        """One line per attempt that was started: `attempt_id pid start-time` (pid 0: forked elsewhere)."""
+        return self.path / "attempts"
+
+    @property
+    def trash(self) -> Path:
+        """What is to be removed when there is time."""
+        return self.path / "trash"
+
+    def attempt(self, attempt_id: str) -> Path:
+        """The folder of an attempt."""
+        return self.home / "attempts" / attempt_id
+
+
+def create_attempt_folder(folder: Path, order: Order) -> None:
+    """Make it with its order. Raises FileExistsError when the attempt was started before, OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
+    (folder / "work").mkdir()
+    descriptor = os.open(folder / "order.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(encode(order))
+
+
+def own_outcome(folder: Path) -> Outcome | None:
+    """What the job's own process wrote about its end, if it did."""
+    try:
+        return decode((folder / "outcome.json").read_bytes(), Outcome)
+    except (OSError, InputError):
+        return None
+
+
+def files_output(root: str, uri: str) -> tuple[Output, ...]:
+    """The files an attempt left in its output folder; () when there are none."""
+    count, size = 0, 0
+    for path, length in _files(Path(root) / uri):
+        count, size = count + 1, size + length
+        del path
+    if count == 0:
+        return ()
+    return (Output(kind=ArtifactKind.FILES, uri=uri, size_bytes=size, details={"files": count}),)
+
+
+def drop_empty_output(root: str, uri: str) -> None:
+    """Remove the output folder that nothing was written into, and parents that are empty with it."""
+    folder = Path(root) / uri
+    try:
+        folder.rmdir()
+    except OSError:
+        return
+
+
+def _files(folder: Path) -> Iterator[tuple[str, int]]:
+    """Every file below and its size; links are not followed."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(Path(entry.path))
+        else:
+            yield entry.path, entry.stat(follow_symlinks=False).st_size
+
+
+def remove_folder(folder: Path, trash: Path) -> None:
+    """Remove it at once when it is small, else put it aside for `empty`. Gone is fine."""
+    if not folder.exists():
+        return
+    if len(list(islice(_files(folder), _SMALL))) < _SMALL:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        trash.mkdir(exist_ok=True)
+        folder.rename(trash / f"{folder.parent.name}.{folder.name}.{os.urandom(4).hex()}")

@@ -1,0 +1,143 @@
+"""From a fork to a job: what a forked child does to itself before it becomes the job."""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+EVENTS_FD = 3
+"""Where a job's process finds the pipe for its reports (GRIDMILL_EVENTS_FD)."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What is to be started. `joins` are the cgroup.procs files of the cgroups to enter; `affinity` the CPUs
+    to keep to (empty: all). `folder` is the attempt's."""
+
+    attempt_id: str
+    folder: str
+    environment: Mapping[str, str]
+    joins: tuple[str, ...] = ()
+    affinity: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipes:
+    """The job's ends of its pipes."""
+
+    out: int
+    err: int
+    events: int = field(default=-1)
+
+    def close(self) -> None:
+        """Close the job's ends, once the job has them."""
+        for descriptor in (self.out, self.err, self.events):
+            os.close(descriptor)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the jobs' processes leave behind, so that it can be found and reaped."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def fork(launch: Launch, pipes: Pipes, become: Callable[[], None]) -> int:
+    """Fork a child that enters the launch and becomes the job; returns its pid.
+
+    Signals are blocked around the fork: the child shares the parent's wake-up descriptor until it has
+    reset its handlers, and a signal of its own must not wake the parent.
+    """
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _be_the_child(launch, pipes, become, parent)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+    return pid
+
+
+def _be_the_child(launch: Launch, pipes: Pipes, become: Callable[[], None], parent: int) -> NoReturn:
+    code = 1
+    try:
+        enter(launch, pipes, parent)
+        become()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001  nothing may ever return into the parent's loop
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _flush()
+        os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+
+
+def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
+    """Be a process of the attempt: own session, its cgroups, its descriptors, no inherited handlers."""
+    os.setsid()
+    _wire(pipes)  # first: what goes wrong from here on is in the job's log
+    for procs in launch.joins:
+        _write(procs, b"0")
+    _reset_signals()
+    _die_with(parent)
+    if launch.affinity:
+        os.sched_setaffinity(0, launch.affinity)
+    os.environ.clear()
+    os.environ.update(launch.environment)
+
+
+def _write(path: str, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in _RESET:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the pod (or zygote) dies, so that no attempt runs that nobody watches."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _wire(pipes: Pipes) -> None:
+    """Descriptors 0 to 3 as the job is to find them, and no others."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    sources = [_above(descriptor) for descriptor in (null, pipes.out, pipes.err, pipes.events)]
+    for target, source in enumerate(sources):
+        os.dup2(source, target, inheritable=True)
+    os.closerange(EVENTS_FD + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _above(descriptor: int) -> int:
+    """The descriptor, moved out of the way of 0 to 3."""
+    while descriptor <= EVENTS_FD:
+        descriptor = os.dup(descriptor)
+    return descriptor

@@ -1,0 +1,68 @@
+"""Every process of an attempt, however it was started, and ending them all.
+
+With a cgroup its members are known. Without, they are the tree below the attempt's process, its process
+group, and orphans: the pod adopts what loses its parent, and finds by session and environment whose it was.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+
+from gridmill.pod import processes
+from gridmill.pod.attempt import Attempt
+
+
+class Leftovers:
+    """`is_ours` says which of the pod's children are no orphans (attempts' own processes, zygotes)."""
+
+    def __init__(self, is_ours: Callable[[int], bool], is_alone: Callable[[], bool]) -> None:
+        self._is_ours, self._is_alone = is_ours, is_alone
+
+    def started(self, pid: int) -> int:
+        """When it started, in ticks since boot: with its pid, its name for ever."""
+        return processes.started(pid)
+
+    def terminate(self, attempt: Attempt) -> None:
+        """SIGTERM to all its processes."""
+        if not attempt.pid:
+            return
+        pids = attempt.group.pids() if attempt.group else self.tree(attempt)
+        processes.send(pids or [attempt.pid], signal.SIGTERM)
+
+    def kill(self, attempt: Attempt, now: float) -> bool:
+        """SIGKILL to all its processes; True when there was none left (zombies aside)."""
+        if attempt.group is not None:
+            return attempt.group.kill()
+        if attempt.pid == 0:
+            return True
+        pids = self._living(attempt)
+        processes.send(pids, signal.SIGKILL)
+        return not pids
+
+    def _living(self, attempt: Attempt) -> list[int]:
+        found = self.tree(attempt) if attempt.exit is None else processes.tree(self._orphans(attempt))
+        return [pid for pid in found if processes.stat(pid) is not None]
+
+    def tree(self, attempt: Attempt) -> list[int]:
+        """The attempt's process, what it started, and its orphans."""
+        return processes.tree([attempt.pid, *self._orphans(attempt)])
+
+    def _orphans(self, attempt: Attempt) -> list[int]:
+        """Children of the pod that the attempt's processes left. One that tells nothing of its origin is
+        taken for the only attempt's there is."""
+        marker = f"GRIDMILL_ATTEMPT={attempt.order.attempt_id}"
+        mine = []
+        for pid in processes.children(os.getpid()):
+            if self._is_ours(pid):
+                continue
+            found = processes.stat(pid)
+            if found is None:
+                continue
+            if found.session == attempt.pid or processes.environ_has(pid, marker) or self._is_alone():
+                mine.append(pid)
+        return mine
+
+
+def kill_group_before_reaping(pid: int) -> None:
+    """SIGKILL to the process group of a process that is a zombie: while it is one, its number is its own."""
+    processes.send_group(pid, signal.SIGKILL)

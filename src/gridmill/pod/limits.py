@@ -1,0 +1,118 @@
+"""Memory and CPUs of attempts: held by cgroups where the machine permits, else by a guard that samples.
+
+The guard adds up the proportional set size of an attempt's processes and says when it is over. Peaks are
+sampled (50 ms at first, then slower), never `ru_maxrss`, which a forked child inherits.
+"""
+
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from gridmill.model.amounts import Amounts
+from gridmill.pod.cgroups import AttemptGroup, PodGroups
+
+FIRST_SECONDS = 0.01
+QUICK_SECONDS = 0.05
+SLOW_SECONDS = 0.5
+_QUICK_FOR_SECONDS = 3.0
+
+
+class Meter:
+    """One attempt's memory and CPU use. `group` is its cgroup, if it has one."""
+
+    def __init__(self, limit_bytes: int, group: AttemptGroup | None, now: float) -> None:
+        self.peak_bytes = 0
+        self.due = now + FIRST_SECONDS
+        self._limit = limit_bytes
+        self._group = group
+        self._began = now
+
+    @property
+    def guards(self) -> bool:
+        """True when nothing but this meter holds the limit."""
+        return self._limit > 0 and (self._group is None or not self._group.limits_memory)
+
+    def sample(self, pids: Iterable[int], now: float) -> bool:
+        """Measure; True when the attempt is over its limit and must be killed. `pids` are read only
+        where no cgroup measures."""
+        used = self._group.used_bytes() if self._group else None
+        if used is None:
+            used = sum(map(proportional_bytes, pids))
+        self.peak_bytes = max(self.peak_bytes, used)
+        self.due = now + (QUICK_SECONDS if now - self._began < _QUICK_FOR_SECONDS else SLOW_SECONDS)
+        if self.guards and used > self._limit // 2:
+            self.due = now + QUICK_SECONDS
+        return self.guards and used > self._limit
+
+    def over(self) -> bool:
+        """True when the kernel killed a process of the attempt for its memory."""
+        return self._group is not None and self._group.oom_kills() > 0
+
+    def finish(self) -> None:
+        """Take the last figures before the cgroup is removed."""
+        if self._group is not None and self._group.limits_memory:
+            if self.over():
+                self.peak_bytes = max(self.peak_bytes, self._limit)
+            elif self.peak_bytes == 0:
+                self.peak_bytes = self._group.highest_bytes()
+
+    def cpu_seconds(self, fallback: float) -> float:
+        """The cgroup's, else what wait() told of the attempt's process and its children."""
+        counted = self._group.cpu_seconds() if self._group else None
+        return fallback if counted is None else counted
+
+
+def proportional_bytes(pid: int) -> int:
+    """What the process uses of the machine's memory: its PSS, else its RSS; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return _kibibytes(file.read(), (b"Pss:", b"SwapPss:"))
+    except OSError:
+        pass
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return _kibibytes(file.read(), (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
+    except OSError:
+        return 0
+
+
+def _kibibytes(text: bytes, names: tuple[bytes, ...]) -> int:
+    return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(names))
+
+
+class Limits:
+    """What a pod's attempts are held to. Without cgroups CPUs are shared out by affinity."""
+
+    def __init__(self, groups: PodGroups | None, salt: str) -> None:
+        self._groups = groups
+        self._cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self._next_cpu = zlib.crc32(salt.encode())
+
+    def group(self, attempt_id: str, given: Amounts) -> AttemptGroup | None:
+        """A cgroup for the attempt, or None where the machine permits none."""
+        return self._groups.attempt(attempt_id, given.memory_bytes) if self._groups else None
+
+    def affinity(self, given: Amounts, group: AttemptGroup | None) -> tuple[int, ...]:
+        """The CPUs to keep to; empty where the cgroup shares CPUs out, or all may be used."""
+        count = max(1, round(given.cpus + 0.499))
+        if group is not None or count >= len(self._cpus) or not given.cpus:
+            return ()
+        first, self._next_cpu = self._next_cpu, self._next_cpu + count
+        return tuple(self._cpus[(first + index) % len(self._cpus)] for index in range(count))
+
+    def release(self, group: AttemptGroup) -> None:
+        """Remove an attempt's cgroup, now or as soon as the kernel lets go of it."""
+        if self._groups is not None:
+            self._groups.release(group)
+
+    def close(self) -> None:
+        """Remove the pod's cgroups."""
+        if self._groups is not None:
+            self._groups.remove()
+
+
+def make_limits(pod_folder: Path, capacity: Amounts, *, cgroups: bool) -> Limits:
+    """Limits for the pod of that folder."""
+    groups = PodGroups.make(pod_folder, capacity) if cgroups else None
+    return Limits(groups, str(pod_folder))

@@ -1,0 +1,123 @@
+"""What /proc says about processes: who lives, since when, whose child, with what in its environment.
+
+Without /proc (macOS) trees are unknown and only process groups can be signalled.
+"""
+
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStat:
+    """`started` is in clock ticks since boot: with the pid it names a process for ever."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    started: int
+
+
+def stat(pid: int) -> ProcessStat | None:
+    """The process, or None when there is none (or it is a zombie: dead, waiting to be reaped)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    state = fields[0].decode()
+    if state in "ZX":
+        return None
+    return ProcessStat(
+        pid=pid,
+        state=state,
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+    )
+
+
+def started(pid: int) -> int:
+    """When the process started, in ticks since boot; 0 when it is gone or cannot be told."""
+    found = stat(pid)
+    return found.started if found else 0
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """True while the process of that pid is the one that started then (0: whichever)."""
+    if PROC.is_dir():
+        found = stat(pid)
+        return found is not None and start in (0, found.started)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def children(pid: int) -> list[int]:
+    """Its direct children, zombies included; [] when it is gone."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:
+        pass
+    return found
+
+
+def tree(roots: Iterable[int]) -> list[int]:
+    """The processes and all their descendants, parents first."""
+    found: dict[int, None] = {}
+    waiting = list(roots)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found[pid] = None
+            waiting += children(pid)
+    return list(found)
+
+
+def environ_has(pid: int, entry: str) -> bool:
+    """True when the process was started with `NAME=value` in its environment."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return entry.encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def marked(entry: str) -> list[int]:
+    """Every living process with that entry in its environment. Reads all of /proc: not for hot paths."""
+    try:
+        pids = [int(name) for name in os.listdir(PROC) if name.isdigit()]
+    except OSError:
+        return []
+    return [pid for pid in pids if environ_has(pid, entry) and stat(pid) is not None]
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Signal each; those that are gone are fine."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def send_group(group: int, number: signal.Signals) -> None:
+    """Signal a process group; one that is gone is fine."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return

@@ -1,0 +1,103 @@
+"""How an attempt ended, from its exit status and what the pod knows: a pure function."""
+
+import signal
+from dataclasses import dataclass, replace
+
+from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.artifact import Output
+from gridmill.model.message import Outcome
+from gridmill.model.resource import Use
+from gridmill.model.state import AttemptState, Cause
+
+MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
+TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What the pod saw. `status` is wait()'s; None when the process was never started or cannot be told.
+
+    `own` is the outcome.json that the job's own process wrote, if it did; a command writes none unless it
+    could not even be started. `trouble` is what the pod itself has to say.
+    """
+
+    status: int | None
+    is_command: bool
+    use: Use
+    own: Outcome | None = None
+    over_memory: bool = False
+    memory_limit: int = 0
+    timed_out: bool = False
+    timeout_seconds: float = 0.0
+    stop_reason: str | None = None
+    trouble: str = ""
+    outputs: tuple[Output, ...] = ()
+
+
+def judge(ending: Ending) -> Outcome:
+    """The attempt's outcome."""
+    code = _exit_code(ending.status)
+    return replace(_judge(ending, code), use=ending.use, exit_code=code)
+
+
+def _judge(ending: Ending, code: int | None) -> Outcome:
+    own = ending.own
+    if own is not None and own.state == AttemptState.SUCCEEDED and code == 0:
+        return own
+    if ending.over_memory and code != 0:
+        return _memory(ending)
+    if ending.timed_out:
+        limit = show_seconds(ending.timeout_seconds)
+        return _failed(Cause.TIMEOUT, f"ran longer than {limit}", TIMEOUT_HINT)
+    if ending.stop_reason is not None:
+        return Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=ending.stop_reason)
+    if own is not None and own.state != AttemptState.SUCCEEDED:
+        return own
+    if ending.trouble:
+        return _failed(Cause.INTERNAL, ending.trouble)
+    return _by_status(ending, code)
+
+
+def _by_status(ending: Ending, code: int | None) -> Outcome:
+    if ending.status is None:
+        return _failed(Cause.INTERNAL, "its process could not be started")
+    if code is None:
+        return _failed(Cause.SIGNAL, f"killed by {_signal_name(os_signal(ending.status))}")
+    if code == 0 and ending.is_command:
+        return Outcome(state=AttemptState.SUCCEEDED, outputs=ending.outputs)
+    if code == 0:
+        return _failed(Cause.INTERNAL, "the job ended without saying how")
+    return _failed(Cause.EXIT, f"exit code {code}{_shell_note(code)}")
+
+
+def _memory(ending: Ending) -> Outcome:
+    peak, limit = ending.use.peak_memory_bytes, ending.memory_limit
+    shown = f" (peak {show_bytes(peak)})" if peak > limit else ""
+    return _failed(Cause.MEMORY, f"used more than {show_bytes(limit)}{shown}", MEMORY_HINT)
+
+
+def _failed(cause: Cause, message: str, hint: str = "") -> Outcome:
+    return Outcome(state=AttemptState.FAILED, cause=cause, message=message, hint=hint)
+
+
+def os_signal(status: int) -> int:
+    """The signal that a wait status tells of (0: none)."""
+    return status & 0x7F
+
+
+def _exit_code(status: int | None) -> int | None:
+    return None if status is None or os_signal(status) else status >> 8
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _shell_note(code: int) -> str:
+    """A shell says 128 + N when what it ran was killed by signal N, 127 when there was no such command."""
+    if 128 < code < 128 + 65:
+        return f" (something in it was killed by {_signal_name(code - 128)})"
+    return {126: " (a command could not be executed)", 127: " (a command was not found)"}.get(code, "")

@@ -1,0 +1,296 @@
+"""The local site: pods are processes on this machine, each in a session of its own.
+
+A pod lives while it holds the lock in its folder. The site takes that lock for it and hands it down, so
+there is no moment in which a pod that was started could be taken for one that never was.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from gridmill.codec import encode
+from gridmill.errors import UnavailableError
+from gridmill.model.amounts import Amounts
+from gridmill.model.message import PodOrder
+from gridmill.model.site import Node
+from gridmill.ports.site import PodSight, Sight, SitePort
+from gridmill.settings import Settings
+
+LOCK_FD = "GRIDMILL_POD_LOCK_FD"
+_MEMORY_SHARE = 0.8
+_END_SECONDS = 4.0
+_POLL_SECONDS = 0.01
+
+
+class LocalSite:
+    """A SitePort. Pods are found by their folders alone: another control node's site sees the same."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    @cached_property
+    def _nodes(self) -> tuple[Node, ...]:
+        return (Node(name=socket.gethostname(), capacity=measure_capacity(self._settings)),)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """This machine: what its processes may use, measured once."""
+        return self._nodes
+
+    def link(self) -> str:
+        """A Unix socket in the home."""
+        return f"unix:{self._settings.home / 'links.sock'}"
+
+    def pod_home(self, pod_id: str) -> str:
+        """The home itself: pods share its caches."""
+        return str(self._settings.home)
+
+    def _folder(self, pod_id: str) -> Path:
+        return self._settings.home / "pods" / pod_id
+
+    def bring_up(self, orders: Sequence[PodOrder]) -> None:
+        """Start each pod unless it ever was. Raises UnavailableError."""
+        try:
+            for order in orders:
+                self._bring_up(order)
+        except OSError as error:
+            raise UnavailableError(f"a pod could not be started: {error}") from error
+
+    def _bring_up(self, order: PodOrder) -> None:
+        folder = self._folder(order.pod_id)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _take_lock(folder)
+        if lock is None:
+            return
+        try:
+            if not _was_started(folder):
+                _write_order(folder, order)
+                self._children[order.pod_id] = self._spawn(folder, lock)
+        finally:
+            os.close(lock)
+
+    def _spawn(self, folder: Path, lock: int) -> subprocess.Popen[bytes]:
+        with (folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "gridmill.pod", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env=self._environment(lock),
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
+
+    def _environment(self, lock: int) -> dict[str, str]:
+        """Ours, with the settings as they are here, whatever they came from."""
+        settings = self._settings
+        return {
+            **{name: value for name, value in os.environ.items() if name != "GRIDMILL_FAULT"},
+            "GRIDMILL_HOME": str(settings.home),
+            "GRIDMILL_ROOT": str(settings.root),
+            "GRIDMILL_GRACE": str(settings.grace_seconds),
+            "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
+            "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
+            LOCK_FD: str(lock),
+        }
+
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+        """All at once; pods that died are cleaned up after first, together."""
+        self._reap()
+        dead = [pod_id for pod_id in pod_ids if _died(self._folder(pod_id))]
+        if dead:
+            self._sweep(dead)
+        return {pod_id: self._look(pod_id) for pod_id in pod_ids}
+
+    def _look(self, pod_id: str) -> PodSight:
+        folder = self._folder(pod_id)
+        if _has_ended(folder):
+            return PodSight(sight=Sight.GONE, message="it has ended")
+        if not folder.is_dir():
+            return PodSight(sight=Sight.GONE, message="it was never started")
+        if _is_locked(folder):
+            return PodSight(sight=Sight.RUNNING)
+        if not _was_started(folder):
+            return PodSight(sight=Sight.GONE, message="it was never started")
+        if _has_ended(folder):  # between the two looks
+            return PodSight(sight=Sight.GONE, message="it has ended")
+        return PodSight(sight=Sight.UNKNOWN, message="it died, and something of it is still there")
+
+    def _reap(self) -> None:
+        for pod_id, child in tuple(self._children.items()):
+            if child.poll() is not None:
+                del self._children[pod_id]
+
+    def _sweep(self, pod_ids: Iterable[str]) -> None:
+        """End what dead pods left behind: a process each, for cgroups and /proc are the pods' trade."""
+        sweepers = [
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", "gridmill.pod.sweep", str(self._folder(pod_id))],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+            for pod_id in pod_ids
+        ]
+        for sweeper in sweepers:
+            sweeper.wait()
+
+    def tear_down(self, pod_ids: Sequence[str]) -> None:
+        """SIGTERM, SIGKILL for those that do not end within seconds, and clean up after those."""
+        living = [pod_id for pod_id in pod_ids if _is_locked(self._folder(pod_id))]
+        self._signal(living, signal.SIGTERM)
+        living = self._wait(living, _END_SECONDS)
+        self._signal(living, signal.SIGKILL)
+        self._wait(living, _END_SECONDS)
+        self._reap()
+        dead = [pod_id for pod_id in pod_ids if _died(self._folder(pod_id))]
+        if dead:
+            self._sweep(dead)
+
+    def _signal(self, pod_ids: Iterable[str], number: signal.Signals) -> None:
+        for pod_id in pod_ids:
+            child = self._children.get(pod_id)
+            pid = child.pid if child is not None else _pid(self._folder(pod_id))
+            if pid is not None and _is_locked(self._folder(pod_id)):
+                _send(pid, number)
+
+    def _wait(self, pod_ids: Sequence[str], seconds: float) -> list[str]:
+        """Those that still live after that time."""
+        until = time.monotonic() + seconds
+        living = list(pod_ids)
+        while living and time.monotonic() < until:
+            living = [pod_id for pod_id in living if _is_locked(self._folder(pod_id))]
+            if living:
+                time.sleep(_POLL_SECONDS)
+        return living
+
+    def close(self) -> None:
+        """Forget the pods: they go on."""
+        for child in self._children.values():
+            child.returncode = child.poll() or 0  # no complaint that it still runs
+        self._children.clear()
+
+
+def make(settings: Settings) -> SitePort:
+    """The local site of that home."""
+    return LocalSite(settings)
+
+
+def _take_lock(folder: Path) -> int | None:
+    """The pod's lock, or None when it lives."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _is_locked(folder: Path) -> bool:
+    """True while a pod lives there. Looks with a shared lock, held for a moment."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _was_started(folder: Path) -> bool:
+    return (folder / "pid").exists()
+
+
+def _has_ended(folder: Path) -> bool:
+    return (folder / "ended").exists()
+
+
+def _died(folder: Path) -> bool:
+    return _was_started(folder) and not _has_ended(folder) and not _is_locked(folder)
+
+
+def _pid(folder: Path) -> int | None:
+    try:
+        return int((folder / "pid").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _write_order(folder: Path, order: PodOrder) -> None:
+    """Readable by this user only: it holds the pod's secret."""
+    descriptor = os.open(folder / "order.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(encode(order))
+
+
+def measure_capacity(settings: Settings) -> Amounts:
+    """CPUs this process may use, 80 % of the memory it may use (the rest is the system's), all GPUs."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = settings.memory_bytes or int(_memory_bytes() * _MEMORY_SHARE)
+    return Amounts(cpus=settings.cpus or float(cpus), memory_bytes=memory, gpus=_count_gpus())
+
+
+def _memory_bytes() -> int:
+    """The machine's memory, or our cgroup's limit where that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> list[int]:
+    """Memory limits of this process's cgroups and those above (v2 and v1)."""
+    limits = []
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            limits += _limits_up_from(controllers, path)
+    return limits
+
+
+def _limits_up_from(controllers: str, path: str) -> list[int]:
+    mount, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+    base = Path("/sys/fs/cgroup") / mount
+    below = Path(path.lstrip("/"))
+    texts = [_read(base / folder / name).strip() for folder in (below, *below.parents)]
+    return [int(text) for text in texts if text.isdigit()]
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _count_gpus() -> int:
+    """How many GPUs nvidia-smi lists; 0 without it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return 0
+    try:
+        listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
