@@ -92,6 +92,12 @@ class Ordered(Generic[T]):
         bucket = self._buckets[at]
         return bucket[bisect_left(bucket, key)]
 
+    def count_before(self, key: tuple[Any, ...]) -> int:
+        """How many items are smaller than `key`."""
+        at = bisect_left(self._last, key)
+        inside = bisect_left(self._buckets[at], key) if at < len(self._last) else 0
+        return sum(len(bucket) for bucket in self._buckets[:at]) + inside
+
     def iter_from(self, key: tuple[Any, ...]) -> Iterator[T]:
         """The items not smaller than `key`, in order. The collection must not change meanwhile."""
         at = bisect_left(self._last, key)

@@ -28,6 +28,7 @@ class Places:
         self.coming: dict[str, Pods] = {}
         self.nodes: dict[str, Nodes] = {}
         self.idle: dict[str, Ordered[tuple[float, str]]] = {}
+        self.leaving: dict[str, None] = {}  # deployments that are being released
         self.owners: dict[str, str] = {}  # pod -> deployment
         self.shapes: dict[str, tuple[Amounts, ...]] = {}  # site -> different sizes of nodes, largest first
         self.capacities: dict[tuple[str, str], Amounts] = {}  # (site, node) -> the whole node
@@ -104,7 +105,7 @@ class Places:
             pods = index.get(deployment.resource)
             if pods is not None and attempt.pod_id in pods:
                 known = pods.slot(attempt.pod_id)
-                pods.set(
+                pods.change(
                     attempt.pod_id, self._slot(deployment.id, attempt.pod_id, known.node, known.capacity)
                 )
         self._refresh_idle(deployment)
@@ -120,6 +121,8 @@ class Places:
             self.drop_deployment(deployment.id)
             return
         self.deployments[deployment.id] = deployment
+        if deployment.state == DeploymentState.RELEASING:
+            self.leaving[deployment.id] = None
         if old is None or old.state != deployment.state:
             self._replace_pods(old.pods if old else (), deployment)
         elif old.pods is not deployment.pods:
@@ -129,6 +132,7 @@ class Places:
     def drop_deployment(self, key: str) -> None:
         """Take a deployment and its pods out."""
         old = self.deployments.pop(key, None)
+        self.leaving.pop(key, None)
         if old is not None:
             self._forget_idle(old)
             for pod in old.pods:

@@ -12,6 +12,9 @@ CPU keep it busy, more would only share its cache and memory."""
 FEWEST_JOBS = 2
 """... and never fewer: one long job must not keep every short one of a small pod waiting."""
 
+LEAST_CPUS = 0.1
+"""A node with less than this unclaimed is full: no pod is brought up with next to no CPU."""
+
 
 def most_jobs(cpus: float) -> int:
     """How many jobs a pod with that many CPUs runs at once."""
@@ -39,18 +42,24 @@ class Slot(NamedTuple):
 
     def with_job(self, memory_bytes: int, gpus: int) -> "Slot":
         """With one more job."""
-        return self._replace(
-            jobs=self.jobs + 1, free_memory=self.free_memory - memory_bytes, free_gpus=self.free_gpus - gpus
+        return Slot(
+            self.jobs + 1,
+            self.free_memory - memory_bytes,
+            self.free_gpus - gpus,
+            self.capacity,
+            self.deployment_id,
+            self.node,
         )
 
 
 class Pods:
     """Pods that can take jobs now, of one resource. Full ones are known but not offered."""
 
-    __slots__ = ("_order", "_slots")
+    __slots__ = ("_order", "_slots", "capacities")
 
     def __init__(self) -> None:
         self._order: Ordered[tuple[float, int, str]] = Ordered()
+        self.capacities: dict[tuple[int, int], int] = {}  # (memory, GPUs) of whole pods -> how many
         self._slots: dict[str, Slot] = {}
 
     def __contains__(self, pod_id: str) -> bool:
@@ -72,11 +81,23 @@ class Pods:
         twin = Pods()
         twin._order = self._order.copy()
         twin._slots = self._slots.copy()
+        twin.capacities = self.capacities.copy()
         return twin
 
     def set(self, pod_id: str, slot: Slot) -> None:
         """Add a pod or change what is free there."""
         self.drop(pod_id)
+        self._slots[pod_id] = slot
+        shape = (slot.capacity.memory_bytes, slot.capacity.gpus)
+        self.capacities[shape] = self.capacities.get(shape, 0) + 1
+        if not slot.is_full:
+            self._order.add(slot.key(pod_id))
+
+    def change(self, pod_id: str, slot: Slot) -> None:
+        """Change what is free in a pod of unchanged capacity."""
+        old = self._slots[pod_id]
+        if not old.is_full:
+            self._order.discard(old.key(pod_id))
         self._slots[pod_id] = slot
         if not slot.is_full:
             self._order.add(slot.key(pod_id))
@@ -84,8 +105,14 @@ class Pods:
     def drop(self, pod_id: str) -> None:
         """Take a pod out, if it is there."""
         old = self._slots.pop(pod_id, None)
-        if old is not None and not old.is_full:
+        if old is None:
+            return
+        if not old.is_full:
             self._order.discard(old.key(pod_id))
+        shape = (old.capacity.memory_bytes, old.capacity.gpus)
+        self.capacities[shape] -= 1
+        if not self.capacities[shape]:
+            del self.capacities[shape]
 
     def find(self, memory_bytes: int, gpus: int) -> str | None:
         """The least loaded pod where that fits, tightest first among equals."""
@@ -128,10 +155,10 @@ class Nodes:
         return twin
 
     def set(self, name: str, free: Amounts) -> None:
-        """Add a node or change what is free there."""
+        """Add a node or change what is free there. One without any memory or CPUs left is not offered."""
         self.drop(name)
         self._free[name] = free
-        if free.memory_bytes > 0 and free.cpus > 0:
+        if free.memory_bytes > 0 and free.cpus >= LEAST_CPUS:
             self._order.add((free.gpus > 0, free.memory_bytes, name))
 
     def drop(self, name: str) -> None:

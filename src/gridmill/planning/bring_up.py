@@ -1,0 +1,148 @@
+"""Which deployments to bring up: for jobs that are ready and find no pod, and early for those that come."""
+
+from gridmill.model.amounts import GIB, MIB, Amounts, show_bytes
+from gridmill.model.plan import BringUp
+from gridmill.model.resource import Sizing
+from gridmill.planning.draft import Draft
+from gridmill.planning.lane import Lane
+from gridmill.planning.limits import gpus_of
+from gridmill.planning.queue import Demand
+from gridmill.planning.room import Slot, most_jobs
+from gridmill.planning.sizing import size_resource
+
+STEP = 256 * MIB
+"""Deployments are sized in steps of this."""
+FLOOR = GIB
+"""... and from this up, so that a somewhat larger job next time fits what is already up,"""
+FLOOR_SHARE = 8
+"""but on small nodes never by more than an eighth of the node."""
+PART_OF_CPU = 1.0
+"""A pod is brought up with at least one CPU, or all of a smaller node's."""
+
+
+def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
+    """Plan a deployment with room for `demand`; False where there is no room for it now.
+
+    `urgent` jobs may have a further pod on a node whose CPUs this resource already keeps busy.
+    """
+    left = lane.workers_left
+    if left == 0:
+        return False
+    wish = _wish(draft, lane, demand)
+    node = _find_node(draft, lane, demand, wish, urgent=urgent)
+    if node is None:
+        return False
+    amounts = _amounts_on(draft, lane, demand, wish, node)
+    nodes = [node]
+    _claim(draft, lane, amounts, node)
+    while left is not None and len(nodes) < left:
+        further = _find_node(draft, lane, demand, amounts, urgent=True, exactly=True)
+        if further is None:
+            break
+        nodes.append(further)
+        _claim(draft, lane, amounts, further)
+    why = (*_why(lane, amounts), *(f"on {node}" for node in dict.fromkeys(nodes)))
+    sizing = Sizing(amounts=amounts, workers=len(nodes), why=why)
+    draft.bring_ups.append(BringUp(resource=lane.resource, sizing=sizing, nodes=tuple(nodes)))
+    return True
+
+
+def can_bring_up(draft: Draft, lane: Lane, demand: Demand) -> bool:
+    """Whether `bring_up` of something urgent would find room."""
+    wish = _wish(draft, lane, demand)
+    return lane.workers_left != 0 and _find_node(draft, lane, demand, wish, urgent=True) is not None
+
+
+def _wish(draft: Draft, lane: Lane, demand: Demand) -> Amounts:
+    """What one pod should have where there is room: memory for the jobs expected side by side."""
+    resource = lane.resource
+    site = draft.snapshot.places.shapes.get(resource.site, ())
+    most_cpus = max((shape.cpus for shape in site), default=1.0)
+    cpus = resource.cpus or most_cpus
+    if resource.memory_bytes is not None:
+        return Amounts(cpus=cpus, memory_bytes=resource.memory_bytes, gpus=gpus_of(resource))
+    largest = draft.snapshot.largest(resource.site)
+    wanted = max(_expected(draft, lane, cpus), demand.memory_bytes)
+    if resource.size is not None:
+        sized = size_resource(resource, draft.snapshot.history, largest)
+        wanted = max(wanted, sized.amounts.memory_bytes)
+    floor = min(FLOOR, largest.memory_bytes // FLOOR_SHARE)
+    memory = -(-max(wanted, floor) // STEP) * STEP
+    return Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus_of(resource))
+
+
+def _expected(draft: Draft, lane: Lane, cpus: float) -> int:
+    """Memory of the largest jobs, ready or still to come, that can run side by side in one pod."""
+    at_once = most_jobs(cpus)
+    workers = lane.resource.workers or 1
+    blocked = draft.snapshot.lines.blocked.get(lane.name)
+    memories = list(lane.queue.largest_memories(at_once * workers))
+    memories += list(blocked.largest_memories(at_once * workers)) if blocked else []
+    memories = sorted(memories, reverse=True)[: at_once * workers]
+    return max(memories[0], -(-sum(memories) // workers)) if memories else 0
+
+
+def _find_node(
+    draft: Draft, lane: Lane, demand: Demand, wish: Amounts, *, urgent: bool, exactly: bool = False
+) -> str | None:
+    resource, site = lane.resource, lane.resource.site
+    nodes = draft.nodes(site)
+    explicit = exactly or resource.memory_bytes is not None
+    least = wish.memory_bytes if explicit else demand.memory_bytes
+    for name in nodes.candidates(wish.memory_bytes, least, wish.gpus):
+        free = nodes.free(name)
+        if (site, name) in draft.reserved or free.gpus < wish.gpus:
+            continue
+        if free.cpus + 1e-9 < (wish.cpus if exactly else _least_cpus(draft, lane, demand, name)):
+            continue
+        if resource.workers is None and not urgent and keeps_busy(draft, lane, name):
+            continue
+        return name
+    return None
+
+
+def _least_cpus(draft: Draft, lane: Lane, demand: Demand, node: str) -> float:
+    whole = draft.snapshot.places.capacities[(lane.resource.site, node)].cpus
+    return lane.resource.cpus or max(demand.cpus or 0.0, min(PART_OF_CPU, whole))
+
+
+def keeps_busy(draft: Draft, lane: Lane, node: str) -> bool:
+    """Whether the resource's pods on a node run as many jobs as the node's CPUs are good for."""
+    places, site = draft.snapshot.places, lane.resource.site
+    pods = [*places.claims.get((site, node), ()), *lane.planned.get(node, ())]
+    slots = [pods_.slot(pod) for pod in pods for pods_ in (lane.open, lane.coming) if pod in pods_]
+    return sum(slot.jobs for slot in slots) >= most_jobs(places.capacities[(site, node)].cpus)
+
+
+def _amounts_on(draft: Draft, lane: Lane, demand: Demand, wish: Amounts, node: str) -> Amounts:
+    """The wish, cut to what is free on the node. CPUs not set by hand are the node's, split among workers."""
+    resource = lane.resource
+    free = draft.nodes(resource.site).free(node)
+    if resource.cpus:
+        cpus = resource.cpus
+    else:
+        site = draft.snapshot.sites[resource.site]
+        whole = draft.snapshot.places.capacities[(resource.site, node)].cpus
+        per_node = -(-(resource.workers or 1) // len(site.nodes))
+        cpus = min(max(whole / per_node, demand.cpus or 0.0, min(PART_OF_CPU, whole)), free.cpus)
+    return Amounts(cpus=cpus, memory_bytes=min(wish.memory_bytes, free.memory_bytes), gpus=wish.gpus)
+
+
+def _claim(draft: Draft, lane: Lane, amounts: Amounts, node: str) -> None:
+    nodes = draft.nodes(lane.resource.site)
+    nodes.set(node, nodes.free(node) - amounts)
+    pod_id = f"+{len(draft.bring_ups)}.{sum(map(len, lane.planned.values()))}"
+    lane.planned.setdefault(node, []).append(pod_id)
+    lane.alive += 1
+    lane.coming.set(pod_id, Slot(0, amounts.memory_bytes, amounts.gpus, amounts, "", node))
+
+
+def _why(lane: Lane, amounts: Amounts) -> tuple[str, ...]:
+    resource = lane.resource
+    memory = show_bytes(amounts.memory_bytes)
+    return (
+        f"{memory}: set for {resource.name}"
+        if resource.memory_bytes is not None
+        else f"{memory} for the jobs expected side by side",
+        f"{amounts.cpus:g} CPUs: {'set' if resource.cpus else 'what the node has for it'}",
+    )

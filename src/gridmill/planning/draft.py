@@ -1,0 +1,158 @@
+"""A plan in the making: decisions so far, and what is left of the snapshot's room after them."""
+
+from math import floor, inf
+
+from gridmill.model.amounts import Amounts
+from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
+from gridmill.planning.lane import Entry, Lane
+from gridmill.planning.limits import Problem, problem_of_resource
+from gridmill.planning.queue import Demand
+from gridmill.planning.room import Nodes, Slot
+from gridmill.planning.snapshot import Snapshot
+
+RESERVE_AFTER_SECONDS = 30.0
+"""A job that waited longer has room kept free for it. Until then smaller jobs pass it: it costs nothing while
+there is hope that its room comes by itself, and keeps machines busy."""
+
+
+class Draft:
+    """Reads the snapshot, never changes it: lanes and nodes are copied when they are first touched."""
+
+    def __init__(self, snapshot: Snapshot, now: float, limit: int | None) -> None:
+        self.snapshot = snapshot
+        self.now = now
+        self._limit = limit
+        self._lanes: dict[str, Lane | None] = {}
+        self._nodes: dict[str, Nodes] = {}
+        self._starts: list[tuple[str, Demand, str]] = []
+        self._filled: dict[str, Slot] = {}  # pods that get jobs, with them
+        self.used: set[str] = set()  # deployments that get jobs
+        self.released: set[str] = set()  # deployments to be released
+        self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a job that waits for them
+        self.crowded: set[str] = set()  # sites at which a ready job finds no room
+        self.draining: set[str] = set()  # sites at which a node is being emptied
+        self.refused: set[str] = set()
+        self.bring_ups: list[BringUp] = []
+        self.releases: list[Release] = []
+        self.refusals: list[Refuse] = []
+        self.again_at: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """As many decisions as were asked for."""
+        return self._limit is not None and (
+            len(self._starts) + len(self.bring_ups) + len(self.refusals) >= self._limit
+        )
+
+    def lane(self, name: str) -> Lane | None:
+        """The lane of a resource. None where nothing can run; its jobs are refused then."""
+        if name not in self._lanes:
+            self._lanes[name] = self._make_lane(name)
+        return self._lanes[name]
+
+    def _make_lane(self, name: str) -> Lane | None:
+        queue = self.snapshot.lines.waiting.get(name)
+        either = queue or self.snapshot.lines.blocked.get(name)
+        head = either.heads.first() if either else None
+        resource = self.snapshot.resources.get(name)
+        if resource is None and head is not None:
+            resource = self.snapshot.resource_of(name, head[1].kind)
+        problem = problem_of_resource(self.snapshot, name, resource)
+        if resource is not None and problem is None:
+            return Lane(self.snapshot, name, resource, queue)
+        if problem is not None and queue is not None:
+            for _, job_run_id in queue.by_memory:
+                self.refuse(job_run_id, problem)
+        return None
+
+    def nodes(self, site: str) -> Nodes:
+        """What is free at a site after the decisions so far."""
+        if site not in self._nodes:
+            self._nodes[site] = self.snapshot.places.nodes.get(site, Nodes()).copy()
+        return self._nodes[site]
+
+    def can_start(self, job_run_id: str) -> bool:
+        """Not refused, not held back, and without a live attempt."""
+        job_run = self.snapshot.job_runs[job_run_id]
+        return (
+            job_run.not_before <= self.now
+            and job_run_id not in self.refused
+            and job_run_id not in self.snapshot.places.on
+        )
+
+    def is_starving(self, job_run_id: str) -> bool:
+        """Whether it has waited so long that room is kept free for it."""
+        job_run = self.snapshot.job_runs[job_run_id]
+        since = self.snapshot.runs[job_run.run_id].created if job_run.ready is None else job_run.ready
+        return self.now - since > RESERVE_AFTER_SECONDS
+
+    def start(self, entry: Entry, pod_id: str) -> None:
+        """Start a job on a pod that has room."""
+        demand, pods = entry.demand, entry.lane.open
+        slot = pods.slot(pod_id)
+        slot = slot.with_job(demand.memory_bytes, demand.gpus)
+        pods.change(pod_id, slot)
+        self._filled[pod_id] = slot
+        self.used.add(slot.deployment_id)
+        self._starts.append((entry.rank[3], demand, pod_id))
+
+    def refuse(self, job_run_id: str, problem: Problem) -> None:
+        """Refuse a job, within the bound of the plan."""
+        if not self.is_full:
+            self.refused.add(job_run_id)
+            self.refusals.append(Refuse(job_run_id=job_run_id, message=problem.message, hint=problem.hint))
+
+    def release(self, deployment_id: str, reason: str) -> None:
+        """Release a deployment: its pods take no further job."""
+        self.released.add(deployment_id)
+        self.releases.append(Release(deployment_id=deployment_id, reason=reason))
+        self.close_pods(deployment_id)
+
+    def close_pods(self, deployment_id: str) -> None:
+        """Let no later job of this plan onto a deployment."""
+        deployment = self.snapshot.deployments[deployment_id]
+        lane = self.lane(deployment.resource)
+        for pod in deployment.pods if lane else ():
+            if lane is not None:
+                lane.open.drop(pod.id)
+                lane.coming.drop(pod.id)
+
+    def wake_at(self, time: float) -> None:
+        """Plan again at that time at the latest."""
+        if time != inf:
+            self.again_at = time if self.again_at is None else min(self.again_at, time)
+
+    def finish(self) -> Plan:
+        """The plan."""
+        return Plan(
+            starts=self._given_starts(),
+            bring_ups=tuple(self.bring_ups),
+            releases=tuple(self.releases),
+            refusals=tuple(self.refusals),
+            again_at=self.again_at,
+            complete=not self.is_full,
+        )
+
+    def _given_starts(self) -> tuple[StartJob, ...]:
+        """Memory and GPUs as asked; CPUs shared by all that will then run in the pod."""
+        shares = {
+            pod_id: float(max(1, floor(slot.capacity.cpus / slot.jobs)))
+            for pod_id, slot in self._filled.items()
+        }
+        same: dict[tuple[float, int, int], Amounts] = {}  # classes share their amounts
+        starts: list[StartJob] = []
+        for job_run_id, demand, pod_id in self._starts:
+            cpus = demand.cpus or shares[pod_id]
+            key = (cpus, demand.memory_bytes, demand.gpus)
+            given = same.get(key)
+            if given is None:
+                given = same[key] = Amounts(cpus=cpus, memory_bytes=demand.memory_bytes, gpus=demand.gpus)
+            starts.append(
+                StartJob(
+                    job_run_id=job_run_id,
+                    deployment_id=self._filled[pod_id].deployment_id,
+                    pod_id=pod_id,
+                    given=given,
+                )
+            )
+        return tuple(starts)

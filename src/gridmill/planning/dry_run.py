@@ -1,0 +1,179 @@
+"""What a run would do: order, sizes and why, expected memory and time, and what stands in its way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from gridmill.model.amounts import Amounts
+from gridmill.model.job import Job, JobSize
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource, Sizing, default_resource
+from gridmill.model.view import DryRun, PlannedJob
+from gridmill.planning.graph import order
+from gridmill.planning.limits import problem_of, problem_of_resource
+from gridmill.planning.queue import Demand
+from gridmill.planning.room import most_jobs
+from gridmill.planning.sizing import size_job
+from gridmill.planning.snapshot import Snapshot
+
+
+def dry_run(
+    pipeline: Pipeline, snapshot: Snapshot, sizes: Mapping[str, JobSize], unchanged: frozenset[str]
+) -> DryRun:
+    """The run of `pipeline` as it would go on an idle grid, in the order of its waves.
+
+    `sizes` is what is known of each job's size, `unchanged` the jobs that would not run again. Raises
+    PipelineError for a cycle or an unknown need; what else stands in a job's way is its `problem`.
+    """
+    waves: dict[str, int] = {}
+    planned: dict[str, PlannedJob] = {}
+    for name in order(pipeline):
+        job = pipeline.job(name)
+        waves[name] = 1 + max((waves[need] for need in job.all_needs), default=0)
+        size = sizes.get(name, JobSize(rows=job.rows))
+        planned[name] = replace(
+            _planned(job, pipeline, snapshot, size), wave=waves[name], unchanged=name in unchanged
+        )
+    timed = _Timeline(snapshot).times(planned)
+    jobs = tuple(sorted(timed, key=lambda job: job.wave))
+    ends = [job.ends for job in jobs]
+    known = [end for end in ends if end is not None]
+    return DryRun(
+        pipeline=pipeline.name,
+        jobs=jobs,
+        peak_memory_bytes=_peak_memory(jobs),
+        expected_seconds=max(known, default=0.0) if len(known) == len(ends) else None,
+    )
+
+
+def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) -> PlannedJob:
+    name, resource = resource_for(job, pipeline, snapshot)
+    fitting = resource or default_resource(job.kind)
+    sizing = size_job(
+        job,
+        size,
+        snapshot.history,
+        pipeline=pipeline.name,
+        resource=fitting,
+        largest=snapshot.largest(fitting.site),
+    )
+    return PlannedJob(
+        job=job.name,
+        kind=job.kind.value,
+        resource=name,
+        site=fitting.site,
+        needs=job.all_needs,
+        wave=1,
+        sizing=sizing,
+        problem=_problem(job, name, resource, sizing, pipeline, snapshot),
+    )
+
+
+def resource_for(job: Job, pipeline: Pipeline, snapshot: Snapshot) -> tuple[str, Resource | None]:
+    """The resource a job would use, by name; None where the name it gives is unknown.
+
+    The one it names, else the one it was assigned to (`job` or `pipeline/job`), else the default of its kind.
+    """
+    known = {**snapshot.resources, **{resource.name: resource for resource in pipeline.resources}}
+    if job.resource is not None:
+        return job.resource, known.get(job.resource)
+    for assigned in (f"{pipeline.name}/{job.name}", job.name):
+        for resource in sorted(known.values(), key=lambda resource: resource.name):
+            if assigned in resource.jobs:
+                return resource.name, resource
+    default = default_resource(job.kind)
+    return default.name, known.get(default.name, default)
+
+
+def _problem(
+    job: Job,
+    name: str,
+    resource: Resource | None,
+    sizing: Sizing,
+    pipeline: Pipeline,
+    snapshot: Snapshot,
+) -> str:
+    problem = problem_of_resource(snapshot, name, resource)
+    if problem is None and resource is not None:
+        asked = sizing.amounts
+        demand = Demand(asked.memory_bytes, asked.gpus, job.cpus, job.priority, job.kind)
+        problem = problem_of(snapshot, resource, demand)
+    if problem is None:
+        return ""
+    known = [*snapshot.resources, *(other.name for other in pipeline.resources)]
+    close = get_close_matches(name, known, n=1) if resource is None else []
+    return f"{problem.message}. " + (f"Did you mean {close[0]!r}?" if close else problem.hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """A job on the timeline."""
+
+    starts: float
+    ends: float
+    memory_bytes: int
+    resource: str
+
+
+class _Timeline:
+    """Places jobs one after another at the earliest time their needs, a pod's CPUs and memory allow."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._taken: list[_Taken] = []
+
+    def times(self, planned: Mapping[str, PlannedJob]) -> list[PlannedJob]:
+        """The jobs with `starts` and `ends`, where they can be told."""
+        timed: dict[str, PlannedJob] = {}
+        for name, job in planned.items():
+            ends = [timed[need].ends for need in job.needs]
+            known = [end for end in ends if end is not None]
+            seconds = 0.0 if job.unchanged else job.sizing.expected_seconds
+            timed[name] = job
+            if len(known) == len(ends) and (seconds is not None):
+                starts = self._place(job, max(known, default=0.0), seconds)
+                timed[name] = replace(job, starts=starts, ends=starts + seconds)
+            elif len(known) == len(ends):
+                timed[name] = replace(job, starts=max(known, default=0.0))
+        return list(timed.values())
+
+    def _place(self, job: PlannedJob, earliest: float, seconds: float) -> float:
+        if seconds == 0.0:
+            return earliest
+        later = sorted(taken.ends for taken in self._taken if taken.ends > earliest)
+        starts = next((time for time in (earliest, *later) if self._fits(job, time)), earliest)
+        self._taken.append(
+            _Taken(
+                starts=starts,
+                ends=starts + seconds,
+                memory_bytes=job.sizing.amounts.memory_bytes,
+                resource=job.resource,
+            )
+        )
+        return starts
+
+    def _fits(self, job: PlannedJob, time: float) -> bool:
+        beside = [taken for taken in self._taken if taken.starts <= time < taken.ends]
+        largest = self._snapshot.largest(job.site)
+        memory = sum(taken.memory_bytes for taken in beside) + job.sizing.amounts.memory_bytes
+        same = sum(taken.resource == job.resource for taken in beside)
+        return memory <= largest.memory_bytes and same < most_jobs(largest.cpus)
+
+
+def _peak_memory(jobs: tuple[PlannedJob, ...]) -> int:
+    """The most that is in use at once: by the timeline, or wave by wave where times are not known."""
+    running = [job for job in jobs if not job.unchanged]
+    if all(job.starts is not None and job.ends is not None for job in running):
+        return max((_in_use(running, job.starts or 0.0) for job in running), default=0)
+    waves: dict[int, Amounts] = {}
+    for job in running:
+        waves[job.wave] = waves.get(job.wave, Amounts()) + job.sizing.amounts
+    return max((amounts.memory_bytes for amounts in waves.values()), default=0)
+
+
+def _in_use(jobs: list[PlannedJob], time: float) -> int:
+    return sum(
+        job.sizing.amounts.memory_bytes
+        for job in jobs
+        if job.starts is not None and job.ends is not None and job.starts <= time < job.ends
+    )

@@ -1,0 +1,104 @@
+"""What can never run as things are, and the sentence that says so."""
+
+from typing import NamedTuple
+
+from gridmill.model.amounts import Amounts, show_bytes
+from gridmill.model.resource import Resource
+from gridmill.planning.queue import Demand
+from gridmill.planning.snapshot import Snapshot
+
+
+class Problem(NamedTuple):
+    """Why a job is refused, and what to do."""
+
+    message: str
+    hint: str
+
+
+def gpus_of(resource: Resource) -> int:
+    """GPUs per worker: a default resource never has any."""
+    return 0 if resource.default else resource.gpus
+
+
+def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...]:
+    """The sizes of nodes at the resource's site on which one worker of it fits."""
+    asked = Amounts(
+        cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
+    )
+    return tuple(shape for shape in snapshot.places.shapes.get(resource.site, ()) if asked.fits_in(shape))
+
+
+def most_memory(snapshot: Snapshot, resource: Resource) -> int:
+    """The most memory one attempt could have; 0 where no node is known."""
+    if resource.memory_bytes is not None:
+        return resource.memory_bytes
+    return max((shape.memory_bytes for shape in fitting_shapes(snapshot, resource)), default=0)
+
+
+def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None) -> Problem | None:
+    """Why no job of a resource can run, or None. A site without nodes may get some: no problem yet."""
+    if resource is None:
+        return Problem(f"there is no resource {name!r}", "`gridmill list resources` shows what there is.")
+    if resource.site not in snapshot.sites:
+        return Problem(
+            f"resource {name!r} is at site {resource.site!r}, which does not exist",
+            "`gridmill list sites` shows what there is.",
+        )
+    if snapshot.sites[resource.site].nodes and not fitting_shapes(snapshot, resource):
+        return Problem(
+            f"resource {name!r} asks for {_asked(resource)} per worker; "
+            f"the largest node of site {resource.site} gives {_show(snapshot.largest(resource.site))}",
+            f"`gridmill configure resource {name}` with less, or a larger site.",
+        )
+    return None
+
+
+def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
+    """Why jobs that ask for `demand` can never run on a resource that has no problem itself, or None."""
+    if demand.kind != resource.type:
+        return Problem(
+            f"resource {resource.name!r} is for {resource.type} jobs, this is a {demand.kind} job",
+            f"Use a resource of type {demand.kind}, or none for the default one.",
+        )
+    if not snapshot.sites[resource.site].nodes:
+        return None
+    if demand.gpus > gpus_of(resource):
+        return Problem(
+            f"needs {demand.gpus} GPUs; resource {resource.name!r} has {gpus_of(resource)} per worker",
+            f"`gridmill configure resource {resource.name} --gpus {demand.gpus}`.",
+        )
+    return _too_large(snapshot, resource, demand)
+
+
+def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
+    memory = most_memory(snapshot, resource)
+    if demand.memory_bytes > memory:
+        whose = (
+            f"resource {resource.name} has"
+            if resource.memory_bytes is not None
+            else f"the largest node of site {resource.site} gives"
+        )
+        return Problem(
+            f"needs {show_bytes(demand.memory_bytes)}; {whose} {show_bytes(memory)}",
+            "Let the job ask for less `memory`, or give it a larger resource or site.",
+        )
+    cpus = resource.cpus or max(shape.cpus for shape in fitting_shapes(snapshot, resource))
+    if demand.cpus is not None and demand.cpus > cpus:
+        return Problem(
+            f"needs {demand.cpus:g} CPUs; one worker of resource {resource.name} has at most {cpus:g}",
+            "Let the job ask for fewer `cpus`, or give it a larger resource or site.",
+        )
+    return None
+
+
+def _asked(resource: Resource) -> str:
+    parts = [
+        f"{resource.cpus:g} CPUs" if resource.cpus else "",
+        show_bytes(resource.memory_bytes) if resource.memory_bytes else "",
+        f"{gpus_of(resource)} GPUs" if gpus_of(resource) else "",
+    ]
+    return ", ".join(part for part in parts if part) or "nothing"
+
+
+def _show(amounts: Amounts) -> str:
+    return f"{amounts.cpus:g} CPUs, {show_bytes(amounts.memory_bytes)}, {amounts.gpus} GPUs"

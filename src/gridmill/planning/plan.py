@@ -1,0 +1,170 @@
+"""Snapshot in, plan out: what to start where, what to bring up, release and refuse."""
+
+from math import inf, nextafter
+
+from gridmill.model.plan import Plan
+from gridmill.planning.bring_up import bring_up, can_bring_up
+from gridmill.planning.draft import Draft
+from gridmill.planning.lane import Entry, Lane, Line
+from gridmill.planning.limits import Problem, most_memory, problem_of
+from gridmill.planning.queue import Demand
+from gridmill.planning.reclaim import drain, reclaim
+from gridmill.planning.snapshot import Snapshot
+
+
+def plan(snapshot: Snapshot, now: float, *, limit: int | None = None) -> Plan:
+    """What to do now. Pure: the same snapshot and time give the same plan, and neither is changed.
+
+    Jobs go by priority, then run, then place in the pipeline. Those that fit a pod that is up are started,
+    smaller ones past larger ones, until a larger one has waited too long. For those that fit none,
+    deployments are brought up and, where there is no room, idle ones released. `limit` bounds the decisions;
+    a plan that was cut says so (`complete`).
+    """
+    draft = Draft(snapshot, now, limit)
+    lanes = [lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None]
+    for lane in lanes:
+        _refuse_too_large(draft, lane)
+    later = _serve(draft, lanes)
+    _make_room(draft, later)
+    _warm(draft)
+    _expire(draft)
+    _look_again(draft)
+    return draft.finish()
+
+
+def _refuse_too_large(draft: Draft, lane: Lane) -> None:
+    """Only the jobs above the bound are looked at."""
+    most = most_memory(draft.snapshot, lane.resource)
+    for memory, job_run_id in reversed(lane.queue.by_memory) if most else ():
+        if memory <= most or draft.is_full:
+            break
+        _refuse_if_impossible(draft, lane, job_run_id, lane.smallest._replace(memory_bytes=memory))
+
+
+def _refuse_if_impossible(draft: Draft, lane: Lane, job_run_id: str, demand: Demand) -> bool:
+    problem: Problem | None = problem_of(draft.snapshot, lane.resource, demand)
+    if problem is not None and job_run_id not in draft.refused:
+        draft.refuse(job_run_id, problem)
+    return problem is not None
+
+
+def _serve(draft: Draft, lanes: list[Lane]) -> Line:
+    """Start what fits, in order. Returns what found no pod."""
+    line, later = Line(), Line()
+    for lane in lanes:
+        line.join(lane)
+    while line and not draft.is_full:
+        entry = line.pop()
+        if entry.lane.closed:
+            _keep_room_if_starving(draft, entry)
+            later.add(entry)
+            continue
+        entry = line.open_next_class(entry)
+        if _passes(draft, entry):
+            line.next_member(entry)
+            continue
+        pod_id = entry.lane.find(entry.demand)
+        if pod_id is not None:
+            draft.start(entry, pod_id)
+            line.next_member(entry)
+        else:
+            _not_served(draft, entry)
+            later.add(entry)
+    return later
+
+
+def _passes(draft: Draft, entry: Entry) -> bool:
+    """Whether the job is not to be placed now: held back, started already, or refused."""
+    return not draft.can_start(entry.job_run_id) or _refuse_if_impossible(
+        draft, entry.lane, entry.job_run_id, entry.demand
+    )
+
+
+def _not_served(draft: Draft, entry: Entry) -> None:
+    _keep_room_if_starving(draft, entry)
+    if entry.lane.find(entry.lane.smallest) is None:
+        entry.lane.closed = True
+
+
+def _keep_room_if_starving(draft: Draft, entry: Entry) -> None:
+    """Later jobs do not get the room for which the first of a lane has waited too long."""
+    lane, demand = entry.lane, entry.demand
+    if lane.reserved or not draft.is_starving(entry.job_run_id) or _passes(draft, entry):
+        return
+    lane.reserved = True
+    pod_id = lane.freest(demand)
+    if pod_id is not None:
+        lane.open.drop(pod_id)
+    elif lane.coming.find(demand.memory_bytes, demand.gpus) is None and not (
+        bring_up(draft, lane, demand, urgent=True) or reclaim(draft, lane, demand, urgent=True)
+    ):
+        drain(draft, lane, demand)
+
+
+def _make_room(draft: Draft, line: Line) -> None:
+    """Bring up deployments for what found no pod: in order, counting on those that are coming."""
+    while line and not draft.is_full:
+        entry = line.pop()
+        if entry.lane.stuck:
+            continue
+        entry = line.open_next_class(entry)
+        if _passes(draft, entry) or _will_fit(draft, entry):
+            line.next_member(entry)
+        else:
+            _not_fitting(draft, entry)
+
+
+def _will_fit(draft: Draft, entry: Entry) -> bool:
+    lane, demand = entry.lane, entry.demand
+    pod_id = lane.coming.find(demand.memory_bytes, demand.gpus)
+    if pod_id is None:
+        urgent = not lane.holds(demand)
+        if not bring_up(draft, lane, demand, urgent=urgent):
+            return False
+        pod_id = lane.coming.find(demand.memory_bytes, demand.gpus)
+    if pod_id is not None:
+        lane.coming.change(pod_id, lane.coming.slot(pod_id).with_job(demand.memory_bytes, demand.gpus))
+    return pod_id is not None
+
+
+def _not_fitting(draft: Draft, entry: Entry) -> None:
+    """Take back what stands idle; a job for which no pod is large enough may take what others still need."""
+    lane, demand = entry.lane, entry.demand
+    urgent = not lane.holds(demand)
+    if not lane.reclaimed:
+        reclaim(draft, lane, demand, urgent=urgent)
+    if urgent:
+        draft.crowded.add(lane.resource.site)
+    lane.stuck = lane.stuck or not can_bring_up(draft, lane, lane.smallest)
+
+
+def _warm(draft: Draft) -> None:
+    """Bring up early what jobs still to come will need, while nothing that is ready wants the room."""
+    for name, queue in sorted(draft.snapshot.lines.blocked.items()):
+        lane, head = draft.lane(name), queue.heads.first()
+        if lane is None or head is None or draft.is_full:
+            continue
+        if lane.alive or len(lane.queue) or lane.resource.site in draft.crowded:
+            continue
+        if problem_of(draft.snapshot, lane.resource, head[1]) is None:
+            bring_up(draft, lane, head[1], urgent=True)
+
+
+def _expire(draft: Draft) -> None:
+    """Release what stood idle for its keep, but not while jobs of active runs will still need it."""
+    lines = draft.snapshot.lines
+    for name, entries in sorted(draft.snapshot.places.idle.items()):
+        needed = sum(len(line[name]) for line in (lines.waiting, lines.blocked) if name in line)
+        idle = [entry for entry in entries if entry[1] not in draft.used | draft.released]
+        for until, deployment_id in idle[: max(0, len(idle) - needed)]:
+            if until > draft.now:
+                draft.wake_at(until)
+                break
+            draft.release(deployment_id, "idle for its keep")
+
+
+def _look_again(draft: Draft) -> None:
+    """The end of the next back-off."""
+    held = draft.snapshot.lines.held.first_from((nextafter(draft.now, inf), ""))
+    if held is not None:
+        draft.wake_at(held[0])

@@ -1,0 +1,167 @@
+"""Taking room back: what stands idle in the way of a job, or, for one that waited too long, what is busy."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gridmill.model.amounts import Amounts
+from gridmill.model.deployment import Deployment
+from gridmill.model.state import DeploymentState, PodState
+from gridmill.planning.bring_up import PART_OF_CPU, keeps_busy
+from gridmill.planning.draft import Draft
+from gridmill.planning.lane import Lane
+from gridmill.planning.limits import gpus_of
+from gridmill.planning.places import expiry
+from gridmill.planning.queue import Demand
+
+
+def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
+    """Release idle deployments where that makes room for `demand`; False where it cannot.
+
+    Room that is already on its way counts: then only the node is kept free for the job. `urgent` jobs may
+    take what jobs of other resources will still need.
+    """
+    if lane.workers_left == 0:
+        return _replace_worker(draft, lane, demand, busy=False)
+    site, need = lane.resource.site, _need(lane, demand)
+    best: tuple[int, str, list[Deployment]] | None = None
+    for node, idle in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
+        if lane.resource.workers is None and not urgent and keeps_busy(draft, lane, node):
+            continue
+        chosen = _enough(draft, site, node, need, idle)
+        if chosen is not None and (best is None or (_to_release(chosen), node) < best[:2]):
+            best = (_to_release(chosen), node, chosen)
+    if best is None:
+        return False
+    _release_all(draft, lane, best[2])
+    draft.reserved.add((site, best[1]))
+    lane.reclaimed = True
+    return True
+
+
+def drain(draft: Draft, lane: Lane, demand: Demand) -> None:
+    """Let no later job onto the deployments of one node until `demand` fits there: one node per site."""
+    if lane.workers_left == 0:
+        _replace_worker(draft, lane, demand, busy=True)
+        return
+    site, need = lane.resource.site, _need(lane, demand)
+    node = None if site in draft.draining else _node_to_drain(draft, site, need)
+    if node is None:
+        return
+    victims = _enough(draft, site, node, need, _by_attempts(draft, site, node)) or []
+    draft.draining.add(site)
+    draft.reserved.add((site, node))
+    lane.reclaimed = True
+    for deployment in victims:
+        if _is_idle(draft, deployment):
+            _release_all(draft, lane, [deployment])
+        elif deployment.state is not DeploymentState.RELEASING:
+            draft.close_pods(deployment.id)
+
+
+def _need(lane: Lane, demand: Demand) -> Amounts:
+    """The least a pod for that job must have."""
+    resource = lane.resource
+    return Amounts(
+        cpus=resource.cpus or demand.cpus or 0.0,
+        memory_bytes=resource.memory_bytes or demand.memory_bytes,
+        gpus=gpus_of(resource),
+    )
+
+
+def _replace_worker(draft: Draft, lane: Lane, demand: Demand, *, busy: bool) -> bool:
+    """All workers are up and each is too small: make place for a larger one."""
+    if lane.holds(demand) or len(lane.coming):
+        return False
+    own = {slot.deployment_id for _, slot in lane.open.items()}
+    ordered = sorted(own, key=lambda key: (len(draft.snapshot.places.on.get(key, ())), key))
+    for deployment in (draft.snapshot.deployments[key] for key in ordered[:1]):
+        if _is_idle(draft, deployment):
+            _release_all(draft, lane, [deployment])
+            return True
+        if busy:
+            draft.close_pods(deployment.id)
+    return False
+
+
+def _release_all(draft: Draft, lane: Lane, deployments: list[Deployment]) -> None:
+    for deployment in deployments:
+        if deployment.state is not DeploymentState.RELEASING and deployment.id not in draft.released:
+            draft.release(deployment.id, f"its room is needed by `{lane.name}`")
+
+
+def _is_idle(draft: Draft, deployment: Deployment) -> bool:
+    return (
+        deployment.state is DeploymentState.UP
+        and deployment.id not in draft.snapshot.places.on
+        and deployment.id not in draft.used
+    )
+
+
+def _to_release(deployments: list[Deployment]) -> int:
+    return sum(deployment.state is not DeploymentState.RELEASING for deployment in deployments)
+
+
+def _idle_by_node(draft: Draft, site: str, *, urgent: bool) -> dict[str, list[Deployment]]:
+    """Deployments that are leaving, then idle ones: those nobody will need first, then the longest idle."""
+    places = draft.snapshot.places
+    found = [(-1, 0.0, key) for key in places.leaving]
+    for name, entries in places.idle.items():
+        needed = name in draft.snapshot.lines.waiting or name in draft.snapshot.lines.blocked
+        if urgent or not needed:
+            found += [(int(needed), until, key) for until, key in entries if key not in draft.used]
+    by_node: dict[str, list[Deployment]] = {}
+    for _, _, key in sorted(found):
+        deployment = draft.snapshot.deployments[key]
+        if deployment.site == site:
+            for node in {pod.node for pod in deployment.pods}:
+                by_node.setdefault(node, []).append(deployment)
+    return by_node
+
+
+def _enough(
+    draft: Draft, site: str, node: str, need: Amounts, deployments: list[Deployment]
+) -> list[Deployment] | None:
+    """The first of the deployments, as many as it takes; None when all of them are not enough."""
+    whole = draft.snapshot.places.capacities.get((site, node))
+    if whole is None or (site, node) in draft.reserved or not need.fits_in(whole):
+        return None
+    need = replace(need, cpus=need.cpus or min(PART_OF_CPU, whole.cpus))
+    free, chosen = draft.nodes(site).free(node), list[Deployment]()
+    for deployment in deployments:
+        if need.fits_in(free):
+            break
+        chosen.append(deployment)
+        for claim in _claims(deployment, node):
+            free = free + claim
+    return chosen if need.fits_in(free) else None
+
+
+def _claims(deployment: Deployment, node: str) -> Iterator[Amounts]:
+    return (pod.capacity for pod in deployment.pods if pod.node == node and pod.state is not PodState.GONE)
+
+
+def _node_to_drain(draft: Draft, site: str, need: Amounts) -> str | None:
+    """The large enough node with the most free: while it is kept free, the most free never shrinks."""
+    capacities = draft.snapshot.places.capacities
+    large = [
+        (free.gpus if need.gpus else 0, free.memory_bytes, name)
+        for name, free in draft.snapshot.places.nodes[site].items()
+        if (site, name) not in draft.reserved and need.fits_in(capacities[(site, name)])
+    ]
+    return max(large)[2] if large else None
+
+
+def _by_attempts(draft: Draft, site: str, node: str) -> list[Deployment]:
+    """The node's deployments, those that will be empty soonest first."""
+    places = draft.snapshot.places
+    owners = {places.owners[pod] for pod in places.claims.get((site, node), ())}
+    order = sorted(
+        owners,
+        key=lambda key: (
+            draft.snapshot.deployments[key].state is not DeploymentState.RELEASING,
+            len(places.on.get(key, ())),
+            expiry(draft.snapshot.deployments[key]),
+            key,
+        ),
+    )
+    return [draft.snapshot.deployments[key] for key in order]

@@ -1,0 +1,106 @@
+"""Why a job does not run: a sentence for people, made when somebody asks."""
+
+from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.resource import Resource
+from gridmill.model.run import JobRun
+from gridmill.model.state import DONE_JOBS, JobState, RunState
+from gridmill.planning.bring_up import PART_OF_CPU
+from gridmill.planning.limits import problem_of, problem_of_resource
+from gridmill.planning.queue import Demand, demand_of, rank_of
+from gridmill.planning.room import Pods, most_jobs
+from gridmill.planning.snapshot import Snapshot
+
+
+def why_waiting(snapshot: Snapshot, job_run_id: str, now: float) -> str:
+    """What a blocked or waiting job waits for; empty for any other."""
+    job_run = snapshot.job_runs.get(job_run_id)
+    if job_run is None:
+        return ""
+    if job_run.state is JobState.BLOCKED:
+        return _why_blocked(snapshot, job_run)
+    return _why_not_placed(snapshot, job_run, now) if job_run.state is JobState.WAITING else ""
+
+
+def _why_blocked(snapshot: Snapshot, job_run: JobRun) -> str:
+    needs = [snapshot.job_runs[need] for need in job_run.needs if need in snapshot.job_runs]
+    missing = [f"`{need.job.name}` ({need.state})" for need in needs if need.state not in DONE_JOBS]
+    return f"waits for {', '.join(missing)}" if missing else "is about to be looked at"
+
+
+def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float) -> str:
+    run = snapshot.runs.get(job_run.run_id)
+    if run is None or run.state is not RunState.ACTIVE:
+        return "its run is stopping"
+    if job_run.not_before > now:
+        return f"held back {show_seconds(job_run.not_before - now)} more after a failure"
+    demand = demand_of(job_run)
+    resource = snapshot.resource_of(job_run.resource, demand.kind)
+    problem = problem_of_resource(snapshot, job_run.resource, resource)
+    if resource is None or problem is not None:
+        return problem.message if problem else ""
+    problem = problem_of(snapshot, resource, demand)
+    if problem is not None:
+        return problem.message
+    before = _before(snapshot, job_run)
+    return _why_no_room(snapshot, resource, demand) + (f"; {before}" if before else "")
+
+
+def _before(snapshot: Snapshot, job_run: JobRun) -> str:
+    """`3 jobs before it`: of the same resource."""
+    queue = snapshot.lines.waiting.get(job_run.resource)
+    run = snapshot.runs.get(job_run.run_id)
+    if queue is None or run is None:
+        return ""
+    rank = rank_of(job_run, run.order)
+    count = sum(members.count_before(rank) for members in queue.classes.values())
+    return f"{count:,} {'job' if count == 1 else 'jobs'} before it" if count else ""
+
+
+def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
+    open_pods = snapshot.places.open.get(resource.name)
+    coming = snapshot.places.coming.get(resource.name)
+    if open_pods is not None:
+        why = _why_not_in_pods(open_pods, resource, demand)
+        if coming is not None:
+            why += f"; more of `{resource.name}` is coming up"
+        return why
+    if coming is not None:
+        return f"`{resource.name}` is coming up"
+    return _why_not_brought_up(snapshot, resource, demand)
+
+
+def _why_not_in_pods(pods: Pods, resource: Resource, demand: Demand) -> str:
+    slots = [slot for _, slot in pods.items()]
+    roomy = [slot for slot in slots if slot.free_memory >= demand.memory_bytes]
+    if not roomy:
+        most = max(slot.free_memory for slot in slots)
+        return (
+            f"needs {show_bytes(demand.memory_bytes)}; "
+            f"the largest free pod of `{resource.name}` has {show_bytes(max(0, most))}"
+        )
+    if all(slot.free_gpus < demand.gpus for slot in roomy):
+        return f"needs {demand.gpus} GPUs; those of `{resource.name}` are in use"
+    if all(slot.is_full for slot in roomy):
+        most_at_once = sum(most_jobs(slot.capacity.cpus) for slot in slots)
+        return f"`{resource.name}` runs {most_at_once} jobs, as many as its CPUs are good for"
+    return "is about to start"
+
+
+def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
+    site = snapshot.sites[resource.site]
+    if not site.nodes:
+        return f"site {site.name} has no nodes now"
+    needed = max(resource.memory_bytes or 0, demand.memory_bytes)
+    nodes = snapshot.places.nodes[site.name]
+    free = [
+        amounts.memory_bytes
+        for _, amounts in nodes.items()
+        if amounts.cpus >= min(PART_OF_CPU, snapshot.largest(site.name).cpus)
+    ]
+    most = max(free, default=0)
+    if most >= needed:
+        return f"`{resource.name}` is about to be brought up"
+    return (
+        f"needs {show_bytes(needed)} for `{resource.name}`; other deployments leave "
+        f"{show_bytes(max(0, most))} at site {site.name}"
+    )
