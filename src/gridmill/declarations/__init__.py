@@ -1,6 +1,15 @@
 """Pipeline files: YAML to nouns with errors that name file, line and field; their JSON Schema."""
 
+from importlib import import_module
+from typing import Any
+
 from gridmill.declarations.read import parse_declarations, read_declarations, read_pipeline
 from gridmill.declarations.semantics import external_resources
 
-__all__ = ["external_resources", "parse_declarations", "read_declarations", "read_pipeline"]
+__all__ = ["external_resources", "json_schema", "parse_declarations", "read_declarations", "read_pipeline"]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of pipeline files."""
+    made: dict[str, Any] = import_module("gridmill.declarations.published").json_schema()
+    return made

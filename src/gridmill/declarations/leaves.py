@@ -16,7 +16,7 @@ from gridmill.declarations.problems import did_you_mean
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
 
-PARAMETER = {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_-]*\}$"}
+PARAMETER = {"type": "string", "pattern": r"\$\{"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ _LITERAL = "Write $${ for a ${ that is meant for the shell."
 Word = str | Whole | Real | bool
 
 
-def fill_in(document: Document, given: Mapping[str, str]) -> tuple[Document, list[Problem]]:
+def fill_in(document: Document, given: Mapping[str, object]) -> tuple[Document, list[Problem]]:
     """The document with every reference replaced and its `parameters` as given, and what is wrong.
 
     Text that is nothing but one reference takes the parameter's value with its type.
@@ -37,7 +37,7 @@ class _Filling:
     def _note(self, path: Path, message: str, hint: str = "") -> None:
         self.problems.append(self._document.problem(path, message, hint))
 
-    def parameters(self, given: Mapping[str, str]) -> dict[str, Word]:
+    def parameters(self, given: Mapping[str, object]) -> dict[str, Word]:
         """The declared parameters with `given` in place of their defaults."""
         value = self._document.value
         declared = value.get("parameters") if isinstance(value, Fields) else None
@@ -48,7 +48,7 @@ class _Filling:
             elif isinstance(default, Word):
                 words[name] = default
         for name, text in given.items():
-            self._set(words, name, text)
+            self._set(words, name, str(text).lower() if isinstance(text, bool) else str(text))
         return words
 
     def _set(self, words: dict[str, Word], name: str, text: str) -> None:

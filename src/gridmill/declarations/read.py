@@ -21,14 +21,15 @@ from gridmill.model.site import Site
 
 MAX_BYTES = 1 << 20
 Declared: TypeAlias = Pipeline | Resource | Site
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 _START = "Start with `pipeline: NAME`, then `jobs:`."
 
 
-def read_pipeline(path: Path, *, set_values: Mapping[str, str] = _NOTHING) -> Pipeline:
+def read_pipeline(path: Path, *, set_values: Mapping[str, object] = _NOTHING) -> Pipeline:
     """The one pipeline a file declares; resources in documents of their own beside it become part of it.
 
-    `set_values` are the words given with `--set key=value`. Raises PipelineError with all problems found.
+    `set_values` are the words given with `--set key=value`, or Python values. Raises PipelineError with
+    all problems found.
     """
     declared = read_declarations(path, set_values=set_values)
     pipelines = [noun for noun in declared if isinstance(noun, Pipeline)]
@@ -43,7 +44,7 @@ def read_pipeline(path: Path, *, set_values: Mapping[str, str] = _NOTHING) -> Pi
     return replace(pipelines[0], resources=pipelines[0].resources + beside)
 
 
-def read_declarations(path: Path, *, set_values: Mapping[str, str] = _NOTHING) -> tuple[Declared, ...]:
+def read_declarations(path: Path, *, set_values: Mapping[str, object] = _NOTHING) -> tuple[Declared, ...]:
     """Everything a file declares, one noun per YAML document, in order. Raises PipelineError."""
     return parse_declarations(
         read_text(path), file=str(path), folder=str(path.resolve().parent), set_values=set_values
@@ -51,7 +52,7 @@ def read_declarations(path: Path, *, set_values: Mapping[str, str] = _NOTHING) -
 
 
 def parse_declarations(
-    text: str, *, file: str = "-", folder: str = "", set_values: Mapping[str, str] = _NOTHING
+    text: str, *, file: str = "-", folder: str = "", set_values: Mapping[str, object] = _NOTHING
 ) -> tuple[Declared, ...]:
     """What the text of a file declares; `file` is how messages call it. Raises PipelineError."""
     documents = parse_documents(text, file)
@@ -114,7 +115,7 @@ def _listing(folder: Path) -> list[str]:
         return []
 
 
-def _noun(document: Document, set_values: Mapping[str, str], problems: list[Problem]) -> Declared | None:
+def _noun(document: Document, set_values: Mapping[str, object], problems: list[Problem]) -> Declared | None:
     kind = _kind(document, problems)
     if kind is None:
         return None

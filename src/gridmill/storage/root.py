@@ -1,0 +1,118 @@
+"""A storage root that is a folder, with the code bundles of one home: the port `Storage` on a file system."""
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from shutil import disk_usage, rmtree
+from uuid import uuid4
+
+from gridmill.errors import InputError, StorageError, UnsafePathError
+from gridmill.model.data import FileSource
+from gridmill.ports.storage import FileStat
+from gridmill.storage.bundle import bundle_hash
+from gridmill.storage.sources import describe_source
+
+_HASH = re.compile("[0-9a-f]{64}")
+
+
+class Root:
+    """Tables, models and files lie below `folder`; bundles are `bundles/<hash>.tar.gz`.
+
+    Safe to call from several threads; nothing half-written is ever visible.
+    """
+
+    def __init__(self, folder: Path, bundles: Path) -> None:
+        self._folder = folder
+        self._bundles = bundles
+
+    @property
+    def location(self) -> str:
+        """The root, as jobs are told it."""
+        return str(self._folder)
+
+    def path(self, uri: str) -> Path:
+        """The path of a URI relative to the root.
+
+        Raises UnsafePathError for an absolute one, one with `..`, and where a link leads out of the root.
+        """
+        parts = PurePosixPath(uri)
+        if parts.is_absolute() or ".." in parts.parts or "\0" in uri:
+            raise UnsafePathError(f"{uri!r} leaves the storage root {self._folder}")
+        path = self._folder / parts
+        if not _real(path).is_relative_to(_real(self._folder)):
+            raise UnsafePathError(f"{uri!r} leaves the storage root {self._folder} through a link")
+        return path
+
+    def describe_source(self, source: FileSource, folder: str) -> tuple[FileStat, ...]:
+        """The files a source names now; see storage.sources."""
+        return describe_source(source, folder)
+
+    def remove(self, uri: str) -> None:
+        """Remove a folder or file below the root; what is gone is fine.
+
+        Raises UnsafePathError for what is not below the root, the root itself included; StorageError.
+        """
+        path = self.path(uri)
+        if path == self._folder:
+            raise UnsafePathError("the storage root itself is not removed")
+        try:
+            _remove(path)
+        except OSError as error:
+            raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
+
+    def free_bytes(self) -> int:
+        """How much can still be written. Raises StorageError."""
+        place = self._folder
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        try:
+            return disk_usage(place).free
+        except OSError as error:
+            raise StorageError(
+                f"cannot be asked for its free space: {error.strerror}", place=str(place)
+            ) from error
+
+    def has_bundle(self, bundle: str) -> bool:
+        """Whether the code bundle of that hash is here."""
+        return self._bundle_path(bundle).exists()
+
+    def put_bundle(self, bundle: str, data: bytes) -> None:
+        """Keep a code bundle. Raises InputError when its content does not have that hash, StorageError."""
+        path = self._bundle_path(bundle)
+        if path.exists():
+            return
+        if bundle_hash(data) != bundle:
+            raise InputError(f"the code bundle does not have the hash {bundle}")
+        _write(path, data)
+
+    def _bundle_path(self, bundle: str) -> Path:
+        if not _HASH.fullmatch(bundle):
+            raise InputError(f"{bundle!r} is not the hash of a code bundle")
+        return self._bundles / f"{bundle}.tar.gz"
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _remove(path: Path) -> None:
+    while path.is_dir() and not path.is_symlink():
+        with suppress(FileNotFoundError):  # somebody else removes it too: go on with what is left
+            rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    except OSError as error:
+        if path.parent.is_dir():
+            draft.unlink(missing_ok=True)
+        raise StorageError(f"cannot keep the code bundle: {error.strerror}", place=str(path)) from error

@@ -1,0 +1,100 @@
+"""Which files a source names now: paths, globs and `package://NAME/PATH`."""
+
+import glob
+import os
+from collections.abc import Iterator
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+from gridmill.errors import InputError, UnsafePathError
+from gridmill.model.data import FileSource
+from gridmill.ports.storage import FileStat
+
+PACKAGE = "package://"
+
+
+def describe_source(source: FileSource, folder: str) -> tuple[FileStat, ...]:
+    """The files the source names, each once, sorted by path; relative paths start at `folder`.
+
+    Raises InputError when a path or glob names nothing, with what is near; UnsafePathError when a
+    `package://` path leaves its package.
+    """
+    written = (source.path,) if isinstance(source.path, str) else source.path
+    paths = {path for one in written for path in _files(one, folder)}
+    return tuple(_stat(path) for path in sorted(paths))
+
+
+def _files(written: str, folder: str) -> Iterator[str]:
+    path = _absolute(written, folder)
+    if os.path.isdir(path):
+        raise InputError(
+            f"{written!r} is a folder", hint=f"Name the files in it, for example {written}/*.csv."
+        )
+    if os.path.exists(path):
+        yield path
+    elif not glob.has_magic(path):
+        raise _missing(written, path)
+    else:
+        found = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
+        if not found:
+            raise _missing(written, path)
+        yield from found
+
+
+def _absolute(written: str, folder: str) -> str:
+    if written.startswith(PACKAGE):
+        return _in_package(written)
+    if "://" in written:
+        scheme = written.partition("://")[0]
+        raise InputError(
+            f"{written!r}: sources at {scheme}:// cannot be read",
+            hint=f"Use file paths or {PACKAGE}NAME/PATH.",
+        )
+    if "\0" in written or not written:
+        raise InputError(f"{written!r} is not a path")
+    return os.path.normpath(os.path.join(os.path.abspath(folder), written))
+
+
+def _in_package(written: str) -> str:
+    name, _, inside = written.removeprefix(PACKAGE).partition("/")
+    if not name.isidentifier() or not inside:
+        raise InputError(f"{written!r} is not of the form {PACKAGE}NAME/PATH")
+    if ".." in PurePosixPath(inside).parts or inside.startswith("/"):
+        raise UnsafePathError(f"{written!r} leaves the package", hint="Name a file that the package carries.")
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(f"there is no Python package {name!r} for {written!r}", hint=f"pip install {name}")
+    return os.path.join(next(iter(spec.submodule_search_locations)), inside)
+
+
+def _missing(written: str, path: str) -> InputError:
+    """Says where the path stops to exist, and what is there instead."""
+    there = Path(path).parent
+    while not there.is_dir():
+        there = there.parent
+    wanted = Path(path).relative_to(there).parts[0]
+    what = "matches no file" if glob.has_magic(path) else "does not exist"
+    return InputError(f"source {written!r} {what}", hint=_near(there, wanted))
+
+
+def _near(there: Path, wanted: str) -> str:
+    try:
+        names = sorted(entry.name for entry in there.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        return f"{there} cannot be read: {error.strerror}."
+    close = get_close_matches(wanted, names, n=3)
+    if close:
+        return f"In {there} there is {' and '.join(close)}."
+    if not names:
+        return f"{there} is empty."
+    more = ", ..." * (len(names) > 5)
+    return f"In {there} there is no {wanted}, but {', '.join(names[:5])}{more}."
+
+
+def _stat(path: str) -> FileStat:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", place=path) from error
+    return FileStat(path=path, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
