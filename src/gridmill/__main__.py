@@ -13,11 +13,14 @@ from gridmill.cli.app import app
 from gridmill.errors import TABLE, GridmillError, InternalError, to_body
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run and exit: 0, or the exit code of the error table (130 when interrupted)."""
+def main(arguments: Sequence[str] | None = None, *, context: object = None) -> None:
+    """Run and exit: 0, or the exit code of the error table (130 when interrupted).
+
+    `context` is a Client that every command uses instead of finding a control node.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(given, prog_name="gridmill")
+        app(given, prog_name="gridmill", obj=context)
     except GridmillError as error:
         sys.exit(_explain(error, as_json="--json" in given))
     except KeyboardInterrupt:

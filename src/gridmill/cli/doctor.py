@@ -13,10 +13,10 @@ import typer
 
 from gridmill import __version__
 from gridmill.cli.render import table
-from gridmill.cli.session import Json, emit, show
+from gridmill.cli.session import Json, emit, settings_of, show
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import GIB, show_bytes
-from gridmill.sdk.dial import dial_home, home_settings
+from gridmill.sdk.dial import dial_home
 from gridmill.settings import Settings
 
 _PACKAGES = {
@@ -39,7 +39,7 @@ def version(json: Json = False) -> None:
 
 def doctor(context: typer.Context, json: Json = False) -> None:
     """Check this machine: Python, folders, disk, memory, cgroups, packages. Exits 1 if one is amiss."""
-    settings = home_settings(context.obj[0])
+    settings = settings_of(context)
     checks = list(look(settings))
     if json:
         emit([{"what": what, "well": well, "found": found} for what, well, found in checks])

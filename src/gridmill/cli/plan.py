@@ -10,6 +10,7 @@ from gridmill.cli.render import amounts, table
 from gridmill.cli.run import File, Set, read_set
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.pipeline import Pipeline
 from gridmill.model.view import DryRun, PlannedJob
 
 FileOption = Annotated[
@@ -53,13 +54,18 @@ def _row(job: PlannedJob) -> tuple[str, ...]:
 
 
 def apply(context: typer.Context, file: FileOption, set: Set = None, json: Json = False) -> None:
-    """Keep a pipeline and its resources under their names, without running it."""
+    """Keep the pipelines and resources a file declares under their names, without running anything."""
     with session(context) as client:
         kept = client.apply(file, set=read_set(set or ()))
-    emit(kept) if json else print(f"pipeline {kept.name}: {len(kept.jobs)} jobs kept")
+    if json:
+        return emit(kept)
+    for noun in kept:
+        what = f"pipeline {noun.name}: {len(noun.jobs)} jobs" if isinstance(noun, Pipeline) else noun.name
+        print(what if isinstance(noun, Pipeline) else f"resource {what}")
+    return None
 
 
-def schema(json: Json = True) -> None:
+def schema(json: Annotated[bool, typer.Option("--json", help="The same: it is JSON.")] = True) -> None:
     """Print the JSON Schema of pipeline files, for editors and checks."""
-    made: Any = import_module("gridmill.declarations").json_schema()
+    made: Any = import_module("gridmill.declarations.schema").schema()
     print(json_text.dumps(made, indent=2))

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from gridmill.codec import encode
 from gridmill.sdk.client import Client, connect
+from gridmill.sdk.dial import home_settings
+from gridmill.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
@@ -26,6 +28,11 @@ def session(context: typer.Context, *, embed: bool = True) -> Iterator[Client]:
     home, url = context.obj
     with connect(home, url=url, embed=embed) as client:
         yield client
+
+
+def settings_of(context: typer.Context) -> Settings:
+    """The settings of the home that the command is for."""
+    return context.obj.settings if isinstance(context.obj, Client) else home_settings(context.obj[0])
 
 
 def emit(noun: object) -> None:

@@ -16,9 +16,8 @@ from gridmill.api.app import make_app
 from gridmill.api.guard import Guard, is_loopback
 from gridmill.api.server import Server, serve
 from gridmill.cli.interrupts import Interrupts
-from gridmill.cli.session import Json, emit, say
-from gridmill.errors import ConflictError, InputError
-from gridmill.sdk.dial import home_settings
+from gridmill.cli.session import Json, emit, say, settings_of
+from gridmill.errors import InputError
 from gridmill.settings import Settings
 
 _LOOK_SECONDS = 0.2
@@ -37,10 +36,7 @@ def up(
     Jobs and pods go on without it and are found again at its next start.
     """
     address = read_address(listen)
-    home, url = context.obj
-    if url is not None:
-        raise ConflictError("`up` starts a control node on this machine; --url names another one")
-    settings = home_settings(home)
+    settings = settings_of(context)
     with _serving(settings, address) as (node, url, control):
         emit(
             {"address": url, "socket": str(settings.home / "control.sock"), "control": control}

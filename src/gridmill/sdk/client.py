@@ -139,7 +139,7 @@ class Client:
                 raise InputError("`set` is for pipeline files; give a Pipeline its values directly")
             return self._with_bundle(pipeline)
         read = import_module("gridmill.declarations").read_pipeline
-        return self._with_bundle(read(Path(pipeline), set_values=dict(set or {})))
+        return self._with_bundle(read(Path(pipeline), set_values=_words(set)))
 
     def _with_bundle(self, pipeline: Pipeline) -> Pipeline:
         in_bundle = any(job.command is not None for job in pipeline.jobs)
@@ -158,9 +158,21 @@ class Client:
         """What a run would do: sizes and why, order, expected memory and time. Nothing starts."""
         return self.grid.plan_run(self.prepare(pipeline, set))
 
-    def apply(self, pipeline: str | Path | Pipeline, *, set: Mapping[str, Any] | None = None) -> Pipeline:
-        """Keep a pipeline (and its resources) without running it."""
-        return self.grid.apply(self.prepare(pipeline, set))
+    def apply(
+        self, file: str | Path | Pipeline, *, set: Mapping[str, Any] | None = None
+    ) -> tuple[Pipeline | Resource, ...]:
+        """Keep what a file declares (pipelines, resources) without running it; what was kept."""
+        if isinstance(file, Pipeline):
+            return (self.grid.apply(self.prepare(file)),)
+        read = import_module("gridmill.declarations").read_declarations
+        return tuple(self._keep(noun) for noun in read(Path(file), set_values=_words(set)))
+
+    def _keep(self, noun: object) -> Pipeline | Resource:
+        if isinstance(noun, Pipeline):
+            return self.grid.apply(self._with_bundle(noun))
+        if isinstance(noun, Resource):
+            return self.grid.configure_resource(noun)[0]
+        raise InputError("sites cannot be added yet: there is `local`, this machine")
 
     def resume(self, run: str, *, wait: bool = True) -> RunView:
         """Continue a failed or stopped run; what succeeded stands."""
@@ -374,6 +386,14 @@ def read_kind(kind: JobKind | str) -> JobKind:
     if kind not in list(JobKind):
         raise InputError(f"there is no type {str(kind)!r}", hint=f"There are: {', '.join(JobKind)}.")
     return JobKind(kind)
+
+
+def _words(values: Mapping[str, Any] | None) -> dict[str, str]:
+    """Parameters as `--set` writes them."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in (values or {}).items()
+    }
 
 
 def _page(
