@@ -61,7 +61,12 @@ def pod_processes(home: Path) -> list[int]:
 
 
 def control(home: Path, fault: str = "") -> subprocess.CompletedProcess:
-    env = {**os.environ, "GRIDMILL_HOME": str(home / "home"), "GRIDMILL_FAULT": fault, "GRIDMILL_OBSERVE": "0.2"}
+    env = {
+        **os.environ,
+        "GRIDMILL_HOME": str(home / "home"),
+        "GRIDMILL_FAULT": fault,
+        "GRIDMILL_OBSERVE": "0.2",
+    }
     return subprocess.run(
         [sys.executable, str(DRIVER), str(home / "project" / "crash.yaml")],
         env=env,

@@ -24,9 +24,7 @@ def command(name: str, **settings) -> Job:
 
 def simulate(seed: int) -> Simulation:
     random = Random(seed)
-    store = FaultyStore(
-        make_memory(), FaultySchedule(seed, fail_before=0.02, fail_after=0.02)
-    )
+    store = FaultyStore(make_memory(), FaultySchedule(seed, fail_before=0.02, fail_after=0.02))
     outcomes: dict[str, Behaviour] = {}
 
     def behave(order: Order) -> Behaviour:
@@ -37,7 +35,9 @@ def simulate(seed: int) -> Simulation:
     simulation = Simulation(store=store, behave=behave, seed=seed)
     retrying(simulation, simulation.declare_site)
     for index in range(random.randint(1, 3)):
-        pipeline = random_pipeline(random, f"p{index}", lambda name: command(name, retries=random.randint(0, 2)))
+        pipeline = random_pipeline(
+            random, f"p{index}", lambda name: command(name, retries=random.randint(0, 2))
+        )
         retrying(simulation, lambda pipeline=pipeline: simulation.submit(pipeline))
     for _ in range(random.randint(0, 40)):
         misfortune(simulation, random)

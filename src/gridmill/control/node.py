@@ -60,6 +60,7 @@ class ControlNode:
         control = self.control
         control.ledger.load()
         control.newest.clear()
+        self._greet_again()
         snapshot = control.ledger.snapshot
         now = control.now()
         transaction = control.begin()
@@ -73,6 +74,15 @@ class ControlNode:
             if deployment.idle_since is not None and deployment.idle_since > now:
                 transaction.put(_idle_since(deployment, now))
         control.ledger.commit(transaction)
+
+    def _greet_again(self) -> None:
+        """What was received or about to be sent may be lost: with a new Hello every pod and the store are
+        made to agree again."""
+        control = self.control
+        for channel in list(control.pods):
+            control.links.drop(channel)
+        control.pods.clear()
+        control.channels.clear()
 
     def _tell(self) -> None:
         with self.changed:

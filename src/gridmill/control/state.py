@@ -49,7 +49,9 @@ class Candidates:
 
     def add(self, run_id: str, job_run_ids: Iterable[str]) -> None:
         """Look at these jobs soon."""
-        self._by_run.setdefault(run_id, deque()).extend(job_run_ids)
+        added = deque(job_run_ids)
+        if added:
+            self._by_run.setdefault(run_id, deque()).extend(added)
 
     def take(self, limit: int) -> Iterator[str]:
         """Up to `limit` ids, one from each run in turn."""
@@ -58,13 +60,13 @@ class Candidates:
             if run_id is None:
                 return
             waiting = self._by_run.pop(run_id)
-            if waiting:
-                yield waiting.popleft()
+            job_run_id = waiting.popleft()
             if waiting:
                 self._by_run[run_id] = waiting
+            yield job_run_id
 
     def __bool__(self) -> bool:
-        return any(self._by_run.values())
+        return bool(self._by_run)
 
 
 @dataclass(slots=True, kw_only=True)
