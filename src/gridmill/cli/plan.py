@@ -67,5 +67,5 @@ def apply(context: typer.Context, file: FileOption, set: Set = None, json: Json 
 
 def schema(json: Annotated[bool, typer.Option("--json", help="The same: it is JSON.")] = True) -> None:
     """Print the JSON Schema of pipeline files, for editors and checks."""
-    made: Any = import_module("gridmill.declarations.schema").schema()
+    made: Any = import_module("gridmill.declarations").json_schema()
     print(json_text.dumps(made, indent=2))

@@ -159,6 +159,8 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
     if view.run.message:
         title.append(f"  {view.run.message}")
     jobs = table("job", "state", "on", "progress", "time", "memory", "newest", "")
+    if most is not None:  # a row is one line, whatever it has to say
+        jobs.columns[-1].no_wrap, jobs.columns[-1].overflow = True, "ellipsis"
     for job in shown:
         cells = (job.job.job.name, job.job.state, place(job), progress(job), elapsed(job, now), memory(job))
         jobs.add_row(*(_cell(cell) for cell in (*cells, latest_metric(job), remark(job))))

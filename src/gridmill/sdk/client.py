@@ -23,6 +23,7 @@ from gridmill.model.view import ControlView, DryRun, RunView
 from gridmill.ports.grid import Grid
 from gridmill.sdk.dial import Dialled, dial_home, dial_url, home_settings
 from gridmill.sdk.lookup import Noun, find_noun, find_run, job_of
+from gridmill.sdk.project import Source, read_all, read_project, with_bundle
 from gridmill.settings import Settings
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class Client:
 
     def run(
         self,
-        pipeline: str | Path | Pipeline,
+        pipeline: Source,
         *,
         set: Mapping[str, Any] | None = None,
         force: bool = False,
@@ -132,44 +133,23 @@ class Client:
         view = self.grid.start_run(self.prepare(pipeline, set), force=force, only=only)
         return self.wait(view.run.id, on_tick=on_tick, check=check) if wait else view
 
-    def prepare(self, pipeline: str | Path | Pipeline, set: Mapping[str, Any] | None = None) -> Pipeline:
+    def prepare(self, pipeline: Source, set: Mapping[str, Any] | None = None) -> Pipeline:
         """The pipeline as the control node takes it: read, with parameters, its code bundle put."""
-        if isinstance(pipeline, Pipeline):
-            if set:
-                raise InputError("`set` is for pipeline files; give a Pipeline its values directly")
-            return self._with_bundle(pipeline)
-        read = import_module("gridmill.declarations").read_pipeline
-        return self._with_bundle(read(Path(pipeline), set_values=_words(set)))
+        return with_bundle(read_project(pipeline, set), self.grid, self.settings)
 
-    def _with_bundle(self, pipeline: Pipeline) -> Pipeline:
-        in_bundle = any(job.command is not None for job in pipeline.jobs)
-        if pipeline.bundle is not None or not pipeline.folder or not in_bundle:
-            return pipeline
-        make_bundle = import_module("gridmill.storage.bundle").make_bundle
-        leave_out = (self.settings.home, self.settings.root)
-        cache = self.settings.home / "cache" / "made"
-        bundle = make_bundle(Path(pipeline.folder), cache, leave_out=leave_out)
-        if not self.grid.has_bundle(bundle.hash):
-            self.grid.put_bundle(bundle.hash, bundle.path.read_bytes())
-        bundle.path.unlink(missing_ok=True)
-        return replace(pipeline, bundle=bundle.hash)
-
-    def plan(self, pipeline: str | Path | Pipeline, *, set: Mapping[str, Any] | None = None) -> DryRun:
+    def plan(self, pipeline: Source, *, set: Mapping[str, Any] | None = None) -> DryRun:
         """What a run would do: sizes and why, order, expected memory and time. Nothing starts."""
         return self.grid.plan_run(self.prepare(pipeline, set))
 
-    def apply(
-        self, file: str | Path | Pipeline, *, set: Mapping[str, Any] | None = None
-    ) -> tuple[Pipeline | Resource, ...]:
+    def apply(self, file: Source, *, set: Mapping[str, Any] | None = None) -> tuple[Pipeline | Resource, ...]:
         """Keep what a file declares (pipelines, resources) without running it; what was kept."""
         if isinstance(file, Pipeline):
             return (self.grid.apply(self.prepare(file)),)
-        read = import_module("gridmill.declarations").read_declarations
-        return tuple(self._keep(noun) for noun in read(Path(file), set_values=_words(set)))
+        return tuple(self._keep(noun) for noun in read_all(Path(file), set))
 
     def _keep(self, noun: object) -> Pipeline | Resource:
         if isinstance(noun, Pipeline):
-            return self.grid.apply(self._with_bundle(noun))
+            return self.grid.apply(self.prepare(noun))
         if isinstance(noun, Resource):
             return self.grid.configure_resource(noun)[0]
         raise InputError("sites cannot be added yet: there is `local`, this machine")
@@ -386,14 +366,6 @@ def read_kind(kind: JobKind | str) -> JobKind:
     if kind not in list(JobKind):
         raise InputError(f"there is no type {str(kind)!r}", hint=f"There are: {', '.join(JobKind)}.")
     return JobKind(kind)
-
-
-def _words(values: Mapping[str, Any] | None) -> dict[str, str]:
-    """Parameters as `--set` writes them."""
-    return {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in (values or {}).items()
-    }
 
 
 def _page(

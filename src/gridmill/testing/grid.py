@@ -12,9 +12,9 @@ from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event, EventType
-from gridmill.model.job import Job, JobKind
+from gridmill.model.job import JobKind
 from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource, Sizing, Use
+from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import (
@@ -22,15 +22,15 @@ from gridmill.model.state import (
     FINISHED_JOBS,
     FINISHED_RUNS,
     AttemptState,
-    Cause,
     JobState,
     RunState,
 )
 from gridmill.model.view import ControlView, DryRun, JobView, PlannedJob, RunView
+from gridmill.testing.acted import SIZE, ended, job_run, reset, with_needs
 
 T = TypeVar("T")
 
-_SIZE = Sizing(amounts=Amounts(cpus=1.0, memory_bytes=GIB), why=("1 GiB: nothing measured yet",))
+_OF_JOB = frozenset({"state", "message", "started", "ended"})
 _KINDS = {
     JobKind.SINK: ArtifactKind.SINK,
     JobKind.DATASET: ArtifactKind.DATASET,
@@ -99,7 +99,7 @@ class FakeGrid:
         if unknown:
             raise NotFoundError(f"{pipeline.name!r} has no job {min(unknown)!r}")
         self.apply(pipeline)
-        jobs = [job for job in pipeline.jobs if not only or job.name in _with_needs(pipeline, only)]
+        jobs = [job for job in pipeline.jobs if not only or job.name in with_needs(pipeline, only)]
         with self._changed:
             number = 1 + sum(view.run.pipeline == pipeline.name for view in self._views.values())
             run = Run(
@@ -112,7 +112,7 @@ class FakeGrid:
                 parameters=pipeline.parameters,
                 force=force,
             )
-            views = tuple(JobView(job=_job_run(run, job, order)) for order, job in enumerate(jobs))
+            views = tuple(JobView(job=job_run(run, job, order)) for order, job in enumerate(jobs))
             self._views[run.id] = RunView(run=run, jobs=views)
             self._play(run.id)
             return self._views[run.id]
@@ -129,7 +129,7 @@ class FakeGrid:
                     site="local",
                     needs=job.all_needs,
                     wave=1 + len(job.all_needs),
-                    sizing=_SIZE,
+                    sizing=SIZE,
                 )
                 for job in pipeline.jobs
             ),
@@ -152,7 +152,7 @@ class FakeGrid:
             raise ConflictError(f"{run_id} has succeeded: there is nothing to resume")
         self.calls.append(f"resume {run_id}")
         with self._changed:
-            jobs = tuple(_reset(job) for job in view.jobs)
+            jobs = tuple(reset(job) for job in view.jobs)
             self._views[run_id] = RunView(run=replace(view.run, state=RunState.ACTIVE, ended=None), jobs=jobs)
             self._play(run_id)
             return self._views[run_id]
@@ -323,11 +323,11 @@ class FakeGrid:
             deployment_id=f"{job.resource}-1",
             pod_id=f"{job.resource}-1.1",
             state=AttemptState.RUNNING,
-            given=_SIZE.amounts,
+            given=SIZE.amounts,
             placed=self.now,
             started=self.now,
         )
-        self._change(job.id, state=JobState.RUNNING, attempts=(*view.attempts, attempt))
+        self._change(job.id, state=JobState.RUNNING, started=self.now, attempts=(*view.attempts, attempt))
         self._say(job.run_id, "job", job.id, JobState.RUNNING)
         self.emit(
             job.run_id, job.job.name, EventType.LOG, {"stream": "out", "text": f"{job.job.name} starts\n"}
@@ -339,9 +339,11 @@ class FakeGrid:
         view = self._job(job_id)
         attempts = view.attempts
         if attempts and attempts[-1].state == AttemptState.RUNNING:
-            attempts = (*attempts[:-1], _ended(attempts[-1], state, message, self.now))
+            attempts = (*attempts[:-1], ended(attempts[-1], state, message, self.now))
         artifacts = (self._make(view.job),) if state == JobState.SUCCEEDED else ()
-        self._change(job_id, state=state, message=message, attempts=attempts, artifacts=artifacts)
+        self._change(
+            job_id, state=state, message=message, ended=self.now, attempts=attempts, artifacts=artifacts
+        )
         self._say(view.job.run_id, "job", job_id, state, message)
 
     def _make(self, job: JobRun) -> Artifact:
@@ -373,54 +375,14 @@ class FakeGrid:
 
     def _change(self, job_id: str, **changes: Any) -> None:  # noqa: ANN401  fields of JobView and JobRun
         view = self._job(job_id)
-        of_job = {key: value for key, value in changes.items() if key in ("state", "message")}
+        of_job = {
+            key: value for key, value in changes.items() if key in ("state", "message", "started", "ended")
+        }
         of_view = {key: value for key, value in changes.items() if key not in of_job}
         changed = replace(view, job=replace(view.job, **of_job), **of_view)
         run = self._views[view.job.run_id]
         jobs = tuple(changed if one.job.id == job_id else one for one in run.jobs)
         self._views[view.job.run_id] = replace(run, jobs=jobs)
-
-
-def _job_run(run: Run, job: Job, order: int) -> JobRun:
-    return JobRun(
-        id=f"{run.id}/{job.name}",
-        run_id=run.id,
-        pipeline=run.pipeline,
-        job=job,
-        order=order,
-        state=JobState.BLOCKED if job.all_needs else JobState.WAITING,
-        resource=job.resource or f"default-{job.kind}",
-        needs=tuple(f"{run.id}/{name}" for name in job.all_needs),
-        sizing=_SIZE,
-    )
-
-
-def _reset(view: JobView) -> JobView:
-    if view.job.state in DONE_JOBS:
-        return view
-    return replace(view, job=replace(view.job, state=JobState.WAITING, message=""), why="", progress={})
-
-
-def _ended(attempt: Attempt, state: JobState, message: str, now: float) -> Attempt:
-    return replace(
-        attempt,
-        state=AttemptState(state),
-        ended=now,
-        message=message,
-        cause={JobState.FAILED: Cause.EXIT, JobState.STOPPED: Cause.STOPPED}.get(state),
-        exit_code=3 if state == JobState.FAILED else None,
-        use=Use(wall_seconds=2.0, cpu_seconds=1.5, peak_memory_bytes=GIB // 4),
-    )
-
-
-def _with_needs(pipeline: Pipeline, only: tuple[str, ...]) -> set[str]:
-    wanted, left = set[str](), list(only)
-    while left:
-        name = left.pop()
-        if name not in wanted:
-            wanted.add(name)
-            left.extend(pipeline.job(name).all_needs)
-    return wanted
 
 
 def _found(table: Mapping[str, T], key: str, what: str) -> T:

@@ -1,0 +1,56 @@
+"""A pipeline on its way to the control node: read, its parameters in, its code bundle put."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gridmill.errors import InputError
+from gridmill.model.pipeline import Pipeline
+from gridmill.ports.grid import Grid
+from gridmill.settings import Settings
+
+Source = str | Path | Pipeline
+"""A pipeline file, or the noun."""
+
+
+def read_project(source: Source, values: Mapping[str, Any] | None) -> Pipeline:
+    """The pipeline with `values` for its parameters. Raises PipelineError, InputError."""
+    if not isinstance(source, Pipeline):
+        read = import_module("gridmill.declarations").read_pipeline
+        pipeline: Pipeline = read(Path(source), set_values=words(values))
+        return pipeline
+    if values:
+        raise InputError("`set` is for pipeline files; give a Pipeline its values directly")
+    return source
+
+
+def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]:
+    """Every noun that a file declares. Raises PipelineError."""
+    found: tuple[object, ...] = import_module("gridmill.declarations").read_declarations(
+        path, set_values=words(values)
+    )
+    return found
+
+
+def with_bundle(pipeline: Pipeline, grid: Grid, settings: Settings) -> Pipeline:
+    """The pipeline with its project folder kept as a code bundle, when a job of it runs commands there."""
+    in_bundle = any(job.command is not None for job in pipeline.jobs)
+    if pipeline.bundle is not None or not pipeline.folder or not in_bundle:
+        return pipeline
+    make_bundle = import_module("gridmill.storage.bundle").make_bundle
+    leave_out = (settings.home, settings.root)
+    bundle = make_bundle(Path(pipeline.folder), settings.home / "cache" / "made", leave_out=leave_out)
+    if not grid.has_bundle(bundle.hash):
+        grid.put_bundle(bundle.hash, bundle.path.read_bytes())
+    bundle.path.unlink(missing_ok=True)
+    return replace(pipeline, bundle=bundle.hash)
+
+
+def words(values: Mapping[str, Any] | None) -> dict[str, str]:
+    """Parameters as `--set` writes them."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in (values or {}).items()
+    }
