@@ -1,1 +1,1 @@
-"""The store over SQLite and in memory."""
+"""Stores: in memory, and over SQL databases."""

@@ -5,16 +5,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
-from gridmill.errors import StaleVersionError
 from gridmill.model.event import Event
 from gridmill.model.run import JobRun, Run
 from gridmill.ports.keys import is_live, key_of, parent_of
 from gridmill.ports.store import Change, Noun, Put, Record, Store
 from gridmill.stores.counting import numbers_used
-
-_Address: TypeAlias = tuple[type[Any], str]
+from gridmill.stores.versions import Address, address_of, check_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +27,7 @@ class MemoryStore:
     """Implements `gridmill.ports.store.Store` with dicts under one lock."""
 
     _records: dict[type[Any], dict[str, _Kept]] = field(default_factory=dict)
-    _children: dict[_Address, set[str]] = field(default_factory=dict)
+    _children: dict[Address, set[str]] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
     _events_of_runs: dict[str, list[Event]] = field(default_factory=dict)
     _numbers: set[tuple[str, int]] = field(default_factory=set)
@@ -40,7 +38,7 @@ class MemoryStore:
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
         """See Store."""
         with self._lock:
-            self._check(changes)
+            check_versions(changes, self._version)
             for change in changes:
                 self._apply(change)
             for name, number in numbers_used(changes).items():
@@ -102,19 +100,12 @@ class MemoryStore:
     def close(self) -> None:
         """See Store. What is in memory stays until the store itself is gone."""
 
-    def _check(self, changes: Sequence[Change]) -> None:
-        """Raise StaleVersionError unless each change, after those before it, finds what it expects."""
-        versions: dict[_Address, int] = {}
-        for change in changes:
-            address = _address(change)
-            record = self.get(*address)
-            version = versions.get(address, record.version if record else 0)
-            if version != change.expected or (version == 0 and not isinstance(change, Put)):
-                raise stale(address, change.expected, version)
-            versions[address] = version + 1 if isinstance(change, Put) else 0
+    def _version(self, address: Address) -> int:
+        record = self.get(*address)
+        return record.version if record else 0
 
     def _apply(self, change: Change) -> None:
-        noun, key = _address(change)
+        noun, key = address_of(change)
         old = self._records.setdefault(noun, {}).get(key)
         if old is not None:
             self._children[noun, old.parent].discard(key)
@@ -139,22 +130,6 @@ class MemoryStore:
         self._events.append(kept)
         self._events_of_runs.setdefault(kept.run_id, []).append(kept)
         return kept.sequence
-
-
-def stale(address: _Address, expected: int, found: int) -> StaleVersionError:
-    """What every store says when compare-and-set is lost."""
-    what = f"{address[0].__name__} {address[1]!r}"
-    if found == 0:
-        return StaleVersionError(f"{what} is not there; version {expected} was expected")
-    if expected == 0:
-        return StaleVersionError(f"{what} is there already, with version {found}")
-    return StaleVersionError(f"{what} has version {found}; {expected} was expected")
-
-
-def _address(change: Change) -> _Address:
-    if isinstance(change, Put):
-        return type(change.noun), key_of(change.noun)
-    return change.noun, change.key
 
 
 def make() -> Store:

@@ -1,0 +1,1 @@
+"""Alembic's folder: each schema version as a step from the one before."""

@@ -1,0 +1,1 @@
+"""The steps. A released one is never changed."""
