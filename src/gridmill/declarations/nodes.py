@@ -87,6 +87,9 @@ class Document:
 
 def parse_documents(text: str, file: str) -> tuple[Document, ...]:
     """The documents that are not empty. Raises PipelineError for broken, hostile or ambiguous YAML."""
+    if lone := _SURROGATE.search(text):
+        line = text.count("\n", 0, lone.start()) + 1
+        raise to_error(file, [Problem(message=f"the character {lone[0]!r} is no text", line=line)])
     try:
         nodes = compose(text)
     except yaml.YAMLError as error:
@@ -226,6 +229,7 @@ def _unfit(text: str) -> str:
     return f"the character {match[0]!r} cannot be used in text" if match else ""
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _UNFIT = re.compile("[\\0\ud800-\udfff]")
 
 

@@ -34,36 +34,41 @@ def external_resources(pipeline: Pipeline) -> tuple[str, ...]:
 def _references(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
     jobs = {job.name: job for job in pipeline.jobs}
     for job in pipeline.jobs:
-        for name, path in _named(document, job):
+        words = list(_words(document.value, ("jobs", job.name, job.kind.value)))
+        for name, path in (*_needs(job), *_read(job, words)):
             if name == job.name:
                 yield document.problem(path, f"`{name}` needs itself")
             elif name not in jobs:
                 yield document.problem(
                     path, f"there is no job `{name}`{did_you_mean(name, jobs)}", _ELSEWHERE
                 )
-            elif wanted := _wrong_kind(job, path, jobs[name]):
-                yield document.problem(path, f"`{name}` is a {jobs[name].kind} job, not a {wanted}")
+        for name, path in words:
+            wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
+            if wanted and name in jobs and jobs[name].kind != wanted:
+                yield document.problem(path, f"`{name}` is a {jobs[name].kind} job, not a {wanted} job")
 
 
 _ELSEWHERE = "A job of another pipeline is written `pipeline/job`."
 
 
-def _named(document: Document, job: Job) -> Iterator[tuple[str, Path]]:
-    """The jobs of this pipeline that a job names, and where."""
-    start: Path = ("jobs", job.name)
+def _needs(job: Job) -> Iterator[tuple[str, Path]]:
     for number, name in enumerate(job.needs):
-        yield name, (*start, "needs", number)
-    written = dict(_strings(document.value, start))
+        yield name, ("jobs", job.name, "needs", number)
+
+
+def _read(job: Job, words: list[tuple[str, Path]]) -> Iterator[tuple[str, Path]]:
+    """The jobs whose results the declaration reads, each where it is first written."""
+    first = dict(reversed(words))
     for name in job.spec.references():
         if "/" not in name:
-            yield name, written.get(name, (*start, job.kind.value))
+            yield name, first.get(name, ("jobs", job.name, job.kind.value))
 
 
-def _strings(value: Value, path: Path) -> Iterator[tuple[str, Path]]:
-    """Text written below a path, the first place of each counting last so that it wins in a dict."""
-    for part in path:
+def _words(value: Value, start: Path) -> Iterator[tuple[str, Path]]:
+    """Text written below a path of the document, and where."""
+    for part in start:
         value = value[part] if isinstance(value, Fields) and isinstance(part, str) else None
-    yield from reversed(list(_walk(value, path)))
+    yield from _walk(value, start)
 
 
 def _walk(value: Value, path: Path) -> Iterator[tuple[str, Path]]:
@@ -72,17 +77,10 @@ def _walk(value: Value, path: Path) -> Iterator[tuple[str, Path]]:
             yield value, path
         case Fields():
             for key, item in value.items():
-                if key != "needs":
-                    yield from _walk(item, (*path, key))
+                yield from _walk(item, (*path, key))
         case Items():
             for number, item in enumerate(value):
                 yield from _walk(item, (*path, number))
-
-
-def _wrong_kind(job: Job, path: Path, named: Job) -> JobKind | None:
-    field = path[3] if len(path) > 3 else ""
-    wanted = _MAY_NAME.get((job.kind, str(field)))
-    return wanted if wanted is not None and named.kind != wanted else None
 
 
 def _resource_types(document: Document, pipeline: Pipeline) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 - `x_seconds` and `x_bytes` are written `x` and take a unit; counts of rows and columns take k, M, B;
 - a tuple accepts a single value; a tuple of nouns that must have a name is a mapping by name;
-- a noun with one required field of text can be written as that text;
+- a noun with one required field that is text can be written as that text;
 - what is written as nothing has its default.
 
 The core's schemas are made directly: pydantic's layer of annotations would take longer to start than
@@ -115,10 +115,13 @@ def nouns_in(hint: Hint) -> Iterator[type]:
 
 
 def shorthand(noun: type) -> Part | None:
-    """The field a noun's short form stands for: the only required one, when it takes text."""
+    """The field a noun's short form stands for: the only required one, when text can be written for it."""
     required = [part for part in parts(noun).values() if part.required]
-    short = len(required) == 1 and not is_named(noun) and str in _inner(required[0].hint)
-    return required[0] if short else None
+    if len(required) != 1 or is_named(noun):
+        return None
+    inner = _inner(required[0].hint)
+    takes_text = str in inner or any(is_dataclass(one) and shorthand(cast(type, one)) for one in inner)
+    return required[0] if takes_text else None
 
 
 # to pydantic's core

@@ -18,7 +18,7 @@ CORE = "tag:yaml.org,2002:"
 
 
 class _PythonParser(Reader, Scanner, Parser):
-    """The parser in Python, for a PyYAML without libyaml; it says the same about the same text."""
+    """The parser in Python, for a PyYAML without libyaml."""
 
     def __init__(self, stream: str) -> None:
         Reader.__init__(self, stream)
@@ -26,7 +26,7 @@ class _PythonParser(Reader, Scanner, Parser):
         Parser.__init__(self)
 
 
-_Events: Any = getattr(yaml, "CParser", _PythonParser)  # libyaml's is ten times quicker
+_Events: Any = getattr(getattr(yaml, "cyaml", None), "CParser", _PythonParser)  # libyaml's: ten times quicker
 
 
 class _Loader(Composer, _Events, BaseResolver):  # type: ignore[misc]
@@ -92,10 +92,12 @@ _HINTS = {
 
 def syntax_problem(text: str, error: yaml.YAMLError) -> Problem:
     """Where the text stops being YAML, and what usually is the reason."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    mark = getattr(error, "problem_mark", None)
     what = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+    if "end of stream" in what:  # what was opened and not closed is where the mistake is
+        mark = getattr(error, "context_mark", None) or mark
     line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
-    lines = text.splitlines()
+    lines = text.split("\n")
     here = lines[line - 1] if line <= len(lines) else ""
     indent = here[: len(here) - len(here.lstrip())]
     what = _TAB if "\t" in indent else what
