@@ -9,6 +9,7 @@ import sys
 import time
 from types import FrameType
 
+from gridmill.model.job import JobKind
 from gridmill.model.message import Ack, Goodbye, PodOrder, Start, Stop, ToPod
 from gridmill.pod import launch
 from gridmill.pod.attempt import Exit
@@ -17,6 +18,7 @@ from gridmill.pod.folders import PodFolder
 from gridmill.pod.journal import Journal
 from gridmill.pod.leftovers import Leftovers, kill_group_before_reaping
 from gridmill.pod.limits import Limits, make_limits
+from gridmill.pod.nursery import Nursery
 from gridmill.pod.start import Starter
 from gridmill.pod.supervise import Supervisor
 from gridmill.pod.sweep import sweep_attempts
@@ -53,7 +55,10 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._journal = Journal(folder.path / "journal")
         self._limits: Limits = make_limits(folder.path, order.capacity, cgroups=settings.cgroups)
+        self._nursery = self._make_nursery()
         self._supervisor = self._make_supervisor()
+        if self._nursery is not None:
+            self._nursery.bring_up(self._supervisor, now)
         self._courier = self._make_courier(now)
         self._ending: str | None = None
         self._end_by = float("inf")
@@ -61,11 +66,20 @@ class Agent:
         self._child_ended = True
         self._wake_up()
 
+    def _make_nursery(self) -> Nursery | None:
+        """No zygote for commands, with GPUs, on macOS (whose libraries do not survive a fork), or on request."""
+        order = self._order
+        unwanted = order.type == JobKind.COMMAND or order.capacity.gpus or not self._settings.zygote
+        if unwanted or sys.platform != "linux":
+            return None
+        environment = {**os.environ, "GRIDMILL_POD": str(self._folder.path)}
+        return Nursery(order.type, cpus=order.capacity.cpus, environment=environment, selector=self._selector)
+
     def _make_supervisor(self) -> Supervisor:
         starter = Starter(
             folder=self._folder,
             base=dict(os.environ),
-            nursery=None,
+            nursery=self._nursery,
             grace_seconds=self._settings.grace_seconds,
         )
         return Supervisor(
@@ -89,7 +103,11 @@ class Agent:
         )
 
     def _is_ours(self, pid: int) -> bool:
-        return self._supervisor.is_leader(pid)
+        return self._supervisor.is_leader(pid) or pid == self._zygote
+
+    @property
+    def _zygote(self) -> int:
+        return self._nursery.pid if self._nursery is not None else 0
 
     def _is_alone(self) -> bool:
         return len([state for state in self._supervisor.attempts().values() if state == "running"]) == 1
@@ -135,6 +153,8 @@ class Agent:
             self._reap()
         for message in self._courier.turn(now):
             self._obey(message)
+        if self._nursery is not None:
+            self._nursery.tick(now)
         self._supervisor.tick(now)
         self._journal.flush()
         self._courier.deliver(now)
@@ -144,6 +164,8 @@ class Agent:
         if self._child_ended or self._signalled:
             return 0.0
         due = min(self._supervisor.due(), self._courier.due())
+        if self._nursery is not None:
+            due = min(due, self._nursery.due())
         return min(max(0.0, due - time.monotonic()), _LONGEST_WAIT_SECONDS)
 
     def _reap(self) -> None:
@@ -158,6 +180,9 @@ class Agent:
             if self._supervisor.is_leader(found.si_pid):
                 kill_group_before_reaping(found.si_pid)
             _, status, usage = os.wait4(found.si_pid, 0)
+            if self._nursery is not None and found.si_pid == self._zygote:
+                self._nursery.zygote_died(status, time.monotonic())
+                continue
             end = Exit(status=status, cpu_seconds=usage.ru_utime + usage.ru_stime)
             self._supervisor.reaped(found.si_pid, end)
 
@@ -209,6 +234,8 @@ class Agent:
 
     def _close(self) -> None:
         self._courier.close()
+        if self._nursery is not None:
+            self._nursery.close()
         self._supervisor.close()
         self._journal.close()
         self._limits.close()

@@ -97,7 +97,7 @@ def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
     for procs in launch.joins:
         _write(procs, b"0")
     _reset_signals()
-    _die_with(parent)
+    die_with_parent(parent)
     if launch.affinity:
         os.sched_setaffinity(0, launch.affinity)
     os.environ.clear()
@@ -119,8 +119,8 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _die_with(parent: int) -> None:
-    """Be killed when the pod (or zygote) dies, so that no attempt runs that nobody watches."""
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent dies, so that no attempt runs that nobody watches."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:

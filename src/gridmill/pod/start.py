@@ -26,7 +26,9 @@ class Starter:
         self.grace_seconds = grace_seconds
         self._folder, self._base, self._nursery = folder, base, nursery
 
-    def start(self, attempt: Attempt, pipes: Pipes, affinity: tuple[int, ...]) -> int | None:
+    def start(
+        self, attempt: Attempt, pipes: Pipes, affinity: tuple[int, ...], *, warm: bool = True
+    ) -> int | None:
         """The pid; None when the nursery will tell. Takes the pipes over. Raises OSError."""
         order = attempt.order
         launch = Launch(
@@ -36,16 +38,17 @@ class Starter:
             joins=attempt.group.joins if attempt.group else (),
             affinity=affinity,
         )
-        if self._nursery is not None and self._is_warm(order) and self._nursery.request(launch, pipes):
+        if (
+            warm
+            and self._nursery is not None
+            and _may_be_warm(order)
+            and self._nursery.request(launch, pipes)
+        ):
             return None
         try:
             return fork(launch, pipes, self._become(order, attempt.folder))
         finally:
             pipes.close()
-
-    def _is_warm(self, order: Order) -> bool:
-        """GPU libraries and commands never start from a fork."""
-        return order.job.kind != JobKind.COMMAND and not order.given.gpus
 
     def cancel(self, attempt_id: str) -> bool:
         """Take back what the nursery has not begun; False when it has."""
@@ -72,3 +75,8 @@ class Starter:
             os.execve(sys.executable, argv, os.environ)
 
         return command if order.job.kind == JobKind.COMMAND else built_in
+
+
+def _may_be_warm(order: Order) -> bool:
+    """Commands are executed, and GPU libraries never start in a fork."""
+    return order.job.kind != JobKind.COMMAND and not order.given.gpus

@@ -111,7 +111,7 @@ class Supervisor:
 
         return emit
 
-    def _launch(self, attempt: Attempt) -> None:
+    def _launch(self, attempt: Attempt, *, warm: bool = True) -> None:
         """Make its process, or ask the zygote to."""
         try:
             pipes, ends = _make_pipes()
@@ -119,10 +119,9 @@ class Supervisor:
             self._ended_early(attempt, f"no pipes could be made: {error.strerror}")
             return
         attempt.reader = Reader(ends, self._emitter(attempt.order))
+        affinity = self._limits.affinity(attempt.order.given, attempt.group)
         try:
-            pid = self._starter.start(
-                attempt, pipes, self._limits.affinity(attempt.order.given, attempt.group)
-            )
+            pid = self._starter.start(attempt, pipes, affinity, warm=warm)
         except OSError as error:
             self._ended_early(attempt, f"no process could be made: {error.strerror}")
         else:
@@ -145,6 +144,19 @@ class Supervisor:
         self._watch(attempt)
         if attempt.kill_at is not None:
             self._leftovers.terminate(attempt)
+
+    def not_forked(self, attempt_id: str, trouble: str) -> None:
+        """The zygote could not make its process, or died before it told of it."""
+        attempt = self._live.get(attempt_id)
+        if attempt is not None:
+            self._ended_early(attempt, trouble)
+
+    def launch_cold(self, attempt_id: str) -> None:
+        """Execute what no zygote forks."""
+        attempt = self._live.get(attempt_id)
+        if attempt is not None:
+            attempt.reader.end(time.monotonic())
+            self._launch(attempt, warm=False)
 
     def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:
         """End an attempt; one that was never heard of is answered, and refused when it comes."""
@@ -189,7 +201,7 @@ class Supervisor:
     def reaped(self, pid: int, end: Exit) -> None:
         """A process has ended: an attempt's, or an orphan's, which is nobody's loss."""
         attempt = self._by_pid.get(pid)
-        if attempt is not None:
+        if attempt is not None and attempt.exit is None:
             self._ended(attempt, end)
 
     def is_leader(self, pid: int) -> bool:

@@ -62,7 +62,7 @@ def _by_status(ending: Ending, code: int | None) -> Outcome:
     if ending.status is None:
         return _failed(Cause.INTERNAL, "its process could not be started")
     if code is None:
-        return _failed(Cause.SIGNAL, f"killed by {_signal_name(os_signal(ending.status))}")
+        return _failed(Cause.SIGNAL, describe(ending.status))
     if code == 0 and ending.is_command:
         return Outcome(state=AttemptState.SUCCEEDED, outputs=ending.outputs)
     if code == 0:
@@ -80,13 +80,14 @@ def _failed(cause: Cause, message: str, hint: str = "") -> Outcome:
     return Outcome(state=AttemptState.FAILED, cause=cause, message=message, hint=hint)
 
 
-def os_signal(status: int) -> int:
-    """The signal that a wait status tells of (0: none)."""
-    return status & 0x7F
+def describe(status: int) -> str:
+    """A wait status in words: `killed by SIGSEGV`, `ended with exit code 3`."""
+    code = _exit_code(status)
+    return f"killed by {_signal_name(status & 0x7F)}" if code is None else f"ended with exit code {code}"
 
 
 def _exit_code(status: int | None) -> int | None:
-    return None if status is None or os_signal(status) else status >> 8
+    return None if status is None or status & 0x7F else status >> 8
 
 
 def _signal_name(number: int) -> str:

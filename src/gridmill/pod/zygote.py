@@ -1,0 +1,145 @@
+"""The zygote: a process that has imported what jobs of one type need, and only forks.
+
+`python -m gridmill.pod.zygote TYPE FD` is executed by a pod. It runs no operation, opens no connection and
+touches no GPU, so a child forked from it is as good as a fresh process that happens to have its imports done.
+Its OpenBLAS gets one thread, so that no thread exists when it forks; children raise the number.
+"""
+
+import contextlib
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+
+from gridmill.codec import decode, encode
+from gridmill.errors import NotFoundError
+from gridmill.jobs.main import run
+from gridmill.pod.launch import Launch, Pipes, die_with_parent, fork
+from gridmill.pod.leftovers import kill_group_before_reaping
+from gridmill.registry import PREIMPORTS, find
+
+MESSAGE_BYTES = 512 * 1024
+PIPES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a zygote says: `ready`, `forked` (attempt_id, pid), `ended` (pid, wait status, CPU seconds) or
+    `failed` (attempt_id, message): it could not fork."""
+
+    kind: str
+    attempt_id: str = ""
+    pid: int = 0
+    status: int = 0
+    cpu_seconds: float = 0.0
+    message: str = ""
+
+
+class Zygote:
+    """Answers on `link` (SOCK_SEQPACKET, one message a packet) until the pod closes it."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._children: set[int] = set()
+        self._bell, self._ring = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for end in (self._bell, self._ring):
+            end.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ, self._reap)
+        self._selector.register(link, selectors.EVENT_READ, self._answer)
+        signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _ignore)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+    def serve(self) -> None:
+        """Until the pod is gone; then no child outlives it."""
+        self._say(Report(kind="ready"))
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    key.data()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            for pid in self._children:
+                kill_group_before_reaping(pid)
+
+    def _say(self, report: Report) -> None:
+        self._link.sendall(encode(report))
+
+    def _answer(self) -> None:
+        data, descriptors, _, _ = socket.recv_fds(self._link, MESSAGE_BYTES, PIPES)
+        if not data:
+            raise EOFError
+        launch = decode(data, Launch)
+        pipes = Pipes(out=descriptors[0], err=descriptors[1], events=descriptors[2])
+        try:
+            pid = fork(launch, pipes, lambda: _be(launch))
+        except OSError as error:
+            message = f"no process could be made: {error.strerror}"
+            self._say(Report(kind="failed", attempt_id=launch.attempt_id, message=message))
+        else:
+            self._children.add(pid)
+            self._say(Report(kind="forked", attempt_id=launch.attempt_id, pid=pid))
+        finally:
+            pipes.close()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._bell.recv(4096)
+        while self._children:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return
+            kill_group_before_reaping(found.si_pid)
+            _, status, usage = os.wait4(found.si_pid, 0)
+            self._children.discard(found.si_pid)
+            spent = usage.ru_utime + usage.ru_stime
+            self._say(Report(kind="ended", pid=found.si_pid, status=status, cpu_seconds=spent))
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """SIGCHLD needs a handler for the wake-up descriptor to be written."""
+
+
+def _be(launch: Launch) -> None:
+    """The forked child: the attempt's process."""
+    sys.argv = ["gridmill-job", launch.attempt_id]
+    os.chdir(Path(launch.folder) / "work")
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # else all children would draw the same
+    raise SystemExit(run(Path(launch.folder)))
+
+
+def preload(kind: str) -> None:
+    """Import what jobs of that type need; what is not installed is left out."""
+    for name in PREIMPORTS.get(kind, ()):
+        try:
+            import_module(name)
+        except ImportError:
+            continue
+    try:
+        find("jobs", kind)
+    except (ImportError, NotFoundError):
+        return
+
+
+def main(kind: str, descriptor: int) -> None:
+    """Import, then serve."""
+    die_with_parent(os.getppid())
+    link = socket.socket(fileno=descriptor)
+    link.set_inheritable(False)
+    preload(kind)
+    gc.collect()
+    gc.freeze()
+    Zygote(link).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
