@@ -1,7 +1,10 @@
 """Declarations of trainings and predictions."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
+
+from gridmill.errors import InputError
 
 
 class ModelKind(StrEnum):
@@ -20,12 +23,27 @@ class Objective(StrEnum):
     CLASSIFICATION = "classification"
 
 
+OPTIONS: Mapping[ModelKind, frozenset[str]] = {
+    ModelKind.LSTM: frozenset(
+        {
+            "sequence", "hidden", "layers", "dropout", "epochs", "patience", "batch_size", "learning_rate",
+            "residual",
+        }
+    ),
+    ModelKind.GBDT: frozenset({"trees", "max_leaves", "learning_rate", "patience", "residual"}),
+    ModelKind.LINEAR: frozenset({"regularization"}),
+    ModelKind.NAIVE: frozenset({"repeat"}),
+}  # fmt: skip
+"""The fields of TrainingSpec that each model kind uses, beside the common ones."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
     """Learn `label` of `dataset` from its features; early stopping on the validation split.
 
-    `objective` follows from the label's type when not given. Fields that a model kind does not use are
-    refused. Metrics are computed on the validation and test splits.
+    `features` picks some of the dataset's features (default: all). `objective` follows from the label's
+    type when not given: numbers are regressed, strings and booleans classified. Fields that a model kind
+    does not use are refused. Metrics are computed on the validation and test splits.
     """
 
     dataset: str
@@ -35,13 +53,19 @@ class TrainingSpec:
     seed: int = 0
     # lstm
     sequence: int = 48
-    hidden: int = 64
+    """Rows of the entity that it sees, the basis row included."""
+    hidden: int = 32
     layers: int = 1
     dropout: float = 0.0
     epochs: int = 20
-    patience: int = 4
     batch_size: int = 256
-    learning_rate: float = 1e-3
+    # lstm and gbdt
+    residual: bool = True
+    """Regression: learn the change from the label column's present value, where that is a feature."""
+    learning_rate: float | None = None
+    """Default: 0.001 for lstm, 0.1 for gbdt."""
+    patience: int | None = None
+    """It ends after so many epochs (lstm, default 4) or trees (gbdt, default 20) without a better loss."""
     # gbdt
     trees: int = 300
     max_leaves: int = 31
@@ -54,13 +78,45 @@ class TrainingSpec:
         """The dataset."""
         return (self.dataset,)
 
+    def check(self) -> None:
+        """Raise InputError for a field this model kind does not use, or a value out of its range."""
+        own = OPTIONS[self.model]
+        every = frozenset().union(*OPTIONS.values())
+        for field in fields(self):
+            if field.name in every - own and getattr(self, field.name) != field.default:
+                users = ", ".join(kind for kind in ModelKind if field.name in OPTIONS[kind])
+                raise InputError(
+                    f"a {self.model} model does not use {field.name!r} (it is for {users})",
+                    hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
+                    place=f"training.{field.name}",
+                )
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        for name in ("sequence", "hidden", "layers", "epochs", "batch_size", "trees", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1", place=f"training.{name}")
+        ranges = (
+            ("max_leaves", self.max_leaves >= 2, "at least 2"),
+            ("dropout", 0 <= self.dropout < 1, "at least 0 and below 1"),
+            ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "positive"),
+            ("regularization", self.regularization > 0, "positive"),
+            ("seed", 0 <= self.seed < 2**32, "between 0 and 4294967295"),
+        )
+        for name, right, rule in ranges:
+            if not right:
+                value = getattr(self, name)
+                raise InputError(f"{name} is {value}; it must be {rule}", place=f"training.{name}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionSpec:
     """A swarm predicts `split` of `dataset` (all rows when None) with the best of `models`.
 
-    `best_by` names the validation metric (lower is better for errors, higher for auc, accuracy, r2);
-    shards are handed to workers made for this job; each row's prediction is written exactly once.
+    `best_by` names the validation metric: `rmse` (default for regression), `mae`, `r2`, `skill`,
+    `log_loss` (default for classification), `accuracy`, `auc`; the direction follows from the name.
+    Shards are handed to workers made for this job; each row's prediction is written exactly once.
     """
 
     dataset: str
@@ -73,3 +129,12 @@ class PredictionSpec:
     def references(self) -> tuple[str, ...]:
         """The dataset and the candidate models."""
         return (self.dataset, *self.models)
+
+    def check(self) -> None:
+        """Raise InputError for no models, or counts below one."""
+        if not self.models:
+            raise InputError("no models are named", place="prediction.models")
+        for name in ("shards", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1", place=f"prediction.{name}")

@@ -1,0 +1,139 @@
+"""Columns of a dataset as a matrix of numbers: the same encoding in training, prediction and serving."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.errors import DataError
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+MOST_CATEGORIES = 32
+"""More distinct strings than this in the training rows are refused: one-hot inputs would drown the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """How one column becomes inputs: itself when numeric, else one 0/1 input per category.
+
+    `type` is Arrow's. `categories` are those of the training rows; any other value, and a missing one,
+    makes all of them 0. Missing and infinite numbers are NaN.
+    """
+
+    column: str
+    type: str
+    categories: tuple[str, ...] | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs: `temp`, or `origin=EWR`, `origin=JFK`, ..."""
+        if self.categories is None:
+            return (self.column,)
+        return tuple(f"{self.column}={category}" for category in self.categories)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Numbers and booleans; also the type of a column that has no values at all."""
+    tests = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_boolean,
+        pa.types.is_null,
+    )
+    return any(test(kind) for test in tests)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Strings, plain or as a dictionary."""
+    if pa.types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def fit_encoding(name: str, column: pa.ChunkedArray) -> Encoding:
+    """The encoding of a column from its training rows. Raises DataError for what cannot be used."""
+    if is_number(column.type):
+        return Encoding(column=name, type=str(column.type))
+    if not is_text(column.type):
+        raise DataError(
+            f"feature {name!r} has type {column.type}, which no model can learn from",
+            hint="Declare a number made from it (of a time: hour(...)), or leave it out of `features`.",
+        )
+    categories = sorted(value for value in pc.unique(column).to_pylist() if value is not None)
+    if len(categories) > MOST_CATEGORIES:
+        raise DataError(
+            f"feature {name!r} has {len(categories)} different strings; {MOST_CATEGORIES} is the most",
+            hint="Group them, declare numbers made from them, or leave the column out of `features`.",
+        )
+    return Encoding(column=name, type="string", categories=tuple(categories))
+
+
+def encode(table: pa.Table, encodings: Sequence[Encoding]) -> Floats:
+    """The inputs as [rows, inputs]. Raises DataError when a column is missing or has changed its nature."""
+    matrix = np.empty((table.num_rows, sum(len(encoding.inputs) for encoding in encodings)))
+    at = 0
+    for encoding in encodings:
+        width = len(encoding.inputs)
+        _fill(matrix[:, at : at + width], table, encoding)
+        at += width
+    return matrix
+
+
+def _fill(target: Floats, table: pa.Table, encoding: Encoding) -> None:
+    if encoding.column not in table.column_names:
+        raise DataError(f"the model needs column {encoding.column!r}, which the dataset does not have")
+    column = table[encoding.column]
+    if (encoding.categories is None) != is_number(column.type):
+        raise DataError(
+            f"column {encoding.column!r} was {encoding.type} in training and is {column.type} now"
+        )
+    if encoding.categories is None:
+        target[:, 0] = numbers(column)
+    else:
+        codes = pc.index_in(column.cast(pa.string()), value_set=pa.array(encoding.categories, pa.string()))
+        known = pc.fill_null(codes, -1).to_numpy()
+        target[:] = known[:, None] == np.arange(len(encoding.categories))
+
+
+def numbers(column: pa.ChunkedArray) -> Floats:
+    """A numeric column as doubles; NaN where it is missing or infinite."""
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan)
+    values: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy().astype(np.float64, copy=True)
+    values[~np.isfinite(values)] = np.nan
+    return values
+
+
+def runs(table: pa.Table, columns: Sequence[str]) -> Integers:
+    """For each row the number of the first row of its run: consecutive rows equal in all `columns`."""
+    changes = np.zeros(table.num_rows, bool)
+    for name in columns:
+        codes = table[name].combine_chunks().dictionary_encode(null_encoding="encode")
+        values = np.asarray(_indices(codes))
+        changes[1:] |= values[1:] != values[:-1]
+    first = np.where(changes, np.arange(table.num_rows), 0)
+    starts: Integers = np.maximum.accumulate(first).astype(np.int64)
+    return starts
+
+
+def _indices(codes: pa.Array) -> npt.NDArray[np.int32]:
+    array = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
+    indices: npt.NDArray[np.int32] = array.indices.to_numpy(zero_copy_only=False)
+    return indices
+
+
+def windows(rows: Integers, starts: Integers, length: int) -> Integers:
+    """Row numbers [rows, length] of the last `length` rows up to each row, of its own run only.
+
+    A run that has fewer before that row repeats its first one, so that every row has a window.
+    """
+    reach = rows[:, None] + np.arange(1 - length, 1)
+    found: Integers = np.maximum(reach, starts[rows][:, None])
+    return found

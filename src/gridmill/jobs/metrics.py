@@ -1,0 +1,68 @@
+"""How good predictions are: a few numbers per split, and which way is better."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gridmill.jobs.features import Floats, Integers
+from gridmill.model.learning import Objective
+
+HIGHER_IS_BETTER = frozenset({"r2", "skill", "accuracy", "auc"})
+NAMES: Mapping[Objective, tuple[str, ...]] = {
+    Objective.REGRESSION: ("rmse", "mae", "r2", "skill"),
+    Objective.CLASSIFICATION: ("log_loss", "accuracy", "auc"),
+}
+"""The metrics of each objective; the first is the one models are chosen by unless said otherwise."""
+
+
+def regression(truth: Floats, predicted: Floats, naive: Floats | None = None) -> dict[str, float]:
+    """mae, rmse, r2; with `naive` (another prediction of the same rows) also skill = 1 - rmse / naive's rmse.
+
+    r2 is left out where the truth is constant, skill where the naive prediction is perfect.
+    """
+    error = _rmse(truth, predicted)
+    found = {"rmse": error, "mae": float(np.mean(np.abs(truth - predicted)))}
+    spread = float(np.std(truth))
+    if spread > 0:
+        found["r2"] = 1 - (error / spread) ** 2
+    if naive is not None and (baseline := _rmse(truth, naive)) > 0:
+        found["skill"] = 1 - error / baseline
+    return found
+
+
+def _rmse(truth: Floats, predicted: Floats) -> float:
+    return float(np.sqrt(np.mean((truth - predicted) ** 2)))
+
+
+def classification(truth: Integers, probabilities: Floats) -> dict[str, float]:
+    """accuracy, log_loss, auc of class numbers [rows] against probabilities [rows, classes].
+
+    A class the model does not know is -1: always wrong. auc is the mean over the classes that occur
+    (one against the rest), and is left out where only one occurs.
+    """
+    known = truth >= 0
+    given = np.where(known, probabilities[np.arange(len(truth)), truth], 0.0)
+    found = {
+        "log_loss": float(-np.mean(np.log(np.clip(given, 1e-15, 1.0)))),
+        "accuracy": float(np.mean(probabilities.argmax(axis=1) == truth)),
+    }
+    classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
+    areas = [
+        _auc(truth == number, probabilities[:, number])
+        for number in classes
+        if 0 < np.count_nonzero(truth == number) < len(truth)
+    ]
+    return {**found, "auc": float(np.mean(areas))} if areas else found
+
+
+def _auc(positive: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], score: Floats) -> float:
+    """The chance that a positive row scores higher than a negative one; ties count half."""
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(count) - (count - 1) / 2)[place]
+    ones = np.count_nonzero(positive)
+    return float((rank[positive].sum() - ones * (ones + 1) / 2) / (ones * (len(score) - ones)))
+
+
+def better(name: str, one: float, other: float) -> bool:
+    """Whether `one` is the better value of that metric."""
+    return one > other if name in HIGHER_IS_BETTER else one < other

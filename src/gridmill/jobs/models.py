@@ -1,0 +1,159 @@
+"""A model as files that cannot run code: `model.json`, and `model.onnx` for all but the naive one."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import onnxruntime
+
+from gridmill.codec import from_builtins, to_builtins
+from gridmill.errors import DataError, StorageError
+from gridmill.jobs.features import Encoding, Floats, Integers, windows
+from gridmill.model.learning import ModelKind, Objective
+
+CARD, GRAPH, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
+CHUNK_NUMBERS = 2_000_000
+"""How many input numbers are given to the model at once: 16 MB, near the processor's caches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """Everything about a model but its weights: what it takes, what it gives, what it was made from.
+
+    It takes doubles [rows, inputs] (`sequence` is None) or [rows, sequence, inputs], NaN where missing, in
+    the order of `encodings`; scaling and missing values are its own affair. It gives the label [rows], or
+    probabilities [rows, classes]. `metrics` are `SPLIT_NAME` numbers. `present` is the input that the
+    label's present value is; `constant` is the naive model's answer where nothing can be repeated.
+    """
+
+    kind: ModelKind
+    objective: Objective
+    label: str
+    encodings: tuple[Encoding, ...]
+    label_column: str | None = None
+    classes: tuple[str, ...] = ()
+    sequence: int | None = None
+    present: int | None = None
+    constant: tuple[float, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, float | int | bool | str | None] = field(default_factory=dict)
+    seed: int = 0
+    dataset: str = ""
+    entity: tuple[str, ...] = ()
+    time: str | None = None
+    rows: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    format: int = 1
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        return tuple(name for encoding in self.encodings for name in encoding.inputs)
+
+
+class Predictor(Protocol):
+    """A model ready to predict."""
+
+    @property
+    def card(self) -> Card:
+        """What it is."""
+        ...
+
+    def predict(self, inputs: Floats) -> Floats:
+        """[rows] or [rows, classes] from [rows, inputs] or [rows, sequence, inputs]."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaivePredictor:
+    """Repeats an input, or says the same for every row."""
+
+    card: Card
+
+    def predict(self, inputs: Floats) -> Floats:
+        """See Predictor."""
+        if self.card.objective == Objective.CLASSIFICATION:
+            return np.tile(np.asarray(self.card.constant), (len(inputs), 1))
+        if self.card.present is None:
+            return np.full(len(inputs), self.card.constant[0])
+        value = inputs[:, self.card.present]
+        return np.where(np.isnan(value), self.card.constant[0], value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphPredictor:
+    """An ONNX graph in ONNX Runtime, made at its first use (so that it may be made before a fork)."""
+
+    card: Card
+    graph: bytes
+    threads: int = 1
+
+    @cached_property
+    def _session(self) -> onnxruntime.InferenceSession:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others use these cores too
+        return onnxruntime.InferenceSession(self.graph, options, providers=["CPUExecutionProvider"])
+
+    def predict(self, inputs: Floats) -> Floats:
+        """See Predictor."""
+        found: Floats = self._session.run(None, {"inputs": inputs})[0].astype(np.float64)
+        return found
+
+
+def make_predictor(card: Card, graph: bytes | None, threads: int = 1) -> Predictor:
+    """A predictor of a card and its graph (None: naive)."""
+    if graph is None:
+        return NaivePredictor(card=card)
+    return GraphPredictor(card=card, graph=graph, threads=threads)
+
+
+def predict_rows(predictor: Predictor, inputs: Floats, starts: Integers, rows: Integers) -> Floats:
+    """Predictions for these rows of `inputs` [all, inputs]; `starts` says where each row's entity begins."""
+    length = predictor.card.sequence
+    chunk = max(1, CHUNK_NUMBERS // (max(1, inputs.shape[1]) * (length or 1)))
+    parts = []
+    for first in range(0, max(1, len(rows)), chunk):
+        some = rows[first : first + chunk]
+        parts.append(predictor.predict(inputs[some if length is None else windows(some, starts, length)]))
+    return np.concatenate(parts)
+
+
+def save_model(folder: Path, card: Card, graph: bytes | None, weights: bytes | None = None) -> int:
+    """Write a model's files; returns their size in bytes. The folder must be the attempt's own."""
+    contents = {
+        CARD: json.dumps(to_builtins(card), indent=1).encode(),
+        GRAPH: graph,
+        WEIGHTS: weights,
+    }
+    for name, content in contents.items():
+        if content is not None:
+            (folder / name).write_bytes(content)
+    return sum(len(content) for content in contents.values() if content is not None)
+
+
+def load_card(folder: Path) -> Card:
+    """A model's card. Raises StorageError when it is gone, DataError when it is not one."""
+    try:
+        content = json.loads((folder / CARD).read_bytes())
+    except FileNotFoundError as error:
+        raise StorageError(f"the model's files are not there any more: {folder}") from error
+    except ValueError as error:
+        raise DataError(f"{folder / CARD} is not a model card: {error}") from error
+    return from_builtins(content, Card)
+
+
+def load_model(folder: Path, threads: int = 1) -> Predictor:
+    """The model in `folder`, computing with `threads` threads. Raises StorageError, DataError."""
+    card = load_card(folder)
+    if card.kind == ModelKind.NAIVE:
+        return NaivePredictor(card=card)
+    try:
+        return make_predictor(card, (folder / GRAPH).read_bytes(), threads)
+    except FileNotFoundError as error:
+        raise StorageError(f"the model's files are not there any more: {folder}") from error

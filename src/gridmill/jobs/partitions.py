@@ -1,0 +1,76 @@
+"""A dataset's Parquet files as one sequence of rows: any range of them, without reading the rest."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gridmill.errors import DataError, StorageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One row group: rows `start` to `stop` of the dataset."""
+
+    file: Path
+    group: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitions:
+    """The files of a folder in the order of their names; rows are numbered through all of them."""
+
+    pieces: tuple[Piece, ...]
+    schema: pa.Schema
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.pieces[-1].stop if self.pieces else 0
+
+    def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> pa.Table:
+        """Rows `start` to `stop` (exclusive; default: all) of these columns, in order."""
+        end = self.rows if stop is None else stop
+        parts = [
+            _read_piece(piece, columns, start, end)
+            for piece in self.pieces
+            if piece.start < end and piece.stop > start
+        ]
+        if not parts:
+            return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+        return pa.concat_tables(parts, promote_options="permissive")
+
+
+def open_partitions(folder: Path) -> Partitions:
+    """The dataset in `folder`. Raises StorageError when its files are gone, DataError when unreadable."""
+    files = sorted(path for path in folder.rglob("*.parquet") if not path.name.startswith((".", "_")))
+    if not files:
+        raise StorageError(
+            f"the dataset's files are not there any more: {folder}",
+            hint="Run its pipeline again with --force.",
+        )
+    try:
+        return Partitions(pieces=tuple(_pieces(files)), schema=pq.read_schema(files[0]))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"not a readable Parquet file: {error}", place=str(folder)) from error
+
+
+def _pieces(files: Sequence[Path]) -> Iterator[Piece]:
+    start = 0
+    for file in files:
+        metadata = pq.read_metadata(file)
+        for group in range(metadata.num_row_groups):
+            stop = start + metadata.row_group(group).num_rows
+            yield Piece(file=file, group=group, start=start, stop=stop)
+            start = stop
+
+
+def _read_piece(piece: Piece, columns: Sequence[str], start: int, stop: int) -> pa.Table:
+    with pq.ParquetFile(piece.file) as file:
+        table = file.read_row_group(piece.group, columns=list(columns), use_threads=False)
+    first, last = max(start, piece.start), min(stop, piece.stop)
+    return table.slice(first - piece.start, last - first).select(list(columns))

@@ -1,0 +1,1 @@
+"""Prediction: a swarm of workers that exists for the job only."""

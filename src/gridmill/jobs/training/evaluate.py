@@ -1,0 +1,36 @@
+"""How good a model is on the validation and test splits, measured on the files that will be used."""
+
+import numpy as np
+
+from gridmill.jobs import metrics
+from gridmill.jobs.features import Floats
+from gridmill.jobs.models import Predictor, predict_rows
+from gridmill.jobs.training.frame import Frame
+from gridmill.model.learning import Objective
+
+SPLITS = ("validation", "test")
+
+
+def evaluate(predictor: Predictor, frame: Frame) -> dict[str, float]:
+    """`SPLIT_NAME` metrics; a split without labelled rows has none."""
+    found: dict[str, float] = {}
+    for split in SPLITS:
+        rows = frame.rows[split]
+        if len(rows) == 0:
+            continue
+        predicted = predict_rows(predictor, frame.inputs, frame.starts, rows)
+        if frame.objective == Objective.REGRESSION:
+            naive = naive_values(frame)[rows]
+            numbers = metrics.regression(frame.target[rows], predicted, naive)
+        else:
+            numbers = metrics.classification(frame.target[rows].astype(int), predicted)
+        found |= {f"{split}_{name}": value for name, value in numbers.items()}
+    return found
+
+
+def naive_values(frame: Frame) -> Floats:
+    """What skill is measured against: the present value of the label column, else the training mean."""
+    usual = float(frame.target[frame.rows["train"]].mean())
+    if frame.present is None:
+        return np.full(len(frame.target), usual)
+    return np.where(np.isnan(frame.present), usual, frame.present)

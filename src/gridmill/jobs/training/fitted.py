@@ -1,0 +1,25 @@
+"""What learning gives, whatever the kind of model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Scalar = float | int | bool | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A learned model: its ONNX graph (None: naive), and what to tell about it.
+
+    `curve` is [[epoch, training loss, validation loss], ...]; `importance` is per input, summing to 1.
+    The graph takes `inputs` (doubles, see models.Card) and gives the label or probabilities.
+    """
+
+    graph: bytes | None = None
+    weights: bytes | None = None
+    sequence: int | None = None
+    present: int | None = None
+    constant: tuple[float, ...] = ()
+    curve: tuple[tuple[float, float, float], ...] = ()
+    importance: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()

@@ -1,0 +1,106 @@
+"""Learned models as ONNX graphs, node by node: data that any runtime computes and none executes as code.
+
+The graphs are written here rather than by a converter: they need four or five kinds of node, keep doubles (as
+scikit-learn does), and hold scaling and missing values, so that whoever serves the model gives it raw inputs.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from gridmill.jobs.training.scaling import Scaler
+
+OPSET, TREE_OPSET, IR_VERSION = 17, 3, 8  # what ONNX Runtime has read since 2022
+
+
+@dataclass(slots=True)
+class Graph:
+    """A graph under construction. Values are names; `inputs` is the input's."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+    last: int = 0
+
+    def name(self) -> str:
+        """A new name."""
+        self.last += 1
+        return f"v{self.last}"
+
+    def constant(self, values: npt.ArrayLike, kind: npt.DTypeLike = np.float64) -> str:
+        """A constant tensor."""
+        name = self.name()
+        self.constants.append(numpy_helper.from_array(np.array(values, kind, order="C"), name))
+        return name
+
+    def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:  # noqa: ANN401
+        """A node with one output."""
+        return self.add_many(kind, *inputs, outputs=1, domain=domain, **attributes)[0]
+
+    def add_many(
+        self,
+        kind: str,
+        *inputs: str,
+        outputs: int,
+        domain: str = "",
+        **attributes: Any,  # noqa: ANN401
+    ) -> tuple[str, ...]:
+        """A node with several outputs."""
+        names = tuple(self.name() for _ in range(outputs))
+        self.nodes.append(helper.make_node(kind, list(inputs), list(names), domain=domain, **attributes))
+        return names
+
+    def doubles(self, value: str) -> str:
+        """The value as doubles."""
+        return self.add("Cast", value, to=TensorProto.DOUBLE)
+
+    def floats(self, value: str) -> str:
+        """The value as single floats."""
+        return self.add("Cast", value, to=TensorProto.FLOAT)
+
+    def scaled(self, value: str, scaler: Scaler) -> str:
+        """What Scaler.apply does, along the last axis."""
+        moved = self.add("Sub", value, self.constant(scaler.mean))
+        scaled = self.add("Div", moved, self.constant(scaler.deviation))
+        missing = self.add("IsNaN", scaled)
+        filled = self.add("Where", missing, self.constant(0.0), scaled)
+        if not scaler.flagged:
+            return filled
+        flags = self.add("Gather", missing, self.constant(scaler.flagged, np.int64), axis=-1)
+        return self.add("Concat", filled, self.doubles(flags), axis=-1)
+
+    def flat(self, value: str) -> str:
+        """[rows, 1] as [rows]."""
+        return self.add("Squeeze", value, self.constant([1], np.int64))
+
+    def probabilities(self, scores: str, classes: int) -> str:
+        """[rows, classes] from one score per class, or (two classes) from the second one's log-odds."""
+        if classes == 2:
+            first = self.add("Mul", scores, self.constant(0.0))
+            scores = self.add("Concat", first, scores, axis=1)
+        return self.add("Softmax", scores, axis=1)
+
+    def finish(self, output: str, width: int, sequence: int | None = None, classes: int = 0) -> bytes:
+        """The graph as bytes, from doubles [rows, width] or [rows, sequence, width] to doubles."""
+        shape: list[str | int | None] = ["rows", width] if sequence is None else ["rows", sequence, width]
+        self.nodes.append(helper.make_node("Cast", [output], ["output"], to=TensorProto.DOUBLE))
+        graph = helper.make_graph(
+            self.nodes,
+            "model",
+            [helper.make_tensor_value_info("inputs", TensorProto.DOUBLE, shape)],
+            [
+                helper.make_tensor_value_info(
+                    "output", TensorProto.DOUBLE, ["rows", classes] if classes else ["rows"]
+                )
+            ],
+            initializer=self.constants,
+        )
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", TREE_OPSET)]
+        model = helper.make_model(
+            graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="gridmill"
+        )
+        data: bytes = model.SerializeToString()
+        return data

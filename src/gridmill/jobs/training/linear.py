@@ -1,0 +1,50 @@
+"""Ridge and logistic regression on standardised inputs."""
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression, Ridge
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.features import Floats
+from gridmill.jobs.training.fitted import Fitted
+from gridmill.jobs.training.frame import Frame
+from gridmill.jobs.training.graph import Graph
+from gridmill.jobs.training.scaling import Scaler, fit_scaler
+from gridmill.model.learning import Objective, TrainingSpec
+
+MOST_STEPS = 1000
+
+
+def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
+    """Fit on the training rows. `regularization` is Ridge's alpha, and 1/C of the logistic regression."""
+    rows = frame.rows["train"]
+    scaler = fit_scaler(frame.inputs[rows])
+    inputs, target = scaler.apply(frame.inputs[rows]), frame.target[rows]
+    with threadpool_limits(limits=context.threads):
+        if frame.objective == Objective.REGRESSION:
+            model = Ridge(alpha=spec.regularization).fit(inputs, target)
+        else:
+            model = LogisticRegression(C=1 / spec.regularization, max_iter=MOST_STEPS, random_state=spec.seed)
+            model.fit(inputs, target.astype(int))
+    coefficients = np.atleast_2d(model.coef_)
+    graph = _graph(scaler, coefficients, np.atleast_1d(model.intercept_), len(frame.classes))
+    return Fitted(
+        graph=graph,
+        importance=_importance(frame, coefficients),
+        options={"regularization": spec.regularization},
+        libraries=("scikit-learn",),
+    )
+
+
+def _graph(scaler: Scaler, coefficients: Floats, intercept: Floats, classes: int) -> bytes:
+    graph = Graph()
+    product = graph.add("MatMul", graph.scaled("inputs", scaler), graph.constant(coefficients.T))
+    scores = graph.add("Add", product, graph.constant(intercept))
+    output = graph.probabilities(scores, classes) if classes else graph.flat(scores)
+    return graph.finish(output, len(scaler.mean), classes=classes)
+
+
+def _importance(frame: Frame, coefficients: Floats) -> dict[str, float]:
+    weight = np.abs(coefficients).mean(axis=0)[: len(frame.names)]
+    total = float(weight.sum()) or 1.0
+    return {name: float(value) / total for name, value in zip(frame.names, weight, strict=True)}

@@ -1,0 +1,88 @@
+"""A training job: read the dataset, learn, measure what was saved, and say what was made."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+from gridmill.errors import InputError
+from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.metrics import NAMES
+from gridmill.jobs.models import Card, make_predictor, save_model
+from gridmill.jobs.training.evaluate import evaluate
+from gridmill.jobs.training.fitted import Fitted
+from gridmill.jobs.training.frame import Frame, read_frame
+from gridmill.model.artifact import ArtifactKind, Output
+from gridmill.model.job import JobSize
+from gridmill.model.learning import ModelKind, TrainingSpec
+
+MODULES: Mapping[ModelKind, str] = {
+    kind: f"gridmill.jobs.training.{kind}" for kind in ModelKind
+}  # by name: a linear model must not wait for torch
+
+
+def run(context: JobContext) -> JobResult:
+    """Train the job's model. Raises InputError and DataError for what cannot be learned."""
+    spec = context.order.job.training
+    if spec is None:
+        raise InputError(f"job {context.order.job.name!r} is not a training")
+    spec.check()
+    frame = read_frame(context, spec)
+    fit: Callable[[Frame, TrainingSpec, JobContext], Fitted] = import_module(MODULES[spec.model]).fit
+    fitted = fit(frame, spec, context)
+    card = _card(frame, spec, fitted, context.input(spec.dataset).id)
+    found = evaluate(make_predictor(card, fitted.graph, context.threads), frame)
+    card = replace(card, metrics=found)
+    size_bytes = save_model(context.output, card, fitted.graph, fitted.weights)
+    for name, value in found.items():
+        context.metric(name, value)
+    output = Output(
+        kind=ArtifactKind.MODEL,
+        uri=context.order.output_uri,
+        rows=card.rows,
+        size_bytes=size_bytes,
+        metrics=found,
+        details=_details(card, frame, fitted),
+    )
+    size = JobSize(rows=len(frame.target), columns=frame.inputs.shape[1])
+    return JobResult(outputs=(output,), metrics=found, size=size)
+
+
+def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: str) -> Card:
+    return Card(
+        kind=spec.model,
+        objective=frame.objective,
+        label=frame.subject.label,
+        label_column=frame.subject.label_column,
+        encodings=frame.encodings,
+        classes=frame.classes,
+        sequence=fitted.sequence,
+        present=fitted.present,
+        constant=fitted.constant,
+        options=fitted.options,
+        seed=spec.seed,
+        dataset=dataset,
+        entity=frame.subject.entity,
+        time=frame.subject.time,
+        rows=len(frame.rows["train"]),
+        versions={name: version(name) for name in ("gridmill", "numpy", "onnx", *fitted.libraries)},
+    )
+
+
+def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
+    return {
+        "model": card.kind.value,
+        "objective": card.objective.value,
+        "best_by": NAMES[card.objective][0],
+        "label": card.label,
+        "classes": list(card.classes),
+        "features": list(frame.subject.features),
+        "inputs": len(card.inputs),
+        "sequence": card.sequence,
+        "dataset": card.dataset,
+        "options": dict(card.options),
+        "rows": {split: len(rows) for split, rows in frame.rows.items()},
+        "curve": [list(point) for point in fitted.curve],
+        "importance": dict(sorted(fitted.importance.items(), key=lambda item: -item[1])),
+    }

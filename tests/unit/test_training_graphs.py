@@ -1,0 +1,85 @@
+"""ONNX graphs give what the libraries that learned them give, missing values included."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+from gridmill.jobs.features import Encoding
+from gridmill.jobs.metrics import classification, regression
+from gridmill.jobs.models import Card, make_predictor
+from gridmill.jobs.training.recurrent import Answer, Network, network_graph
+from gridmill.jobs.training.residual import Base
+from gridmill.jobs.training.scaling import fit_scaler
+from gridmill.jobs.training.trees import collect_trees, tree_graph
+from gridmill.model.learning import ModelKind, Objective, TrainingSpec
+
+CARD = Card(
+    kind=ModelKind.LSTM,
+    objective=Objective.REGRESSION,
+    label="y",
+    encodings=(Encoding(column="x", type="d"),),
+)
+
+
+def inputs(rows: int = 3000) -> np.ndarray:
+    random = np.random.default_rng(3)
+    values = random.normal(size=(rows, 6))
+    values[:, 1] += 1.7e9  # single floats could not tell these apart
+    values[:, 2] = np.round(values[:, 2], 1)
+    values[random.random(values.shape) < 0.05] = np.nan
+    return values
+
+
+def test_trees_of_a_regressor():
+    x = inputs()
+    y = np.nan_to_num(x[:, 0]) * 3 + np.nan_to_num(x[:, 1] - 1.7e9) + 50
+    model = HistGradientBoostingRegressor(max_iter=80, random_state=0).fit(x, y)
+    found = make_predictor(CARD, tree_graph(collect_trees(model), 6, 0, Base())).predict(x)
+    np.testing.assert_allclose(found, model.predict(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_trees_of_a_classifier(classes):
+    x = inputs()
+    y = np.digitize(np.nan_to_num(x[:, 0]), [-0.4, 0.4][: classes - 1])
+    model = HistGradientBoostingClassifier(max_iter=30, random_state=0).fit(x, y)
+    found = make_predictor(CARD, tree_graph(collect_trees(model), 6, classes, Base())).predict(x)
+    np.testing.assert_allclose(found, model.predict_proba(x), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("classes", [0, 3])
+def test_networks(layers, classes):
+    x = inputs(400)
+    scaler = fit_scaler(x)
+    spec = TrainingSpec(dataset="d", model=ModelKind.LSTM, hidden=8, layers=layers)
+    torch.manual_seed(0)
+    network = Network(scaler.width, spec, outputs=classes or 1).eval()
+    answer = Answer(base=Base(present=0, fallback=0.25), mean=1.5, deviation=2.0)
+    windows = x.reshape(40, 10, 6)
+    graph = network_graph(network, scaler, 10, answer, classes)
+    found = make_predictor(CARD, graph).predict(windows)
+    scaled = torch.from_numpy(scaler.apply(x).reshape(40, 10, -1).astype(np.float32))
+    with torch.inference_mode():
+        raw = network(scaled).double()
+    present = np.where(np.isnan(windows[:, -1, 0]), 0.25, windows[:, -1, 0])
+    expected = torch.softmax(raw, 1).numpy() if classes else raw[:, 0].numpy() * 2 + 1.5 + present
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_metrics_of_known_numbers():
+    found = regression(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 5.0]), np.array([1.0, 2.0, 7.0]))
+    assert found["mae"] == pytest.approx(2 / 3)
+    assert found["skill"] == pytest.approx(0.5)
+    assert found["r2"] == pytest.approx(1 - 4 / 2)
+    shares = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
+    found = classification(np.array([0, 0, 1, 1]), shares)
+    assert found["accuracy"] == 0.5
+    assert found["auc"] == 0.75
+
+
+def test_a_class_the_model_never_saw_counts_as_wrong():
+    found = classification(np.array([0, -1]), np.array([[1.0, 0.0], [1.0, 0.0]]))
+    assert found["accuracy"] == 0.5
+    assert found["log_loss"] > 10
