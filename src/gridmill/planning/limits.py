@@ -82,10 +82,16 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
             f"needs {show_bytes(demand.memory_bytes)}; {whose} {show_bytes(memory)}",
             "Let the job ask for less `memory`, or give it a larger resource or site.",
         )
-    cpus = resource.cpus or max(shape.cpus for shape in fitting_shapes(snapshot, resource))
-    if demand.cpus is not None and demand.cpus > cpus:
+    if demand.cpus is None:
+        return None
+    roomy = [
+        shape for shape in fitting_shapes(snapshot, resource) if shape.memory_bytes >= demand.memory_bytes
+    ]
+    cpus = resource.cpus or max(shape.cpus for shape in roomy)
+    if demand.cpus > cpus:
+        beside = f" beside {show_bytes(demand.memory_bytes)}" if demand.memory_bytes else ""
         return Problem(
-            f"needs {demand.cpus:g} CPUs; one worker of resource {resource.name} has at most {cpus:g}",
+            f"needs {demand.cpus:g} CPUs{beside}; one worker of resource {resource.name} has at most {cpus:g}",
             "Let the job ask for fewer `cpus`, or give it a larger resource or site.",
         )
     return None
