@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
 from inspect import getdoc
@@ -86,7 +86,7 @@ def _noun(schema: Any) -> type:  # noqa: ANN401  any of the core's schemas
 
 def _about(noun: type, part: Part) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    said = " ".join(sentences(noun, part.field))
+    said = about(noun, part.field)
     if said:
         found["description"] = said
     default = default_of(noun, part)
@@ -111,12 +111,12 @@ def summary(noun: type) -> str:
     return _in_yaml(" ".join((getdoc(noun) or "").split()))
 
 
-def sentences(noun: type, field: str) -> Iterator[str]:
-    """What the noun's docstring says of a field: the sentences that name it."""
+def about(noun: type, field: str) -> str:
+    """What the noun's docstring says of a field: sentences that start with it, else those that name it."""
     prose = " ".join((getdoc(noun) or "").split())
-    for sentence in re.split(r"(?<=[.:;]) (?=[A-Z`])", prose):
-        if f"`{field}`" in sentence:
-            yield _in_yaml(sentence)
+    naming = [one for one in re.split(r"(?<=[.:;]) (?=[A-Z`])", prose) if f"`{field}`" in one]
+    starting = [one for one in naming if one.startswith(f"`{field}`")]
+    return _in_yaml(" ".join(starting or naming)).removesuffix(";")
 
 
 def _in_yaml(prose: str) -> str:

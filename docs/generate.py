@@ -1,0 +1,39 @@
+"""Writes the pages and files that follow from the code: `python docs/generate.py [--check]`.
+
+`--check` writes nothing and ends with 1 where a file is not what the code says.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from reference_pipeline import pipeline_page
+
+from gridmill.declarations.published import schema_text
+
+ROOT = Path(__file__).parents[1]
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/reference/pipeline.md": pipeline_page,
+    "schema/pipeline.schema.json": schema_text,
+    "src/gridmill/declarations/pipeline.schema.json": schema_text,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Write, or check, every page."""
+    check = "--check" in arguments
+    stale = [name for name, page in PAGES.items() if _read(ROOT / name) != page()]
+    for name in stale:
+        print(f"{name} {'is stale: run python docs/generate.py' if check else 'written'}")
+        if not check:
+            (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / name).write_text(PAGES[name](), "utf-8")
+    return 1 if check and stale else 0
+
+
+def _read(path: Path) -> str:
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,163 @@
+"""A folder as storage root: nothing leaves it, sources say what is near, bundles are kept by hash."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from gridmill.errors import InputError, StorageError, UnsafePathError
+from gridmill.model.data import FileSource
+from gridmill.storage.bundle import make_bundle
+from gridmill.storage.root import Root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    (tmp_path / "storage").mkdir()
+    return Root(tmp_path / "storage", bundles=tmp_path / "bundles")
+
+
+@pytest.mark.parametrize("uri", ["../x", "a/../../x", "/etc/passwd", "a/..", "x\0y", "out/passwd", "out"])
+def test_a_path_that_leaves_the_root_is_refused(root: Root, uri: str) -> None:
+    (Path(root.location) / "out").symlink_to("/etc")
+    with pytest.raises(UnsafePathError, match="leaves the storage root"):
+        root.path(uri)
+
+
+def test_paths_below_the_root(root: Root, tmp_path: Path) -> None:
+    assert root.path("models/p/j/1") == tmp_path / "storage/models/p/j/1"
+    (tmp_path / "storage/in").symlink_to("models")
+    assert root.path("in/x") == tmp_path / "storage/in/x"
+
+
+def test_a_root_that_is_a_link_itself_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "storage").symlink_to("disk")
+    assert Root(tmp_path / "storage", bundles=tmp_path).path("a").parent == tmp_path / "storage"
+
+
+def test_removing_can_be_repeated(root: Root, tmp_path: Path) -> None:
+    folder = tmp_path / "storage/models/a"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text("")
+    (folder / "up").symlink_to(tmp_path)
+    for _ in range(2):
+        root.remove("models/a")
+        assert not folder.exists()
+    assert tmp_path.exists()
+
+
+def test_the_root_itself_is_not_removed(root: Root) -> None:
+    for uri in ("", ".", "./"):
+        with pytest.raises(UnsafePathError, match="itself"):
+            root.remove(uri)
+
+
+def test_free_bytes_of_a_root_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert Root(tmp_path / "not/yet", bundles=tmp_path).free_bytes() > 0
+
+
+# sources
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for name in ("data/weather.csv", "data/2013/a.csv.gz", "data/2013/b.csv.gz", "data/notes.txt"):
+        path = tmp_path / "project" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(b"a,b\n", mtime=0) if name.endswith("gz") else b"a,b\n")
+    return tmp_path / "project"
+
+
+def names(root: Root, data: Path, *path: str) -> list[str]:
+    source = FileSource(path=path if len(path) > 1 else path[0])
+    return [os.path.relpath(file.path, data) for file in root.describe_source(source, str(data))]
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (["data/weather.csv"], ["data/weather.csv"]),
+        (["data/*"], ["data/notes.txt", "data/weather.csv"]),
+        (["data/**/*.csv*"], ["data/2013/a.csv.gz", "data/2013/b.csv.gz", "data/weather.csv"]),
+        (["data/weather.csv", "data/*.csv"], ["data/weather.csv"]),
+        (["./data/../data/weather.csv"], ["data/weather.csv"]),
+    ],
+)
+def test_files_are_found_once_and_sorted(root: Root, data: Path, path: list[str], found: list[str]) -> None:
+    assert names(root, data, *path) == found
+
+
+def test_a_file_is_described_by_size_and_time(root: Root, data: Path) -> None:
+    os.utime(data / "data/weather.csv", ns=(5, 7))
+    (file,) = root.describe_source(FileSource(path=str(data / "data/weather.csv")), "/elsewhere")
+    assert (file.path, file.size_bytes, file.mtime_ns) == (str(data / "data/weather.csv"), 4, 7)
+
+
+def test_a_name_with_glob_signs_can_be_a_file(root: Root, data: Path) -> None:
+    (data / "data/[1].csv").write_text("")
+    assert names(root, data, "data/[1].csv") == ["data/[1].csv"]
+
+
+def test_files_of_a_package(root: Root) -> None:
+    (file,) = root.describe_source(FileSource(path="package://gridmill/py.typ*"), "/")
+    assert file.path.endswith("/gridmill/py.typed")
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "hint"),
+    [
+        (
+            "data/wether.csv",
+            "source 'data/wether.csv' does not exist",
+            "In {data}/data there is weather.csv.",
+        ),
+        ("dta/weather.csv", "source 'dta/weather.csv' does not exist", "In {data} there is data."),
+        (
+            "data/*.parquet",
+            "source 'data/*.parquet' matches no file",
+            "In {data}/data there is no *.parquet, but 2013, notes.txt, weather.csv.",
+        ),
+        ("data", "'data' is a folder", "Name the files in it, for example data/*.csv."),
+        ("s3://b/x", "'s3://b/x': sources at s3:// cannot be read", "Use file paths or package://NAME/PATH."),
+        ("package://nothing_here/x", "there is no Python package 'nothing_here'", "pip install nothing_here"),
+        ("package://gridmill", "'package://gridmill' is not of the form package://NAME/PATH", ""),
+        ("package://gridmill/../x", "'package://gridmill/../x' leaves the package", "Name a file that"),
+    ],
+)
+def test_what_is_missing_is_said_with_what_is_near(
+    root: Root, data: Path, path: str, message: str, hint: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        root.describe_source(FileSource(path=path), str(data))
+    assert message in caught.value.message
+    assert hint.format(data=data) in caught.value.hint
+
+
+# bundles
+
+
+def test_bundles_are_kept_under_their_hash(root: Root, data: Path, tmp_path: Path) -> None:
+    bundle = make_bundle(data, tmp_path / "cache")
+    assert not root.has_bundle(bundle.hash)
+    for _ in range(2):
+        root.put_bundle(bundle.hash, bundle.path.read_bytes())
+        assert root.has_bundle(bundle.hash)
+    assert os.listdir(tmp_path / "bundles") == [f"{bundle.hash}.tar.gz"]
+
+
+def test_a_bundle_with_another_hash_is_refused(root: Root, data: Path, tmp_path: Path) -> None:
+    content = make_bundle(data, tmp_path / "cache").path.read_bytes()
+    with pytest.raises(InputError, match="does not have the hash"):
+        root.put_bundle("0" * 64, content)
+    for name in ("../../x", "", "0" * 63, "0" * 64 + "\n"):
+        with pytest.raises(InputError, match="is not the hash"):
+            root.put_bundle(name, content)
+
+
+def test_a_bundle_that_cannot_be_written(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "bundles").write_text("a file")
+    bundle = make_bundle(data, tmp_path / "cache")
+    with pytest.raises(StorageError, match="cannot keep the code bundle"):
+        Root(tmp_path, bundles=tmp_path / "bundles").put_bundle(bundle.hash, bundle.path.read_bytes())
