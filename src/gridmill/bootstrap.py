@@ -1,7 +1,6 @@
 """The composition root: settings in, a wired control node out."""
 
 import fcntl
-import json
 import os
 import secrets
 import sys
@@ -167,7 +166,6 @@ def _wire(
         lock.close()
 
     service = Service(node, identity, render=_render, end=lambda: finish(False))
-    _announce(settings.home, identity)
     node.start()
     node.wake()
     return EmbeddedNode(grid=service, node=node, finish=finish)
@@ -184,14 +182,6 @@ def _declare_site(control: Control, site: Site) -> None:
 def _tear_down(node: ControlNode) -> None:
     """Release all that is idle: an embedded control node leaves nothing up at its normal end."""
     node.release_idle()
-
-
-def _announce(home: Path, identity: Identity) -> None:
-    """Write control.json, whole or not at all, so that other processes find this control node."""
-    draft = home / f"control.json.{os.getpid()}"
-    body = {"pid": os.getpid(), "address": identity.address, "version": identity.version}
-    draft.write_text(json.dumps(body))
-    draft.rename(home / "control.json")
 
 
 def _render(view: RunView, events: tuple[Event, ...]) -> str:
