@@ -1,5 +1,6 @@
 """Following a run to its end: live where there is a terminal, in lines where there is none."""
 
+import errno
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -10,11 +11,14 @@ from rich.live import Live
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.render import job_line, run_table
 from gridmill.cli.session import console, say
+from gridmill.model.event import Event
+from gridmill.model.state import JobState
 from gridmill.model.view import RunView
 from gridmill.sdk.client import Client, Tick
 
 _LINES_BESIDE_JOBS = 4
 _LOOK_SECONDS = 0.25
+_WAITS = frozenset({JobState.BLOCKED, JobState.WAITING})
 
 
 class LiveTable:
@@ -47,16 +51,19 @@ class Lines:
         """Nothing to put back."""
 
     def show(self, tick: Tick) -> None:
-        """Say what changed."""
+        """Say what changed; a wait that is over already is not worth a line."""
         jobs = {view.job.id: view for view in tick.view.jobs}
         for event in tick.events:
-            if event.type != "state":
+            job, state = jobs.get(str(event.body.get("id"))), str(event.body.get("state"))
+            if event.type != "state" or (job and state in _WAITS and job.job.state != state):
                 continue
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
-            state, message = str(event.body.get("state")), str(event.body.get("message") or "")
-            job = jobs.get(str(event.body.get("id")))
-            what = job_line(job, state, message) if job else f"{event.run_id}: {state} {message}".rstrip()
-            say(f"{clock} {what}")
+            message = str(event.body.get("message") or "")
+            say(f"{clock} {job_line(job, state, message) if job else _run_line(event, state, message)}")
+
+
+def _run_line(event: Event, state: str, message: str) -> str:
+    return f"{event.run_id}: {state}" + (f" ({message})" if message not in ("", state) else "")
 
 
 def display() -> AbstractContextManager[Callable[[Tick], None]]:
@@ -79,13 +86,22 @@ def follow(
     stopping = False
     with shown as show:
         for tick in client.watch(run_id, after=after, every_seconds=_LOOK_SECONDS):
-            show(tick)
+            _draw(show, tick, interrupts)
             on_tick()
             if interrupts.asked and not stopping:
                 stopping = True
                 say(f"stopping {run_id} ... (Ctrl-C again quits at once)")
                 client.grid.stop_run(run_id)
     return tick.view
+
+
+def _draw(show: Callable[[Tick], None], tick: Tick, interrupts: Interrupts) -> None:
+    try:
+        show(tick)
+    except OSError as error:
+        if error.errno != errno.EIO:  # a terminal that is gone, before its SIGHUP has arrived
+            raise
+        interrupts.lose_terminal()
 
 
 def _ignore(_: Tick) -> None:

@@ -14,6 +14,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked = False
+        self._terminals = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -28,15 +29,15 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            _speak_to_nobody()
+            self.lose_terminal()
         elif self.asked:
             raise KeyboardInterrupt
         self.asked = True
 
-
-def _speak_to_nobody() -> None:
-    """The terminal is gone: writing to it would fail, and the run must still be stopped in good order."""
-    nobody = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        if stream.isatty():
-            os.dup2(nobody, stream.fileno())
+    def lose_terminal(self) -> None:
+        """The terminal is gone: writing to it fails, and the run must still be stopped in good order."""
+        self.asked = True
+        nobody = os.open(os.devnull, os.O_WRONLY)
+        for terminal in self._terminals:
+            os.dup2(nobody, terminal)
+        os.close(nobody)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gridmill.model.amounts import Amounts, show_bytes, show_seconds
 from gridmill.model.run import Attempt
-from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState
+from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState, RunState
 from gridmill.model.view import JobView, RunView
 
 COLOURS: Mapping[str, str] = {
@@ -125,9 +125,10 @@ def place(view: JobView) -> str:
 
 def remark(view: JobView) -> str:
     """What it waits for and why, or how it ended."""
+    message = "" if view.job.message == view.job.state else view.job.message
     if view.job.state in (JobState.WAITING, JobState.BLOCKED):
-        return view.why or view.job.message
-    return view.job.message
+        return view.why or message
+    return message
 
 
 def latest_metric(view: JobView) -> str:
@@ -156,7 +157,7 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
         (view.run.state, COLOURS.get(view.run.state, "")),
         f" {show_seconds(max(0.0, (view.run.ended or now) - began))}  {counts(view)}",
     )
-    if view.run.message:
+    if view.run.message and view.run.state not in (view.run.message, RunState.SUCCEEDED):
         title.append(f"  {view.run.message}")
     jobs = table("job", "state", "on", "progress", "time", "memory", "newest", "")
     if most is not None:  # a row is one line, whatever it has to say
@@ -170,7 +171,7 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
 
 def job_line(view: JobView, state: str, message: str) -> str:
     """One line for a change of a job's state, for logs and pipes."""
-    detail = message
+    detail = message = "" if message == state else message
     attempt = newest(view)
     if state == JobState.RUNNING and attempt is not None and not message:
         detail = f"on {attempt.deployment_id} ({amounts(attempt.given)})"
@@ -203,7 +204,7 @@ def _lines(value: Any, name: str) -> Iterable[tuple[str, str]]:  # noqa: ANN401 
         for index, part in enumerate(value):
             label = getattr(part, "name", None) or getattr(part, "id", None) or str(index + 1)
             yield from _lines(part, f"{name}[{label}]")
-    elif value not in (None, "", (), []):
+    elif value not in (None, "", (), []) and not name.endswith("token"):
         yield name, _leaf(value, name)
 
 

@@ -29,7 +29,8 @@ from gridmill.settings import Settings
 T = TypeVar("T")
 
 _PAGE = 1000
-_VIEW_SECONDS = 0.25
+_HELD = 10 * _PAGE
+_VIEW_SECONDS = 0.1
 """A run is looked at no oftener than this, and for no more than a fifth of the time."""
 _TAKE_OVER_SECONDS = 15.0
 """How long a client looks for the control node that takes over from one that has ended."""
@@ -191,20 +192,23 @@ class Client:
         When the control node ends meanwhile, the next one for the home (or one embedded here) goes on.
         """
         view = self.status(run)
-        run_id, look_again = view.run.id, 0.0
+        run_id, look_again, held = view.run.id, 0.0, tuple[Event, ...]()
         while True:
-            wait = 0.0 if view.run.state in FINISHED_RUNS else every_seconds
-            events = self._ask(_page(run_id, after, wait))
-            after = events[-1].sequence if events else after
+            over = view.run.state in FINISHED_RUNS
+            left = max(0.0, look_again - time.monotonic()) if held else every_seconds
+            events = self._ask(_page(run_id, after, 0.0 if over else min(left, every_seconds)))
+            held, after = held + events, events[-1].sequence if events else after
             now = time.monotonic()
-            if view.run.state not in FINISHED_RUNS and (now >= look_again or _says_end(events)):
-                view = self._ask(lambda grid: grid.run(run_id))
-                spent = time.monotonic() - now
-                look_again = now + max(_VIEW_SECONDS, 5 * spent)
-            elif not events and view.run.state in FINISHED_RUNS:
-                yield Tick(view=view, events=())
+            if over and not events:
+                yield Tick(view=view, events=held)
                 return
-            yield Tick(view=view, events=events)
+            if held and now < look_again and len(held) < _HELD and not _says_end(events):
+                continue  # events are given with a look at the run that is newer than they are
+            if not over and (now >= look_again or _says_end(events)):
+                view = self._ask(lambda grid: grid.run(run_id))
+                look_again = now + max(_VIEW_SECONDS, 5 * (time.monotonic() - now))
+            yield Tick(view=view, events=held)
+            held = ()
 
     def newest_event(self, run: str) -> int:
         """The sequence of the run's newest event; `watch(after=...)` starts behind it."""
