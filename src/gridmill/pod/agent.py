@@ -67,7 +67,7 @@ class Agent:
         self._wake_up()
 
     def _make_nursery(self) -> Nursery | None:
-        """No zygote for commands, with GPUs, on macOS (whose libraries do not survive a fork), or on request."""
+        """None for commands, with GPUs, on macOS (whose libraries do not survive a fork), or on request."""
         order = self._order
         unwanted = order.type == JobKind.COMMAND or order.capacity.gpus or not self._settings.zygote
         if unwanted or sys.platform != "linux":

@@ -19,7 +19,7 @@ from gridmill.pod.verdict import describe
 from gridmill.pod.zygote import MESSAGE_BYTES, Report
 
 _PROGRAM = (sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-m", "gridmill.pod.zygote")
-"""Newer Pythons warn that a process with threads forks: allocators' are all there are, and they mind forks."""
+"""Newer Pythons warn of forking with threads: allocators have the only ones, and they mind forks."""
 PATIENCE_SECONDS = 30.0
 """A zygote that is not ready after this is given up: jobs are executed instead."""
 _TRY_AGAIN_SECONDS = 0.005

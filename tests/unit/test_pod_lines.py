@@ -1,0 +1,79 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridmill.model.event import EventType
+from gridmill.pod.lines import FLUSH_BYTES, FLUSH_SECONDS, LineBuffer, LogStream, parse_event
+
+
+def test_lines_are_whole():
+    lines = LineBuffer()
+    assert lines.feed(b"one\ntw") == ["one\n"]
+    assert lines.feed(b"o\n") == ["two\n"]
+    assert lines.feed(b"three") == []
+    assert lines.end() == ["three"]
+    assert lines.end() == []
+
+
+def test_what_is_no_utf8_is_replaced():
+    assert LineBuffer().feed(b"caf\xe9\n") == ["caf�\n"]
+
+
+def test_a_long_line_is_cut_between_characters():
+    text = "é" * FLUSH_BYTES
+    lines = LineBuffer()
+    pieces = lines.feed(b"x" + text.encode()) + lines.end()
+    assert "".join(pieces) == "x" + text
+    assert all(len(piece.encode()) <= FLUSH_BYTES for piece in pieces)
+
+
+@given(text=st.text(), cuts=st.lists(st.integers(0, 50)))
+def test_however_it_arrives_it_is_the_same_text(text, cuts):
+    data, lines, found = text.encode(), LineBuffer(), []
+    for cut in cuts:
+        found += lines.feed(data[:cut])
+        data = data[cut:]
+    assert "".join(found + lines.feed(data) + lines.end()) == text
+
+
+def test_a_text_is_due_soon_after_its_first_line():
+    log = LogStream()
+    log.feed(b"part", now=10.0)
+    assert log.due is None
+    log.feed(b"ial\nnext\n", now=11.0)
+    log.feed(b"third\n", now=11.01)
+    assert log.due == 11.0 + FLUSH_SECONDS
+    assert log.take() == ["partial\nnext\nthird\n"]
+    assert log.due is None
+
+
+def test_a_large_text_is_due_at_once_and_comes_in_pieces():
+    log = LogStream()
+    log.feed(b"0123456789\n" * 10_000, now=5.0)
+    assert log.due == 5.0
+    texts = log.take()
+    assert "".join(texts) == "0123456789\n" * 10_000
+    assert max(map(len, texts)) <= FLUSH_BYTES
+
+
+def test_reports_become_events():
+    assert parse_event('{"type": "progress", "done": 3, "total": 10, "unit": "rows"}') == (
+        EventType.PROGRESS,
+        {"done": 3.0, "total": 10.0, "unit": "rows", "note": ""},
+    )
+    assert parse_event('{"type": "metric", "name": "loss", "value": 0.5, "step": 2}') == (
+        EventType.METRIC,
+        {"name": "loss", "value": 0.5, "step": 2.0},
+    )
+    assert parse_event("\n") is None
+
+
+def test_what_is_no_report_becomes_a_log_text():
+    for line in ("nonsense\n", "[1]\n", '{"type": "other"}\n', '{"type": "progress", "done": "3"}\n', "3\n"):
+        assert parse_event(line) == (EventType.LOG, {"stream": "pod", "text": line})
+
+
+def test_a_metric_that_is_not_finite_is_said_in_the_log():
+    assert parse_event('{"type": "metric", "name": "loss", "value": NaN, "step": 5}') == (
+        EventType.LOG,
+        {"stream": "pod", "text": "metric loss is nan at step 5\n"},
+    )

@@ -1,0 +1,125 @@
+"""The pod's pure rules: when it ends by itself, what a command's environment is, what memory it measures."""
+
+import os
+from pathlib import Path
+
+from gridmill.errors import DataError, StorageError
+from gridmill.jobs.main import failed_outcome
+from gridmill.model.amounts import Amounts
+from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.message import Order
+from gridmill.model.state import Cause
+from gridmill.pod import processes
+from gridmill.pod.agent import should_end
+from gridmill.pod.commands import command_environment
+from gridmill.pod.limits import Limits, proportional_bytes
+
+
+def ends(idle, lonely, keep=300.0, taken=True):
+    return should_end(
+        idle=idle, lonely=lonely, keep_seconds=keep, orphan_seconds=3600.0, all_acknowledged=taken
+    )
+
+
+def test_a_pod_ends_when_unused_and_alone_for_its_keep():
+    assert not ends(idle=299, lonely=500)
+    assert not ends(idle=500, lonely=299)
+    assert ends(idle=300, lonely=300)
+
+
+def test_a_control_node_has_a_moment_to_come_back():
+    assert not ends(idle=100, lonely=5, keep=0)
+    assert ends(idle=100, lonely=10, keep=0)
+
+
+def test_results_that_nobody_took_are_kept_as_long_as_an_orphan_may_live():
+    assert not ends(idle=3000, lonely=3000, taken=False)
+    assert ends(idle=3600, lonely=3600, taken=False)
+
+
+def artifact(uri):
+    return Artifact(
+        id="p/a@1",
+        name="p/a",
+        number=1,
+        output=Output(kind=ArtifactKind.FILES, uri=uri),
+        fingerprint="",
+    )
+
+
+def environment(**spec):
+    order = Order(
+        attempt_id="p-1.j.1",
+        token="t",
+        run_id="p-1",
+        pipeline="p",
+        job=Job(name="j", command=CommandSpec(run="true", **spec)),
+        given=Amounts(cpus=2.5),
+        root="/root-of-storage",
+        output_uri="files/p/j/p-1.j.1",
+        inputs=(Input(name="my-input", artifact=artifact("files/x")),),
+        gpu_indices=(1, 3),
+    )
+    base = {"PATH": "/bin", "LC_ALL": "C", "SECRET_TOKEN": "s", "PIP_INDEX_URL": "i", "HOME": "/h"}
+    return command_environment(order, base=base, work=Path("/w"), pod_folder=Path("/pods/r-1.0"))
+
+
+def test_a_command_sees_what_it_needs_and_no_credentials():
+    found = environment(env={"MINE": "1", "OMP_NUM_THREADS": "7"})
+    assert "SECRET_TOKEN" not in found
+    assert "PIP_INDEX_URL" not in found
+    assert (found["HOME"], found["LC_ALL"], found["MINE"]) == ("/h", "C", "1")
+    assert (found["OMP_NUM_THREADS"], found["MKL_NUM_THREADS"]) == ("7", "2")
+    assert found["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert found["TMPDIR"] == "/w/tmp"
+
+
+def test_a_command_finds_its_inputs_and_output():
+    found = environment(env={"GRIDMILL_ATTEMPT": "other"})
+    assert found["GRIDMILL_INPUT_MY_INPUT"] == "/root-of-storage/files/x"
+    assert found["GRIDMILL_OUTPUT"] == "/root-of-storage/files/p/j/p-1.j.1"
+    assert (found["GRIDMILL_RUN"], found["GRIDMILL_JOB"], found["GRIDMILL_ATTEMPT"]) == (
+        "p-1",
+        "j",
+        "p-1.j.1",
+    )
+
+
+def test_pip_is_told_its_settings_where_an_environment_is_built():
+    assert environment(environment="requirements.txt")["PIP_INDEX_URL"] == "i"
+
+
+def test_what_a_job_raised_has_a_cause(capfd):
+    full = OSError(28, "No space left on device")
+    assert failed_outcome(DataError("bad", place="a.csv:3")).cause == Cause.INPUT
+    assert failed_outcome(DataError("bad", place="a.csv:3")).message == "a.csv:3: bad"
+    assert failed_outcome(StorageError("gone")).cause == Cause.STORAGE
+    assert failed_outcome(MemoryError()).cause == Cause.MEMORY
+    assert failed_outcome(full).cause == Cause.STORAGE
+    assert failed_outcome(ValueError("Generic: No space left on device (os error 28)")).cause == Cause.STORAGE
+    defect = failed_outcome(ZeroDivisionError("division by zero"))
+    assert (defect.cause, defect.message) == (Cause.INTERNAL, "ZeroDivisionError: division by zero")
+    assert "Traceback" not in defect.message
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_process_is_known_by_its_start_time():
+    own = processes.stat(os.getpid())
+    assert own is not None
+    assert own.parent == os.getppid()
+    assert processes.is_alive(os.getpid(), own.started)
+    assert not processes.is_alive(os.getpid(), own.started + 1)
+
+
+def test_memory_of_a_process_that_is_gone_is_nothing():
+    assert proportional_bytes(os.getpid()) > 2**20
+    assert proportional_bytes(2**22 + 1) == 0
+
+
+def test_cpus_are_shared_out_in_turn():
+    limits = Limits(None, "salt")
+    limits._cpus = [0, 1, 2, 3]
+    first, second = (limits.affinity(Amounts(cpus=2), None) for _ in range(2))
+    assert sorted(first + second) == [0, 1, 2, 3]
+    assert limits.affinity(Amounts(cpus=4), None) == ()

@@ -1,0 +1,84 @@
+import signal
+from dataclasses import replace
+
+import pytest
+
+from gridmill.model.amounts import MIB
+from gridmill.model.message import Outcome
+from gridmill.model.resource import Use
+from gridmill.model.state import AttemptState, Cause
+from gridmill.pod.verdict import Ending, judge
+
+COMMAND = Ending(status=0, is_command=True, use=Use(wall_seconds=1.0))
+BUILT_IN = replace(COMMAND, is_command=False)
+SUCCESS = Outcome(state=AttemptState.SUCCEEDED, metrics={"rmse": 1.0})
+KILLED = int(signal.SIGKILL)
+
+
+def test_a_command_succeeds_with_exit_code_0():
+    outcome = judge(COMMAND)
+    assert (outcome.state, outcome.exit_code, outcome.cause) == (AttemptState.SUCCEEDED, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "message"),
+    [
+        (3 << 8, Cause.EXIT, "exit code 3"),
+        (127 << 8, Cause.EXIT, "exit code 127 (a command was not found)"),
+        (139 << 8, Cause.EXIT, "exit code 139 (something in it was killed by SIGSEGV)"),
+        (int(signal.SIGSEGV), Cause.SIGNAL, "killed by SIGSEGV"),
+        (int(signal.SIGABRT) | 0x80, Cause.SIGNAL, "killed by SIGABRT"),
+        (None, Cause.INTERNAL, "its process could not be started"),
+    ],
+)
+def test_what_an_exit_status_says(status, cause, message):
+    outcome = judge(replace(COMMAND, status=status))
+    assert (outcome.state, outcome.cause, outcome.message) == (AttemptState.FAILED, cause, message)
+
+
+def test_a_built_in_job_says_itself_how_it_ended():
+    outcome = judge(replace(BUILT_IN, own=SUCCESS))
+    assert (outcome.state, outcome.metrics, outcome.use) == (
+        AttemptState.SUCCEEDED,
+        {"rmse": 1.0},
+        BUILT_IN.use,
+    )
+    assert judge(BUILT_IN).cause == Cause.INTERNAL
+
+
+def test_success_that_was_written_before_a_crash_is_no_success():
+    assert judge(replace(BUILT_IN, own=SUCCESS, status=KILLED)).cause == Cause.SIGNAL
+
+
+def test_memory_comes_before_what_it_caused():
+    use = Use(peak_memory_bytes=530 * MIB)
+    ending = replace(COMMAND, status=KILLED, over_memory=True, memory_limit=512 * MIB, use=use)
+    outcome = judge(replace(ending, stop_reason="stopped", timed_out=True))
+    assert (outcome.cause, outcome.message) == (Cause.MEMORY, "used more than 512 MiB (peak 530 MiB)")
+    exactly = judge(replace(ending, use=Use(peak_memory_bytes=512 * MIB)))
+    assert exactly.message == "used more than 512 MiB"
+
+
+def test_a_job_that_survives_the_kill_of_a_part_succeeds():
+    assert judge(replace(COMMAND, over_memory=True)).state == AttemptState.SUCCEEDED
+
+
+def test_a_timeout_is_told_from_a_stop():
+    outcome = judge(replace(COMMAND, status=KILLED, timed_out=True, timeout_seconds=30.0))
+    assert (outcome.cause, outcome.message) == (Cause.TIMEOUT, "ran longer than 30.0 s")
+    outcome = judge(replace(COMMAND, status=KILLED, stop_reason="you asked"))
+    assert (outcome.state, outcome.cause, outcome.message) == (
+        AttemptState.STOPPED,
+        Cause.STOPPED,
+        "you asked",
+    )
+
+
+def test_a_command_that_ends_well_when_stopped_is_stopped_but_finished_work_counts():
+    assert judge(replace(COMMAND, stop_reason="x")).state == AttemptState.STOPPED
+    assert judge(replace(BUILT_IN, own=SUCCESS, stop_reason="x")).state == AttemptState.SUCCEEDED
+
+
+def test_trouble_of_the_pod_is_said():
+    outcome = judge(replace(BUILT_IN, status=None, trouble="the warm process died"))
+    assert (outcome.cause, outcome.message) == (Cause.INTERNAL, "the warm process died")
