@@ -1,0 +1,122 @@
+"""A home of its own for each test, a `gridmill` command for it, and no process left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+GRIDMILL = str(Path(sys.executable).parent / "gridmill")
+
+
+def eventually(condition: Callable[[], object], seconds: float = 15.0) -> bool:
+    """True as soon as the condition holds; False when it did not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def processes_mentioning(text: str) -> list[int]:
+    """Living processes whose command line or environment contains `text`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            content = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if state not in "ZX" and text.encode() in content:
+            found.append(int(entry.name))
+    return found
+
+
+@dataclass
+class Place:
+    """A folder with a home below it."""
+
+    folder: Path
+    started: list[subprocess.Popen] = field(default_factory=list)
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "GRIDMILL_HOME": str(self.home),
+            "GRIDMILL_OBSERVE": "0.2",
+            "GRIDMILL_GRACE": "1",
+        }
+
+    def write(self, text: str, name: str = "pipeline.yaml") -> Path:
+        project = self.folder / "project"
+        project.mkdir(exist_ok=True)
+        (project / name).write_text(text)
+        return project / name
+
+    def gridmill(self, *words: object, timeout: float = 90, **env: str) -> subprocess.CompletedProcess:
+        """Run the command to its end."""
+        return subprocess.run(
+            [GRIDMILL, *map(str, words)],
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+    def json(self, *words: object, **env: str):
+        """What the command prints with --json."""
+        done = self.gridmill(*words, "--json", **env)
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+    def start(self, *words: object, **env: str) -> subprocess.Popen:
+        """Start the command and go on."""
+        process = subprocess.Popen(
+            [GRIDMILL, *map(str, words)],
+            env={**self.env, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def wait_for(self, name: str) -> None:
+        """Wait for a file in the folder."""
+        assert eventually(lambda: (self.folder / name).exists()), f"{name} never came"
+
+    def leftovers(self) -> list[int]:
+        return processes_mentioning(str(self.home))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    it = Place(tmp_path)
+    yield it
+    for process in it.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    for pid in it.leftovers():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,202 @@
+"""What must survive: kills of pods and jobs, memory, interrupts, a second control node, a full disk."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Place, eventually, processes_mentioning
+
+pytestmark = pytest.mark.e2e
+
+
+def job(view: dict, name: str) -> dict:
+    return next(job for job in view["jobs"] if job["job"]["job"]["name"] == name)
+
+
+def pod_pids(place: Place) -> list[int]:
+    return [
+        int((pod / "pid").read_text().split()[0])
+        for pod in (place.home / "pods").iterdir()
+        if (pod / "pid").exists()
+    ]
+
+
+def test_a_killed_pod_costs_an_attempt_and_not_the_run(place: Place):
+    marks = place.folder / "marks"
+    file = place.write(
+        f"""
+pipeline: killed
+jobs:
+  work:
+    command: |
+      echo begin >> {marks}
+      test $(wc -l < {marks}) -gt 1 || sleep 60
+      echo end >> {marks}
+"""
+    )
+    run = place.start("run", file, "--json")
+    place.wait_for("marks")
+    os.kill(pod_pids(place)[0], signal.SIGKILL)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err
+    assert marks.read_text() == "begin\nbegin\nend\n", (
+        "the first try's processes ended before the second began"
+    )
+    view = json.loads(out)
+    assert [attempt["state"] for attempt in job(view, "work")["attempts"]] == ["lost", "succeeded"]
+    assert eventually(lambda: not place.leftovers())
+
+
+def test_a_killed_job_fails_with_the_signal_and_is_retried(place: Place):
+    marks = place.folder / "marks"
+    file = place.write(
+        f"""
+pipeline: signal
+jobs:
+  work:
+    retries: 1
+    command: |
+      echo begin >> {marks}
+      test $(wc -l < {marks}) -gt 1 || kill -KILL $$
+"""
+    )
+    done = place.gridmill("run", file, "--json")
+    assert done.returncode == 0, done.stderr
+    attempts = job(json.loads(done.stdout), "work")["attempts"]
+    assert [attempt["state"] for attempt in attempts] == ["failed", "succeeded"]
+    assert "SIGKILL" in attempts[0]["message"]
+
+
+def test_a_job_over_its_memory_says_so_and_is_retried_once_larger(place: Place):
+    file = place.write(
+        """
+pipeline: memory
+jobs:
+  hungry:
+    memory: 100MiB
+    command: [python, -c, "x = bytearray(150 * 2**20); print(len(x))"]
+"""
+    )
+    done = place.gridmill("run", file, "--json")
+    assert done.returncode == 0, done.stderr
+    first, second = job(json.loads(done.stdout), "hungry")["attempts"]
+    assert first["cause"] == "memory"
+    assert "100 MiB" in first["message"]
+    assert second["given"]["memory_bytes"] >= 2 * first["given"]["memory_bytes"]
+    assert second["state"] == "succeeded"
+
+
+def test_a_job_over_its_memory_twice_fails_the_run_with_the_reason(place: Place):
+    file = place.write(
+        """
+pipeline: memory
+jobs:
+  hungry:
+    memory: 60MiB
+    command: [python, -c, "x = bytearray(900 * 2**20)"]
+"""
+    )
+    done = place.gridmill("run", file)
+    assert done.returncode == 1
+    assert "memory" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(place: Place):
+    marks = place.folder / "marks"
+    file = place.write(
+        f"""
+pipeline: interrupted
+jobs:
+  first: {{command: "echo first >> {marks}"}}
+  second:
+    needs: [first]
+    command: |
+      echo second >> {marks}
+      test -e {place.folder}/go || sleep 60
+  third: {{needs: [second], command: "echo third >> {marks}"}}
+"""
+    )
+    run = place.start("run", file)
+    assert eventually(lambda: marks.exists() and "second" in marks.read_text())
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=30)
+    assert run.returncode == 130, err
+    assert "resume" in out + err
+    assert eventually(lambda: not place.leftovers()), "an embedded control node leaves nothing up"
+    (place.folder / "go").touch()
+    done = place.gridmill("resume", "interrupted-1")
+    assert done.returncode == 0, done.stderr
+    assert marks.read_text() == "first\nsecond\nsecond\nthird\n"
+
+
+def test_a_second_control_node_on_the_same_home_is_refused(place: Place):
+    first = place.start("up", "--listen", "off")
+    assert eventually(lambda: place.gridmill("show", "control").returncode == 0)
+    second = place.gridmill("up", "--listen", "off")
+    assert second.returncode == 6
+    assert "already owns" in second.stderr
+    first.terminate()
+    assert first.wait(timeout=20) == 0
+
+
+def test_jobs_outlive_a_killed_run_command_and_the_next_one_goes_on(place: Place):
+    marks = place.folder / "marks"
+    file = place.write(
+        f"""
+pipeline: orphan
+jobs:
+  long: {{command: "echo begin >> {marks}; sleep 2; echo end >> {marks}"}}
+  after: {{needs: [long], command: "echo after >> {marks}"}}
+"""
+    )
+    run = place.start("run", file)
+    place.wait_for("marks")
+    run.kill()
+    run.wait()
+    done = place.gridmill("resume", "orphan-1")
+    assert done.returncode == 0, done.stderr
+    assert marks.read_text() == "begin\nend\nafter\n"
+
+
+def test_a_job_that_leaves_daemons_behind_leaves_none(place: Place):
+    file = place.write(
+        """
+pipeline: daemons
+jobs:
+  sly: {command: "setsid nohup sleep 987654 >/dev/null 2>&1 & echo started"}
+"""
+    )
+    done = place.gridmill("run", file)
+    assert done.returncode == 0, done.stderr
+    assert not processes_mentioning("987654")
+
+
+def test_a_resource_larger_than_any_site_is_refused_with_the_sizes(place: Place):
+    done = place.gridmill("configure", "resource", "huge", "--type", "training", "--memory", "900TiB")
+    assert done.returncode == 7
+    assert "huge" in done.stderr
+    assert "GiB" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_fails_the_sink_and_nothing_half_written_is_visible(place: Place, tmp_path: Path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if os.system(f"mount -t tmpfs -o size=3m none {small} 2>/dev/null") != 0:
+        pytest.skip("this machine cannot mount a tmpfs; run as root with CAP_SYS_ADMIN")
+    try:
+        rows = "\n".join(f"{n},{n * 7919 % 1000003},{n * 104729 % 999983}" for n in range(600_000))
+        (place.folder / "project").mkdir()
+        (place.folder / "project" / "big.csv").write_text("a,b,c\n" + rows)
+        file = place.write("pipeline: full\njobs:\n  big: {sink: {source: {path: big.csv}}}\n")
+        done = place.gridmill("run", file, GRIDMILL_ROOT=str(small))
+        assert done.returncode == 1, done.stdout
+        assert "disk" in (done.stdout + done.stderr).lower() or "space" in (done.stdout + done.stderr).lower()
+        assert "Traceback" not in done.stderr
+        assert place.json("list", "sinks") == []
+    finally:
+        os.system(f"umount -l {small}")
