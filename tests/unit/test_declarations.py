@@ -102,6 +102,15 @@ def test_what_is_written_as_nothing_has_its_default() -> None:
     )
 
 
+def test_nothing_is_meant_where_it_is_allowed() -> None:
+    jobs = (
+        "m: {training: {dataset: d/d, model: naive}}, p: {prediction: {dataset: d/d, models: m, split: null}}"
+    )
+    prediction = parse(f"pipeline: p\njobs: {{{jobs}}}").job("p").prediction
+    assert prediction is not None
+    assert prediction.split is None
+
+
 def test_a_resource_takes_its_size_as_rows_and_columns() -> None:
     pipeline = parse(
         "pipeline: p\njobs: {a: {command: a}}\nresources: {r: {type: sink, rows: 1M, columns: 20}}"

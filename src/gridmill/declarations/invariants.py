@@ -1,6 +1,6 @@
 """What must hold within one noun beyond the types of its fields: positive amounts, exactly one of several.
 
-A noun with a method `check()` (raising InputError) is asked too.
+A noun with a method `check()` (raising InputError whose place ends in `.FIELD`) is asked too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,18 +27,10 @@ POSITIVE = frozenset(
         "span_rows",
         "horizon_seconds",
         "within_seconds",
-        "sequence",
-        "hidden",
-        "layers",
-        "epochs",
-        "batch_size",
-        "learning_rate",
-        "trees",
-        "max_leaves",
         "cpu_share",
     }
 )
-NOT_NEGATIVE = frozenset({"retries", "gpus", "keep_seconds", "patience", "dropout", "regularization"})
+NOT_NEGATIVE = frozenset({"retries", "gpus", "keep_seconds"})
 EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
     Job: tuple(JobKind),
     Window: ("span_seconds", "span_rows"),
@@ -58,7 +50,8 @@ class Flaw:
 
 def flaws(noun: Noun) -> Iterator[Flaw]:
     """Everything that does not hold within the noun itself (nouns inside it were checked before)."""
-    yield from _amounts(noun)
+    amounts = list(_amounts(noun))
+    yield from amounts
     yield from _exactly_one(noun)
     match noun:
         case Lag(steps=steps) if not steps or min(steps) < 1:
@@ -67,7 +60,8 @@ def flaws(noun: Noun) -> Iterator[Flaw]:
             yield Flaw(message="`steps` must be 1 or more: 1 is the next row", path=("steps",))
         case Split():
             yield from _split(noun)
-    yield from _own_check(noun)
+    if not amounts:
+        yield from _own_check(noun)
 
 
 def written(field: str) -> str:
@@ -116,4 +110,5 @@ def _own_check(noun: Noun) -> Iterator[Flaw]:
         try:
             check()
         except InputError as error:
-            yield Flaw(message=error.message, hint=error.hint)
+            field = written(error.place.rpartition(".")[2])
+            yield Flaw(message=error.message, path=(field,) if field else (), hint=error.hint)

@@ -1,11 +1,15 @@
 """The JSON Schema of pipeline files, from the same schemas that read them; editors complete by it."""
 
+import ast
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
-from inspect import getdoc
+from functools import cache
+from inspect import getdoc, getsource
+from itertools import pairwise
+from textwrap import dedent
 from typing import Any, cast
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -112,11 +116,29 @@ def summary(noun: type) -> str:
 
 
 def about(noun: type, field: str) -> str:
-    """What the noun's docstring says of a field: sentences that start with it, else those that name it."""
+    """What is said of a field: its own docstring, else the noun's sentences that start with or name it."""
+    own = _field_docs(noun).get(field)
+    if own is not None:
+        return _in_yaml(own)
     prose = " ".join((getdoc(noun) or "").split())
     naming = [one for one in re.split(r"(?<=[.:;]) (?=[A-Z`])", prose) if f"`{field}`" in one]
     starting = [one for one in naming if one.startswith(f"`{field}`")]
     return _in_yaml(" ".join(starting or naming)).removesuffix(";")
+
+
+@cache
+def _field_docs(noun: type) -> Mapping[str, str]:
+    """The strings that stand below fields."""
+    body = cast(ast.ClassDef, ast.parse(dedent(getsource(noun))).body[0]).body
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 def _in_yaml(prose: str) -> str:

@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from gridmill.declarations.nodes import Document, Fields, Items, Value
 from gridmill.declarations.problems import Path, Problem, did_you_mean
+from gridmill.errors import PipelineError
 from gridmill.model.job import Job, JobKind
 from gridmill.model.pipeline import Pipeline
+from gridmill.planning.graph import order
 
 _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
     (JobKind.TRAINING, "dataset"): JobKind.DATASET,
@@ -93,21 +95,8 @@ def _resource_types(document: Document, pipeline: Pipeline) -> Iterator[Problem]
 
 
 def _cycle(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
-    cycle = find_cycle({job.name: job.all_needs for job in pipeline.jobs})
-    if cycle:
-        message = "these jobs need each other: " + " -> ".join((*cycle, cycle[0]))
-        yield document.problem(("jobs", cycle[0]), message, "An arrow points to what is needed; remove one.")
-
-
-def find_cycle(needs: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The names on one cycle, in order of need, from the first declared; empty when there is none."""
-    left = {name: set(needed) for name, needed in needs.items()}
-    while free := [name for name, needed in left.items() if not needed & left.keys()]:
-        for name in free:
-            del left[name]
-    trail: list[str] = []
-    name = next(iter(left), "")
-    while name and name not in trail:
-        trail.append(name)
-        name = next(needed for needed in needs[name] if needed in left)
-    return tuple(trail[trail.index(name) :]) if trail else ()
+    try:
+        order(pipeline)
+    except PipelineError as error:
+        name = error.place.rpartition("jobs.")[2]
+        yield document.problem(("jobs", name), error.message, error.hint)

@@ -3,7 +3,7 @@
 - `x_seconds` and `x_bytes` are written `x` and take a unit; counts of rows and columns take k, M, B;
 - a tuple accepts a single value; a tuple of nouns that must have a name is a mapping by name;
 - a noun with one required field that is text can be written as that text;
-- what is written as nothing has its default.
+- what is written as nothing is nothing where that is allowed, else the default.
 
 The core's schemas are made directly: pydantic's layer of annotations would take longer to start than
 reading a file takes. `declarations.schema` turns the same schemas into JSON Schema.
@@ -162,7 +162,7 @@ def _record(noun: type, kind: str | None = None) -> CoreSchema:
         extra_behavior="forbid",
         metadata={"noun": noun, "parts": written},
     )
-    optional = frozenset(key for key, part in written.items() if not part.required)
+    optional = frozenset(key for key, part in written.items() if not (part.required or _nullable(part)))
     prepared = core.no_info_before_validator_function(partial(_prepare, shorthand(noun), optional), body)
     return core.no_info_after_validator_function(
         partial(_build, noun, written), prepared, ref=_ref(noun, kind)
@@ -202,7 +202,11 @@ def _build(noun: type, written: Mapping[str, Part], value: dict[str, Any]) -> ob
 def shape(part: Part) -> CoreSchema:
     """How a field is read."""
     shaped = _alternatives(_inner(part.hint), part.leaf)
-    return core.nullable_schema(shaped) if NoneType in get_args(part.hint) else shaped
+    return core.nullable_schema(shaped) if _nullable(part) else shaped
+
+
+def _nullable(part: Part) -> bool:
+    return NoneType in get_args(part.hint)
 
 
 def _alternatives(inner: tuple[Hint, ...], leaf: Leaf | None) -> CoreSchema:
