@@ -1,0 +1,321 @@
+"""One pod, its jobs as real processes, and a control end that takes what it says."""
+
+import io
+import os
+import signal
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gridmill.model.amounts import MIB, Amounts
+from gridmill.model.data import FileSource, SinkSpec
+from gridmill.model.event import EventType
+from gridmill.model.job import Job
+from gridmill.model.message import Goodbye, Order, Start, Stop
+from gridmill.model.state import AttemptState, Cause
+from gridmill.pod import processes
+from gridmill.ports.site import Sight
+from tests.e2e.control_end import ControlEnd, Grid
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(params=["cgroups", "guard"])
+def any_grid(request, tmp_path):
+    """A grid whose limits are held by cgroups where there are some, and one that never uses them."""
+    yield from started(tmp_path, cgroups=request.param == "cgroups")
+
+
+@pytest.fixture
+def grid(tmp_path):
+    yield from started(tmp_path)
+
+
+def started(home, pod_changes=(), **settings):
+    grid = Grid(home, **settings)
+    grid.site.bring_up([grid.pod_order(**dict(pod_changes))])
+    try:
+        grid.control.wait(lambda: grid.control.hellos)
+        yield grid
+    finally:
+        grid.close()
+
+
+def pod_pid(grid, pod_id="r-1.0"):
+    return int((grid.home / "pods" / pod_id / "pid").read_text().split()[0])
+
+
+def started_pid(grid, attempt_id):
+    grid.control.wait(lambda: grid.control.of(attempt_id, EventType.STARTED))
+    return grid.control.of(attempt_id, EventType.STARTED)[0].body["pid"]
+
+
+def is_gone(pid):
+    return processes.stat(pid) is None
+
+
+def test_a_command_runs_and_its_files_are_kept(grid):
+    outcome = grid.control.run(
+        grid.command(
+            "p-1.j.1", "echo hello; echo oops >&2; mkdir $GRIDMILL_OUTPUT/d; echo 123 > $GRIDMILL_OUTPUT/d/f"
+        )
+    )
+    assert (outcome.state, outcome.exit_code) == (AttemptState.SUCCEEDED, 0)
+    assert outcome.outputs[0].size_bytes == 4
+    assert outcome.outputs[0].details == {"files": 1}
+    assert grid.control.log("p-1.j.1") == "hello\n"
+    assert grid.control.log("p-1.j.1", "err") == "oops\n"
+    assert {event.token for event in grid.control.events} == {"token of p-1.j.1"}
+    assert [event.number for event in grid.control.events] == list(range(1, grid.control.last + 1))
+
+
+def test_what_python_writes_comes_before_its_end(grid):
+    outcome = grid.control.run(grid.command("p-1.j.1", ("python", "-c", "print('x' * 10); 1 / 0")))
+    assert outcome.message == "exit code 1"
+    assert grid.control.log("p-1.j.1") == "x" * 10 + "\n"
+    assert "ZeroDivisionError" in grid.control.log("p-1.j.1", "err")
+
+
+def test_reports_through_the_events_descriptor(grid):
+    script = """import os
+with os.fdopen(int(os.environ["GRIDMILL_EVENTS_FD"]), "w") as events:
+    print('{"type": "metric", "name": "loss", "value": 0.5, "step": 1}', file=events)
+    print('{"type": "progress", "done": 1, "total": 2}', file=events)
+    print("nonsense", file=events)"""
+    grid.control.run(grid.command("p-1.j.1", ("python", "-c", script)))
+    metric, progress = (grid.control.of("p-1.j.1", kind) for kind in (EventType.METRIC, EventType.PROGRESS))
+    assert metric[0].body == {"name": "loss", "value": 0.5, "step": 1.0}
+    assert progress[-1].body["done"] == 1.0
+    assert grid.control.log("p-1.j.1", "pod") == "nonsense\n"
+    assert grid.control.events[-1].type == EventType.ENDED
+
+
+def test_an_attempt_is_started_once_for_ever(grid):
+    mark = grid.home / "mark"
+    order = grid.command("p-1.j.1", f"echo x >> {mark}")
+    grid.control.run(order)
+    grid.control.send(Start(order=order))
+    grid.control.run(grid.command("p-1.j.2", "true"))
+    assert mark.read_text() == "x\n"
+    assert len(grid.control.of("p-1.j.1", EventType.ENDED)) == 1
+
+
+def test_a_stop_before_the_start_is_answered_and_remembered(grid):
+    grid.control.send(Stop(attempt_id="p-1.j.1", reason="not needed"))
+    outcome = grid.control.outcome("p-1.j.1")
+    assert (outcome.state, outcome.message) == (AttemptState.STOPPED, "not needed")
+    grid.control.send(Start(order=grid.command("p-1.j.1", f"touch {grid.home}/mark")))
+    grid.control.run(grid.command("p-1.j.2", "true"))
+    assert not (grid.home / "mark").exists()
+
+
+def test_no_process_is_left_behind(any_grid):
+    pids = any_grid.home / "pids"
+    script = f"""
+        for i in 1 2; do setsid sh -c 'echo $$ >> {pids}; exec sleep 300' & done
+        sleep 300 & echo $! >> {pids}
+        while [ $(wc -l < {pids}) -lt 3 ]; do sleep 0.01; done"""
+    outcome = any_grid.control.run(any_grid.command("p-1.j.1", script))
+    assert outcome.state == AttemptState.SUCCEEDED
+    assert all(is_gone(int(pid)) for pid in pids.read_text().split())
+    assert not (any_grid.home / "attempts" / "p-1.j.1" / "work").exists()
+
+
+def test_a_stop_ends_gently_then_firmly(any_grid):
+    gentle = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.01; done"
+    any_grid.control.send(Start(order=any_grid.command("p-1.j.1", gentle)))
+    any_grid.control.wait(lambda: any_grid.control.log("p-1.j.1"))
+    any_grid.control.send(Stop(attempt_id="p-1.j.1", reason="enough", grace_seconds=10.0))
+    outcome = any_grid.control.outcome("p-1.j.1", seconds=8.0)
+    assert (outcome.state, outcome.message) == (AttemptState.STOPPED, "enough")
+    assert any_grid.control.log("p-1.j.1") == "up\nbye\n"
+    stubborn = "trap '' TERM; echo up; while :; do sleep 0.01; done"
+    any_grid.control.send(Start(order=any_grid.command("p-1.k.1", stubborn)))
+    any_grid.control.wait(lambda: any_grid.control.log("p-1.k.1"))
+    any_grid.control.send(Stop(attempt_id="p-1.k.1", reason="enough", grace_seconds=0.1))
+    assert any_grid.control.outcome("p-1.k.1").state == AttemptState.STOPPED
+
+
+def test_a_job_over_its_time_is_ended(any_grid):
+    outcome = any_grid.control.run(any_grid.command("p-1.j.1", "sleep 300", timeout_seconds=0.2))
+    assert (outcome.cause, outcome.message) == (Cause.TIMEOUT, "ran longer than 200 ms")
+
+
+def test_a_job_over_its_memory_is_ended_and_its_neighbour_goes_on(any_grid):
+    any_grid.control.send(Start(order=any_grid.command("p-1.k.1", "echo up; read x < /dev/zero || sleep 1")))
+    script = "b = []\nwhile True: b.append(b'x' * 10_000_000)"
+    outcome = any_grid.control.run(any_grid.command("p-1.j.1", ("python", "-c", script)))
+    assert outcome.cause == Cause.MEMORY
+    assert outcome.message.startswith("used more than 256 MiB")
+    assert outcome.use.peak_memory_bytes >= 256 * MIB
+    assert not any_grid.control.of("p-1.k.1", EventType.ENDED)
+
+
+def test_what_a_job_used_is_measured(any_grid):
+    script = "import time; b = b'x' * 100_000_000; t = time.process_time()\n"
+    script += "while time.process_time() < t + 0.3: pass"
+    use = any_grid.control.run(any_grid.command("p-1.j.1", ("python", "-c", script))).use
+    assert 100_000_000 < use.peak_memory_bytes < 200_000_000
+    assert 0.3 <= use.cpu_seconds < 3.0
+    assert use.wall_seconds >= 0.3
+
+
+def test_declarations_that_cannot_work_are_input_errors(grid):
+    wrong = {
+        "there is no command 'nope'": grid.command("p-1.a.1", ("nope",)),
+        "does not exist": grid.command("p-1.b.1", "true", folder="/no/such/folder"),
+        "leads out of the project": grid.command("p-1.c.1", "true", folder=".."),
+        "not on this machine": grid.command("p-1.d.1", "true", bundle="0" * 64),
+        "cannot be read": grid.command("p-1.e.1", "true", environment="requirements.txt"),
+    }
+    for text, order in wrong.items():
+        outcome = grid.control.run(order)
+        assert text in outcome.message
+        assert outcome.cause in (Cause.INPUT, Cause.STORAGE)
+
+
+def bundle(home, files, name="b" * 64):
+    (home / "bundles").mkdir(exist_ok=True)
+    with tarfile.open(home / "bundles" / f"{name}.tar.gz", "w:gz") as tar:
+        for path, text in files.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return name
+
+
+def test_each_attempt_has_its_own_copy_of_the_code(grid):
+    name = bundle(grid.home, {"src/a.txt": "original\n"})
+    command = "cat a.txt; echo changed > a.txt"
+    for attempt_id in ("p-1.j.1", "p-1.j.2"):
+        grid.control.run(grid.command(attempt_id, command, bundle=name, folder="src"))
+        assert grid.control.log(attempt_id) == "original\n"
+
+
+def test_an_environment_is_built_once(grid):
+    name = bundle(grid.home, {"requirements.txt": "# nothing to install\n"})
+    command = "python -c 'import sys; print(sys.prefix)'"
+    for attempt_id in ("p-1.j.1", "p-1.j.2"):
+        order = grid.command(attempt_id, command, bundle=name, environment="requirements.txt")
+        assert grid.control.run(order).state == AttemptState.SUCCEEDED
+        assert str(grid.home / "cache" / "environments") in grid.control.log(attempt_id)
+    assert "building the environment" in grid.control.log("p-1.j.1", "pod")
+    assert "building the environment" not in grid.control.log("p-1.j.2", "pod")
+
+
+def test_an_environment_that_cannot_be_built_says_why(grid):
+    name = bundle(grid.home, {"requirements.txt": "./no-such-package\n"})
+    outcome = grid.control.run(grid.command("p-1.j.1", "true", bundle=name, environment="requirements.txt"))
+    assert outcome.cause == Cause.INPUT
+    assert "could not be built" in outcome.message
+    assert "no-such-package" in outcome.message
+
+
+def test_a_control_node_that_was_away_misses_nothing(grid):
+    go = grid.home / "go"
+    order = grid.command("p-1.j.1", f"echo one; while [ ! -e {go} ]; do sleep 0.01; done; seq 1000")
+    grid.control.send(Start(order=order))
+    grid.control.wait(lambda: grid.control.log("p-1.j.1"))
+    kept = grid.control.events
+    grid.control.close()
+    go.touch()
+    grid.control = ControlEnd(grid.home)
+    grid.control.events = kept
+    grid.control.outcome("p-1.j.1")
+    assert grid.control.log("p-1.j.1") == "one\n" + "".join(f"{n}\n" for n in range(1, 1001))
+    assert [event.number for event in kept] == list(range(1, len(kept) + 1))
+
+
+def test_what_is_not_acknowledged_is_sent_again(grid):
+    grid.control.acknowledging = False
+    grid.control.run(grid.command("p-1.j.1", "seq 100"))
+    assert (grid.home / "attempts" / "p-1.j.1" / "outcome.json").exists()
+    first = grid.control.events
+    grid.control.close()
+    grid.control = ControlEnd(grid.home)
+    grid.control.outcome("p-1.j.1")
+    assert grid.control.events == first
+    assert grid.control.hellos[-1].attempts == {"p-1.j.1": AttemptState.SUCCEEDED}
+    grid.control.wait(lambda: not (grid.home / "attempts" / "p-1.j.1").exists())
+
+
+def test_a_flood_of_output_arrives_whole(grid):
+    outcome = grid.control.run(grid.command("p-1.j.1", "seq 300000"))
+    assert outcome.state == AttemptState.SUCCEEDED
+    assert grid.control.log("p-1.j.1") == "".join(f"{n}\n" for n in range(1, 300_001))
+
+
+def test_many_jobs_at_once(grid):
+    for number in range(30):
+        grid.control.send(Start(order=grid.command(f"p-1.j{number}.1", f"echo {number}")))
+    for number in range(30):
+        assert grid.control.outcome(f"p-1.j{number}.1").state == AttemptState.SUCCEEDED
+        assert grid.control.log(f"p-1.j{number}.1") == f"{number}\n"
+
+
+def test_goodbye_ends_the_pod_and_its_jobs(grid):
+    grid.control.send(Start(order=grid.command("p-1.j.1", "sleep 300")))
+    pid = started_pid(grid, "p-1.j.1")
+    grid.control.send(Goodbye(reason="the deployment is gone"))
+    grid.control.wait(lambda: grid.site.observe(["r-1.0"])["r-1.0"].sight == Sight.GONE)
+    assert is_gone(pid)
+
+
+def test_a_pod_without_a_control_node_ends_after_its_orphan_time(tmp_path):
+    for grid in started(tmp_path, pod_changes={"orphan_seconds": 0.5}):
+        grid.control.close()
+        grid.control.wait(lambda g=grid: g.site.observe(["r-1.0"])["r-1.0"].sight == Sight.GONE)
+        assert (tmp_path / "pods" / "r-1.0" / "ended").exists()
+
+
+def sink(grid, attempt_id, path):
+    return Order(
+        attempt_id=attempt_id,
+        token="t",
+        run_id="p-1",
+        pipeline="p",
+        job=Job(name="s", sink=SinkSpec(source=FileSource(path=path))),
+        given=Amounts(cpus=1, memory_bytes=512 * MIB),
+        root=str(grid.home / "storage"),
+        output_uri=f"sinks/p/s-{attempt_id}",
+        table_uri="sinks/p/s",
+        folder=str(grid.home),
+    )
+
+
+@pytest.fixture(params=["zygote", "cold"])
+def sink_grid(request, tmp_path):
+    yield from started(tmp_path, pod_changes={"type": "sink"}, zygote=request.param == "zygote")
+
+
+def test_a_built_in_job_runs_warm_and_cold(sink_grid):
+    (sink_grid.home / "a.csv").write_text("a,b\n1,2\n3,4\n")
+    outcome = sink_grid.control.run(sink(sink_grid, "p-1.s.1", "a.csv"))
+    assert (outcome.state, outcome.message) == (AttemptState.SUCCEEDED, "")
+    assert outcome.outputs[0].rows == 2
+    assert outcome.use.peak_memory_bytes > 0
+    missing = sink_grid.control.run(sink(sink_grid, "p-1.s.2", "missing.csv"))
+    assert missing.cause == Cause.INPUT
+
+
+def test_requests_wait_for_the_zygote_and_outlive_its_death(tmp_path):
+    for grid in started(tmp_path, pod_changes={"type": "sink"}):
+        (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+        for number in range(3):
+            grid.control.send(Start(order=sink(grid, f"p-1.s{number}.1", "missing.csv")))
+        for number in range(3):
+            assert grid.control.outcome(f"p-1.s{number}.1").cause == Cause.INPUT
+        zygote = next(pid for pid in processes.children(pod_pid(grid)) if not is_gone(pid))
+        os.kill(zygote, signal.SIGKILL)
+        outcome = grid.control.run(sink(grid, "p-1.after.1", "a.csv"))
+        assert outcome.state == AttemptState.SUCCEEDED or "forked from" in outcome.message
+        assert grid.control.run(sink(grid, "p-1.later.1", "missing.csv")).cause == Cause.INPUT
+
+
+def test_nothing_is_left_of_a_pod_that_ended(grid):
+    grid.control.run(grid.command("p-1.j.1", "true"))
+    folders = [Path(line) for line in (grid.home / "pods" / "r-1.0" / "cgroups").read_text().splitlines()]
+    grid.site.tear_down(["r-1.0"])
+    assert not any(folder.exists() for folder in folders)
+    assert list((grid.home / "attempts").iterdir()) == []
