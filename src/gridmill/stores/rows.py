@@ -1,6 +1,8 @@
 """Nouns and events as rows of the tables, and back."""
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, get_args
 
 from gridmill.codec import decode, encode
@@ -65,9 +67,27 @@ def event_row(event: Event) -> Values:
     }
 
 
+def to_records(rows: Sequence[Sequence[Any]]) -> Sequence[Record]:
+    """The records of (noun, version, body, ...). Raises StorageError when one cannot be read."""
+    with _collector_paused():
+        return [to_record(row) for row in rows]
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Looking for cycles among a million new objects that have none takes longer than making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def to_record(row: Sequence[Any]) -> Record:
-    """The record of (noun, version, body). Raises StorageError when it cannot be read."""
-    name, version, body = row
+    """The record of (noun, version, body, ...). Raises StorageError when it cannot be read."""
+    name, version, body = row[:3]
     try:
         return Record(noun=decode(body, _CLASSES[name]), version=version)
     except (InputError, KeyError) as error:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    true,
 )
 
 VERSIONS = ("0001",)
@@ -35,7 +36,15 @@ RECORD = Table(
 Index("record_key", RECORD.c.noun, RECORD.c.key, unique=True)
 Index("record_order", RECORD.c.noun, RECORD.c.position)
 Index("record_parent", RECORD.c.noun, RECORD.c.parent, RECORD.c.position)
-Index("record_live", RECORD.c.noun, RECORD.c.key, sqlite_where=RECORD.c.live, postgresql_where=RECORD.c.live)
+IS_LIVE = RECORD.c.live == true()
+Index(
+    "record_live",
+    RECORD.c.live,
+    RECORD.c.noun,
+    RECORD.c.key,
+    sqlite_where=IS_LIVE,
+    postgresql_where=IS_LIVE,
+)
 
 EVENT = Table(
     "event",

@@ -11,7 +11,6 @@ from sqlalchemy import (
     CursorResult,
     Engine,
     Executable,
-    Select,
     and_,
     bindparam,
     delete,
@@ -30,8 +29,8 @@ from gridmill.ports.store import Change, Delete, Put, Record, Store
 from gridmill.stores.counting import numbers_used
 from gridmill.stores.dialect import connect, raise_counter, translated, writing
 from gridmill.stores.opening import prepare
-from gridmill.stores.rows import Values, delete_row, event_row, put_row, to_event, to_record
-from gridmill.stores.schema import COUNTER, EVENT, RECORD
+from gridmill.stores.rows import Values, delete_row, event_row, put_row, to_event, to_record, to_records
+from gridmill.stores.schema import COUNTER, EVENT, IS_LIVE, RECORD
 from gridmill.stores.versions import Address, check_versions, rounds
 
 _Batch: TypeAlias = tuple[Executable, list[Values]]
@@ -55,20 +54,13 @@ _COLUMNS = (RECORD.c.noun, RECORD.c.version, RECORD.c.body)
 _GET = select(*_COLUMNS).where(RECORD.c.noun == bindparam("noun"), RECORD.c.key == bindparam("key"))
 
 
-def _live() -> Select[Any]:
-    """What is live by itself, and JobRuns whose run is, in the order of first puts."""
-    run = RECORD.alias("run")
-    own = select(*_COLUMNS, RECORD.c.position).where(RECORD.c.live)
-    jobs = (
-        select(*_COLUMNS, RECORD.c.position)
-        .join(run, and_(run.c.live, run.c.noun == Run.__name__, run.c.key == RECORD.c.parent))
-        .where(RECORD.c.noun == JobRun.__name__)
-    )
-    both = union_all(own, jobs).subquery()
-    return select(both.c.noun, both.c.version, both.c.body).order_by(both.c.position)
-
-
-_LIVE = _live()
+_LIVE_RUNS = select(RECORD.c.key).where(IS_LIVE, RECORD.c.noun == Run.__name__)
+_LIVE = union_all(
+    select(*_COLUMNS, RECORD.c.position).where(IS_LIVE),
+    select(*_COLUMNS, RECORD.c.position).where(
+        RECORD.c.noun == JobRun.__name__, RECORD.c.parent.in_(_LIVE_RUNS)
+    ),
+)
 
 
 class SqlStore:
@@ -149,7 +141,7 @@ class SqlStore:
         """See Store."""
         with self._reading() as connection:
             rows = connection.execute(_LIVE).all()
-        return [to_record(row) for row in rows]
+        return to_records(sorted(rows, key=lambda row: int(row[3])))
 
     def list(
         self,
@@ -166,7 +158,7 @@ class SqlStore:
         query = query.order_by(position.desc() if newest_first else position).limit(limit)
         with self._reading() as connection:
             rows = connection.execute(query).all()
-        return [to_record(row) for row in rows]
+        return to_records(rows)
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000

@@ -7,7 +7,7 @@ revision = "0001"
 down_revision = None
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_LIVE, _BY_POD = sa.text("live"), sa.text("number > 0")
+_LIVE, _BY_POD = sa.column("live", sa.Boolean) == sa.true(), sa.text("number > 0")
 
 
 def upgrade() -> None:
@@ -35,7 +35,9 @@ def _make_record() -> None:
     op.create_index("record_key", "record", ["noun", "key"], unique=True)
     op.create_index("record_order", "record", ["noun", "position"])
     op.create_index("record_parent", "record", ["noun", "parent", "position"])
-    op.create_index("record_live", "record", ["noun", "key"], sqlite_where=_LIVE, postgresql_where=_LIVE)
+    op.create_index(
+        "record_live", "record", ["live", "noun", "key"], sqlite_where=_LIVE, postgresql_where=_LIVE
+    )
 
 
 def _make_event() -> None:
