@@ -197,6 +197,16 @@ def test_what_is_not_there_is_said(client: Client, noun: str, name: str, said: s
     assert said in caught.value.message
 
 
+def test_artifacts_are_listed_by_kind_and_name(client: Client) -> None:
+    client.run(pipeline())
+    assert [one.id for one in client.list_artifacts(kind="files", name="demo/first")] == ["demo/first@1"]
+    with pytest.raises(InputError) as caught:
+        client.list_artifacts(kind="modl")
+    assert "model" in caught.value.hint
+    client.remove_artifact("demo/first@1")
+    assert client.list_artifacts(name="demo/first") == ()
+
+
 def test_nouns_are_read_in_both_numbers() -> None:
     assert read_noun("runs") == read_noun("Run") == Noun.RUN
     assert read_noun("files") == Noun.FILES

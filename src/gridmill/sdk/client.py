@@ -22,7 +22,7 @@ from gridmill.model.state import FINISHED_RUNS, RunState
 from gridmill.model.view import ControlView, DryRun, RunView
 from gridmill.ports.grid import Grid
 from gridmill.sdk.dial import Dialled, dial_home, dial_url, home_settings
-from gridmill.sdk.lookup import Noun, find_noun, find_run, job_of
+from gridmill.sdk.lookup import Noun, find_noun, find_run, job_of, read_noun
 from gridmill.sdk.project import Source, read_all, read_project, with_bundle
 from gridmill.settings import Settings
 
@@ -305,7 +305,7 @@ class Client:
 
     def show(self, noun: Noun | str, name: str = "") -> Any:  # noqa: ANN401  its class follows from `noun`
         """One noun: `show("model", "weather/lstm")`, `show("job", "weather-1/train")`."""
-        return find_noun(self.grid, Noun(noun), name)
+        return find_noun(self.grid, read_noun(noun), name)
 
     def list_runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
         """Runs, newest first."""
@@ -331,7 +331,7 @@ class Client:
         self, *, kind: ArtifactKind | str | None = None, name: str | None = None
     ) -> tuple[Artifact, ...]:
         """Versions of sinks, datasets, models, predictions and files, newest first."""
-        return self.grid.artifacts(kind=None if kind is None else ArtifactKind(kind), name=name)
+        return self.grid.artifacts(kind=None if kind is None else read_artifact_kind(kind), name=name)
 
     def remove_artifact(self, artifact: str) -> None:
         """Delete a version's content."""
@@ -370,6 +370,13 @@ def read_kind(kind: JobKind | str) -> JobKind:
     if kind not in list(JobKind):
         raise InputError(f"there is no type {str(kind)!r}", hint=f"There are: {', '.join(JobKind)}.")
     return JobKind(kind)
+
+
+def read_artifact_kind(kind: ArtifactKind | str) -> ArtifactKind:
+    """A kind of version by name. Raises InputError, naming what there is."""
+    if kind not in list(ArtifactKind):
+        raise InputError(f"there is no kind {str(kind)!r}", hint=f"There are: {', '.join(ArtifactKind)}.")
+    return ArtifactKind(kind)
 
 
 def _page(

@@ -41,10 +41,10 @@ def with_bundle(pipeline: Pipeline, grid: Grid, settings: Settings) -> Pipeline:
         return pipeline
     make_bundle = import_module("gridmill.storage.bundle").make_bundle
     leave_out = (settings.home, settings.root)
-    bundle = make_bundle(Path(pipeline.folder), settings.home / "cache" / "made", leave_out=leave_out)
+    # Where a control node of this home keeps them too: what it has is neither packed nor sent again.
+    bundle = make_bundle(Path(pipeline.folder), settings.home / "bundles", leave_out=leave_out)
     if not grid.has_bundle(bundle.hash):
         grid.put_bundle(bundle.hash, bundle.path.read_bytes())
-    bundle.path.unlink(missing_ok=True)
     return replace(pipeline, bundle=bundle.hash)
 
 

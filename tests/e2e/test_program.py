@@ -1,0 +1,134 @@
+"""The real program: a run, its interruption, a lost terminal, and a control node that stays up."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+DEADLINE_SECONDS = 60.0
+FILE = """\
+pipeline: demo
+jobs:
+  first:
+    command: {run: "echo first >> MARKS/done"}
+  second:
+    needs: [first]
+    command:
+      run: "touch MARKS/began; while [ ! -e MARKS/go ]; do sleep 0.05; done; echo second >> MARKS/done"
+"""
+
+
+class Place:
+    """A home, a project and the program on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.marks = folder / "marks"
+        self.marks.mkdir()
+        project = folder / "project"
+        project.mkdir()
+        self.file = project / "p.yaml"
+        self.file.write_text(FILE.replace("MARKS", str(self.marks)))
+        self.home = folder / "home"
+        self.environment = {**os.environ, "GRIDMILL_HOME": str(self.home)}
+
+    def start(self, *words: str | Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "gridmill", *map(str, words)]
+        return subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, *words: str | Path) -> tuple[int, str, str]:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=DEADLINE_SECONDS)
+        return process.returncode, out, err
+
+    def go(self) -> None:
+        (self.marks / "go").touch()
+
+    def done(self) -> list[str]:
+        return (self.marks / "done").read_text().split()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < until, "the deadline has passed"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    place = Place(tmp_path_factory.mktemp("e"))
+    yield place
+    place.go()  # whatever still waits ends
+
+
+def test_a_run_then_its_logs_report_and_nothing_to_do_again(place: Place) -> None:
+    place.go()
+    code, out, err = place("run", place.file)
+    assert code == 0, err
+    assert "demo-1 succeeded" in out
+    assert place.done() == ["first", "second"]
+    assert (place.home / "reports" / "demo-1.html").stat().st_size > 1000
+    view = json.loads(place("run", place.file, "--json")[1])
+    assert [job["job"]["state"] for job in view["jobs"]] == ["unchanged", "unchanged"]
+    assert place.done() == ["first", "second"]
+    assert place("status")[0] == 8
+
+
+def test_an_interrupted_run_stops_cleanly_and_resume_continues(place: Place) -> None:
+    process = place.start("run", place.file)
+    wait_for((place.marks / "began").exists)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 130
+    assert "gridmill resume demo-1" in out
+    place.go()
+    code, out, err = place("resume", "demo-1")
+    assert code == 0, err
+    assert place.done() == ["first", "second"]
+
+
+def test_a_lost_terminal_stops_the_run(place: Place) -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(
+            sys.executable, [sys.executable, "-m", "gridmill", "run", str(place.file)], place.environment
+        )
+    seen = b""
+    while not (place.marks / "began").exists():
+        seen += os.read(terminal, 65536)
+    os.close(terminal)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 130, seen.decode(errors="replace")
+    view = json.loads(place("show", "run", "demo-1", "--json")[1])
+    assert view["run"]["state"] == "stopped"
+    assert place.done() == ["first"]
+
+
+def test_a_control_node_that_is_up_is_used_by_all_commands(place: Place) -> None:
+    node = place.start("up", "--listen", "127.0.0.1:0")
+    wait_for((place.home / "control.sock").exists)
+    wait_for(lambda: place("status")[0] == 0)
+    assert place("run", place.file, "--detach")[1] == "demo-1\n"
+    wait_for((place.marks / "began").exists)
+    status = json.loads(place("status", "demo", "--json")[1])
+    assert [job["job"]["state"] for job in status["jobs"]] == ["succeeded", "running"]
+    assert place("up")[0] == 6
+    following = place.start("status", "demo", "--watch", "--json")
+    place.go()
+    out, _ = following.communicate(timeout=DEADLINE_SECONDS)
+    assert json.loads(out.splitlines()[-1])["run"]["state"] == "succeeded"
+    node.send_signal(signal.SIGTERM)
+    _, err = node.communicate(timeout=DEADLINE_SECONDS)
+    assert node.returncode == 0, err
+    assert not (place.home / "control.sock").exists()
