@@ -123,7 +123,7 @@ def test_a_long_poll_does_not_hold_up_others_nor_the_end(tmp_path: Path) -> None
     last = grid.events("p-1")[-1].sequence
     pollers = _poll(server, tmp_path / "s", last, count=60)
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(tmp_path / "s"))) as client:
-        assert client.get("http://localhost/v1/runs").elapsed.total_seconds() < 2
+        assert client.get("http://localhost/v1/runs").elapsed.total_seconds() < 15  # the polls last 30
     server.stop()
     for poller in pollers:
         poller.join(10)

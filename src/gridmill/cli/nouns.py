@@ -69,7 +69,7 @@ def list_all(
 def remove(
     context: typer.Context,
     noun: NounName,
-    name: Annotated[str, typer.Argument(help="Its name or id.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.", show_default=False)],
     json: Json = False,
 ) -> None:
     """Remove a resource, a pipeline, a version of what jobs made, or release a deployment."""

@@ -21,8 +21,10 @@ class Configured(StrEnum):
     RESOURCE = "resource"
 
 
-What = Annotated[Configured, typer.Argument(metavar="resource", show_default=False)]
-Name = Annotated[str, typer.Argument(help="The resource's name.", show_default=False)]
+What = Annotated[
+    Configured, typer.Argument(metavar="resource", help="What is configured.", show_default=False)
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The resource's name.", show_default=False)]
 Rows = Annotated[str | None, typer.Option(help="Rows its jobs handle (250k, 1M): chooses the size.")]
 Columns = Annotated[int | None, typer.Option(min=1, help="Columns its jobs handle.")]
 Cpus = Annotated[float | None, typer.Option(min=0.01, help="CPUs per worker.")]

@@ -24,7 +24,7 @@ from gridmill.sdk.client import Client
 _SERVE_AFTER_SECONDS = 2.0
 """An embedded control node listens only once a run has taken this long: short runs do not pay for it."""
 
-File = Annotated[Path, typer.Argument(help="The pipeline file (YAML).", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Give a parameter its value; repeatable."),
@@ -72,7 +72,7 @@ def run(
 
 def start(
     context: typer.Context,
-    noun: Annotated[Started, typer.Argument(metavar="run", show_default=False)],
+    noun: Annotated[Started, typer.Argument(metavar="run", help="What is started.", show_default=False)],
     file: File,
     set: Set = None,
     force: Force = False,
