@@ -1,0 +1,146 @@
+"""A noun of every class and events, to try stores with; each function's arguments are what tests vary."""
+
+from typing import Any
+
+from gridmill.model.amounts import Amounts
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
+from gridmill.model.deployment import Deployment, Pod
+from gridmill.model.event import Event
+from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.model.pipeline import Pipeline, Scalar
+from gridmill.model.resource import Measurement, Resource, Sizing, Use
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.site import Node, Site, SiteKind
+from gridmill.model.state import AttemptState, DeploymentState, JobState, PodState, RunState
+from gridmill.ports.store import Noun
+
+
+def a_site(name: str = "local") -> Site:
+    """A site with one node."""
+    node = Node(name="n1", capacity=Amounts(cpus=8, memory_bytes=2**35))
+    return Site(name=name, kind=SiteKind.LOCAL, nodes=(node,), settings={"zone": "ä–漢"})
+
+
+def a_resource(name: str = "trainers", **fields: Any) -> Resource:  # noqa: ANN401
+    """A resource."""
+    return Resource(name=name, type=JobKind.TRAINING, size=JobSize(rows=10**12), **fields)
+
+
+def a_job(name: str = "work") -> Job:
+    """A command."""
+    return Job(name=name, command=CommandSpec(run=("echo", "'\"\\;--"), env={"A": "1"}), retries=2)
+
+
+def a_run(number: int = 1, *, pipeline: str = "weather", state: RunState = RunState.ACTIVE) -> Run:
+    """A run whose order is its number."""
+    parameters: dict[str, Scalar] = {"text": "x", "count": 3, "share": 0.5, "flag": True}
+    return Run(
+        id=f"{pipeline}-{number}",
+        pipeline=pipeline,
+        order=number,
+        state=state,
+        created=1e9 + 0.125,
+        parameters=parameters,
+    )
+
+
+def a_job_run(run_id: str = "weather-1", name: str = "work", *, state: JobState = JobState.WAITING) -> JobRun:
+    """A job of a run."""
+    return JobRun(
+        id=f"{run_id}/{name}",
+        run_id=run_id,
+        pipeline=run_id.rpartition("-")[0],
+        job=a_job(name),
+        order=1,
+        state=state,
+        resource="trainers",
+        needs=("a", "b"),
+        sizing=Sizing(amounts=Amounts(cpus=0.5, memory_bytes=2**40), why=("because", "of…")),
+    )
+
+
+def an_attempt(
+    number: int = 1, *, run_id: str = "weather-1", state: AttemptState = AttemptState.RUNNING
+) -> Attempt:
+    """An attempt of the job `work`."""
+    return Attempt(
+        id=f"{run_id}.work.{number}",
+        run_id=run_id,
+        job_run_id=f"{run_id}/work",
+        token=f"t{number}",
+        deployment_id="trainers-1",
+        pod_id="trainers-1.0",
+        state=state,
+        given=Amounts(cpus=1),
+        placed=5.5,
+        use=Use(wall_seconds=0.1, peak_memory_bytes=2**50),
+        metrics={"rmse": -1.5e-9},
+    )
+
+
+def a_deployment(number: int = 1, *, state: DeploymentState = DeploymentState.UP) -> Deployment:
+    """A deployment of `trainers` with one pod."""
+    pod = Pod(id=f"trainers-{number}.0", node="n1", capacity=Amounts(cpus=2), state=PodState.UP)
+    return Deployment(
+        id=f"trainers-{number}",
+        resource="trainers",
+        type=JobKind.TRAINING,
+        site="local",
+        state=state,
+        sizing=Sizing(amounts=Amounts()),
+        pods=(pod,),
+        keep_seconds=300.0,
+        created=7.0,
+    )
+
+
+def an_artifact(number: int = 1, name: str = "weather/model") -> Artifact:
+    """A version of `name`."""
+    output = Output(
+        kind=ArtifactKind.MODEL, uri="models/x", rows=0, details={"curve": [1, 0.5, None, {"a": []}]}
+    )
+    return Artifact(id=f"{name}@{number}", name=name, number=number, output=output, fingerprint="f" * 64)
+
+
+def a_measurement(number: int = 1) -> Measurement:
+    """A measurement of `training/lstm`."""
+    return Measurement(
+        attempt_id=f"weather-1.work.{number}",
+        subject="training/lstm",
+        job="weather/work",
+        size=JobSize(rows=1),
+        given=Amounts(),
+        use=Use(cpu_seconds=1.5),
+        ended=9.0,
+    )
+
+
+def one_of_each() -> tuple[Noun, ...]:
+    """A noun of every class."""
+    pipeline = Pipeline(name="weather", jobs=(a_job(),), resources=(a_resource(),))
+    return (
+        a_site(),
+        a_resource(),
+        pipeline,
+        a_run(),
+        a_job_run(),
+        an_attempt(),
+        a_deployment(),
+        an_artifact(),
+        a_measurement(),
+    )
+
+
+def an_event(number: int = 0, *, run_id: str = "weather-1", job: str = "work", text: str = "x\n") -> Event:
+    """A line of log from pod `trainers-1.0`, or with `number` 0 an event of the control node."""
+    return Event(
+        sequence=0,
+        time=1e9 + 0.25,
+        type="log" if number else "state",
+        run_id=run_id,
+        job=job,
+        attempt_id=f"{run_id}.{job}.1" if number else "",
+        pod_id="trainers-1.0" if number else "",
+        number=number,
+        body={"stream": "out", "text": text, "nested": {"list": [1, None, True, 0.5]}},
+    )

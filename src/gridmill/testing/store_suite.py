@@ -1,0 +1,389 @@
+"""What every store must do: run each of CHECKS on a new database, SHARED_CHECKS where it outlives a store.
+
+A third-party store needs no more than this in its tests::
+
+    @pytest.mark.parametrize("check", [*CHECKS, *SHARED_CHECKS], ids=lambda check: check.__name__)
+    def test_my_store(check, tmp_path):
+        check(lambda: my_store.make(tmp_path / "store"))
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any, TypeAlias
+
+from gridmill.errors import StaleVersionError
+from gridmill.model.artifact import Artifact
+from gridmill.model.deployment import Deployment
+from gridmill.model.event import Event
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
+from gridmill.model.run import Run
+from gridmill.model.site import Site
+from gridmill.model.state import AttemptState, DeploymentState, JobState, RunState
+from gridmill.ports.keys import key_of, parent_of
+from gridmill.ports.store import Change, Delete, Noun, Put, Record, Store
+from gridmill.testing.store_model import Model, random_changes, random_events
+from gridmill.testing.store_races import (
+    check_many_stores_race,
+    check_one_of_many_threads_makes_it,
+    check_one_of_many_threads_wins,
+    check_readers_see_whole_commits,
+)
+from gridmill.testing.store_samples import (
+    a_deployment,
+    a_job_run,
+    a_measurement,
+    a_resource,
+    a_run,
+    a_site,
+    an_artifact,
+    an_attempt,
+    an_event,
+    one_of_each,
+)
+
+Opener: TypeAlias = Callable[[], Store]
+"""Opens the same database at each call (for a store in memory: a new, empty one)."""
+Check: TypeAlias = Callable[[Opener], None]
+
+
+def put_new(store: Store, *nouns: Noun) -> None:
+    """Commit nouns that are not there yet."""
+    store.commit([Put(noun=noun, expected=0) for noun in nouns])
+
+
+def everything(store: Store) -> tuple[Any, ...]:
+    """All that can be read from a store, to be compared."""
+    records = [record for noun in one_of_each() for record in store.list(type(noun))]
+    events = [*store.events(limit=10**6)]
+    return records, events, dict(store.counters()), {key_of(record.noun) for record in store.live()}
+
+
+def _refused(store: Store, changes: Sequence[Change], events: Sequence[Event] = ()) -> None:
+    """The commit is refused as stale, and leaves nothing behind."""
+    before = everything(store)
+    try:
+        store.commit(changes, events)
+    except StaleVersionError:
+        assert everything(store) == before, "a refused commit left something behind"
+        return
+    raise AssertionError(f"a stale commit was taken: {changes}")
+
+
+# -- records ---------------------------------------------------------------------------------------------
+
+
+def check_every_noun_comes_back_as_it_was(open_store: Opener) -> None:
+    """Whatever is put is read back equal, with version 1."""
+    with closing(open_store()) as store:
+        put_new(store, *one_of_each())
+        for noun in one_of_each():
+            assert store.get(type(noun), key_of(noun)) == Record(noun=noun, version=1)
+            assert [*store.list(type(noun))] == [Record(noun=noun, version=1)]
+
+
+def check_what_is_not_there_is_none(open_store: Opener) -> None:
+    """An empty store is empty in every way; classes do not share keys."""
+    with closing(open_store()) as store:
+        assert store.commit([]) == ()
+        assert everything(store) == ([], [], {}, set())
+        put_new(store, a_resource("x"))
+        assert store.get(Site, "x") is None
+        assert store.get(Resource, "X") is None
+
+
+def check_put_raises_the_version_by_one(open_store: Opener) -> None:
+    """Put counts versions from 1, and the newest noun is read."""
+    with closing(open_store()) as store:
+        for expected in range(5):
+            noun = a_resource(gpus=expected)
+            store.commit([Put(noun=noun, expected=expected)])
+            assert store.get(Resource, noun.name) == Record(noun=noun, version=expected + 1)
+
+
+def check_a_wrong_version_is_refused(open_store: Opener) -> None:
+    """Versions that are too old, too new, or of something not there."""
+    with closing(open_store()) as store:
+        noun, other = a_resource(), a_resource("others")
+        store.commit([Put(noun=noun, expected=0)])
+        store.commit([Put(noun=noun, expected=1)])
+        for expected in (0, 1, 3):
+            _refused(store, [Put(noun=noun, expected=expected)])
+            _refused(store, [Delete(noun=Resource, key=noun.name, expected=expected)])
+        _refused(store, [Put(noun=other, expected=1)])
+        _refused(store, [Delete(noun=Resource, key=other.name, expected=1)])
+        _refused(store, [Delete(noun=Resource, key=other.name, expected=0)])
+
+
+def check_a_deleted_noun_can_be_put_again(open_store: Opener) -> None:
+    """Delete removes; the next Put is a first one, at the end of the order."""
+    with closing(open_store()) as store:
+        put_new(store, a_resource("a"), a_resource("b"))
+        store.commit([Delete(noun=Resource, key="a", expected=1)])
+        assert store.get(Resource, "a") is None
+        _refused(store, [Put(noun=a_resource("a"), expected=1)])
+        put_new(store, a_resource("a"))
+        assert [(key_of(r.noun), r.version) for r in store.list(Resource)] == [("b", 1), ("a", 1)]
+
+
+def check_a_stale_change_in_the_middle_leaves_nothing(open_store: Opener) -> None:
+    """All changes and events, or none: wherever the stale one stands, whatever it is."""
+    with closing(open_store()) as store:
+        put_new(store, a_resource("a"), a_resource("b"), a_resource("c"))
+        good: list[Change] = [
+            Put(noun=a_run(5), expected=0),
+            Put(noun=a_resource("a", gpus=1), expected=1),
+            Delete(noun=Resource, key="b", expected=1),
+        ]
+        for bad in (
+            Put(noun=a_resource("c"), expected=0),
+            Put(noun=a_resource("c"), expected=2),
+            Delete(noun=Resource, key="c", expected=2),
+        ):
+            for place in range(len(good) + 1):
+                _refused(store, [*good[:place], bad, *good[place:]], [an_event(1), an_event()])
+        store.commit(good, [an_event(1)])
+        assert [key_of(r.noun) for r in store.list(Resource)] == ["a", "c"]
+
+
+def check_changes_of_one_record_apply_in_order(open_store: Opener) -> None:
+    """Within a commit each change sees those before it."""
+    with closing(open_store()) as store:
+        key = a_resource().name
+        store.commit(
+            [
+                Put(noun=a_resource(gpus=1), expected=0),
+                Put(noun=a_resource(gpus=2), expected=1),
+                Delete(noun=Resource, key=key, expected=2),
+                Put(noun=a_resource(gpus=3), expected=0),
+            ]
+        )
+        assert store.get(Resource, key) == Record(noun=a_resource(gpus=3), version=1)
+        _refused(store, [Put(noun=a_resource(), expected=1), Put(noun=a_resource(), expected=1)])
+
+
+def check_list_keeps_the_order_of_first_puts(open_store: Opener) -> None:
+    """Also through later puts; `newest_first`, `limit` and `parent` work alone and together."""
+    with closing(open_store()) as store:
+        names = ("weather/b", "weather/a")
+        versions = [an_artifact(number, name) for number in range(1, 6) for name in names]
+        for version in versions:
+            put_new(store, version)
+        store.commit([Put(noun=replace(versions[0], removed=True), expected=1)])
+
+        def ids(**how: Any) -> list[str]:  # noqa: ANN401
+            return [key_of(record.noun) for record in store.list(Artifact, **how)]
+
+        in_order = [version.id for version in versions]
+        of_a = [version.id for version in versions if version.name == "weather/a"]
+        assert ids() == in_order
+        assert ids(newest_first=True) == in_order[::-1]
+        assert ids(limit=3) == in_order[:3]
+        assert ids(limit=3, newest_first=True) == in_order[:-4:-1]
+        assert ids(limit=0) == []
+        assert ids(parent="weather/a") == of_a
+        assert ids(parent="weather/a", newest_first=True, limit=1) == of_a[-1:]
+        assert ids(parent="") == ids(parent="nobody") == []
+
+
+def check_every_class_is_listed_by_its_parent(open_store: Opener) -> None:
+    """`keys.parent_of` is what `list(parent=...)` goes by."""
+    with closing(open_store()) as store:
+        put_new(store, *one_of_each())
+        for noun in one_of_each():
+            assert [record.noun for record in store.list(type(noun), parent=parent_of(noun))] == [noun]
+            assert not store.list(type(noun), parent="nobody")
+
+
+# -- what is live ----------------------------------------------------------------------------------------
+
+
+def check_live_is_what_the_control_node_keeps_in_memory(open_store: Opener) -> None:
+    """Sites, resources, runs with all their jobs, live attempts, deployments that are not gone."""
+    with closing(open_store()) as store:
+        live = (
+            a_site(),
+            a_resource(),
+            a_run(1),
+            a_run(2, state=RunState.STOPPING),
+            a_job_run("weather-1", "first", state=JobState.SUCCEEDED),
+            a_job_run("weather-1", "second"),
+            a_job_run("weather-2", "first"),
+            an_attempt(1),
+            an_attempt(2, state=AttemptState.PLACED),
+            a_deployment(1),
+            a_deployment(2, state=DeploymentState.RELEASING),
+        )
+        over = (
+            a_run(3, state=RunState.SUCCEEDED),
+            a_job_run("weather-3", "first"),
+            an_attempt(3, state=AttemptState.LOST),
+            a_deployment(3, state=DeploymentState.GONE),
+            an_artifact(),
+            a_measurement(),
+            Pipeline(name="weather", jobs=()),
+        )
+        put_new(store, *over, *live)
+        _assert_live(store, live)
+
+
+def check_live_follows_changes(open_store: Opener) -> None:
+    """A run that ends takes its jobs along; one that is resumed brings them back, at their versions."""
+    with closing(open_store()) as store:
+        run, job, attempt = a_run(), a_job_run(), an_attempt()
+        put_new(store, run, job, attempt)
+        store.commit([Put(noun=replace(job, priority=1), expected=1)])
+        ended = replace(run, state=RunState.FAILED)
+        store.commit([Put(noun=ended, expected=1)])
+        _assert_live(store, [attempt])
+        store.commit([Put(noun=replace(attempt, state=AttemptState.FAILED), expected=1)])
+        _assert_live(store, [])
+        store.commit([Put(noun=run, expected=2)])
+        _assert_live(store, [run, replace(job, priority=1)])
+        assert {r.version for r in store.live()} == {3, 2}
+
+
+def _assert_live(store: Store, nouns: Iterable[Noun]) -> None:
+    found = {key_of(record.noun): record.noun for record in store.live()}
+    assert found == {key_of(noun): noun for noun in nouns}
+
+
+def check_counters_never_go_back(open_store: Opener) -> None:
+    """Numbers of runs, deployments and `order`: the highest ever used, also once they are deleted."""
+    with closing(open_store()) as store:
+        assert store.counters() == {}
+        put_new(store, a_run(3), a_run(12), a_run(2, pipeline="a-b-3"), a_deployment(10), a_deployment(9))
+        used = {"weather": 12, "a-b-3": 2, "trainers": 10, "order": 12}
+        assert store.counters() == used
+        store.commit([Put(noun=replace(a_run(3), state=RunState.FAILED), expected=1)])
+        store.commit([Delete(noun=Run, key="weather-12", expected=1)])
+        store.commit([Delete(noun=Deployment, key="trainers-10", expected=1)])
+        assert store.counters() == used
+        _refused(store, [Put(noun=a_run(50), expected=0), Put(noun=a_run(2), expected=7)])
+
+
+# -- events ----------------------------------------------------------------------------------------------
+
+
+def check_events_come_back_in_order(open_store: Opener) -> None:
+    """Sequences grow in the order given; what is read is what was kept."""
+    with closing(open_store()) as store:
+        batches = [[an_event(1), an_event()], [an_event(2, text="\0ä\n\u2028")], []]
+        given = [store.commit([], batch) for batch in batches]
+        sequences = [sequence for batch in given for sequence in batch]
+        assert [len(batch) for batch in given] == [2, 1, 0]
+        assert all(b > a > 0 for a, b in pairwise(sequences))
+        events = [event for batch in batches for event in batch]
+        kept = [replace(e, sequence=s) for e, s in zip(events, sequences, strict=True)]
+        assert [*store.events()] == kept
+
+
+def check_a_pods_event_is_kept_once(open_store: Opener) -> None:
+    """By (pod_id, number): across commits and within one. The control node's own, numbered 0, always are."""
+    with closing(open_store()) as store:
+        (first,) = store.commit([], [an_event(1, text="first\n")])
+        again = store.commit([], [an_event(2), an_event(1, text="again\n"), an_event(2), an_event(3)])
+        assert again[1] == again[2] == 0
+        assert 0 < first < again[0] < again[3]
+        other_pod = replace(an_event(1), pod_id="trainers-2.0")
+        own = store.commit([], [an_event(), other_pod, an_event()])
+        assert again[3] < own[0] < own[1] < own[2]
+        assert [e.sequence for e in store.events()] == [first, again[0], again[3], *own]
+        assert store.events(limit=1)[0].body["text"] == "first\n"
+
+
+def check_events_are_read_by_run_job_and_after(open_store: Opener) -> None:
+    """Filters alone and together; `after` and `limit` page through without gap or repetition."""
+    with closing(open_store()) as store:
+        runs, jobs = ("weather-1", "weather-2"), ("", "a", "b")
+        events = [an_event(run_id=run, job=job) for _ in range(4) for run in runs for job in jobs]
+        sequences = store.commit([], events)
+        kept = [replace(e, sequence=s) for e, s in zip(events, sequences, strict=True)]
+        for run in (None, *runs, "nobody"):
+            for job in (None, *jobs, "nobody"):
+                wanted = [e for e in kept if run in (None, e.run_id) and job in (None, e.job)]
+                assert [*store.events(run_id=run, job=job)] == wanted
+                assert _paged(store, run, job) == wanted
+        assert [*store.events(after=sequences[-1])] == []
+
+
+def _paged(store: Store, run: str | None, job: str | None) -> list[Event]:
+    found: list[Event] = []
+    while page := store.events(run_id=run, job=job, after=found[-1].sequence if found else 0, limit=3):
+        assert len(page) <= 3
+        found += page
+    return found
+
+
+# -- all together -----------------------------------------------------------------------------------
+
+
+def check_it_agrees_with_a_model(open_store: Opener) -> None:
+    """A few hundred random commits, taken or refused, leave what the simplest possible store would hold."""
+    random = Random(7)
+    with closing(open_store()) as store:
+        model = Model()
+        for _ in range(300):
+            model.follow(store, random_changes(random, model), random_events(random))
+        model.compare(store)
+
+
+# -- stores that share a database ---------------------------------------------------------------------
+
+
+def check_it_is_there_after_reopening(open_store: Opener) -> None:
+    """Records, versions, order, events, sequences and counters outlive the store."""
+    with closing(open_store()) as store:
+        put_new(store, *one_of_each(), a_resource("b"), a_resource("a"))
+        (sequence,) = store.commit([Put(noun=a_resource("b", gpus=1), expected=1)], [an_event(1)])
+        before = everything(store)
+    with closing(open_store()) as store:
+        assert everything(store) == before
+        later, again = store.commit([], [an_event(2), an_event(1)])
+        assert (later > sequence, again) == (True, 0)
+        store.close()  # may be repeated
+
+
+def check_two_stores_conflict(open_store: Opener) -> None:
+    """Two stores on one database see each other's commits, and only one of them can change a version."""
+    with closing(open_store()) as one, closing(open_store()) as other:
+        put_new(one, a_resource())
+        assert other.get(Resource, a_resource().name) == Record(noun=a_resource(), version=1)
+        other.commit([Put(noun=a_resource(gpus=1), expected=1)], [an_event(1)])
+        _refused(one, [Put(noun=a_resource(gpus=2), expected=1)], [an_event(2)])
+        assert one.commit([], [an_event(1)]) == (0,)
+        assert one.get(Resource, a_resource().name) == Record(noun=a_resource(gpus=1), version=2)
+
+
+CHECKS: tuple[Check, ...] = (
+    check_every_noun_comes_back_as_it_was,
+    check_what_is_not_there_is_none,
+    check_put_raises_the_version_by_one,
+    check_a_wrong_version_is_refused,
+    check_a_deleted_noun_can_be_put_again,
+    check_a_stale_change_in_the_middle_leaves_nothing,
+    check_changes_of_one_record_apply_in_order,
+    check_list_keeps_the_order_of_first_puts,
+    check_every_class_is_listed_by_its_parent,
+    check_live_is_what_the_control_node_keeps_in_memory,
+    check_live_follows_changes,
+    check_counters_never_go_back,
+    check_events_come_back_in_order,
+    check_a_pods_event_is_kept_once,
+    check_events_are_read_by_run_job_and_after,
+    check_one_of_many_threads_wins,
+    check_one_of_many_threads_makes_it,
+    check_readers_see_whole_commits,
+    check_it_agrees_with_a_model,
+)
+"""For every store."""
+
+SHARED_CHECKS: tuple[Check, ...] = (
+    check_it_is_there_after_reopening,
+    check_two_stores_conflict,
+    check_many_stores_race,
+)
+"""For stores whose database outlives them, or serves several."""

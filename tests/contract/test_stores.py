@@ -1,0 +1,361 @@
+"""The stores pass the suite, and what is special about the one over SQL."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, event
+
+from gridmill.errors import InputError, StaleVersionError, StorageError
+from gridmill.model.resource import Resource
+from gridmill.model.run import JobRun, Run
+from gridmill.ports.keys import key_of
+from gridmill.ports.store import Record
+from gridmill.stores import memory, sql
+from gridmill.stores.dialect import connect
+from gridmill.stores.migrate import configuration, upgrade
+from gridmill.stores.schema import METADATA, VERSIONS
+from gridmill.testing.faults import Fault, FaultScript, FaultySchedule, FaultyStore, KillAt, with_faults
+from gridmill.testing.store_model import Model, random_changes, random_events
+from gridmill.testing.store_samples import (
+    a_job_run,
+    a_resource,
+    a_run,
+    an_attempt,
+    an_event,
+    one_of_each,
+)
+from gridmill.testing.store_suite import CHECKS, SHARED_CHECKS, everything, put_new
+
+# -- conformance -----------------------------------------------------------------------------------------
+
+
+def name(check) -> str:
+    return check.__name__.removeprefix("check_")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=name)
+def test_in_memory(check):
+    check(memory.make)
+
+
+@pytest.mark.parametrize("check", [*CHECKS, *SHARED_CHECKS], ids=name)
+def test_sqlite(check, tmp_path: Path):
+    check(lambda: sql.make(tmp_path / "store.db"))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=name)
+def test_a_wrapped_store_without_faults(check):
+    check(lambda: FaultyStore(memory.make(), FaultScript()))
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@given(random=st.randoms(use_true_random=False))
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+)
+def test_any_commits_leave_what_the_model_holds(kind, random, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "store.db"
+    with closing(memory.make() if kind == "memory" else sql.make(path)) as store:
+        model = Model()
+        for _ in range(random.randint(1, 20)):
+            model.follow(store, random_changes(random, model), random_events(random))
+        model.compare(store)
+
+
+# -- the file --------------------------------------------------------------------------------------------
+
+
+def tables(path: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+
+def test_migrations_make_the_same_schema_as_a_fresh_database(tmp_path: Path):
+    sql.make(tmp_path / "fresh.db").close()
+    engine = create_engine(f"sqlite:///{tmp_path / 'migrated.db'}")
+    with engine.begin() as connection:
+        upgrade(connection)
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+    engine.dispose()
+
+    def normal(path):
+        return {key: " ".join(text.replace('"', "").split()) for key, text in tables(path).items()}
+
+    assert normal(tmp_path / "migrated.db") == normal(tmp_path / "fresh.db")
+
+
+def test_the_known_versions_are_those_of_the_migrations():
+    script = ScriptDirectory.from_config(configuration())
+    assert tuple(step.revision for step in script.walk_revisions())[::-1] == VERSIONS
+
+
+def test_a_database_that_is_behind_is_migrated(tmp_path: Path):
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+    with closing(sql.make(tmp_path / "store.db")) as store:
+        put_new(store, *one_of_each())
+    with closing(sql.make(tmp_path / "store.db")) as store:
+        assert store.get(Run, "weather-1")
+
+
+def test_a_database_from_the_future_is_refused_and_not_touched(tmp_path: Path):
+    path = tmp_path / "store.db"
+    sql.make(path).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match="newer Gridmill") as raised:
+        sql.make(path)
+    assert "Update Gridmill" in raised.value.hint
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_something_else_is_refused(tmp_path: Path):
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        connection.execute("CREATE TABLE cookies (id INTEGER)")
+    with pytest.raises(StorageError, match="not a Gridmill store"):
+        sql.make(tmp_path / "store.db")
+    assert set(tables(tmp_path / "store.db")) == {"cookies"}
+
+
+def test_opening_an_up_to_date_database_does_not_import_alembic(tmp_path: Path):
+    code = (
+        "import sys; from gridmill.stores.sql import make; make(sys.argv[1]).close(); "
+        "make(sys.argv[1]).close(); assert 'alembic' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "store.db")], check=True, timeout=60)
+
+
+def test_the_file_is_in_wal_mode_and_leaves_one_file_when_closed(tmp_path: Path):
+    store = sql.make(tmp_path / "store.db")
+    put_new(store, a_resource())
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    store.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_live_and_events_are_read_by_index(tmp_path: Path):
+    statements = []
+    engine = connect(tmp_path / "store.db")
+    with closing(sql.SqlStore(engine)) as store:
+        put_new(store, *one_of_each())
+        event.listen(
+            engine, "before_cursor_execute", lambda c, k, text, values, *_: statements.append((text, values))
+        )
+        store.live()
+        store.list(JobRun, parent="weather-1")
+        store.list(Run, newest_first=True, limit=5)
+        store.events(run_id="weather-1", after=5)
+        store.events(run_id="weather-1", job="work", after=5)
+        store.commit([], [an_event(1)])
+        with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+            for text, values in [pair for pair in statements if pair[0].startswith("SELECT")]:
+                plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", values)]
+                bad = [line for line in plan if "SCAN" in line or "TEMP B-TREE" in line]
+                assert not bad, f"{text}: {plan}"
+    assert len(statements) == 9
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_no_database_is_explained(tmp_path: Path):
+    (tmp_path / "store.db").write_bytes(b"no database at all\n" * 1000)
+    with pytest.raises(StorageError, match="damaged, or no database") as raised:
+        sql.make(tmp_path / "store.db")
+    assert raised.value.place == str(tmp_path / "store.db")
+    assert "backup" in raised.value.hint
+
+
+def test_a_damaged_file_is_explained(tmp_path: Path):
+    path = tmp_path / "store.db"
+    with closing(sql.make(path)) as store:
+        put_new(store, *(a_job_run(name=f"j{n}") for n in range(500)))
+    data = bytearray(path.read_bytes())
+    data[8192:] = os.urandom(len(data) - 8192)
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match="damaged"), closing(sql.make(path)) as store:
+        store.list(JobRun)
+
+
+@pytest.mark.parametrize("where", [".", "missing/store.db"])
+def test_a_place_that_cannot_be_opened_is_explained(tmp_path: Path, where: str):
+    with pytest.raises(StorageError, match="cannot be opened") as raised:
+        sql.make(tmp_path / where)
+    assert "folder must exist" in raised.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_explained(tmp_path: Path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StorageError, match="cannot be opened"):
+            sql.make(tmp_path / "store.db")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def with_pragma(path: Path, pragma: str) -> sql.SqlStore:
+    engine = connect(path)
+    event.listen(engine, "connect", lambda connection, _: connection.execute(f"PRAGMA {pragma}"))
+    return sql.SqlStore(engine)
+
+
+def test_a_store_that_may_not_be_written_is_explained_and_can_be_read(tmp_path: Path):
+    with closing(sql.make(tmp_path / "store.db")) as store:
+        put_new(store, a_resource())
+    with closing(with_pragma(tmp_path / "store.db", "query_only = ON")) as store:
+        with pytest.raises(StorageError, match="may not be written"):
+            put_new(store, a_run())
+        assert store.get(Resource, a_resource().name)
+
+
+def test_a_full_disk_leaves_nothing_half_written_and_the_store_goes_on(tmp_path: Path):
+    with closing(sql.make(tmp_path / "store.db")) as store:
+        put_new(store, a_resource())
+        before = everything(store)
+    with closing(with_pragma(tmp_path / "store.db", "max_page_count = 40")) as store:
+        with pytest.raises(StorageError, match="disk is full") as raised:
+            put_new(store, a_run(), *(a_job_run(name=f"j{n}") for n in range(2000)))
+        assert "Free some space" in raised.value.hint
+        assert everything(store) == before
+        put_new(store, a_run())
+        assert store.get(Run, "weather-1") == Record(noun=a_run(), version=1)
+
+
+def test_a_lock_that_is_not_given_up_is_explained(tmp_path: Path):
+    path = tmp_path / "store.db"
+    with closing(with_pragma(path, "busy_timeout = 10")) as store:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StorageError, match="locked"):
+                put_new(store, a_run())
+            assert store.get(Run, "weather-1") is None
+        put_new(store, a_run())
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path):
+    with closing(sql.make(tmp_path / "store.db")) as store:
+        put_new(store, a_run())
+        with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+            connection.execute("UPDATE record SET body = replace(body, 'active', 'asleep')")
+        with pytest.raises(StorageError, match=r"Run: not a Run: .*asleep"):
+            store.live()
+
+
+def test_what_json_cannot_carry_is_refused_before_it_is_kept(tmp_path: Path):
+    with closing(sql.make(tmp_path / "store.db")) as store:
+        attempt = replace(an_attempt(), metrics={"loss": float("nan")})
+        for noun in (attempt, a_resource(jobs=("\udc80",))):
+            with pytest.raises(InputError, match=f"{key_of(noun)}' cannot be kept"):
+                put_new(store, a_run(), noun)
+        with pytest.raises(InputError, match="an event of weather-1 cannot be kept"):
+            store.commit([], [an_event(1, text="\udc80")])
+        assert store.get(Run, "weather-1") is None
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "nosuch://host/db", "sqlite:///:memory:"])
+def test_a_url_that_cannot_be_used_is_refused(url: str):
+    with pytest.raises(InputError):
+        sql.make(url)
+
+
+def test_a_sqlite_url_is_a_path(tmp_path: Path):
+    with closing(sql.make(f"sqlite:///{tmp_path}/store.db")) as store:
+        put_new(store, a_run())
+    with closing(sql.make(str(tmp_path / "store.db"))) as store:
+        assert store.get(Run, "weather-1")
+
+
+# -- faults ----------------------------------------------------------------------------------------------
+
+
+def test_each_fault_does_what_it_says():
+    store = FaultyStore(memory.make(), FaultScript(Fault.FAIL_BEFORE, Fault.FAIL_AFTER, Fault.REPEAT))
+    with pytest.raises(StorageError, match="before"):
+        put_new(store, a_run(1))
+    assert store.get(Run, "weather-1") is None
+    with pytest.raises(StorageError, match="after"):
+        put_new(store, a_run(1))
+    assert store.get(Run, "weather-1") == Record(noun=a_run(1), version=1)
+    with pytest.raises(StaleVersionError):
+        put_new(store, a_run(2))
+    assert store.get(Run, "weather-2") == Record(noun=a_run(2), version=1)
+    put_new(store, a_run(3))
+
+
+def test_the_same_seed_gives_the_same_faults_about_as_often_as_asked():
+    def faults(seed):
+        schedule = FaultySchedule(seed, fail_before=0.1, fail_after=0.2)
+        return [schedule.next() for _ in range(2000)]
+
+    assert faults(1) == faults(1) != faults(2)
+    assert 150 < faults(1).count(Fault.FAIL_BEFORE) < 250
+    assert 330 < faults(1).count(Fault.FAIL_AFTER) < 470
+    assert Fault.REPEAT not in faults(1)
+
+
+def test_no_fault_is_the_store_itself():
+    store = memory.make()
+    assert with_faults(store, "") is store
+
+
+@pytest.mark.parametrize(
+    "fault", ["before-commit", "after-commit:0", "later:3", "fail-before:1", "before-commit:x"]
+)
+def test_an_unknown_fault_is_refused(fault: str):
+    with pytest.raises(InputError, match="not a fault"):
+        with_faults(memory.make(), fault)
+
+
+@pytest.mark.parametrize(("where", "kept"), [("before-commit", 2), ("after-commit", 3)])
+def test_the_process_would_be_killed_at_that_commit(where: str, kept: int):
+    class Killed(BaseException):
+        pass
+
+    def kill():
+        raise Killed
+
+    store = FaultyStore(memory.make(), KillAt(f"{where}:3"), kill)
+    put_new(store, a_run(1))
+    put_new(store, a_run(2))
+    with pytest.raises(Killed):
+        put_new(store, a_run(3))
+    assert len(store.list(Run)) == kept
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("fault", "kept"), [("before-commit:5", 4), ("after-commit:5", 5)])
+def test_what_was_committed_before_a_kill_is_there_and_nothing_else(tmp_path: Path, fault: str, kept: int):
+    code = """
+import sys
+from gridmill.stores.sql import make
+from gridmill.testing.faults import with_faults
+from gridmill.testing.store_samples import a_run, an_event
+from gridmill.testing.store_suite import Put
+store = with_faults(make(sys.argv[1]), sys.argv[2])
+for number in range(1, 10):
+    store.commit([Put(noun=a_run(number), expected=0)], [an_event(number)])
+"""
+    path = tmp_path / "store.db"
+    done = subprocess.run([sys.executable, "-c", code, str(path), fault], check=False, timeout=60)
+    assert done.returncode == -9
+    with closing(sql.make(path)) as store:
+        assert [key_of(r.noun) for r in store.list(Run)] == [f"weather-{n}" for n in range(1, kept + 1)]
+        sequences = [event.sequence for event in store.events()]
+        assert len(sequences) == kept
+        assert all(b > a for a, b in pairwise(sequences))
+        assert store.counters()["weather"] == kept
