@@ -71,7 +71,7 @@ class LocalSite:
         if lock is None:
             return
         try:
-            if not _was_started(folder):
+            if not _was_started(folder) and not _has_ended(folder):
                 _write_order(folder, order)
                 self._children[order.pod_id] = self._spawn(folder, lock)
         finally:
@@ -157,6 +157,19 @@ class LocalSite:
         dead = [pod_id for pod_id in pod_ids if _died(self._folder(pod_id))]
         if dead:
             self._sweep(dead)
+        for pod_id in pod_ids:
+            self._bar(pod_id)
+
+    def _bar(self, pod_id: str) -> None:
+        """A pod that was torn down before it was brought up does not come later."""
+        folder = self._folder(pod_id)
+        if _was_started(folder):
+            return
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _take_lock(folder)
+        if lock is not None:
+            (folder / "ended").touch()
+            os.close(lock)
 
     def _signal(self, pod_ids: Iterable[str], number: signal.Signals) -> None:
         for pod_id in pod_ids:
