@@ -204,4 +204,9 @@ def make(url_or_path: str | Path) -> Store:
 
     Raises InputError for a URL that cannot be used, StorageError for a database that cannot.
     """
-    return SqlStore(connect(url_or_path))
+    engine = connect(url_or_path)
+    try:
+        return SqlStore(engine)
+    except BaseException:
+        engine.dispose()
+        raise
