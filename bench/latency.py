@@ -35,11 +35,14 @@ def first_line(node: EmbeddedNode, pipeline: Pipeline) -> float:
 
 
 def wait(node: EmbeddedNode, run_id: str) -> RunState:
+    """The state a run ends in, read from its events."""
     after = 0
-    while (state := node.grid.run(run_id).run.state) not in FINISHED_RUNS:
+    while True:
         events = node.grid.events(run_id, after=after, wait_seconds=2)
+        for event in events:
+            if event.type == "state" and event.body["what"] == "run" and event.body["state"] in FINISHED_RUNS:
+                return RunState(event.body["state"])
         after = events[-1].sequence if events else after
-    return state
 
 
 def warm_starts(node: EmbeddedNode) -> list[float]:

@@ -36,9 +36,13 @@ def table_uri(job_run: JobRun) -> str:
 
 def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
     """A version by id. Raises NotFoundError."""
+    known = control.versions.get(artifact_id)
+    if known is not None:
+        return known
     record = control.ledger.store.get(Artifact, artifact_id)
     if record is None or not isinstance(record.noun, Artifact):
         raise NotFoundError(f"there is no version {artifact_id!r}")
+    control.versions[artifact_id] = record.noun
     return record.noun
 
 

@@ -60,6 +60,7 @@ class ControlNode:
         control = self.control
         control.ledger.load()
         control.newest.clear()
+        control.versions.clear()
         self._greet_again()
         snapshot = control.ledger.snapshot
         now = control.now()

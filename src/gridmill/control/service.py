@@ -15,7 +15,7 @@ from gridmill.control.inputs import (
     unchanged_artifact,
 )
 from gridmill.control.node import ControlNode
-from gridmill.control.views import run_view
+from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import CapacityError, ConflictError, GridmillError, NotFoundError, PipelineError
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.deployment import Deployment
@@ -116,7 +116,7 @@ class Service:
             run = begin_run(self._control, transaction, pipeline, force=force)
             self._ledger.commit(transaction)
             self._node.wake()
-            return run_view(self._control, run.id)
+            return run_view(self._control, run.id, {})
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """What a run would do."""
@@ -176,8 +176,9 @@ class Service:
 
     def run(self, run_id: str) -> RunView:
         """A run with its jobs."""
+        attempts = attempts_of(self._ledger.store, run_id)
         with self._node.lock:
-            return run_view(self._control, run_id)
+            return run_view(self._control, run_id, attempts)
 
     def resume(self, run_id: str) -> RunView:
         """Continue a failed or stopped run."""
@@ -186,13 +187,13 @@ class Service:
             resume_run(self._control, transaction, run_id)
             self._ledger.commit(transaction)
             self._node.wake()
-            return run_view(self._control, run_id)
+        return self.run(run_id)
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
         """Ask a run, or one job of it, to stop."""
+        view = self.run(run_id)
         with self._node.lock:
             run = self._ledger.snapshot.runs.get(run_id)
-            view = run_view(self._control, run_id)
             if job is not None and all(known.job.job.name != job for known in view.jobs):
                 names = ", ".join(known.job.job.name for known in view.jobs)
                 raise NotFoundError(f"run {run_id} has no job {job!r}", hint=f"It has: {names}.")
@@ -201,7 +202,7 @@ class Service:
                 stop_run(self._control, transaction, run, job)
                 self._ledger.commit(transaction)
                 self._node.wake()
-            return run_view(self._control, run_id)
+        return self.run(run_id)
 
     def events(
         self,
@@ -361,6 +362,7 @@ class Service:
             if artifact.output.uri:
                 transaction.then(lambda: self._control.storage.remove(artifact.output.uri))
             self._control.newest.pop(artifact.name, None)
+            self._control.versions.clear()
             self._ledger.commit(transaction)
 
     # code bundles

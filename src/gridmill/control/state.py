@@ -5,7 +5,7 @@ import hmac
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.model.artifact import Artifact
@@ -14,6 +14,10 @@ from gridmill.ports.link import LinkServer
 from gridmill.ports.site import SitePort
 from gridmill.ports.storage import Storage
 
+T = TypeVar("T")
+
+VERSIONS_KEPT = 4096
+"""How many artifact records are remembered: enough for the jobs in sight."""
 STARTS_PER_TICK = 200
 """A plan's bound: a tick stays short, so that a new job never waits long behind many."""
 CANDIDATES_PER_TICK = 200
@@ -27,6 +31,27 @@ class Limits:
     grace_seconds: float = 5.0
     observe_seconds: float = 1.0
     orphan_seconds: float = 3600.0
+
+
+class Recent(Generic[T]):
+    """A bounded memory of immutable things by name; the oldest entry makes room."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[str, T] = {}
+
+    def get(self, name: str) -> T | None:
+        """What is kept under that name."""
+        return self._kept.get(name)
+
+    def __setitem__(self, name: str, value: T) -> None:
+        self._kept[name] = value
+        if len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
 
 
 class Counters:
@@ -92,6 +117,7 @@ class Control:
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     newest: dict[str, Artifact | None] = field(default_factory=dict)
+    versions: Recent[Artifact] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
     next_observe: float = 0.0
     offset: float | None = None
 

@@ -1,18 +1,34 @@
 """Nouns put together for readers: live ones from memory, finished ones from the store."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from gridmill.control.inputs import fetch_artifact
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import FINISHED_JOBS, JobState
+from gridmill.model.state import JobState
 from gridmill.model.view import JobView, RunView
 from gridmill.planning.why import why_waiting
+from gridmill.ports.store import Store
+
+WHYS_PER_VIEW = 100
+"""Reasons are worked out for the first waiting jobs only: nobody reads thousands."""
+
+Attempts = Mapping[str, Sequence[Attempt]]
 
 
-def run_view(control: Control, run_id: str) -> RunView:
+def attempts_of(store: Store, run_id: str) -> Attempts:
+    """The attempts of each JobRun of a run, oldest first. Needs no lock."""
+    by_job: dict[str, list[Attempt]] = {}
+    for record in store.list(Attempt, parent=run_id):
+        if isinstance(record.noun, Attempt):
+            by_job.setdefault(record.noun.job_run_id, []).append(record.noun)
+    return by_job
+
+
+def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
     """A run with its jobs. Raises NotFoundError."""
     ledger = control.ledger
     run = ledger.snapshot.runs.get(run_id)
@@ -20,14 +36,14 @@ def run_view(control: Control, run_id: str) -> RunView:
         job_runs = tuple(ledger.snapshot.job_runs_of(run_id))
     else:
         run, job_runs = _finished(ledger, run_id)
-    by_job: dict[str, list[Attempt]] = {}
-    for record in ledger.store.list(Attempt, parent=run_id):
-        if isinstance(record.noun, Attempt):
-            by_job.setdefault(record.noun.job_run_id, []).append(record.noun)
-    views = [
-        _job_view(control, job, by_job.get(job.id, ())) for job in sorted(job_runs, key=lambda j: j.order)
-    ]
-    return RunView(run=run, jobs=tuple(views))
+    ordered = sorted(job_runs, key=lambda job: job.order)
+    explained = {job.id for job in islice(filter(_waits, ordered), WHYS_PER_VIEW)}
+    jobs = tuple(_job_view(control, job, attempts.get(job.id, ()), job.id in explained) for job in ordered)
+    return RunView(run=run, jobs=jobs)
+
+
+def _waits(job_run: JobRun) -> bool:
+    return job_run.state in (JobState.BLOCKED, JobState.WAITING)
 
 
 def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
@@ -38,22 +54,15 @@ def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
     return record.noun, tuple(job for job in jobs if isinstance(job, JobRun))
 
 
-def _job_view(control: Control, job_run: JobRun, attempts: Iterable[Attempt]) -> JobView:
-    waits = job_run.state in (JobState.BLOCKED, JobState.WAITING)
+def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], explained: bool) -> JobView:
     snapshot = control.ledger.snapshot
-    known = waits and job_run.id in snapshot.job_runs
+    known = explained and job_run.id in snapshot.job_runs
+    final = dict(attempts[-1].metrics) if attempts and not _waits(job_run) else {}
     return JobView(
         job=job_run,
         attempts=tuple(attempts),
         artifacts=tuple(fetch_artifact(control, name) for name in job_run.artifacts),
         why=why_waiting(snapshot, job_run.id, control.now()) if known else "",
         progress=control.progress.get(job_run.id, {}),
-        metrics=control.metrics.get(job_run.id, {}) or _metrics(control, job_run),
+        metrics=final or control.metrics.get(job_run.id, {}),
     )
-
-
-def _metrics(control: Control, job_run: JobRun) -> dict[str, float]:
-    if job_run.state not in FINISHED_JOBS or job_run.attempt_id is None:
-        return {}
-    record = control.ledger.store.get(Attempt, job_run.attempt_id)
-    return dict(record.noun.metrics) if record and isinstance(record.noun, Attempt) else {}

@@ -20,6 +20,9 @@ class JobKind(StrEnum):
     COMMAND = "command"
 
 
+_KINDS = tuple((kind.value, kind) for kind in JobKind)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec:
     """Any command. A string runs in a POSIX shell; a list is executed as it is.
@@ -81,7 +84,7 @@ class Job:
     @property
     def kind(self) -> JobKind:
         """The one kind that is set. Raises InputError for none or several."""
-        set_kinds = [kind for kind in JobKind if getattr(self, kind.value) is not None]
+        set_kinds = [kind for name, kind in _KINDS if getattr(self, name) is not None]
         if len(set_kinds) != 1:
             raise InputError(
                 f"job {self.name!r} declares {len(set_kinds)} kinds ({', '.join(set_kinds) or 'none'})",
