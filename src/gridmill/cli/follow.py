@@ -91,7 +91,7 @@ def follow(
             if interrupts.asked and not stopping:
                 stopping = True
                 say(f"stopping {run_id} ... (Ctrl-C again quits at once)")
-                client.grid.stop_run(run_id)
+                client.stop(run_id)
     return tick.view
 
 

@@ -155,12 +155,12 @@ def _to_the_end(client: Client, view: RunView, interrupts: Interrupts, after: in
 def _listen_later(client: Client) -> Callable[[], None]:
     """Makes an embedded control node reachable for `status` and `logs` once the run takes its time."""
     began = time.monotonic()
-    waiting = client.embedded
+    listening = False
 
     def look() -> None:
-        nonlocal waiting
-        if waiting and time.monotonic() - began > _SERVE_AFTER_SECONDS:
-            waiting = False
+        nonlocal listening
+        if client.embedded and not listening and time.monotonic() - began > _SERVE_AFTER_SECONDS:
+            listening = True
             import_module("gridmill.cli.serving").listen_in_background(client)
 
     return look

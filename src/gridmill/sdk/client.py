@@ -31,7 +31,8 @@ T = TypeVar("T")
 _PAGE = 1000
 _HELD = 10 * _PAGE
 _VIEW_SECONDS = 0.1
-"""A run is looked at no oftener than this, and for no more than a fifth of the time."""
+_VIEW_SHARE = 20
+"""A run is looked at no oftener than each `_VIEW_SECONDS`, and for no more than a twentieth of the time."""
 _TAKE_OVER_SECONDS = 15.0
 """How long a client looks for the control node that takes over from one that has ended."""
 
@@ -162,11 +163,12 @@ class Client:
 
     def stop(self, run: str, job: str | None = None) -> RunView:
         """Ask a run, or one job of it, to stop; returns at once."""
-        return self.grid.stop_run(self.status(run).run.id, job=job)
+        run_id = self.status(run).run.id
+        return self._ask(lambda grid: grid.stop_run(run_id, job=job))
 
     def status(self, run: str) -> RunView:
         """How a run stands."""
-        return find_run(self.grid, run)
+        return self._ask(lambda grid: find_run(grid, run))
 
     def control(self) -> ControlView:
         """The control node."""
@@ -206,7 +208,7 @@ class Client:
                 continue  # events are given with a look at the run that is newer than they are
             if not over and (now >= look_again or _says_end(events)):
                 view = self._ask(lambda grid: grid.run(run_id))
-                look_again = now + max(_VIEW_SECONDS, 5 * (time.monotonic() - now))
+                look_again = now + max(_VIEW_SECONDS, _VIEW_SHARE * (time.monotonic() - now))
             yield Tick(view=view, events=held)
             held = ()
 
