@@ -243,7 +243,7 @@ def _make_v1(found: Hierarchies, name: str, capacity: Amounts, record: Path) -> 
     tracker = _create_in(found.unified, name, record) or _create_in(found.v1.get("freezer"), name, record)
     counts_cpu = tracker is not None and bool(_figures(tracker / "cpu.stat"))
     cpuacct = None if counts_cpu else _create_in(found.v1.get("cpuacct"), name, record)
-    cpu = _create_in(found.v1.get("cpu"), name, record)
+    cpu = _create_in(found.v1.get("cpu"), name, record) if _needs_quota(capacity.cpus) else None
     if cpu is not None:
         _limit_cpus(cpu, capacity.cpus)
     if memory is None and tracker is None:
@@ -293,9 +293,14 @@ def _limit_memory(folder: Path, memory_bytes: int) -> None:
         _write(folder / "memory.memsw.limit_in_bytes", str(memory_bytes))
 
 
+def _needs_quota(cpus: float) -> bool:
+    """False where the pod may have all CPUs anyway."""
+    return 0 < cpus < (os.cpu_count() or 1)
+
+
 def _limit_cpus(folder: Path, cpus: float) -> None:
-    """The pod's share; none where it may have all CPUs anyway."""
-    if not 0 < cpus < (os.cpu_count() or 1):
+    """The pod's share of the CPUs."""
+    if not _needs_quota(cpus):
         return
     quota = max(_SMALLEST_QUOTA_US, round(cpus * _PERIOD_US))
     if not _write(folder / "cpu.max", f"{quota} {_PERIOD_US}"):

@@ -11,7 +11,7 @@ from gridmill.errors import InputError, InternalError
 from gridmill.model.job import CommandSpec
 from gridmill.model.message import Order
 from gridmill.pod.bundles import private_copy, unpacked
-from gridmill.pod.environments import ready_environment
+from gridmill.pod.environments import Requirements, ready_environment
 from gridmill.pod.launch import EVENTS_FD
 from gridmill.pod.threads import thread_environment
 
@@ -116,7 +116,8 @@ def prepare(order: Order, home: Path, work: Path) -> Program:
         raise InputError(f"command {order.job.name!r} has nothing to run")
     code = _code(order, home, work)
     if spec.environment:
-        enter_environment(ready_environment(home, _requirements(spec.environment, code)))
+        requirements = _requirements(spec.environment, code, order.bundle or "")
+        enter_environment(ready_environment(home, requirements))
     argv = ("/bin/sh", "-c", spec.run) if isinstance(spec.run, str) else spec.run
     return Program(argv=argv, cwd=_folder(spec, code))
 
@@ -142,12 +143,12 @@ def _folder(spec: CommandSpec, code: Path) -> Path:
     return folder
 
 
-def _requirements(name: str, code: Path) -> str:
+def _requirements(name: str, code: Path, bundle: str) -> Requirements:
     path = code / name
     if not path.resolve().is_relative_to(code.resolve()):
         raise InputError(f"the environment {name!r} leads out of the project")
     try:
-        return path.read_text("utf-8")
+        return Requirements(file=path, text=path.read_text("utf-8"), bundle=bundle)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"the environment {name!r} cannot be read: {error}",

@@ -1,5 +1,6 @@
 """All attempts of a pod, from Start to ENDED: each id is started at most once, for ever."""
 
+import contextlib
 import os
 import selectors
 import time
@@ -76,7 +77,7 @@ class Supervisor:
         self._ever.add(attempt_id)
         now = time.monotonic()
         try:
-            os.write(self._record, f"{attempt_id} 0 0\n".encode())
+            self._note(attempt_id)
             create_attempt_folder(self._folder.attempt(attempt_id), order)
             attempt = self._open(order, now)
         except FileExistsError:
@@ -86,6 +87,10 @@ class Supervisor:
         else:
             self._live[attempt_id] = attempt
             self._launch(attempt)
+
+    def _note(self, attempt_id: str, pid: int = 0, start: int = 0) -> None:
+        """Record a start for who must clean up after this pod. Raises OSError."""
+        os.write(self._record, f"{attempt_id} {pid} {start}\n".encode())
 
     def _refuse(self, order: Order, cause: Cause, message: str) -> None:
         outcome = Outcome(state=AttemptState.FAILED, cause=cause, message=message)
@@ -139,7 +144,8 @@ class Supervisor:
         attempt.pid, attempt.stage = pid, Stage.RUNNING
         self._by_pid[pid] = attempt
         start = self._leftovers.started(pid)
-        os.write(self._record, f"{attempt_id} {pid} {start}\n".encode())
+        with contextlib.suppress(OSError):  # a full disk: it is found by its cgroup or environment
+            self._note(attempt_id, pid, start)
         self._emitter(attempt.order)(EventType.STARTED, {"pid": pid})
         self._watch(attempt)
         if attempt.kill_at is not None:
@@ -167,7 +173,6 @@ class Supervisor:
             self._terminate(attempt, grace_seconds)
         elif attempt_id not in self._ever:
             self._ever.add(attempt_id)
-            os.write(self._record, f"{attempt_id} 0 0\n".encode())
             outcome = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=reason)
             self._say_ended(attempt_id, "", outcome)
 
