@@ -13,12 +13,11 @@ from gridmill.cli.render import job_line, run_table
 from gridmill.cli.session import console, say
 from gridmill.model.event import Event
 from gridmill.model.state import JobState
-from gridmill.model.view import RunView
+from gridmill.model.view import JobView, RunView
 from gridmill.sdk.client import Client, Tick
 
 _LINES_BESIDE_JOBS = 4
 _LOOK_SECONDS = 0.25
-_WAITS = frozenset({JobState.BLOCKED, JobState.WAITING})
 
 
 class LiveTable:
@@ -51,15 +50,19 @@ class Lines:
         """Nothing to put back."""
 
     def show(self, tick: Tick) -> None:
-        """Say what changed; a wait that is over already is not worth a line."""
+        """Say what changed; a wait that is over already, and has nothing to say, is not worth a line."""
         jobs = {view.job.id: view for view in tick.view.jobs}
-        for event in tick.events:
+        for event in (event for event in tick.events if event.type == "state"):
             job, state = jobs.get(str(event.body.get("id"))), str(event.body.get("state"))
-            if event.type != "state" or (job and state in _WAITS and job.job.state != state):
+            message = str(event.body.get("message") or "")
+            if job and not message and (state == JobState.BLOCKED or _is_over(job, state)):
                 continue
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
-            message = str(event.body.get("message") or "")
             say(f"{clock} {job_line(job, state, message) if job else _run_line(event, state, message)}")
+
+
+def _is_over(job: JobView, state: str) -> bool:
+    return state == JobState.WAITING and job.job.state != JobState.WAITING
 
 
 def _run_line(event: Event, state: str, message: str) -> str:
