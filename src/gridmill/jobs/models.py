@@ -16,8 +16,8 @@ from gridmill.jobs.features import Encoding, Floats, Integers, windows
 from gridmill.model.learning import ModelKind, Objective
 
 CARD, GRAPH, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
-CHUNK_NUMBERS = 2_000_000
-"""How many input numbers are given to the model at once: 16 MB, near the processor's caches."""
+CHUNK_NUMBERS = 200_000
+"""How many input numbers are given to the model at once: 1.6 MB, so that they stay in the caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class Card:
     It takes doubles [rows, inputs] (`sequence` is None) or [rows, sequence, inputs], NaN where missing, in
     the order of `encodings`; scaling and missing values are its own affair. It gives the label [rows], or
     probabilities [rows, classes]. `metrics` are `SPLIT_NAME` numbers. `present` is the input that the
-    label's present value is; `constant` is the naive model's answer where nothing can be repeated.
+    label's present value is; `constant` is the naive model's answer where nothing can be repeated; `usual` is
+    the training rows' mean label.
     """
 
     kind: ModelKind
@@ -39,6 +40,7 @@ class Card:
     sequence: int | None = None
     present: int | None = None
     constant: tuple[float, ...] = ()
+    usual: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, float | int | bool | str | None] = field(default_factory=dict)
     seed: int = 0
@@ -48,6 +50,11 @@ class Card:
     rows: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     format: int = 1
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that say which row it is: entity and time."""
+        return (*self.entity, *([self.time] if self.time else []))
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -30,7 +30,12 @@ def evaluate(predictor: Predictor, frame: Frame) -> dict[str, float]:
 
 def naive_values(frame: Frame) -> Floats:
     """What skill is measured against: the present value of the label column, else the training mean."""
-    usual = float(frame.target[frame.rows["train"]].mean())
+    usual = usual_label(frame)
     if frame.present is None:
         return np.full(len(frame.target), usual)
     return np.where(np.isnan(frame.present), usual, frame.present)
+
+
+def usual_label(frame: Frame) -> float:
+    """The mean label of the training rows (of a class: of its number, which nobody reads)."""
+    return float(frame.target[frame.rows["train"]].mean())

@@ -12,7 +12,17 @@ import pyarrow.compute as pc
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.features import Encoding, Floats, Integers, encode, fit_encoding, is_number, numbers, runs
+from gridmill.jobs.features import (
+    Encoding,
+    Floats,
+    Integers,
+    class_numbers,
+    encode,
+    fit_encoding,
+    is_number,
+    numbers,
+    runs,
+)
 from gridmill.jobs.partitions import Partitions, open_partitions
 from gridmill.model.learning import Objective, TrainingSpec
 
@@ -172,15 +182,6 @@ def _target(
             hint="Use `objective: regression` for a number.",
         )
     return class_numbers(label, classes), tuple(classes)
-
-
-def class_numbers(label: pa.ChunkedArray, classes: Sequence[str]) -> Floats:
-    """For each row the number of its class; -1 for one that training never saw, NaN where missing."""
-    text = label.cast(pa.string())
-    codes = pc.fill_null(pc.index_in(text, value_set=pa.array(classes, pa.string())), -1)
-    found: Floats = codes.to_numpy().astype(np.float64)
-    found[_mask(pc.is_null(text))] = np.nan
-    return found
 
 
 def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedArray, label: str) -> None:

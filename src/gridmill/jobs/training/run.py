@@ -10,7 +10,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.metrics import NAMES
 from gridmill.jobs.models import Card, make_predictor, save_model
-from gridmill.jobs.training.evaluate import evaluate
+from gridmill.jobs.training.evaluate import evaluate, usual_label
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame, read_frame
 from gridmill.model.artifact import ArtifactKind, Output
@@ -60,6 +60,7 @@ def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: str) -> Car
         sequence=fitted.sequence,
         present=fitted.present,
         constant=fitted.constant,
+        usual=usual_label(frame),
         options=fitted.options,
         seed=spec.seed,
         dataset=dataset,

@@ -1,0 +1,96 @@
+"""The end of a swarm: is every row there exactly once, how good are they, and a sample for the report."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gridmill.errors import InternalError
+from gridmill.jobs import metrics
+from gridmill.jobs.features import Floats, Integers, class_numbers, is_number, numbers, runs
+from gridmill.jobs.models import Card
+from gridmill.jobs.partitions import Partitions
+from gridmill.jobs.prediction.worker import part_name
+from gridmill.model.learning import Objective
+
+MANIFEST = "_manifest.json"
+"""The underscore lets any Parquet reader take the folder as a table."""
+SAMPLE_POINTS, SAMPLE_ENTITIES = 400, 3
+
+
+def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
+    """All parts, in order. Raises InternalError unless they hold each of these rows exactly once."""
+    table = pa.concat_tables(
+        [pq.read_table(folder / part_name(shard), partitioning=None) for shard in range(shards)]
+    )
+    if not np.array_equal(table["row"].to_numpy(), rows):
+        raise InternalError(
+            f"the shards hold {table.num_rows} rows that are not the {len(rows)} of the split"
+        )
+    return table
+
+
+def clear_partial(folder: Path) -> None:
+    """Remove what killed workers left half-written."""
+    for path in folder.glob(".part-*"):
+        path.unlink()
+
+
+def write_manifest(folder: Path, counts: Sequence[int], facts: dict[str, Any]) -> int:
+    """Name the parts and their rows; returns the size of everything in bytes."""
+    parts = [{"file": part_name(shard), "rows": count} for shard, count in enumerate(counts)]
+    content = json.dumps({**facts, "rows": sum(counts), "parts": parts}, indent=1)
+    (folder / MANIFEST).write_text(content)
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def measure(table: pa.Table, parts: Partitions, card: Card, split: str | None) -> dict[str, float]:
+    """`SPLIT_NAME` metrics over the rows whose truth is known; none when none is."""
+    if "truth" not in table.column_names:
+        return {}
+    known = np.flatnonzero(pc.is_valid(table["truth"]).to_numpy())
+    if len(known) == 0:
+        return {}
+    table = table.take(known)
+    if card.objective == Objective.REGRESSION:
+        truth, predicted = table["truth"].to_numpy(), table["prediction"].to_numpy()
+        found = metrics.regression(truth, predicted, _naive(table, parts, card))
+    else:
+        shares = [table[f"probability_{name}"].to_numpy() for name in card.classes]
+        codes = class_numbers(table["truth"], card.classes).astype(int)
+        found = metrics.classification(codes, np.stack(shares, axis=1))
+    return {f"{split or 'all'}_{name}": value for name, value in found.items()}
+
+
+def _naive(table: pa.Table, parts: Partitions, card: Card) -> Floats:
+    """What skill is measured against: as in training."""
+    name, usual = card.label_column, card.usual
+    if name is None or name not in parts.schema.names or not is_number(parts.schema.field(name).type):
+        return np.full(table.num_rows, usual)
+    present = numbers(parts.read([name])[name])[table["row"].to_numpy()]
+    return np.where(np.isnan(present), usual, present)
+
+
+def sample(table: pa.Table, card: Card) -> dict[str, list[list[Any]]]:
+    """For the first few entities the first points [time, truth, prediction]; numbers only."""
+    if card.objective == Objective.CLASSIFICATION:
+        return {}
+    first = runs(table, card.entity)
+    found = {}
+    for start in np.unique(first)[:SAMPLE_ENTITIES]:
+        piece = table.slice(start, min(SAMPLE_POINTS, int(np.count_nonzero(first == start))))
+        name = " ".join(str(piece[column][0]) for column in card.entity)
+        found[name] = _points(piece, card)
+    return found
+
+
+def _points(piece: pa.Table, card: Card) -> list[list[Any]]:
+    where = piece[card.time] if card.time and card.time in piece.column_names else piece["row"]
+    truth = piece["truth"].to_pylist() if "truth" in piece.column_names else [None] * piece.num_rows
+    moments = [value.isoformat() if hasattr(value, "isoformat") else value for value in where.to_pylist()]
+    return [list(point) for point in zip(moments, truth, piece["prediction"].to_pylist(), strict=True)]

@@ -1,0 +1,139 @@
+"""A prediction job: choose the model, cut the split, let the swarm work, check and describe what it made.
+
+This process only forks, waits and counts. Whatever reads data or runs a model does so in a child, because a
+process that has used such libraries is no longer safe to fork from, and dead workers are replaced by forks.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gridmill.codec import from_builtins, to_builtins
+from gridmill.errors import InputError
+from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.models import load_card
+from gridmill.jobs.partitions import open_partitions
+from gridmill.jobs.prediction.children import in_child
+from gridmill.jobs.prediction.choose import Candidate, Choice, choose, describe_candidate
+from gridmill.jobs.prediction.cut import Span, check_order, count_shards, cut, selected_rows
+from gridmill.jobs.prediction.finish import clear_partial, measure, read_result, sample, write_manifest
+from gridmill.jobs.prediction.swarm import Shards, run_swarm
+from gridmill.jobs.prediction.worker import ShardWork
+from gridmill.model.artifact import ArtifactKind, Column, Output
+from gridmill.model.job import JobSize
+from gridmill.model.learning import PredictionSpec
+
+ROWS_FILE = "rows.npy"
+
+
+def run(context: JobContext) -> JobResult:
+    """Predict with the best model. Raises InputError, DataError; JobError for a deadly shard."""
+    spec = context.order.job.prediction
+    if spec is None:
+        raise InputError(f"job {context.order.job.name!r} is not a prediction")
+    spec.check()
+    candidates = _candidates(context, spec)
+    choice = choose(candidates, spec.best_by)
+    print(choice.why, flush=True)
+    workers = spec.workers or max(context.order.workers, context.threads)
+    plan = in_child(lambda: _plan(context, spec, choice, workers), "cutting the shards", context.work)
+    shards = [[from_builtins(span, Span) for span in spans] for spans in plan["shards"]]
+    workers = min(workers, len(shards))
+    done = run_swarm(
+        _work(context, spec, choice, shards, workers), len(shards), workers, _teller(context, plan["rows"])
+    )
+    counts = [done.done[shard]["rows"] for shard in range(len(shards))]
+    found = in_child(lambda: _finish(context, spec, choice, counts), "checking the result", context.work)
+    facts = {
+        "candidates": [describe_candidate(candidate) for candidate in candidates],
+        "shards": len(shards),
+        "workers": workers,
+        "worker_deaths": done.deaths,
+    }
+    return _result(context, found, facts)
+
+
+def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
+    found = []
+    for name in spec.models:
+        artifact = context.input(name)
+        if artifact.kind != ArtifactKind.MODEL:
+            raise InputError(f"{name!r} is a {artifact.kind}, not a model", place="prediction.models")
+        card = load_card(context.below_root(artifact.output.uri))
+        found.append(Candidate(name=name, artifact=artifact, card=card))
+    return found
+
+
+def _plan(context: JobContext, spec: PredictionSpec, choice: Choice, workers: int) -> dict[str, Any]:
+    parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))
+    check_order(parts, choice.candidate.card)
+    rows = selected_rows(parts, spec.split)
+    np.save(context.work / ROWS_FILE, rows)
+    shards = cut(rows, count_shards(len(rows), workers, spec.shards))
+    return {"rows": len(rows), "shards": to_builtins(shards)}
+
+
+def _work(
+    context: JobContext, spec: PredictionSpec, choice: Choice, shards: list[list[Span]], workers: int
+) -> ShardWork:
+    return ShardWork(
+        dataset=context.below_root(context.input(spec.dataset).output.uri),
+        model=context.below_root(choice.candidate.artifact.output.uri),
+        output=context.output,
+        split=spec.split,
+        shards=shards,
+        threads=max(1, context.threads // workers),
+    )
+
+
+def _teller(context: JobContext, rows: int) -> Callable[[Shards], None]:
+    def tell(state: Shards) -> None:
+        done = sum(report["rows"] for report in state.done.values())
+        context.progress(done, rows, "rows", note=f"{len(state.done)} shards")
+
+    return tell
+
+
+def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: list[int]) -> dict[str, Any]:
+    card, dataset = choice.candidate.card, context.input(spec.dataset)
+    clear_partial(context.output)
+    table = read_result(context.output, len(counts), np.load(context.work / ROWS_FILE))
+    facts = {"model": choice.candidate.artifact.id, "dataset": dataset.id, "split": spec.split}
+    size_bytes = write_manifest(context.output, counts, facts)
+    parts = open_partitions(context.below_root(dataset.output.uri))
+    return {
+        "rows": table.num_rows,
+        "size_bytes": size_bytes,
+        "columns": [
+            [name, str(kind)] for name, kind in zip(table.schema.names, table.schema.types, strict=True)
+        ],
+        "metrics": measure(table, parts, card, spec.split),
+        "details": {
+            "model": choice.candidate.name,
+            "kind": card.kind.value,
+            "best_by": choice.metric,
+            "why": choice.why,
+            "objective": card.objective.value,
+            "label": card.label,
+            "model_id": choice.candidate.artifact.id,
+            "dataset": dataset.id,
+            "split": spec.split,
+            "sample": sample(table, card),
+        },
+    }
+
+
+def _result(context: JobContext, found: dict[str, Any], facts: dict[str, Any]) -> JobResult:
+    for name, value in found["metrics"].items():
+        context.metric(name, value)
+    output = Output(
+        kind=ArtifactKind.PREDICTION,
+        uri=context.order.output_uri,
+        rows=found["rows"],
+        size_bytes=found["size_bytes"],
+        columns=tuple(Column(name=name, type=kind) for name, kind in found["columns"]),
+        metrics=found["metrics"],
+        details=found["details"] | facts,
+    )
+    return JobResult(outputs=(output,), metrics=found["metrics"], size=JobSize(rows=found["rows"]))

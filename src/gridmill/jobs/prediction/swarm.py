@@ -1,0 +1,126 @@
+"""The swarm: workers made for this job take shards one at a time; what a dead one had goes to a new one."""
+
+import selectors
+import signal
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gridmill.errors import JobError
+from gridmill.jobs.prediction.children import Child, raise_error, start_child
+
+MOST_DEATHS = 3
+"""A shard that ends this many workers fails the job: it is the shard, not bad luck."""
+
+Work = Callable[[int], dict[str, Any]]
+"""Do shard N and return a report (JSON). Runs in workers; must be repeatable."""
+
+
+@dataclass(slots=True)
+class Shards:
+    """Which shards are open, in whose hands, and done. `deaths` tells of each worker that died."""
+
+    open: deque[int]
+    done: dict[int, dict[str, Any]] = field(default_factory=dict)
+    killed: Counter[int] = field(default_factory=Counter)
+    deaths: list[str] = field(default_factory=list)
+
+    def finish(self, shard: int, report: dict[str, Any]) -> None:
+        """A worker did it."""
+        self.done[shard] = report
+
+    def lose(self, shard: int, how: str) -> None:
+        """The worker that had it died. Raises JobError when it has ended too many."""
+        self.killed[shard] += 1
+        self.deaths.append(f"shard {shard}: {how}")
+        print(f"a worker died at shard {shard} ({how}); a new one does it again", flush=True)
+        if self.killed[shard] >= MOST_DEATHS:
+            raise JobError(
+                f"shard {shard} ended {MOST_DEATHS} workers, the last one: {how}",
+                hint="The job's log has what they wrote. With 'killed by SIGKILL', give the job more memory.",
+            )
+        self.open.appendleft(shard)
+
+
+def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[Shards], None]) -> Shards:
+    """Do shards 0 to `shards` - 1 with so many workers; every report is kept once, per shard.
+
+    No worker is left when it returns or raises. Raises JobError for a shard that ends its workers, and
+    the GridmillError of a worker that raised one.
+    """
+    state = Shards(open=deque(range(shards)))
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die just when it is told something
+    crew = _Crew(work)
+    try:
+        while len(state.done) < shards:
+            crew.staff(state, workers)
+            for worker in crew.heard():
+                if _receive(state, crew, worker):
+                    on_done(state)
+    finally:
+        crew.dismiss()
+    return state
+
+
+def _receive(state: Shards, crew: "_Crew", worker: Child) -> bool:
+    """True when a shard was done."""
+    shard = crew.hands[worker.pid]
+    reports = worker.hear()
+    if reports is None:
+        how = crew.remove(worker)
+        if shard is not None:
+            state.lose(shard, how)
+        return False
+    for report in reports:
+        raise_error(report)
+        state.finish(report["shard"], report)
+        crew.hand(worker, state)
+    return bool(reports)
+
+
+class _Crew:
+    """The workers that live, and the shard that each has in hand (None: idle)."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._workers: dict[int, Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self.hands: dict[int, int | None] = {}
+
+    def staff(self, state: Shards, workers: int) -> None:
+        """Give open shards to idle workers, and to new ones up to `workers`."""
+        for worker in [worker for worker in self._workers.values() if self.hands[worker.pid] is None]:
+            self.hand(worker, state)
+        while state.open and len(self._workers) < workers:
+            worker = start_child(self._talk, tuple(self._workers.values()))
+            self._workers[worker.pid] = worker
+            self._selector.register(worker.reports, selectors.EVENT_READ, worker)
+            self.hand(worker, state)
+
+    def hand(self, worker: Child, state: Shards) -> None:
+        """Give it the next open shard, if there is one."""
+        self.hands[worker.pid] = state.open.popleft() if state.open else None
+        if self.hands[worker.pid] is not None:
+            worker.tell(str(self.hands[worker.pid]))
+
+    def heard(self) -> list[Child]:
+        """Workers with something to hear; waits for it."""
+        return [key.data for key, _ in self._selector.select()]
+
+    def remove(self, worker: Child) -> str:
+        """Forget one that has ended; how it did."""
+        self._selector.unregister(worker.reports)
+        del self._workers[worker.pid], self.hands[worker.pid]
+        return worker.end()
+
+    def dismiss(self) -> None:
+        """End all of them."""
+        for worker in tuple(self._workers.values()):
+            self.remove(worker)
+        self._selector.close()
+
+    def _talk(self, next_order: Callable[[], str], report: Callable[[dict[str, Any]], None]) -> None:
+        self._selector.close()  # the parent's
+        while order := next_order():
+            report({"shard": int(order), **self._work(int(order))})

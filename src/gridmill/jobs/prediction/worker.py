@@ -1,0 +1,95 @@
+"""What a worker does with a shard: read it with its lead-in, predict, write one file, whole or not at all."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gridmill.jobs.features import Floats, encode, is_number, numbers, runs
+from gridmill.jobs.models import Card, Predictor, load_model, predict_rows
+from gridmill.jobs.partitions import Partitions, open_partitions
+from gridmill.jobs.prediction.cut import Span, of_split
+from gridmill.model.learning import Objective
+
+
+def part_name(shard: int) -> str:
+    """The file of a shard."""
+    return f"part-{shard:05}.parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardWork:
+    """Made before the fork; opens the dataset and the model at its first shard, in the worker."""
+
+    dataset: Path
+    model: Path
+    output: Path
+    split: str | None
+    shards: Sequence[Sequence[Span]]
+    threads: int = 1
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return load_model(self.model, self.threads)
+
+    @cached_property
+    def _parts(self) -> Partitions:
+        return open_partitions(self.dataset)
+
+    def __call__(self, shard: int) -> dict[str, Any]:
+        """Predict a shard. Doing it again gives the same file again."""
+        begin = time.monotonic()
+        table = pa.concat_tables([self._predict(span) for span in self.shards[shard]])
+        path = self.output / part_name(shard)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        pq.write_table(table, partial)
+        partial.replace(path)
+        return {"rows": table.num_rows, "seconds": time.monotonic() - begin}
+
+    def _predict(self, span: Span) -> pa.Table:
+        card = self._predictor.card
+        lead = min(span.start, (card.sequence or 1) - 1)
+        table = self._parts.read(_columns(card, self._parts, self.split), span.start - lead, span.stop)
+        kept = (
+            np.flatnonzero(of_split(table["split"], self.split)) if self.split else np.arange(table.num_rows)
+        )
+        kept = kept[kept >= lead].astype(np.int64)
+        predicted = predict_rows(
+            self._predictor, encode(table, card.encodings), runs(table, card.entity), kept
+        )
+        return _result(table.take(kept), kept + (span.start - lead), predicted, card)
+
+
+def _columns(card: Card, parts: Partitions, split: str | None) -> list[str]:
+    names = [*card.keys, *(encoding.column for encoding in card.encodings), card.label]
+    names += ["split"] if split else []
+    there = set(parts.schema.names)
+    return [name for name in dict.fromkeys(names) if name in there]
+
+
+def _result(table: pa.Table, rows: Any, predicted: Floats, card: Card) -> pa.Table:  # noqa: ANN401
+    there = [name for name in card.keys if name in table.column_names]
+    columns: dict[str, Any] = {name: table[name] for name in there}
+    columns["row"] = pa.array(rows, pa.int64())
+    if card.objective == Objective.REGRESSION:
+        columns["prediction"] = pa.array(predicted)
+    else:
+        columns["prediction"] = pa.array(np.array(card.classes)[predicted.argmax(axis=1)], pa.string())
+    if card.label in table.column_names:
+        columns["truth"] = _truth(table[card.label], card)
+    for number, name in enumerate(card.classes):
+        columns[f"probability_{name}"] = pa.array(np.ascontiguousarray(predicted[:, number]))
+    return pa.table(columns)
+
+
+def _truth(label: pa.ChunkedArray, card: Card) -> pa.ChunkedArray | pa.Array:
+    if card.objective == Objective.CLASSIFICATION:
+        return label.cast(pa.string())
+    return pa.array(numbers(label), from_pandas=True) if is_number(label.type) else label

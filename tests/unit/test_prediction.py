@@ -1,0 +1,183 @@
+"""Prediction jobs: the best model, every row of the split exactly once, as good as training measured."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from learning_data import artifact_of, events_of, prediction_context, series, training_context, write_dataset
+
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.prediction.cut import count_shards, cut
+from gridmill.jobs.prediction.run import run
+from gridmill.jobs.training.run import run as train
+from gridmill.model.artifact import Artifact
+
+OPTIONS = {
+    "lstm": {"sequence": 12, "hidden": 8, "epochs": 2, "learning_rate": 0.01, "batch_size": 64},
+    "gbdt": {"trees": 30},
+    "linear": {},
+    "naive": {},
+}
+
+
+def prepare(
+    root: Path, *models: str, columns: dict[str, object] | None = None
+) -> tuple[Artifact, dict[str, Artifact]]:
+    dataset = write_dataset(root, columns or series())
+    trained = {}
+    for name in models:
+        result = train(training_context(root, dataset, name, name=name, **OPTIONS[name]))
+        trained[name] = artifact_of(name, result.outputs[0])
+    return dataset, trained
+
+
+def result_of(root: Path):
+    return pq.read_table(root / "outputs/swarm")
+
+
+@pytest.mark.parametrize("model", list(OPTIONS))
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_swarm_gives_what_training_measured(tmp_path, model, workers):
+    dataset, trained = prepare(tmp_path, model)
+    result = run(prediction_context(tmp_path, dataset, trained, workers=workers))
+    measured = {
+        name: value for name, value in trained[model].output.metrics.items() if name.startswith("test_")
+    }
+    assert dict(result.metrics) == pytest.approx(measured)
+
+
+def test_every_row_of_the_split_is_there_once_and_in_order(tmp_path):
+    dataset, trained = prepare(tmp_path, "lstm")
+    context = prediction_context(tmp_path, dataset, trained, workers=2, shards=7)
+    output = run(context).outputs[0]
+    columns = series()
+    expected = np.flatnonzero(columns["split"] == "test")
+    table = result_of(tmp_path)
+    assert table["row"].to_pylist() == expected.tolist()
+    assert table["city"].to_pylist() == columns["city"][expected].tolist()
+    np.testing.assert_allclose(table["truth"], columns["ahead"][expected])
+    assert output.rows == 300
+    names = {path.name for path in (tmp_path / "outputs/swarm").iterdir()}
+    assert names == {"_manifest.json", *(f"part-{shard:05}.parquet" for shard in range(7))}
+    manifest = json.loads((tmp_path / "outputs/swarm/_manifest.json").read_text())
+    assert sum(part["rows"] for part in manifest["parts"]) == manifest["rows"] == 300
+    progress = [event for event in events_of(context) if event["type"] == "progress"]
+    assert [event["total"] for event in progress] == [300] * 7
+    assert progress[-1]["done"] == 300
+
+
+def test_the_best_model_is_chosen_and_it_says_why(tmp_path):
+    dataset, trained = prepare(tmp_path, "naive", "linear")
+    details = run(prediction_context(tmp_path, dataset, trained)).outputs[0].details
+    assert details["model"] == "linear"
+    assert details["model_id"] == "p/linear@1"
+    assert details["why"].startswith("linear has the lowest validation rmse")
+    assert [candidate["name"] for candidate in details["candidates"]] == ["naive", "linear"]
+
+
+def test_best_by_goes_the_way_of_its_metric(tmp_path):
+    dataset, trained = prepare(tmp_path, "naive", "linear")
+    details = run(prediction_context(tmp_path, dataset, trained, best_by="skill")).outputs[0].details
+    assert details["model"] == "linear"
+    assert "highest validation skill" in details["why"]
+
+
+def test_the_sample_holds_points_of_each_entity(tmp_path):
+    dataset, trained = prepare(tmp_path, "naive")
+    sample = run(prediction_context(tmp_path, dataset, trained)).outputs[0].details["sample"]
+    assert list(sample) == ["a", "b", "c"]
+    assert len(sample["a"]) == 100
+    assert sample["a"][0][0] == "2024-01-13T12:00:00"
+
+
+def test_all_rows_can_be_predicted_even_an_entitys_first(tmp_path):
+    dataset, trained = prepare(tmp_path, "lstm")
+    result = run(prediction_context(tmp_path, dataset, trained, split=None))
+    table = result_of(tmp_path)
+    assert table["row"].to_pylist() == list(range(1200))
+    assert np.isfinite(table["prediction"].to_numpy()).all()
+    assert "all_rmse" in result.metrics
+
+
+def test_the_number_of_shards_and_workers_changes_nothing(tmp_path):
+    dataset, trained = prepare(tmp_path, "lstm")
+    run(prediction_context(tmp_path, dataset, trained, workers=1, shards=1))
+    alone = result_of(tmp_path)["prediction"].to_numpy()
+    for path in (tmp_path / "outputs/swarm").iterdir():
+        path.unlink()
+    run(prediction_context(tmp_path, dataset, trained, workers=3, shards=50))
+    np.testing.assert_allclose(result_of(tmp_path)["prediction"].to_numpy(), alone, rtol=1e-6)
+
+
+def test_classes_come_with_their_probabilities(tmp_path):
+    columns = series()
+    columns |= {"ahead": np.where(columns["ahead"] > 50, "high", "low")}
+    dataset, trained = prepare(tmp_path, "linear", columns=columns)
+    result = run(prediction_context(tmp_path, dataset, trained))
+    table = result_of(tmp_path)
+    shares = table["probability_high"].to_numpy() + table["probability_low"].to_numpy()
+    np.testing.assert_allclose(shares, 1)
+    assert set(table["prediction"].to_pylist()) == {"high", "low"}
+    assert result.metrics["test_accuracy"] > 0.8
+
+
+def test_rows_without_truth_are_predicted_and_not_measured(tmp_path):
+    dataset, trained = prepare(tmp_path, "linear")
+    later = series()
+    later["ahead"][later["split"] == "test"] = np.nan
+    future = write_dataset(tmp_path / "later", later)
+    for name in ("outputs",):
+        (tmp_path / "later" / name).symlink_to(tmp_path / name)
+    moved = Artifact(
+        id="p/d@2", name="p/d", number=2, fingerprint="g", output=future.output.__class__(
+            kind=future.output.kind, uri="later/datasets/d", details=future.output.details
+        ),
+    )  # fmt: skip
+    result = run(prediction_context(tmp_path, moved, trained))
+    assert result.metrics == {}
+    assert result.outputs[0].rows == 300
+    assert dataset.id != moved.id
+
+
+def test_a_split_without_rows_names_those_there_are(tmp_path):
+    dataset, trained = prepare(tmp_path, "naive")
+    with pytest.raises(DataError, match=r"split 'tests' has no rows \(there are: train, validation, test\)"):
+        run(prediction_context(tmp_path, dataset, trained, split="tests"))
+
+
+def test_an_unknown_metric_gets_a_suggestion(tmp_path):
+    dataset, trained = prepare(tmp_path, "naive")
+    with pytest.raises(InputError) as caught:
+        run(prediction_context(tmp_path, dataset, trained, best_by="rsme"))
+    assert caught.value.hint == "Did you mean 'rmse'?"
+
+
+def test_an_unsorted_dataset_is_refused_for_sequences(tmp_path):
+    order = np.random.default_rng(0).permutation(1200)
+    columns = {name: values[order] for name, values in series().items()}
+    dataset, trained = prepare(tmp_path, "lstm", columns=columns)
+    with pytest.raises(DataError, match="not sorted by entity and time"):
+        run(prediction_context(tmp_path, dataset, trained))
+
+
+def test_a_column_the_model_needs_and_the_dataset_lacks_is_named(tmp_path):
+    dataset, trained = prepare(tmp_path, "linear")
+    for path in (tmp_path / "datasets/d").iterdir():
+        pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["humid"]), path)
+    with pytest.raises(DataError, match="'humid'"):
+        run(prediction_context(tmp_path, dataset, trained))
+
+
+@pytest.mark.parametrize(("rows", "workers", "wanted", "expected"), [
+    (3000, 2, None, 8), (100, 4, None, 1), (10_000_000, 2, None, 200), (5, 2, 9, 5),
+])  # fmt: skip
+def test_shards_are_neither_tiny_nor_beyond_memory(rows, workers, wanted, expected):
+    assert count_shards(rows, workers, wanted) == expected
+
+
+def test_a_cut_skips_what_lies_far_between():
+    rows = np.concatenate([np.arange(10), np.arange(50_000, 50_010), np.arange(50_050, 50_060)])
+    spans = [[(span.start, span.stop) for span in shard] for shard in cut(rows, 2)]
+    assert spans == [[(0, 10), (50_000, 50_005)], [(50_005, 50_060)]]
