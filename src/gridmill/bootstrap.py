@@ -5,8 +5,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,9 +18,12 @@ from gridmill.control.state import Control, Counters, Limits
 from gridmill.errors import HomeInUseError, StorageError
 from gridmill.links.server import Links
 from gridmill.model.event import Event
+from gridmill.model.message import ToPod
 from gridmill.model.site import Site, SiteKind
 from gridmill.model.view import RunView
 from gridmill.ports.grid import Grid
+from gridmill.ports.link import LinkServer, Received
+from gridmill.ports.store import Store
 from gridmill.registry import find
 from gridmill.settings import Settings
 from gridmill.storage.root import Root
@@ -113,19 +115,11 @@ def embed(
         raise
 
 
-def _wire(
-    settings: Settings, lock: IO[str], *, embedded: bool, warn: Callable[[str], None], address: str
-) -> EmbeddedNode:
-    store = with_faults(find("stores", "sqlite")(settings.home / "store.db"), settings.fault)
-    node_wake: list[Callable[[], None]] = [lambda: None]
-    links = Links(lambda: node_wake[0]())
-    links.listen_unix(settings.home / "links.sock")
-    local = find("sites", "local")(settings)
-    ledger = Ledger(store)
-    control = Control(
-        ledger=ledger,
+def _control(settings: Settings, store: Store, links: LinkServer, warn: Callable[[str], None]) -> Control:
+    return Control(
+        ledger=Ledger(store),
         clock=SystemClock(),
-        sites={"local": local},
+        sites={"local": find("sites", "local")(settings)},
         links=links,
         storage=Root(settings.root, bundles=settings.home / "bundles"),
         secret=home_secret(settings.home),
@@ -138,17 +132,32 @@ def _wire(
         ),
         warn=warn,
     )
+
+
+def _local_site(control: Control) -> Site:
+    """The local site as this machine is now."""
+    nodes = control.sites["local"].nodes()
+    return Site(name="local", kind=SiteKind.LOCAL, nodes=nodes, cpu_share=LOCAL_CPU_SHARE)
+
+
+def _identity(settings: Settings, address: str, embedded: bool) -> Identity:
+    place = address or f"unix:{settings.home / 'control.sock'}"
+    return Identity(version=__version__, home=str(settings.home), address=place, embedded=embedded)
+
+
+def _wire(
+    settings: Settings, lock: IO[str], *, embedded: bool, warn: Callable[[str], None], address: str
+) -> EmbeddedNode:
+    store = with_faults(find("stores", "sqlite")(settings.home / "store.db"), settings.fault)
+    wakers: list[Callable[[], None]] = []
+    links = Links(lambda: _all(wakers))
+    links.listen_unix(settings.home / "links.sock")
+    control = _control(settings, store, links, warn)
     node = ControlNode(control)
-    node_wake[0] = node.wake
-    ledger.load()
-    _declare_site(
-        control, Site(name="local", kind=SiteKind.LOCAL, nodes=local.nodes(), cpu_share=LOCAL_CPU_SHARE)
-    )
-    ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way
-    sock = settings.home / "control.sock"
-    identity = Identity(
-        version=__version__, home=str(settings.home), address=address or f"unix:{sock}", embedded=embedded
-    )
+    wakers.append(node.wake)
+    control.ledger.load()
+    _declare_site(control, _local_site(control))
+    control.ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way
     closed: list[bool] = []
 
     def finish(tear_down: bool) -> None:
@@ -157,18 +166,54 @@ def _wire(
         closed.append(True)
         node.stop()
         if tear_down:
-            _tear_down(node)
-        links.close()
-        local.close()
-        store.close()
-        with suppress(FileNotFoundError):
-            (settings.home / "control.json").unlink()
+            node.release_idle()
+        for part in (links, control.sites["local"], store):
+            part.close()
+        (settings.home / "control.json").unlink(missing_ok=True)
         lock.close()
 
-    service = Service(node, identity, render=_render, end=lambda: finish(False))
+    service = Service(node, _identity(settings, address, embedded), render=_render, end=lambda: finish(False))
     node.start()
     node.wake()
     return EmbeddedNode(grid=service, node=node, finish=finish)
+
+
+def _all(acts: Iterable[Callable[[], None]]) -> None:
+    for act in acts:
+        act()
+
+
+class NoLinks:
+    """The links of a reader: nobody can dial in."""
+
+    def receive(self) -> tuple[Received, ...]:
+        """Nothing comes."""
+        return ()
+
+    def send(self, channel: int, messages: Sequence[ToPod]) -> None:
+        """Nobody is there."""
+
+    def drop(self, channel: int) -> None:
+        """Nobody is there."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def read(settings: Settings) -> EmbeddedNode:
+    """A control node without its loop, beside whichever owns the home: it answers and changes nothing.
+
+    Raises StorageError.
+    """
+    make_home(settings.home)
+    store: Store = find("stores", "sqlite")(settings.home / "store.db")
+    control = _control(settings, store, NoLinks(), warn)
+    control.ledger.load()
+    control.ledger.snapshot.put(_local_site(control))
+    node = ControlNode(control)
+    identity = _identity(settings, "none is up", True)
+    service = Service(node, identity, render=_render, end=lambda: None)
+    return EmbeddedNode(grid=service, node=node, finish=lambda tear_down: store.close())
 
 
 def _declare_site(control: Control, site: Site) -> None:
@@ -177,11 +222,6 @@ def _declare_site(control: Control, site: Site) -> None:
         transaction = control.begin()
         transaction.put(site)
         control.ledger.commit(transaction)
-
-
-def _tear_down(node: ControlNode) -> None:
-    """Release all that is idle: an embedded control node leaves nothing up at its normal end."""
-    node.release_idle()
 
 
 def _render(view: RunView, events: tuple[Event, ...]) -> str:

@@ -30,7 +30,7 @@ def logs(
     """Print what the jobs of a run, or one of them, wrote. With --json one event a line."""
     if job is None and "/" in run:
         run, _, job = run.partition("/")
-    with session(context) as client:
+    with session(context, reading=not follow) as client:
         events = (one for one in client.events(run, job, follow=follow) if one.type == EventType.LOG)
         if json:
             for event in _last(events, None if follow else tail):

@@ -37,7 +37,7 @@ def show(
     kind = read_noun(noun)
     if not name and kind != Noun.CONTROL:
         raise InputError(f"say which {kind}", hint=f"`gridmill list {kind}` shows them.")
-    with session(context) as client:
+    with session(context, embed=kind != Noun.CONTROL, reading=True) as client:
         found = find_noun(client.grid, kind, "/".join(name or ()))
     if json:
         emit(found)
@@ -56,7 +56,7 @@ def list_all(
     json: Json = False,
 ) -> None:
     """List a noun; without one, say how many there are of each."""
-    with session(context) as client:
+    with session(context, reading=True) as client:
         if noun is None:
             counts = {kind.value: len(ask(client.grid)) for kind, ask in LISTED.items()}
             emit(counts) if json else show_text(table("noun", "there are", rows=list(counts.items())))

@@ -20,7 +20,7 @@ FileOption = Annotated[
 
 def plan(context: typer.Context, file: File, set: Set = None, json: Json = False) -> None:
     """Show what a run would do: sizes and why, order, expected memory and time. Nothing starts."""
-    with session(context) as client:
+    with session(context, reading=True) as client:
         made = client.plan(file, set=read_set(set or ()))
     emit(made) if json else show_plan(made)
 

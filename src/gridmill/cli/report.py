@@ -19,7 +19,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Write a run's report and print where: DAG, timeline, metrics, sizes and what was really used."""
-    with session(context) as client:
+    with session(context, reading=True) as client:
         if output == "-":
             sys.stdout.write(client.grid.report(client.status(run).run.id))
             return

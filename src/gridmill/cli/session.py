@@ -20,13 +20,16 @@ _WIDE = 220
 
 
 @contextmanager
-def session(context: typer.Context, *, embed: bool = True) -> Iterator[Client]:
-    """A client for the command, closed at its end. Tests give theirs as the context's object."""
+def session(context: typer.Context, *, embed: bool = True, reading: bool = False) -> Iterator[Client]:
+    """A client for the command, closed at its end; a `reading` one starts no control node.
+
+    Tests give theirs as the context's object.
+    """
     if isinstance(context.obj, Client):
         yield context.obj
         return
     home, url = context.obj
-    with connect(home, url=url, embed=embed) as client:
+    with connect(home, url=url, embed=embed, reading=reading) as client:
         yield client
 
 

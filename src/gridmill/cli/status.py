@@ -32,7 +32,7 @@ def status(
 
     The grid's status needs a control node that is up (exit code 8 without one).
     """
-    with session(context, embed=run is not None and not watch) as client:
+    with session(context, embed=run is not None and not watch, reading=run is not None) as client:
         if run is None:
             _grid(client, json)
         elif watch:

@@ -124,8 +124,10 @@ class Service:
             order(pipeline)
             snapshot = self._ledger.snapshot
             resources = {r.name: r for r in (*snapshot.resources.values(), *pipeline.resources)}
+            used = {job.name: resource_of(job, pipeline, resources) for job in pipeline.jobs}
             jobs = tuple(
-                replace(job, resource=resource_of(job, pipeline, resources).name) for job in pipeline.jobs
+                job if used[job.name].default else replace(job, resource=used[job.name].name)
+                for job in pipeline.jobs
             )
             sizes = declared_sizes(self._control, pipeline)
             unchanged = self._unchanged(pipeline)

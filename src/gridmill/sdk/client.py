@@ -51,23 +51,31 @@ class Tick:
 
 
 def connect(
-    home: str | Path | None = None, url: str | None = None, token: str | None = None, embed: bool = True
+    home: str | Path | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    embed: bool = True,
+    reading: bool = False,
 ) -> "Client":
     """A client on the control node that is up for `home` (default: GRIDMILL_HOME), or at `url`.
 
-    With none up, one is embedded in this process (unless `embed` is false) until the client is closed.
+    With none up, one is embedded in this process (unless `embed` is false) until the client is closed; with
+    `reading` its records are read instead, and nothing is started or changed.
     Raises UnavailableError, HomeInUseError, StorageError.
     """
     settings = home_settings(home)
-    client = Client(settings, dial=_dialler(settings, url, token, embed))
+    client = Client(settings, dial=_dialler(settings, url, token, embed, reading))
     _register_in_notebook()
     return client
 
 
-def _dialler(settings: Settings, url: str | None, token: str | None, embed: bool) -> Callable[[], Dialled]:
+def _dialler(
+    settings: Settings, url: str | None, token: str | None, embed: bool, reading: bool
+) -> Callable[[], Dialled]:
     if url is not None:
         return lambda: dial_url(url, token, settings)
-    return lambda: dial_home(settings, embed=embed)
+    return lambda: dial_home(settings, embed=embed, reading=reading)
 
 
 def _register_in_notebook() -> None:

@@ -32,8 +32,8 @@ def home_settings(home: str | Path | None) -> Settings:
     return replace(settings, home=folder, root=root)
 
 
-def dial_home(settings: Settings, *, embed: bool) -> Dialled:
-    """The control node that is up for the home; else one embedded here.
+def dial_home(settings: Settings, *, embed: bool, reading: bool = False) -> Dialled:
+    """The control node that is up for the home; else one embedded here, or (`reading`) only its records.
 
     Raises UnavailableError when none is up and `embed` is false, HomeInUseError when one owns the home but
     does not listen (yet).
@@ -46,7 +46,8 @@ def dial_home(settings: Settings, *, embed: bool) -> Dialled:
         raise UnavailableError(
             f"no control node is up for {settings.home}", hint="Start one with `gridmill up`."
         )
-    node: Any = import_module("gridmill.bootstrap").embed(settings)
+    bootstrap: Any = import_module("gridmill.bootstrap")
+    node: Any = bootstrap.read(settings) if reading else bootstrap.embed(settings)
     return Dialled(grid=node.grid, close=node.close, embedded=True)
 
 
