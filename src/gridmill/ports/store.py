@@ -62,7 +62,8 @@ class Store(Protocol):
 
     def live(self) -> Iterable[Record]:
         """Everything the control node keeps in memory: all sites, resources, and deployments that are not
-        gone; runs that are not finished with all their JobRuns; attempts that are placed or running."""
+        gone; runs that are not finished with all their JobRuns; attempts that are placed or running. In the
+        order they were first put."""
         ...
 
     def list(

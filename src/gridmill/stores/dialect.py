@@ -130,4 +130,5 @@ def _explained(engine: Engine, error: SQLAlchemyError) -> UnavailableError:
             return StorageError(
                 f"the store cannot be used: {what} ({original})", hint=hint, place=place or ""
             )
-    return StorageError(f"the store cannot be used: {original}", place=place or "")
+    hint = "Look whether the database is up, and whether its address and password are right."
+    return StorageError(f"the store cannot be used: {original}", hint=hint, place=place or "")

@@ -22,6 +22,10 @@ class _Kept:
     parent: str
 
 
+def _position(kept: _Kept) -> int:
+    return kept.position
+
+
 @dataclass(slots=True)
 class MemoryStore:
     """Implements `gridmill.ports.store.Store` with dicts under one lock."""
@@ -54,15 +58,17 @@ class MemoryStore:
     def live(self) -> Iterable[Record]:
         """See Store."""
         with self._lock:
-            runs = [key for key, kept in self._records.get(Run, {}).items() if is_live(kept.record.noun)]
-            own = [
-                kept.record
+            runs = {key for key, kept in self._records.get(Run, {}).items() if is_live(kept.record.noun)}
+            found = [
+                kept
                 for noun, by_key in self._records.items()
                 if noun is not JobRun
                 for kept in by_key.values()
                 if is_live(kept.record.noun)
             ]
-            return own + [record for run_id in runs for record in self.list(JobRun, parent=run_id)]
+            jobs = self._records.get(JobRun, {})
+            found += [jobs[key] for run_id in runs for key in self._children.get((JobRun, run_id), ())]
+            return [kept.record for kept in sorted(found, key=_position)]
 
     def list(
         self,
@@ -78,7 +84,7 @@ class MemoryStore:
             found = [*by_key.values()]
             if parent is not None:
                 found = [by_key[key] for key in self._children.get((noun, parent), ())]
-                found.sort(key=lambda kept: kept.position)
+                found.sort(key=_position)
             ordered = reversed(found) if newest_first else iter(found)
             return [kept.record for kept in islice(ordered, limit)]
 

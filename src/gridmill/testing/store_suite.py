@@ -27,6 +27,7 @@ from gridmill.ports.keys import key_of, parent_of
 from gridmill.ports.store import Change, Delete, Noun, Put, Record, Store
 from gridmill.testing.store_model import Model, random_changes, random_events
 from gridmill.testing.store_races import (
+    check_events_of_many_stores_at_once,
     check_many_stores_race,
     check_one_of_many_threads_makes_it,
     check_one_of_many_threads_wins,
@@ -226,8 +227,8 @@ def check_live_is_what_the_control_node_keeps_in_memory(open_store: Opener) -> N
             a_measurement(),
             Pipeline(name="weather", jobs=()),
         )
-        put_new(store, *over, *live)
-        _assert_live(store, live)
+        put_new(store, *over, *reversed(live))
+        assert [record.noun for record in store.live()] == [*reversed(live)]
 
 
 def check_live_follows_changes(open_store: Opener) -> None:
@@ -314,6 +315,7 @@ def _paged(store: Store, run: str | None, job: str | None) -> list[Event]:
     found: list[Event] = []
     while page := store.events(run_id=run, job=job, after=found[-1].sequence if found else 0, limit=3):
         assert len(page) <= 3
+        assert not found or page[0].sequence > found[-1].sequence
         found += page
     return found
 
@@ -385,5 +387,6 @@ SHARED_CHECKS: tuple[Check, ...] = (
     check_it_is_there_after_reopening,
     check_two_stores_conflict,
     check_many_stores_race,
+    check_events_of_many_stores_at_once,
 )
 """For stores whose database outlives them, or serves several."""
