@@ -7,7 +7,7 @@ from gridmill.planning.draft import Draft
 from gridmill.planning.lane import Lane
 from gridmill.planning.limits import gpus_of
 from gridmill.planning.queue import Demand
-from gridmill.planning.room import Slot, most_jobs
+from gridmill.planning.room import most_jobs, slot_of
 from gridmill.planning.sizing import size_resource
 
 STEP = 256 * MIB
@@ -134,7 +134,7 @@ def _claim(draft: Draft, lane: Lane, amounts: Amounts, node: str) -> None:
     pod_id = f"+{len(draft.bring_ups)}.{sum(map(len, lane.planned.values()))}"
     lane.planned.setdefault(node, []).append(pod_id)
     lane.alive += 1
-    lane.coming.set(pod_id, Slot(0, amounts.memory_bytes, amounts.gpus, amounts, "", node))
+    lane.coming.set(pod_id, slot_of(amounts, (), "", node))
 
 
 def _why(lane: Lane, amounts: Amounts) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
 from gridmill.planning.lane import Entry, Lane
 from gridmill.planning.limits import Problem, problem_of_resource
 from gridmill.planning.queue import Demand
-from gridmill.planning.room import Nodes, Slot
+from gridmill.planning.room import Key, Nodes, Slot
 from gridmill.planning.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
@@ -22,6 +22,8 @@ class Draft:
         self.snapshot = snapshot
         self.now = now
         self._limit = limit
+        self._held_until = snapshot.lines.held_until
+        self._attempts_of = snapshot.places.on
         self._lanes: dict[str, Lane | None] = {}
         self._nodes: dict[str, Nodes] = {}
         self._starts: list[tuple[str, Demand, str]] = []
@@ -73,11 +75,10 @@ class Draft:
 
     def can_start(self, job_run_id: str) -> bool:
         """Not refused, not held back, and without a live attempt."""
-        job_run = self.snapshot.job_runs[job_run_id]
         return (
-            job_run.not_before <= self.now
+            self._held_until.get(job_run_id, 0.0) <= self.now
             and job_run_id not in self.refused
-            and job_run_id not in self.snapshot.places.on
+            and job_run_id not in self._attempts_of
         )
 
     def is_starving(self, job_run_id: str) -> bool:
@@ -86,12 +87,10 @@ class Draft:
         since = self.snapshot.runs[job_run.run_id].created if job_run.ready is None else job_run.ready
         return self.now - since > RESERVE_AFTER_SECONDS
 
-    def start(self, entry: Entry, pod_id: str) -> None:
-        """Start a job on a pod that has room."""
-        demand, pods = entry.demand, entry.lane.open
-        slot = pods.slot(pod_id)
-        slot = slot.with_job(demand.memory_bytes, demand.gpus)
-        pods.change(pod_id, slot)
+    def start(self, entry: Entry, found: Key) -> None:
+        """Start a job on a pod that the lane found for it."""
+        demand, pod_id = entry.demand, found[2]
+        slot = entry.lane.open.take(found, demand.memory_bytes, demand.gpus)
         self._filled[pod_id] = slot
         self.used.add(slot.deployment_id)
         self._starts.append((entry.rank[3], demand, pod_id))

@@ -5,9 +5,9 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from gridmill.model.resource import Resource
-from gridmill.planning.limits import gpus_of
+from gridmill.planning.limits import gpus_of, most_memory
 from gridmill.planning.queue import Demand, Queue, Rank
-from gridmill.planning.room import Pods
+from gridmill.planning.room import Key, Pods
 from gridmill.planning.snapshot import Snapshot
 
 _NO_PODS = Pods()
@@ -48,6 +48,8 @@ class Lane:
         self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
         self.alive = len(self.open) + len(self.coming)
         self._up = snapshot.places.open.get(name, _NO_PODS)
+        self._most_memory = most_memory(snapshot, resource)
+        self._gpus = gpus_of(resource)
         self._too_much: list[tuple[int, int]] = []
 
     @property
@@ -57,14 +59,23 @@ class Lane:
             return None
         return max(0, self.resource.workers - self.alive)
 
-    def find(self, demand: Demand) -> str | None:
+    def find(self, demand: Demand) -> Key | None:
         """A pod that is up and has room."""
-        if self.is_too_much(demand):
+        if self._too_much and self.is_too_much(demand):
             return None
-        pod_id = self.open.find(demand.memory_bytes, demand.gpus)
-        if pod_id is None:
+        found = self.open.find(demand.memory_bytes, demand.gpus)
+        if found is None:
             self._note_too_much(demand)
-        return pod_id
+        return found
+
+    def is_possible(self, demand: Demand) -> bool:
+        """Whether nothing speaks against such jobs here, at a glance; if not, `problem_of` knows."""
+        return (
+            demand.memory_bytes <= self._most_memory
+            and demand.gpus <= self._gpus
+            and demand.cpus is None
+            and demand.kind is self.resource.type
+        )
 
     def _note_too_much(self, demand: Demand) -> None:
         memory, gpus = demand.memory_bytes, demand.gpus
@@ -78,7 +89,7 @@ class Lane:
     @property
     def smallest(self) -> Demand:
         """Less than or as much as any waiting job asks for."""
-        return Demand(self.queue.smallest_memory, gpus_of(self.resource), None, 0, self.resource.type)
+        return Demand(self.queue.smallest_memory, self._gpus, None, 0, self.resource.type)
 
     def holds(self, demand: Demand) -> bool:
         """Whether some pod, up or coming, would be large enough if it were empty."""
@@ -137,10 +148,10 @@ class Line:
 
     def next_member(self, entry: Entry) -> None:
         """After an entry was served: the next job of its class comes in line."""
-        members = entry.members
+        _, demand, lane, members, _ = entry
         if members is None:
-            members = iter(entry.lane.queue.classes[entry.demand])
+            members = iter(lane.queue.classes[demand])
             next(members)
         rank = next(members, None)
         if rank is not None:
-            heappush(self._heap, Entry(rank, entry.demand, entry.lane, members, None))
+            heappush(self._heap, Entry(rank, demand, lane, members, None))

@@ -91,7 +91,7 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
     if demand.cpus > cpus:
         beside = f" beside {show_bytes(demand.memory_bytes)}" if demand.memory_bytes else ""
         return Problem(
-            f"needs {demand.cpus:g} CPUs{beside}; one worker of resource {resource.name} has at most {cpus:g}",
+            f"needs {demand.cpus:g} CPUs{beside}; a worker of resource {resource.name} has at most {cpus:g}",
             "Let the job ask for fewer `cpus`, or give it a larger resource or site.",
         )
     return None

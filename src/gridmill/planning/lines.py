@@ -22,8 +22,8 @@ class _Line:
 class Lines:
     """Jobs of active runs by resource: `waiting` are ready, `blocked` have unmet needs.
 
-    `held` orders waiting jobs by `not_before`. A job whose run is not known yet stands in no line until the
-    run is put.
+    `held` and `held_until` tell the waiting jobs that were given a `not_before`. A job whose run is not known
+    yet stands in no line until the run is put.
     """
 
     def __init__(self) -> None:
@@ -32,6 +32,7 @@ class Lines:
         self.waiting: dict[str, Queue] = {}
         self.blocked: dict[str, Queue] = {}
         self.held: Ordered[tuple[float, str]] = Ordered()
+        self.held_until: dict[str, float] = {}
         self._lines: dict[str, _Line] = {}
         self._jobs_of: dict[str, dict[str, None]] = {}
         self._dependents: dict[str, dict[str, None]] = {}
@@ -105,6 +106,7 @@ class Lines:
         queue.add(line.rank, line.demand)
         if line.waiting and line.not_before > 0:
             self.held.add((line.not_before, job_run.id))
+            self.held_until[job_run.id] = line.not_before
 
     def _line_of(self, job_run: JobRun) -> _Line | None:
         run = self.runs.get(job_run.run_id)
@@ -130,6 +132,7 @@ class Lines:
             del queues[line.resource]
         if line.waiting and line.not_before > 0:
             self.held.discard((line.not_before, key))
+            del self.held_until[key]
 
 
 def forget(index: dict[str, dict[str, None]], key: str, member: str) -> None:

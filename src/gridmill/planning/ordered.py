@@ -48,10 +48,12 @@ class Ordered(Generic[T]):
             self._buckets.append([item])
             self._last.append(item)
             return
-        at = min(bisect_left(self._last, item), len(self._last) - 1)
+        at = bisect_left(self._last, item)
+        if at == len(self._last):
+            at -= 1
+            self._last[at] = item
         bucket = self._buckets[at]
         insort(bucket, item)
-        self._last[at] = bucket[-1]
         if len(bucket) > 2 * _BUCKET:
             self._split(at)
 
@@ -71,10 +73,10 @@ class Ordered(Generic[T]):
             return
         del bucket[place]
         self._count -= 1
-        if bucket:
-            self._last[at] = bucket[-1]
-        else:
+        if not bucket:
             del self._buckets[at], self._last[at]
+        elif place == len(bucket):
+            self._last[at] = bucket[-1]
 
     def first(self) -> T | None:
         """The smallest item."""

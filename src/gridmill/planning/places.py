@@ -7,7 +7,7 @@ from gridmill.model.site import Site
 from gridmill.model.state import LIVE_ATTEMPTS, DeploymentState, PodState
 from gridmill.planning.lines import forget
 from gridmill.planning.ordered import Ordered
-from gridmill.planning.room import Nodes, Pods, Slot
+from gridmill.planning.room import Nodes, Pods, Slot, slot_of
 
 _SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
 
@@ -183,14 +183,7 @@ class Places:
 
     def _slot(self, deployment_id: str, pod_id: str, node: str, capacity: Amounts) -> Slot:
         given = [self.attempts[key].given for key in self.on.get(pod_id, ())]
-        return Slot(
-            jobs=len(given),
-            free_memory=capacity.memory_bytes - sum(amounts.memory_bytes for amounts in given),
-            free_gpus=capacity.gpus - sum(amounts.gpus for amounts in given),
-            capacity=capacity,
-            deployment_id=deployment_id,
-            node=node,
-        )
+        return slot_of(capacity, given, deployment_id, node)
 
     # --- what stands idle
 

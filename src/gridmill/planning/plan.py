@@ -6,7 +6,7 @@ from gridmill.model.plan import Plan
 from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import Draft
 from gridmill.planning.lane import Entry, Lane, Line
-from gridmill.planning.limits import Problem, most_memory, problem_of
+from gridmill.planning.limits import most_memory, problem_of
 from gridmill.planning.queue import Demand
 from gridmill.planning.reclaim import drain, reclaim
 from gridmill.planning.snapshot import Snapshot
@@ -42,7 +42,7 @@ def _refuse_too_large(draft: Draft, lane: Lane) -> None:
 
 
 def _refuse_if_impossible(draft: Draft, lane: Lane, job_run_id: str, demand: Demand) -> bool:
-    problem: Problem | None = problem_of(draft.snapshot, lane.resource, demand)
+    problem = problem_of(draft.snapshot, lane.resource, demand)
     if problem is not None and job_run_id not in draft.refused:
         draft.refuse(job_run_id, problem)
     return problem is not None
@@ -63,9 +63,9 @@ def _serve(draft: Draft, lanes: list[Lane]) -> Line:
         if _passes(draft, entry):
             line.next_member(entry)
             continue
-        pod_id = entry.lane.find(entry.demand)
-        if pod_id is not None:
-            draft.start(entry, pod_id)
+        found = entry.lane.find(entry.demand)
+        if found is not None:
+            draft.start(entry, found)
             line.next_member(entry)
         else:
             _not_served(draft, entry)
@@ -75,8 +75,10 @@ def _serve(draft: Draft, lanes: list[Lane]) -> Line:
 
 def _passes(draft: Draft, entry: Entry) -> bool:
     """Whether the job is not to be placed now: held back, started already, or refused."""
-    return not draft.can_start(entry.job_run_id) or _refuse_if_impossible(
-        draft, entry.lane, entry.job_run_id, entry.demand
+    if not draft.can_start(entry.rank[3]):
+        return True
+    return not entry.lane.is_possible(entry.demand) and _refuse_if_impossible(
+        draft, entry.lane, entry.rank[3], entry.demand
     )
 
 
@@ -116,15 +118,12 @@ def _make_room(draft: Draft, line: Line) -> None:
 
 def _will_fit(draft: Draft, entry: Entry) -> bool:
     lane, demand = entry.lane, entry.demand
-    pod_id = lane.coming.find(demand.memory_bytes, demand.gpus)
-    if pod_id is None:
-        urgent = not lane.holds(demand)
-        if not bring_up(draft, lane, demand, urgent=urgent):
-            return False
-        pod_id = lane.coming.find(demand.memory_bytes, demand.gpus)
-    if pod_id is not None:
-        lane.coming.change(pod_id, lane.coming.slot(pod_id).with_job(demand.memory_bytes, demand.gpus))
-    return pod_id is not None
+    found = lane.coming.find(demand.memory_bytes, demand.gpus)
+    if found is None and bring_up(draft, lane, demand, urgent=not lane.holds(demand)):
+        found = lane.coming.find(demand.memory_bytes, demand.gpus)
+    if found is not None:
+        lane.coming.take(found, demand.memory_bytes, demand.gpus)
+    return found is not None
 
 
 def _not_fitting(draft: Draft, entry: Entry) -> None:

@@ -1,7 +1,7 @@
 """Free amounts of pods and nodes, kept in the order in which the planner wants to look at them."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 from gridmill.model.amounts import Amounts
 from gridmill.planning.ordered import Ordered
@@ -21,35 +21,47 @@ def most_jobs(cpus: float) -> int:
     return max(FEWEST_JOBS, JOBS_PER_CPU * -int(-cpus // 1))
 
 
+Key: TypeAlias = tuple[float, int, str]
+"""(jobs per CPU, free memory, pod id): least loaded first, among equals the tightest."""
+
+
 class Slot(NamedTuple):
-    """What is free in a pod. `capacity` is the whole of it; `jobs` counts live attempts."""
+    """What is free in a pod. `capacity` is the whole of it; `jobs` counts live attempts, at most `most`."""
 
     jobs: int
     free_memory: int
     free_gpus: int
+    most: int
     capacity: Amounts
     deployment_id: str
     node: str
 
-    def key(self, pod_id: str) -> tuple[float, int, str]:
-        """Least loaded first; among equals the one where the least memory would be left over."""
+    def key(self, pod_id: str) -> Key:
+        """Its place among the pods."""
         return (self.jobs / (self.capacity.cpus or 1.0), self.free_memory, pod_id)
 
     @property
     def is_full(self) -> bool:
         """No further job, however small."""
-        return self.jobs >= most_jobs(self.capacity.cpus) or self.free_memory < 0
+        return self.jobs >= self.most or self.free_memory < 0
 
     def with_job(self, memory_bytes: int, gpus: int) -> "Slot":
         """With one more job."""
-        return Slot(
-            self.jobs + 1,
-            self.free_memory - memory_bytes,
-            self.free_gpus - gpus,
-            self.capacity,
-            self.deployment_id,
-            self.node,
-        )
+        jobs, memory, free_gpus, most, capacity, deployment_id, node = self
+        return Slot(jobs + 1, memory - memory_bytes, free_gpus - gpus, most, capacity, deployment_id, node)
+
+
+def slot_of(capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str) -> Slot:
+    """What is free in a pod on which attempts were given that much."""
+    return Slot(
+        jobs=len(given),
+        free_memory=capacity.memory_bytes - sum(amounts.memory_bytes for amounts in given),
+        free_gpus=capacity.gpus - sum(amounts.gpus for amounts in given),
+        most=most_jobs(capacity.cpus),
+        capacity=capacity,
+        deployment_id=deployment_id,
+        node=node,
+    )
 
 
 class Pods:
@@ -58,7 +70,7 @@ class Pods:
     __slots__ = ("_order", "_slots", "capacities")
 
     def __init__(self) -> None:
-        self._order: Ordered[tuple[float, int, str]] = Ordered()
+        self._order: Ordered[Key] = Ordered()
         self.capacities: dict[tuple[int, int], int] = {}  # (memory, GPUs) of whole pods -> how many
         self._slots: dict[str, Slot] = {}
 
@@ -102,6 +114,16 @@ class Pods:
         if not slot.is_full:
             self._order.add(slot.key(pod_id))
 
+    def take(self, found: Key, memory_bytes: int, gpus: int) -> Slot:
+        """Put a job on a pod that `find` returned; the slot with it."""
+        pod_id = found[2]
+        slot = self._slots[pod_id].with_job(memory_bytes, gpus)
+        self._slots[pod_id] = slot
+        self._order.discard(found)
+        if slot.jobs < slot.most:
+            self._order.add(slot.key(pod_id))
+        return slot
+
     def drop(self, pod_id: str) -> None:
         """Take a pod out, if it is there."""
         old = self._slots.pop(pod_id, None)
@@ -114,19 +136,17 @@ class Pods:
         if not self.capacities[shape]:
             del self.capacities[shape]
 
-    def find(self, memory_bytes: int, gpus: int) -> str | None:
+    def find(self, memory_bytes: int, gpus: int) -> Key | None:
         """The least loaded pod where that fits, tightest first among equals."""
-        order, load = self._order, 0.0
-        found = order.first_from((load, memory_bytes, ""))
+        order = self._order
+        found = order.first_from((0.0, memory_bytes, ""))
         while found is not None:
-            if found[0] > load:
-                load = found[0]
-                if found[1] < memory_bytes:
-                    found = order.first_from((load, memory_bytes, ""))
-                    continue
-            if self._slots[found[2]].free_gpus >= gpus:
-                return found[2]
-            found = order.first_from((found[0], found[1], found[2] + "\0"))
+            if found[1] < memory_bytes:  # too little, and so have those between it and the next load
+                found = order.first_from((found[0], memory_bytes, ""))
+            elif self._slots[found[2]].free_gpus >= gpus:
+                return found
+            else:
+                found = order.first_from((found[0], found[1], found[2] + "\0"))
         return None
 
 

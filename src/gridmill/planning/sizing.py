@@ -27,6 +27,8 @@ MARGINS = {1: 1.5, 2: 1.4}
 """On the largest peak of a job measured once or twice: the fewer, the less is known of the spread."""
 MARGIN = 1.3
 """... of a job measured more often: above the largest of three, 30 % is exceeded in under 1 % of runs."""
+NEAR = 1.5
+"""Sizes within this factor of each other are about the same."""
 GROWTH = 2
 """What a job killed for memory is given next, times what it had."""
 
@@ -123,6 +125,7 @@ def _estimate(job: Job, size: JobSize, history: History, pipeline: str, workers:
 
 def _by_job(job: Job, size: JobSize, measured: tuple[Measurement, ...]) -> _Estimate:
     """The largest peak, scaled to this size, plus a margin that shrinks as attempts add up."""
+    measured = _alike(size, measured)
     peaks = [_scaled_peak(job, size, known) for known in measured]
     margin = MARGINS.get(len(peaks), MARGIN)
     memory = _at_least_floor(max(peaks) * margin, job)
@@ -134,6 +137,12 @@ def _by_job(job: Job, size: JobSize, measured: tuple[Measurement, ...]) -> _Esti
         f"{show_bytes(memory)}"
     )
     return _Estimate(memory_bytes=memory, why=why)
+
+
+def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    """Those of about this size, where there are enough: what is scaled little is wrong by little."""
+    alike = tuple(known for known in measured if 1 / NEAR <= _growth(size, known.size) <= NEAR)
+    return alike if len(alike) >= len(MARGINS) + 1 else measured
 
 
 def _scaled_peak(job: Job, size: JobSize, known: Measurement) -> int:

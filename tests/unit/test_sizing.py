@@ -1,0 +1,224 @@
+"""Sizes: the models, what history corrects, and the targets it must meet."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from gridmill.model.amounts import GIB, MIB, Amounts
+from gridmill.model.data import DatasetSpec, FileSource, Format, SinkSpec
+from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.model.learning import ModelKind, PredictionSpec, TrainingSpec
+from gridmill.model.resource import Measurement, Resource, Use, default_resource
+from gridmill.planning.footprint import footprint_of
+from gridmill.planning.history import PER_JOB, History
+from gridmill.planning.sizing import after_memory_kill, size_job, size_resource, subject_of
+
+LARGEST = Amounts(cpus=4.0, memory_bytes=16 * GIB)
+
+
+def training(model=ModelKind.GBDT, **fields):
+    return Job(name="train", training=TrainingSpec(dataset="features", model=model), **fields)
+
+
+COMMAND = Job(name="step", command=CommandSpec(run="true"))
+
+
+def sized(job, size=None, history=None, resource=None, largest=LARGEST):
+    return size_job(
+        job,
+        size or JobSize(),
+        history or History(),
+        pipeline="p",
+        resource=resource or default_resource(job.kind),
+        largest=largest,
+    )
+
+
+def measured(job, peak, size=None, number=1, pipeline="p", seconds=10.0, given=GIB, killed=False):
+    return Measurement(
+        attempt_id=f"{pipeline}-{number}.{job.name}.1",
+        subject=subject_of(job, pipeline),
+        job=f"{pipeline}/{job.name}",
+        size=size or JobSize(),
+        given=Amounts(cpus=1.0, memory_bytes=given),
+        use=Use(wall_seconds=seconds, peak_memory_bytes=peak),
+        ended=float(number),
+        memory_killed=killed,
+    )
+
+
+def history_of(*measurements):
+    history = History()
+    for measurement in measurements:
+        history.add(measurement)
+    return history
+
+
+@pytest.mark.parametrize(
+    ("job", "subject"),
+    [
+        (training(ModelKind.LSTM), "training/lstm"),
+        (Job(name="s", sink=SinkSpec(source=FileSource(path="a/b.csv.gz"))), "sink/csv"),
+        (Job(name="s", sink=SinkSpec(source=FileSource(path=("x.json",)))), "sink/jsonl"),
+        (Job(name="s", sink=SinkSpec(source=FileSource(path="x", format=Format.PARQUET))), "sink/parquet"),
+        (Job(name="d", dataset=DatasetSpec(sql="select 1")), "dataset/sql"),
+        (Job(name="d", dataset=DatasetSpec()), "dataset/features"),
+        (Job(name="q", prediction=PredictionSpec(dataset="d", models=("m",))), "prediction"),
+        (COMMAND, "command/p/step"),
+    ],
+)
+def test_subjects(job, subject):
+    assert subject_of(job, "p") == subject
+
+
+def test_the_model_says_what_it_reckons_with():
+    sizing = sized(training(), JobSize(rows=8759, columns=12))
+    assert sizing.why[0].startswith("8,759 rows x 12 columns: ")
+    assert sizing.why[0].endswith("by the model for training/gbdt")
+    assert sizing.amounts.memory_bytes >= 200 * MIB
+
+
+def test_more_rows_need_more_memory():
+    sizes = [
+        sized(training(), JobSize(rows=rows, columns=20)).amounts.memory_bytes
+        for rows in (10**5, 10**6, 10**7)
+    ]
+    assert sizes == sorted(set(sizes))
+
+
+def test_a_command_gets_a_plain_default():
+    assert sized(COMMAND).amounts.memory_bytes == 768 * MIB
+    assert sized(COMMAND, history=history_of(measured(COMMAND, 5 * MIB))).amounts.memory_bytes == 64 * MIB
+
+
+def test_declared_memory_and_cpus_stand():
+    sizing = sized(replace(COMMAND, memory_bytes=40 * GIB, cpus=3.0))
+    assert sizing.amounts == Amounts(cpus=3.0, memory_bytes=40 * GIB)
+    assert sizing.why == ("40 GiB: declared by the job",)
+
+
+def test_declared_rows_go_before_read_ones_and_the_resource_fills_in():
+    resource = replace(default_resource(JobKind.TRAINING), size=JobSize(rows=5, columns=7))
+    assert (
+        sized(training(rows=100), JobSize(rows=50), resource=resource)
+        .why[0]
+        .startswith("100 rows x 7 columns")
+    )
+    assert sized(training(), JobSize(rows=50), resource=resource).why[0].startswith("50 rows x 7 columns")
+    assert sized(training(), JobSize(), resource=resource).why[0].startswith("5 rows x 7 columns")
+
+
+def test_earlier_attempts_of_the_job_decide():
+    peaks = [300 * MIB, 310 * MIB, 290 * MIB]
+    history = history_of(*(measured(training(), peak, number=k) for k, peak in enumerate(peaks)))
+    sizing = sized(training(), history=history)
+    assert sizing.why[0] == "peak 310 MiB in 3 earlier attempts, plus 30%: 416 MiB"
+    assert sizing.amounts.memory_bytes == 416 * MIB
+
+
+def test_a_peak_is_scaled_by_the_size():
+    history = history_of(measured(training(), 700 * MIB, JobSize(rows=10**6, columns=10)))
+    larger = sized(training(), JobSize(rows=2 * 10**6, columns=10), history)
+    assert larger.amounts.memory_bytes == pytest.approx((200 + 2 * 500) * MIB * 1.5, rel=0.02)
+
+
+def test_other_jobs_of_the_subject_correct_the_model():
+    other = replace(training(), name="other")
+    size = JobSize(rows=10**6, columns=10)
+    plain = sized(training(), size)
+    history = history_of(measured(other, 4 * plain.amounts.memory_bytes, size))
+    assert sized(training(), size, history).amounts.memory_bytes > 3 * plain.amounts.memory_bytes
+    assert "corrected by 1 attempts" in sized(training(), size, history).why[0]
+
+
+def test_an_estimate_is_cut_to_what_there_is_and_says_so():
+    sizing = sized(training(), JobSize(rows=10**9, columns=100))
+    assert sizing.amounts.memory_bytes == LARGEST.memory_bytes
+    assert sizing.why[-1] == "cut to 16 GiB, the largest node of site local"
+    small = Resource(name="small", type=JobKind.TRAINING, memory_bytes=2 * GIB)
+    assert (
+        sized(training(), JobSize(rows=10**9), resource=small).why[-1]
+        == "cut to 2 GiB, what resource small has"
+    )
+
+
+def test_gpus_come_from_the_resource_and_never_from_a_default_one():
+    assert sized(training(), resource=Resource(name="g", type=JobKind.TRAINING, gpus=2)).amounts.gpus == 2
+    default = Resource(name="d", type=JobKind.TRAINING, gpus=2, default=True)
+    assert sized(training(), resource=default).amounts.gpus == 0
+
+
+def test_swarm_workers():
+    job = Job(name="swarm", prediction=PredictionSpec(dataset="d", models=("m",)))
+    assert sized(job, JobSize(rows=1000)).workers == 1
+    assert sized(job, JobSize(rows=10**7)).workers == 4  # one per CPU
+    chosen = Job(name="swarm", prediction=PredictionSpec(dataset="d", models=("m",), workers=3))
+    assert sized(chosen, JobSize(rows=1000)).workers == 3
+    one = sized(job, JobSize(rows=1000)).amounts.memory_bytes
+    assert sized(chosen, JobSize(rows=1000)).amounts.memory_bytes > one
+
+
+def test_expected_seconds_follow_from_earlier_attempts():
+    assert sized(training()).expected_seconds is None
+    history = history_of(
+        *(measured(training(), GIB, number=k, seconds=s) for k, s in enumerate((9.0, 10.0, 30.0)))
+    )
+    assert sized(training(), history=history).expected_seconds == 10.0
+
+
+def test_a_job_killed_for_memory_gets_twice_as_much_and_says_so():
+    sizing = sized(COMMAND)
+    larger = after_memory_kill(sizing, GIB, 16 * GIB)
+    assert larger.amounts.memory_bytes == 2 * GIB
+    assert larger.why[-1] == "ran out of memory at 1 GiB: 2 GiB for the next attempt"
+    assert after_memory_kill(sizing, 12 * GIB, 16 * GIB).amounts.memory_bytes == 16 * GIB
+    assert after_memory_kill(sizing, 16 * GIB, 16 * GIB) is sizing
+
+
+def test_a_memory_kill_is_remembered():
+    history = history_of(measured(training(), 900 * MIB, given=GIB, killed=True))
+    assert sized(training(), history=history).amounts.memory_bytes >= 1.5 * GIB
+
+
+def test_history_is_bounded_and_counts_an_attempt_once():
+    history = history_of(*(measured(training(), GIB, number=k) for k in range(PER_JOB + 5)))
+    assert len(history.of_job("p/train", "training/gbdt")) == PER_JOB
+    history = history_of(measured(training(), GIB), measured(training(), GIB))
+    assert len(history.of_subject("training/gbdt")) == 1
+
+
+def test_what_a_resource_gets():
+    resource = Resource(name="r", type=JobKind.TRAINING, size=JobSize(rows=10**6))
+    sizing = size_resource(resource, History(), LARGEST)
+    assert sizing.why[0].startswith("1,000,000 rows: ")
+    assert sizing.amounts.cpus == 4.0
+    explicit = Resource(name="r", type=JobKind.TRAINING, cpus=2.0, memory_bytes=3 * GIB, gpus=1, workers=2)
+    sizing = size_resource(explicit, History(), LARGEST)
+    assert (sizing.amounts, sizing.workers) == (Amounts(cpus=2.0, memory_bytes=3 * GIB, gpus=1), 2)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.08])
+def test_after_three_runs_sizes_hold_and_are_not_wasteful(spread):
+    """In 99 % of attempts the peak is within the size; above the floor the size is at most twice the peak."""
+    chance = random.Random(7)
+    within = total = wasteful = 0
+    for number in range(60):
+        job = replace(training(chance.choice(list(ModelKind))), name=f"job{number}")
+        true_base, true_cell = chance.uniform(100, 400) * MIB, chance.uniform(4, 80)
+        history = History()
+        for run in range(25):
+            rows = int(10 ** chance.uniform(4.5, 5) * 10)
+            size = JobSize(rows=rows, columns=12)
+            peak = int((true_base + rows * 12 * true_cell) * chance.lognormvariate(0.0, spread))
+            chosen = sized(job, size, history).amounts.memory_bytes
+            if run >= 3:
+                total += 1
+                within += peak <= chosen
+                floor = footprint_of(job).floor_bytes
+                wasteful += chosen > max(2 * peak, floor + 16 * MIB)
+            history.add(
+                measured(job, min(peak, chosen), size, number=run, given=chosen, killed=peak > chosen)
+            )
+    assert within / total >= 0.99
+    assert wasteful / total <= 0.01
