@@ -167,6 +167,8 @@ def test_declarations_that_cannot_work_are_input_errors(grid):
         "does not exist": grid.command("p-1.b.1", "true", folder="/no/such/folder"),
         "leads out of the project": grid.command("p-1.c.1", "true", folder=".."),
         "not on this machine": grid.command("p-1.d.1", "true", bundle="0" * 64),
+        "cannot be set": grid.command("p-1.f.1", "true", env={"A=B": "1"}),
+        "nothing to run": grid.command("p-1.g.1", ()),
         "cannot be read": grid.command("p-1.e.1", "true", environment="requirements.txt"),
     }
     for text, order in wrong.items():
@@ -244,6 +246,22 @@ def test_a_flood_of_output_arrives_whole(grid):
     outcome = grid.control.run(grid.command("p-1.j.1", "seq 300000"))
     assert outcome.state == AttemptState.SUCCEEDED
     assert grid.control.log("p-1.j.1") == "".join(f"{n}\n" for n in range(1, 300_001))
+
+
+def test_a_work_folder_of_many_files_is_removed_too(grid):
+    grid.control.run(grid.command("p-1.j.1", "for i in $(seq 500); do echo > $i; done"))
+    assert not (grid.home / "attempts" / "p-1.j.1" / "work").exists()
+    trash = grid.home / "pods" / "r-1.0" / "trash"
+    grid.control.wait(lambda: not list(trash.iterdir()))
+    assert grid.control.run(grid.command("p-1.j.2", "true")).state == AttemptState.SUCCEEDED
+
+
+def test_a_stop_that_comes_after_the_end_changes_nothing(grid):
+    grid.control.send(Start(order=grid.command("p-1.j.1", "true")))
+    assert grid.control.outcome("p-1.j.1").state == AttemptState.SUCCEEDED
+    grid.control.send(Stop(attempt_id="p-1.j.1", reason="late"))
+    grid.control.run(grid.command("p-1.j.2", "true"))
+    assert len(grid.control.of("p-1.j.1", EventType.ENDED)) == 1
 
 
 def test_many_jobs_at_once(grid):

@@ -3,6 +3,7 @@
 import logging
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ from gridmill.pod import launch
 from gridmill.pod.attempt import Exit
 from gridmill.pod.courier import Courier
 from gridmill.pod.folders import PodFolder
+from gridmill.pod.janitor import Janitor
 from gridmill.pod.journal import Journal
 from gridmill.pod.leftovers import Leftovers, kill_group_before_reaping
 from gridmill.pod.limits import Limits, make_limits
@@ -55,6 +57,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._journal = Journal(folder.path / "journal")
         self._limits: Limits = make_limits(folder.path, order.capacity, cgroups=settings.cgroups)
+        self._janitor = Janitor(folder.trash)
         self._nursery = self._make_nursery()
         self._supervisor = self._make_supervisor()
         if self._nursery is not None:
@@ -89,6 +92,7 @@ class Agent:
             limits=self._limits,
             starter=starter,
             leftovers=Leftovers(self._is_ours, self._is_alone),
+            janitor=self._janitor,
         )
 
     def _make_courier(self, now: float) -> Courier:
@@ -103,7 +107,7 @@ class Agent:
         )
 
     def _is_ours(self, pid: int) -> bool:
-        return self._supervisor.is_leader(pid) or pid == self._zygote
+        return self._supervisor.is_leader(pid) or pid in (self._zygote, self._janitor.pid)
 
     @property
     def _zygote(self) -> int:
@@ -180,11 +184,15 @@ class Agent:
             if self._supervisor.is_leader(found.si_pid):
                 kill_group_before_reaping(found.si_pid)
             _, status, usage = os.wait4(found.si_pid, 0)
-            if self._nursery is not None and found.si_pid == self._zygote:
-                self._nursery.zygote_died(status, time.monotonic())
-                continue
-            end = Exit(status=status, cpu_seconds=usage.ru_utime + usage.ru_stime)
-            self._supervisor.reaped(found.si_pid, end)
+            self._reaped(found.si_pid, Exit(status=status, cpu_seconds=usage.ru_utime + usage.ru_stime))
+
+    def _reaped(self, pid: int, end: Exit) -> None:
+        if pid == self._janitor.pid:
+            self._janitor.ended()
+        elif self._nursery is not None and pid == self._zygote:
+            self._nursery.zygote_died(end.status or 0, time.monotonic())
+        else:
+            self._supervisor.reaped(pid, end)
 
     def _obey(self, message: ToPod) -> None:
         match message:
@@ -240,6 +248,8 @@ class Agent:
         self._journal.close()
         self._limits.close()
         sweep_attempts(self._folder)
+        if self._journal.acknowledged == self._journal.last:
+            shutil.rmtree(self._folder.path / "journal", ignore_errors=True)
 
 
 def serve(order: PodOrder, folder: PodFolder, settings: Settings) -> None:

@@ -59,8 +59,12 @@ def devices(order: Order) -> dict[str, str]:
 def command_environment(
     order: Order, *, base: Mapping[str, str], work: Path, pod_folder: Path
 ) -> dict[str, str]:
-    """The environment of a command; what the job declares wins over all but Gridmill's own names."""
+    """The environment of a command; what the job declares wins over all but Gridmill's own names.
+
+    Raises InputError for a variable that cannot be set.
+    """
     spec = _spec(order)
+    _check(spec.env)
     prefixes = ("LC_", "PIP_") if spec.environment else ("LC_",)
     kept = {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
     return {
@@ -74,6 +78,12 @@ def command_environment(
         "GRIDMILL_OUTPUT": f"{order.root}/{order.output_uri}",
         **{f"GRIDMILL_INPUT_{variable(name)}": uri for name, uri in _inputs(order).items()},
     }
+
+
+def _check(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InputError(f"the environment variable {name!r} cannot be set: '=' or NUL is in it")
 
 
 def _inputs(order: Order) -> dict[str, str]:
@@ -100,10 +110,10 @@ def execute(order: Order, home: Path, work: Path) -> NoReturn:
         os.execvpe(program.argv[0], program.argv, os.environ)
     except FileNotFoundError as error:
         raise InputError(f"there is no command {program.argv[0]!r}", hint=_PATH_HINT) from error
-    except PermissionError as error:
-        raise InputError(f"{program.argv[0]!r} cannot be executed: {error.strerror}") from error
     except OSError as error:
         raise InputError(f"{program.argv[0]!r} cannot be executed: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"the command cannot be executed: {error}") from error
 
 
 _PATH_HINT = "A list is executed as it is; for shell syntax write the command as one string."

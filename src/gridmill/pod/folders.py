@@ -1,7 +1,6 @@
-"""Folders of a pod and its attempts: what lies where, what an attempt leaves, and removing it cheaply."""
+"""Folders of a pod and its attempts: what lies where, and what an attempt leaves."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +11,7 @@ from gridmill.errors import InputError
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.message import Order, Outcome
 
-_SMALL = 200
+_FEW = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +87,6 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
             yield entry.path, entry.stat(follow_symlinks=False).st_size
 
 
-def remove_folder(folder: Path, trash: Path) -> None:
-    """Remove it at once when it is small, else put it aside for `empty`. Gone is fine."""
-    if not folder.exists():
-        return
-    if len(list(islice(_files(folder), _SMALL))) < _SMALL:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        trash.mkdir(exist_ok=True)
-        folder.rename(trash / f"{folder.parent.name}.{folder.name}.{os.urandom(4).hex()}")
+def has_few_files(folder: Path) -> bool:
+    """True when removing it takes no time worth speaking of."""
+    return len(list(islice(_files(folder), _FEW))) < _FEW

@@ -1,5 +1,6 @@
 """From a fork to a job: what a forked child does to itself before it becomes the job."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -13,6 +14,7 @@ EVENTS_FD = 3
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_FIRST_TO_GO = b"500"  # when the whole machine runs out of memory: jobs before pods and control nodes
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
@@ -98,6 +100,8 @@ def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
         _write(procs, b"0")
     _reset_signals()
     die_with_parent(parent)
+    with contextlib.suppress(OSError):
+        _write("/proc/self/oom_score_adj", _FIRST_TO_GO)
     if launch.affinity:
         os.sched_setaffinity(0, launch.affinity)
     os.environ.clear()

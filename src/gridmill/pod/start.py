@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from gridmill.errors import GridmillError
+from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.model.job import JobKind
 from gridmill.model.message import Order
@@ -29,12 +29,17 @@ class Starter:
     def start(
         self, attempt: Attempt, pipes: Pipes, affinity: tuple[int, ...], *, warm: bool = True
     ) -> int | None:
-        """The pid; None when the nursery will tell. Takes the pipes over. Raises OSError."""
+        """The pid; None when the nursery will tell. Takes the pipes over. Raises InputError, OSError."""
         order = attempt.order
+        try:
+            environment = self.environment(order, attempt.folder / "work")
+        except InputError:
+            pipes.close()
+            raise
         launch = Launch(
             attempt_id=order.attempt_id,
             folder=str(attempt.folder),
-            environment=self.environment(order, attempt.folder / "work"),
+            environment=environment,
             joins=attempt.group.joins if attempt.group else (),
             affinity=affinity,
         )

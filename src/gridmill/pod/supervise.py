@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gridmill.codec import to_builtins
-from gridmill.jobs.main import write_outcome
+from gridmill.errors import InputError
+from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.model.event import EventType
 from gridmill.model.job import JobKind
 from gridmill.model.message import Order, Outcome
@@ -21,8 +22,8 @@ from gridmill.pod.folders import (
     drop_empty_output,
     files_output,
     own_outcome,
-    remove_folder,
 )
+from gridmill.pod.janitor import Janitor
 from gridmill.pod.journal import Journal
 from gridmill.pod.launch import Pipes
 from gridmill.pod.leftovers import Leftovers
@@ -31,6 +32,7 @@ from gridmill.pod.start import Starter
 from gridmill.pod.verdict import Ending, judge
 
 _LOOK_AGAIN_SECONDS = 0.005
+_FULL_SECONDS = 0.05
 _GIVE_UP_SECONDS = 5.0
 
 
@@ -46,9 +48,11 @@ class Supervisor:
         limits: Limits,
         starter: Starter,
         leftovers: Leftovers,
+        janitor: Janitor,
     ) -> None:
         self._folder, self._journal, self._selector = folder, journal, selector
         self._limits, self._starter, self._leftovers = limits, starter, leftovers
+        self._janitor = janitor
         self._live: dict[str, Attempt] = {}
         self._by_pid: dict[int, Attempt] = {}
         self._ever: set[str] = set()
@@ -129,6 +133,10 @@ class Supervisor:
             pid = self._starter.start(attempt, pipes, affinity, warm=warm)
         except OSError as error:
             self._ended_early(attempt, f"no process could be made: {error.strerror}")
+        except InputError as error:
+            with contextlib.suppress(OSError):
+                write_outcome(attempt.folder, failed_outcome(error))
+            self._ended_early(attempt, str(error))
         else:
             if pid is not None:
                 self.forked(attempt.order.attempt_id, pid)
@@ -167,9 +175,8 @@ class Supervisor:
     def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:
         """End an attempt; one that was never heard of is answered, and refused when it comes."""
         attempt = self._live.get(attempt_id)
-        if attempt is not None:
-            if attempt.stop_reason is None:
-                attempt.stop_reason = reason
+        if attempt is not None and attempt.stage != Stage.ENDING:
+            attempt.stop_reason = attempt.stop_reason or reason
             self._terminate(attempt, grace_seconds)
         elif attempt_id not in self._ever:
             self._ever.add(attempt_id)
@@ -199,7 +206,7 @@ class Supervisor:
         for attempt_id, (at, _) in tuple(self._unacknowledged.items()):
             if at <= number:
                 del self._unacknowledged[attempt_id]
-                remove_folder(self._folder.attempt(attempt_id), self._folder.trash)
+                self._janitor.remove(self._folder.attempt(attempt_id))
 
     # what processes do
 
@@ -225,6 +232,7 @@ class Supervisor:
         """Kill what it left behind, read the rest, and say how it ended; try again soon if not all done."""
         attempt.look_again = now + _LOOK_AGAIN_SECONDS
         if self._journal.full:
+            attempt.look_again, attempt.give_up = now + _FULL_SECONDS, now + _GIVE_UP_SECONDS
             return
         clean = self._leftovers.kill(attempt, now)
         if not attempt.reader.drain(now):
@@ -268,7 +276,7 @@ class Supervisor:
 
     def _tidy(self, attempt: Attempt, outcome: Outcome) -> None:
         """Leave only the order and the outcome; a full disk must not keep the end from being said."""
-        remove_folder(attempt.folder / "work", self._folder.trash)
+        self._janitor.remove(attempt.folder / "work")
         drop_empty_output(attempt.order.root, attempt.order.output_uri)
         try:
             write_outcome(attempt.folder, outcome)

@@ -10,6 +10,8 @@ from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
 
 MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
+KILL_HINT = "Something outside Gridmill killed it; perhaps the machine ran out of memory."
+_KILLED = int(signal.SIGKILL)
 TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
 
 
@@ -62,7 +64,7 @@ def _by_status(ending: Ending, code: int | None) -> Outcome:
     if ending.status is None:
         return _failed(Cause.INTERNAL, "its process could not be started")
     if code is None:
-        return _failed(Cause.SIGNAL, describe(ending.status))
+        return _failed(Cause.SIGNAL, describe(ending.status), KILL_HINT if ending.status == _KILLED else "")
     if code == 0 and ending.is_command:
         return Outcome(state=AttemptState.SUCCEEDED, outputs=ending.outputs)
     if code == 0:

@@ -111,10 +111,17 @@ def _be(launch: Launch) -> None:
     """The forked child: the attempt's process."""
     sys.argv = ["gridmill-job", launch.attempt_id]
     os.chdir(Path(launch.folder) / "work")
+    _open_streams()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()  # else all children would draw the same
     raise SystemExit(run(Path(launch.folder)))
+
+
+def _open_streams() -> None:
+    """Fresh ones: those of the zygote were made for a file, and these are pipes, written line by line."""
+    sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115  until the end
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def preload(kind: str) -> None:
