@@ -43,6 +43,9 @@ LINKS: Mapping[str, str] = {
 }
 """Pod ends by the scheme of PodOrder.link."""
 
+SOURCES: Mapping[str, str] = {"files": "gridmill.storage.sources:describe_source"}
+"""What a source names now: a function of its declaration and the pipeline's folder."""
+
 REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -50,6 +53,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "sites": SITES,
     "stores": STORES,
     "links": LINKS,
+    "sources": SOURCES,
     "reports": REPORTS,
 }
 

@@ -1,8 +1,11 @@
 """Declarations of sinks and datasets."""
 
+from codecs import lookup
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from gridmill.errors import InputError
 
 
 class Format(StrEnum):
@@ -24,29 +27,66 @@ class ColumnType(StrEnum):
     TIMESTAMP = "timestamp"
 
 
+class Compression(StrEnum):
+    """How a source file is packed."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+    BZIP2 = "bzip2"
+    XZ = "xz"
+    ZIP = "zip"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
     """Files: a path, a glob or several. Relative paths start at the pipeline file's folder.
 
-    `package://NAME/PATH` is a file that an installed Python package carries. Compression (gzip, zstd,
-    bzip2, xz, one-file zip) and format follow from the file's name unless given.
+    `package://NAME/PATH` is a file that an installed Python package carries. Format and compression (a ZIP
+    file holds exactly one file) follow from the file's name unless given. `delimiter` (default: a comma, a
+    tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are for CSV.
+    `timestamp_format` is a strptime pattern for columns declared `timestamp` or `date`; without it they are
+    ISO 8601. Times without a zone are taken as UTC.
     """
 
     path: str | tuple[str, ...]
     format: Format | None = None
-    compression: str | None = None
-    delimiter: str = ","
+    compression: Compression | None = None
+    delimiter: str | None = None
     nulls: tuple[str, ...] = ("", "NA", "NaN", "null")
     encoding: str = "utf-8"
     timestamp_format: str | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths and globs as written."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    def check(self) -> None:
+        """Raise InputError for no path, a delimiter of several characters, an unknown encoding."""
+        if not self.paths or not all(self.paths):
+            raise InputError("a source needs a path", place="source.path")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise InputError(
+                f"the delimiter is one character, not {self.delimiter!r}", place="source.delimiter"
+            )
+        try:
+            lookup(self.encoding)
+        except LookupError as error:
+            raise InputError(
+                f"there is no encoding {self.encoding!r}",
+                hint="Common ones are utf-8, latin-1, cp1252 and utf-16.",
+                place="source.encoding",
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
     """A table loaded from sources: appended to, versioned, each source file exactly once.
 
-    `columns` gives types (others are inferred); `select` keeps and orders columns; `rename` maps source
-    names to table names (before `columns` and `select` apply); `add` adds constant columns.
+    `rename` maps source names to table names and applies first; `select` keeps and orders columns;
+    `columns` gives types (others are inferred over the whole of the files); `add` adds columns of one text
+    each. A changed source file replaces its rows; a changed declaration loads the table anew.
     """
 
     source: FileSource
@@ -58,6 +98,16 @@ class SinkSpec:
     def references(self) -> tuple[str, ...]:
         """A sink reads sources, no other job."""
         return ()
+
+    def check(self) -> None:
+        """Raise InputError for a column selected, renamed to or added twice."""
+        for name, columns in (("select", self.select), ("rename", tuple(self.rename.values()))):
+            twice = sorted({column for column in columns if columns.count(column) > 1})
+            if twice:
+                raise InputError(f"column {twice[0]!r} is named twice", place=f"sink.{name}")
+        both = sorted({*self.add} & {*self.select, *self.rename.values()})
+        if both:
+            raise InputError(f"column {both[0]!r} is added and read from the source", place="sink.add")
 
 
 class Aggregate(StrEnum):

@@ -1,0 +1,61 @@
+"""DuckDB, kept within an attempt's memory, threads and folder, and away from files and extensions."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import duckdb
+
+from gridmill.jobs.context import JobContext
+
+MEMORY_SHARE = 0.6
+"""Of the attempt's memory; the rest is for Python, Arrow batches on their way, and Parquet's writer."""
+LEAST_MEMORY_BYTES = 96 * 2**20
+
+
+@contextmanager
+def open_engine(
+    context: JobContext, tables: Mapping[str, Any] | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that sees nothing but `tables` (Arrow tables, datasets or readers, each a view).
+
+    It spills to the attempt's work folder. Rows without ORDER BY keep the order they are read in.
+    """
+    with duckdb.connect(config=_config(context)) as connection:
+        for statement in ("SET TimeZone = 'UTC'", "SET enable_external_access = false"):
+            connection.execute(statement)
+        for name, table in (tables or {}).items():
+            connection.register(name, table)
+        connection.execute("SET lock_configuration = true")
+        yield connection
+
+
+def _config(context: JobContext) -> dict[str, str | bool | int | float | list[str]]:
+    spill = context.work / "spill"
+    spill.mkdir(parents=True, exist_ok=True)
+    memory = max(LEAST_MEMORY_BYTES, int(context.order.given.memory_bytes * MEMORY_SHARE))
+    return {
+        "memory_limit": f"{memory}B",
+        "threads": context.threads,
+        "temp_directory": str(spill),
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "python_enable_replacements": False,
+    }
+
+
+def fetch_rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
+    """All rows of a query, as dicts; for small results."""
+    table: Any = connection.sql(sql).to_arrow_table()
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def quoted(name: str) -> str:
+    """An SQL identifier, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """An SQL string, whatever is in it."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,150 @@
+"""Raw values to the types of a table, and the first value that does not fit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.model.data import ColumnType
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+ARROW = {
+    ColumnType.STRING: pa.string(),
+    ColumnType.INTEGER: pa.int64(),
+    ColumnType.FLOAT: pa.float64(),
+    ColumnType.BOOLEAN: pa.bool_(),
+    ColumnType.DATE: pa.date32(),
+    ColumnType.TIMESTAMP: TIMESTAMP,
+}
+TYPES = {arrow: type_ for type_, arrow in ARROW.items()}
+
+Convert: TypeAlias = Callable[[pa.ChunkedArray], pa.ChunkedArray]
+
+_ZONE = r"(?i)(Z|[+-]\d{2}(:?\d{2})?)$"
+_FRACTION = r"(\.\d{6})\d+"
+
+
+class MisfitError(Exception):
+    """The value at `row` (from 0, within the column given) is not of the type."""
+
+    def __init__(self, row: int, value: object) -> None:
+        super().__init__(row, value)
+        self.row = row
+        self.value = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRules:
+    """How text is read: `nulls` mean missing; `time_format` is a strptime pattern (None: ISO 8601)."""
+
+    nulls: tuple[str, ...] = ()
+    time_format: str | None = None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Strings of any sort."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Lists, structs, maps and bytes: kept as they are."""
+    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def convert(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> pa.ChunkedArray:
+    """The column as `target`. Raises MisfitError for the first value that does not fit."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.type == target:
+        return column
+    to = _from_text(target, rules) if is_text(column.type) else _cast(column.type, target)
+    try:
+        return to(column)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError) as error:
+        row = _first_misfit(column, to)
+        raise MisfitError(row, column[row].as_py()) from error
+
+
+def fits(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool:
+    """Whether every text of the column can be read as `target`."""
+    try:
+        _from_text(target, rules)(column)
+    except (pa.ArrowInvalid, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _first_misfit(column: pa.ChunkedArray, to: Convert) -> int:
+    """By halving: O(n) conversions in all."""
+    start, length = 0, len(column)
+    while length > 1:
+        half = length // 2
+        try:
+            to(column.slice(start, half))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError):
+            length = half
+        else:
+            start, length = start + half, length - half
+    return start
+
+
+def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
+    if pa.types.is_timestamp(target):
+        return _to_timestamp
+    if pa.types.is_boolean(kind) and (pa.types.is_integer(target) or pa.types.is_floating(target)):
+        return lambda column: column.cast(pa.int64()).cast(target)
+    if is_nested(kind) and target == pa.string():
+        return lambda column: pa.chunked_array([[_text(value) for value in column.to_pylist()]], pa.string())
+    return lambda column: column.cast(target)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times without a zone are UTC; what is finer than a microsecond is cut off."""
+    return pc.cast(column, TIMESTAMP, safe=not pa.types.is_timestamp(column.type))
+
+
+def _from_text(target: pa.DataType, rules: TextRules) -> Convert:
+    if target == pa.string():
+        return lambda column: column.cast(target)
+    parse: Convert = lambda column: column.cast(target)  # noqa: E731
+    if target in (TIMESTAMP, pa.date32()) and rules.time_format is not None:
+        pattern = rules.time_format
+        parse = lambda column: _by_pattern(column, pattern).cast(target, safe=False)  # noqa: E731
+    elif target == TIMESTAMP:
+        parse = _iso_time
+    return lambda column: parse(_trimmed(column, rules.nulls))
+
+
+def _trimmed(column: pa.ChunkedArray, nulls: Sequence[str]) -> pa.ChunkedArray:
+    trimmed = pc.utf8_trim_whitespace(column.cast(pa.string()))
+    missing = pc.is_in(trimmed, value_set=pa.array([*nulls, ""], pa.string()))
+    return pc.if_else(missing, pa.scalar(None, pa.string()), trimmed)
+
+
+def _iso_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """ISO 8601; a column may hold times with and without a zone."""
+    column = pc.replace_substring_regex(column, pattern=_FRACTION, replacement=r"\1")
+    zoned = pc.match_substring_regex(pc.utf8_slice_codeunits(column, 10), pattern=_ZONE)
+    none = pa.scalar(None, pa.string())
+    with_zone = pc.if_else(zoned, column, none).cast(TIMESTAMP)
+    without = pc.if_else(zoned, none, column).cast(pa.timestamp("us"))
+    return pc.coalesce(with_zone, without.cast(TIMESTAMP))
+
+
+def _by_pattern(column: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
+    """By strptime, each different text once."""
+    codes = column.combine_chunks().dictionary_encode()
+    times = [_moment(text, pattern) for text in codes.dictionary.to_pylist()]
+    return pa.chunked_array([pa.array(times, TIMESTAMP).take(codes.indices)])
+
+
+def _moment(text: str, pattern: str) -> datetime:
+    moment = datetime.strptime(text, pattern)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,0 +1,159 @@
+"""CSV files: columns of text in batches; lines are counted only when an error must name one."""
+
+import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.opening import Opened, open_file
+from gridmill.jobs.sink.reading import Seen, check_names
+from gridmill.model.data import FileSource
+
+BLOCK_BYTES = 4 * 2**20
+"""One batch's text. A record longer than this is refused."""
+
+
+@dataclass(slots=True)
+class Delimited:
+    """A CSV file (RFC 4180: quoted fields may hold delimiters, quotes and line ends)."""
+
+    file: SourceFile
+    source: FileSource
+    _names: tuple[str, ...] | None = field(default=None, init=False)
+
+    def names(self) -> tuple[str, ...]:
+        """The header's columns; an empty name becomes `column_N`. Raises DataError."""
+        if self._names is None:
+            header = next((row for _, row in self._records()), None)
+            if header is None:
+                raise DataError("the file is empty: not even a header", place=self.file.name)
+            names = (name.strip() or f"column_{number}" for number, name in enumerate(header, start=1))
+            self._names = check_names(self.file, tuple(names))
+        return self._names
+
+    def batches(self, columns: tuple[str, ...] | None, seen: Seen) -> Iterator[pa.Table]:
+        """All rows as text; values listed in `nulls` are null."""
+        names = self.names()
+        ragged: list[Any] = []
+        with open_file(self.file) as opened, self._explained(ragged):
+            reader = pc.open_csv(opened.stream, **self._options(names, columns, ragged))
+            for batch in reader:
+                seen(opened.raw.tell())
+                yield pa.Table.from_batches([batch])
+
+    def place(self, row: int) -> str:
+        """The line at which the record of a row begins."""
+        lines = (line for number, (line, _) in enumerate(self._records()) if number == row + 1)
+        return f"{self.file.name}:{next(lines, '?')}"
+
+    def _options(
+        self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any]
+    ) -> dict[str, Any]:
+        def remember(row: Any) -> str:  # noqa: ANN401  pyarrow's InvalidRow
+            ragged.append(row)
+            return "error"
+
+        return {
+            "read_options": pc.ReadOptions(
+                use_threads=False,
+                block_size=BLOCK_BYTES,
+                column_names=list(names),
+                skip_rows_after_names=1,
+                encoding=self.source.encoding,
+            ),
+            "parse_options": pc.ParseOptions(
+                delimiter=self.file.delimiter, newlines_in_values=True, invalid_row_handler=remember
+            ),
+            "convert_options": pc.ConvertOptions(
+                column_types={name: pa.string() for name in names},
+                null_values=list(self.source.nulls),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                include_columns=list(columns or names),
+            ),
+        }
+
+    @contextmanager
+    def _explained(self, ragged: list[Any]) -> Iterator[None]:
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            raise self._explain(error, ragged) from error
+        except UnicodeError as error:
+            raise self._bad_text(error) from error
+
+    def _explain(self, error: pa.ArrowInvalid, ragged: list[Any]) -> DataError:
+        """What is wrong, found by reading the file again, slowly."""
+        width = len(self.names())
+        for line, row in self._records():
+            if len(row) != width:
+                return DataError(
+                    f"this row has {len(row)} values, the header has {width} columns: {_shown(row)}",
+                    hint="A value that holds the delimiter must be in double quotes; or set `delimiter`.",
+                    place=f"{self.file.name}:{line}",
+                )
+        return DataError(f"not readable as CSV: {error}", place=self.file.name)
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """The line at which each record begins (from 1), and its values; the header first, no blank lines."""
+        with open_file(self.file) as opened:
+            try:
+                yield from _numbered(self._text(opened), self.file.delimiter)
+            except UnicodeError as error:
+                raise self._bad_text(error) from error
+            except csv.Error as error:
+                raise DataError(f"not readable as CSV: {error}", place=self.file.name) from error
+
+    def _text(self, opened: Opened) -> TextIOWrapper:
+        encoding = "utf-8-sig" if self.source.encoding.lower() in ("utf-8", "utf8") else self.source.encoding
+        return TextIOWrapper(opened.stream, encoding=encoding, newline="")
+
+    def _bad_text(self, error: UnicodeError) -> DataError:
+        line, at, found = self._bad_byte()
+        if line == 0:
+            return DataError(f"is not {self.source.encoding}: {error}", place=self.file.name)
+        return DataError(
+            f"byte {found:#04x} at position {at} of this line is not {self.source.encoding}",
+            hint="Give the source its `encoding`, for example `encoding: latin-1` or `encoding: cp1252`.",
+            place=f"{self.file.name}:{line}",
+        )
+
+    def _bad_byte(self) -> tuple[int, int, int]:
+        """Line (from 1), position in it (from 1) and value of the first byte that cannot be decoded."""
+        with open_file(self.file) as opened:
+            for line, data in enumerate(_lines(opened), start=1):
+                try:
+                    data.decode(self.source.encoding)
+                except UnicodeDecodeError as error:
+                    return line, error.start + 1, data[error.start]
+        return 0, 0, 0
+
+
+def _lines(opened: Opened) -> Iterator[bytes]:
+    rest = b""
+    while chunk := opened.stream.read(BLOCK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _numbered(text: TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(text, delimiter=delimiter)
+    begins = 1
+    for row in reader:
+        if row:
+            yield begins, row
+        begins = reader.line_num + 1
+
+
+def _shown(row: list[str]) -> str:
+    text = ", ".join(row)
+    return text if len(text) <= 60 else f"{text[:57]}..."

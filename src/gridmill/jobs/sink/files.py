@@ -1,0 +1,118 @@
+"""The source files of a sink as they are now: each with a lasting key and the hash of its content."""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.model.data import Compression, FileSource, Format
+from gridmill.ports.storage import FileStat
+from gridmill.registry import find
+
+_COMPRESSIONS = {
+    ".gz": Compression.GZIP,
+    ".gzip": Compression.GZIP,
+    ".zst": Compression.ZSTD,
+    ".zstd": Compression.ZSTD,
+    ".bz2": Compression.BZIP2,
+    ".xz": Compression.XZ,
+    ".zip": Compression.ZIP,
+}
+_FORMATS = {
+    ".csv": Format.CSV,
+    ".tsv": Format.CSV,
+    ".txt": Format.CSV,
+    ".parquet": Format.PARQUET,
+    ".pq": Format.PARQUET,
+    ".jsonl": Format.JSONL,
+    ".ndjson": Format.JSONL,
+    ".json": Format.JSONL,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """`key` and `content` are 16 hex digits each: which file it is, and what it holds.
+
+    `name` is how errors and reports call it: relative to the pipeline's folder where it is below it.
+    """
+
+    path: Path
+    name: str
+    key: str
+    content: str
+    size_bytes: int
+    mtime_ns: int
+    format: Format
+    compression: Compression
+    delimiter: str
+
+
+def find_files(source: FileSource, folder: str) -> tuple[SourceFile, ...]:
+    """The files the source names now, by name; their content is read to be hashed.
+
+    Raises InputError when a path or glob names nothing, or a file's format cannot be told.
+    """
+    describe: Callable[[FileSource, str], Sequence[FileStat]] = find("sources", "files")
+    found: dict[str, SourceFile] = {}
+    for written in source.paths:
+        for stat in describe(replace(source, path=written), folder):
+            if stat.path not in found:
+                found[stat.path] = _source_file(source, stat, _name(written, stat.path, folder))
+    return tuple(sorted(found.values(), key=lambda file: file.name))
+
+
+def _name(written: str, path: str, folder: str) -> str:
+    """The same wherever the project's folder lies, so that a moved project loads nothing again."""
+    if "://" in written:
+        return written
+    base = os.path.abspath(folder)
+    return os.path.relpath(path, base) if not os.path.isabs(written) else path
+
+
+def _source_file(source: FileSource, stat: FileStat, name: str) -> SourceFile:
+    suffixes = [suffix.lower() for suffix in Path(stat.path).suffixes]
+    last = suffixes[-1] if suffixes else ""
+    compression = source.compression or _COMPRESSIONS.get(last, Compression.NONE)
+    if last in _COMPRESSIONS:
+        suffixes.pop()
+    suffix = suffixes[-1] if suffixes else ""
+    form = source.format or _FORMATS.get(suffix) or (Format.CSV if compression == Compression.ZIP else None)
+    if form is None:
+        raise InputError(
+            f"cannot tell the format of {name!r} from its name",
+            hint=f"Give the source a `format`: {', '.join(Format)}.",
+        )
+    return SourceFile(
+        path=Path(stat.path),
+        name=name,
+        key=hashlib.sha256(name.encode()).hexdigest()[:16],
+        content=_content(Path(stat.path), name),
+        size_bytes=stat.size_bytes,
+        mtime_ns=stat.mtime_ns,
+        format=form,
+        compression=compression,
+        delimiter=source.delimiter or ("\t" if suffix == ".tsv" else ","),
+    )
+
+
+def _content(path: Path, name: str) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", place=name) from error
+
+
+def check_unchanged(file: SourceFile) -> None:
+    """Raise UnavailableError when the file was changed since it was hashed: what was read may be torn."""
+    try:
+        now = file.path.stat()
+    except OSError as error:
+        raise UnavailableError("vanished while it was loaded", place=file.name) from error
+    if (now.st_size, now.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
+        raise UnavailableError(
+            "changed while it was loaded", hint="Run the pipeline again once it is written.", place=file.name
+        )

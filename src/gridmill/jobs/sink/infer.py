@@ -1,0 +1,131 @@
+"""The type of each column from every value of every file, so that no later value can surprise."""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.convert import ARROW, TextRules, fits, is_nested, is_text
+from gridmill.model.data import ColumnType
+
+PREFERENCE = (
+    ColumnType.INTEGER,
+    ColumnType.FLOAT,
+    ColumnType.BOOLEAN,
+    ColumnType.DATE,
+    ColumnType.TIMESTAMP,
+    ColumnType.STRING,
+)
+"""A column gets the first of these that all its values can be read as."""
+
+_TIMES = (ColumnType.DATE, ColumnType.TIMESTAMP, ColumnType.STRING)
+
+
+@dataclass(slots=True)
+class Guess:
+    """What a column can still be; None until a value was seen."""
+
+    possible: tuple[ColumnType, ...] | None = None
+    nested: pa.DataType | None = None
+
+
+@dataclass(slots=True)
+class Guesses:
+    """Guesses by column, narrowed batch by batch. `any_text`: text may hold numbers, not only times (CSV)."""
+
+    rules: TextRules
+    any_text: bool = False
+    of: dict[str, Guess] = field(default_factory=dict)
+
+    def begin(self, *, any_text: bool) -> None:
+        """What follows is from another file."""
+        self.any_text = any_text
+
+    def see(self, table: pa.Table, skip: Container[str] = ()) -> None:
+        """Narrow by another batch. Raises DataError for a column of several natures."""
+        self.expect(table.column_names)
+        for name in table.column_names:
+            if name not in skip:
+                self._narrow(name, table[name])
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Columns that are there even when no value is."""
+        for name in names:
+            self.of.setdefault(name, Guess())
+
+    def _narrow(self, name: str, column: pa.ChunkedArray) -> None:
+        guess = self.of.setdefault(name, Guess())
+        if column.null_count == len(column):
+            return
+        if is_nested(column.type):
+            guess.nested = _unified(name, guess, column.type)
+            return
+        if guess.nested is not None:
+            raise _mixed(name)
+        possible = guess.possible or PREFERENCE
+        guess.possible = tuple(type_ for type_ in possible if self._can_be(type_, column))
+
+    def _can_be(self, type_: ColumnType, column: pa.ChunkedArray) -> bool:
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if type_ == ColumnType.STRING or not is_text(kind):
+            return type_ in natures(kind)
+        return (self.any_text or type_ in _TIMES) and fits(column, ARROW[type_], self.rules)
+
+
+def _unified(name: str, guess: Guess, kind: pa.DataType) -> pa.DataType:
+    if guess.possible is not None:
+        raise _mixed(name)
+    if guess.nested is None:
+        return kind
+    try:
+        schemas = [pa.schema([(name, one)]) for one in (guess.nested, kind)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise DataError(f"column {name!r} holds values that have no common type: {error}") from error
+
+
+def _mixed(name: str) -> DataError:
+    return DataError(
+        f"column {name!r} holds both plain and nested values", hint="Leave it out with `select`."
+    )
+
+
+def natures(kind: pa.DataType) -> tuple[ColumnType, ...]:
+    """What a column of that Arrow type can be read as, best first."""
+    if pa.types.is_integer(kind):
+        return (ColumnType.INTEGER, ColumnType.FLOAT, ColumnType.STRING)
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return (ColumnType.FLOAT, ColumnType.STRING)
+    if pa.types.is_boolean(kind):
+        return (ColumnType.BOOLEAN, ColumnType.STRING)
+    if pa.types.is_date(kind):
+        return _TIMES
+    if pa.types.is_timestamp(kind):
+        return (ColumnType.TIMESTAMP, ColumnType.STRING)
+    return (ColumnType.STRING,)
+
+
+def see_types(guesses: Guesses, schema: pa.Schema) -> None:
+    """Narrow by declared types alone (Parquet). Raises DataError for a column of several natures."""
+    for item in schema:
+        kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
+        guess = guesses.of.setdefault(item.name, Guess())
+        if pa.types.is_null(kind):
+            continue
+        if is_nested(kind):
+            guess.nested = _unified(item.name, guess, kind)
+        elif guess.nested is not None:
+            raise _mixed(item.name)
+        else:
+            known = natures(kind)
+            guess.possible = tuple(type_ for type_ in guess.possible or PREFERENCE if type_ in known)
+
+
+def found_types(guesses: Mapping[str, Guess]) -> dict[str, pa.DataType]:
+    """The type chosen for each column; one without any value is text, which whatever comes later fits."""
+    return {name: guess.nested or ARROW[_best(guess)] for name, guess in guesses.items()}
+
+
+def _best(guess: Guess) -> ColumnType:
+    return (guess.possible or (ColumnType.STRING,))[0]

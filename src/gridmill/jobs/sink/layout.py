@@ -1,0 +1,73 @@
+"""Which columns of a source file become which columns of the table."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import pyarrow as pa
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.convert import ARROW, MisfitError, TextRules, convert
+from gridmill.model.data import SinkSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """`source[i]` becomes `table[i]`; `source` None: whatever the file has."""
+
+    spec: SinkSpec
+
+    def sources(self, names: Sequence[str], place: str) -> tuple[str, ...]:
+        """The source columns to read, in the table's order. Raises DataError for one that is not there."""
+        for old in self.spec.rename:
+            _check(old, names, place, "rename")
+        by_name = {self.rename(name): name for name in names}
+        if len(by_name) < len(names):
+            twice = next(name for name in names if by_name[self.rename(name)] != name)
+            raise DataError(f"two columns would be called {self.rename(twice)!r}", place=place)
+        for name in self.spec.select:
+            _check(name, by_name, place, "select")
+        return tuple(by_name[name] for name in self.spec.select or by_name)
+
+    def asked(self) -> tuple[str, ...] | None:
+        """The source columns that `select` names; None without it."""
+        old = {new: name for name, new in self.spec.rename.items()}
+        return tuple(old.get(name, name) for name in self.spec.select) or None
+
+    def rename(self, name: str) -> str:
+        """A source column's name in the table."""
+        return self.spec.rename.get(name, name)
+
+    def renamed(self, table: pa.Table) -> pa.Table:
+        """The batch with the table's names."""
+        return table.rename_columns([self.rename(name) for name in table.column_names])
+
+    def check_declared(self, names: Iterable[str], place: str) -> None:
+        """Raise DataError for a column that `columns` gives a type and the table does not have."""
+        there = (*names, *self.spec.add)
+        for name in self.spec.columns:
+            _check(name, there, place, "columns")
+
+    def constant(self, name: str, rules: TextRules) -> pa.Scalar:
+        """The value of an added column, in its type. Raises DataError."""
+        type_ = self.spec.columns.get(name)
+        text = pa.chunked_array([[self.spec.add[name]]], pa.string())
+        try:
+            return convert(text, ARROW[type_], rules)[0] if type_ else text[0]
+        except MisfitError as error:
+            raise DataError(
+                f"{self.spec.add[name]!r} is not of type {type_}", place=f"sink.add.{name}"
+            ) from error
+
+
+def _check(name: str, names: Iterable[str], place: str, field: str) -> None:
+    there = tuple(names)
+    if name in there:
+        return
+    near = get_close_matches(name, there, n=1)
+    more = f" Did you mean {near[0]!r}?" if near else ""
+    raise DataError(
+        f"there is no column {name!r}, which `{field}` names",
+        hint=f"It has {', '.join(there)}.{more}",
+        place=place,
+    )

@@ -1,0 +1,139 @@
+"""JSON lines: one object a line; Arrow parses whole blocks, Python the few that Arrow cannot."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.opening import open_file
+from gridmill.jobs.sink.reading import Seen, check_names
+from gridmill.model.data import FileSource
+
+BLOCK_BYTES = 4 * 2**20
+LONGEST_LINE_BYTES = 64 * 2**20
+
+
+@dataclass(slots=True)
+class Lines:
+    """A file of JSON objects, one a line; what a line does not have is missing."""
+
+    file: SourceFile
+    source: FileSource
+    _texts: set[str] = field(default_factory=set, init=False)
+
+    def names(self) -> tuple[str, ...] | None:
+        """Only the whole file tells."""
+        return None
+
+    def batches(self, columns: tuple[str, ...] | None, seen: Seen) -> Iterator[pa.Table]:
+        """All rows, in Arrow's types for JSON; times stay the text they are."""
+        line = 1
+        with open_file(self.file) as opened:
+            for block in _blocks(opened.stream):
+                seen(opened.raw.tell())
+                if block.strip():
+                    table = self._table(block, line)
+                    check_names(self.file, tuple(table.column_names))
+                    yield (
+                        table.select([name for name in columns if name in table.column_names])
+                        if columns
+                        else table
+                    )
+                line += block.count(b"\n")
+
+    def place(self, row: int) -> str:
+        """The row's line."""
+        with open_file(self.file) as opened:
+            lines = (number for number, line in enumerate(_each_line(opened.stream), start=1) if line.strip())
+            at = next((number for count, number in enumerate(lines) if count == row), "?")
+        return f"{self.file.name}:{at}"
+
+    def _table(self, block: bytes, first_line: int) -> pa.Table:
+        try:
+            return self._by_arrow(block)
+        except pa.ArrowInvalid:
+            return _from_objects(list(self._objects(block, first_line)))
+
+    def _by_arrow(self, block: bytes) -> pa.Table:
+        """Arrow makes times of text that looks so; whether a column holds times is not for a block to say."""
+        table = _parse(block, self._texts)
+        times = {item.name for item in table.schema if pa.types.is_timestamp(item.type)}
+        if times:
+            self._texts |= times
+            table = _parse(block, self._texts)
+        return table
+
+    def _objects(self, block: bytes, first_line: int) -> Iterator[Mapping[str, Any]]:
+        for number, line in enumerate(block.split(b"\n"), start=first_line):
+            if line.strip():
+                yield self._object(line, number)
+
+    def _object(self, line: bytes, number: int) -> Mapping[str, Any]:
+        place = f"{self.file.name}:{number}"
+        try:
+            value = json.loads(line)
+        except UnicodeDecodeError as error:
+            raise DataError(f"byte {line[error.start]:#04x} is not UTF-8", place=place) from error
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise DataError(
+                f"not a JSON object: {error}", hint="Each line holds one whole object.", place=place
+            ) from error
+        if not isinstance(value, dict):
+            raise DataError(f"not a JSON object but {type(value).__name__}", place=place)
+        return value
+
+
+def _parse(block: bytes, texts: set[str]) -> pa.Table:
+    schema = pa.schema([(name, pa.string()) for name in sorted(texts)])
+    table = pj.read_json(
+        pa.BufferReader(block),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
+    )
+    return table
+
+
+def _from_objects(objects: Sequence[Mapping[str, Any]]) -> pa.Table:
+    names = dict.fromkeys(name for item in objects for name in item)
+    return pa.table({name: _column([item.get(name) for item in objects]) for name in names})
+
+
+def _column(values: list[Any]) -> pa.Array:
+    """The values in their own type, or as text where they have several."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array([_as_text(value) for value in values], pa.string())
+
+
+def _as_text(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Whole lines, about BLOCK_BYTES at a time."""
+    rest = b""
+    while chunk := stream.read(BLOCK_BYTES):
+        whole, newline, after = chunk.rpartition(b"\n")
+        if newline:
+            yield rest + whole + newline
+            rest = after
+        else:
+            rest += chunk
+        if len(rest) > LONGEST_LINE_BYTES:
+            raise DataError(
+                f"a line is longer than {LONGEST_LINE_BYTES // 2**20} MiB",
+                hint="Each line holds one whole object.",
+            )
+    if rest:
+        yield rest
+
+
+def _each_line(stream: BinaryIO) -> Iterator[bytes]:
+    for block in _blocks(stream):
+        yield from block.removesuffix(b"\n").split(b"\n")

@@ -1,0 +1,186 @@
+"""Source files to typed batches: first the types from all values, then the rows in them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from gridmill.errors import DataError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.sink.columnar import Columnar
+from gridmill.jobs.sink.convert import ARROW, TYPES, MisfitError, TextRules, convert
+from gridmill.jobs.sink.delimited import Delimited
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.infer import Guesses, found_types, see_types
+from gridmill.jobs.sink.layout import Layout
+from gridmill.jobs.sink.lines import Lines
+from gridmill.jobs.sink.reading import Reader
+from gridmill.model.data import FileSource, Format, SinkSpec
+
+_READERS: Mapping[Format, Callable[[SourceFile, FileSource], Reader]] = {
+    Format.CSV: Delimited,
+    Format.PARQUET: Columnar,
+    Format.JSONL: Lines,
+}
+
+
+@dataclass(slots=True)
+class Progress:
+    """Bytes read, over all files and passes."""
+
+    context: JobContext
+    total: int
+    note: str = ""
+    _before: int = 0
+
+    def begin(self, file: SourceFile) -> None:
+        """A file is begun."""
+        self.note = file.name
+        self.seen(0)
+
+    def seen(self, count: int) -> None:
+        """So much of it is read."""
+        self.context.progress(self._before + count, self.total, "bytes", self.note)
+
+    def end(self, file: SourceFile) -> None:
+        """It is read whole."""
+        self._before += file.size_bytes
+        self.seen(0)
+
+
+@dataclass(slots=True)
+class Loading:
+    """How the files of one sink are read."""
+
+    spec: SinkSpec
+    progress: Progress
+    layout: Layout = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.layout = Layout(spec=self.spec)
+
+    def rules(self, file: SourceFile) -> TextRules:
+        """How its text is read."""
+        nulls = self.spec.source.nulls if file.format == Format.CSV else ()
+        return TextRules(nulls=nulls, time_format=self.spec.source.timestamp_format)
+
+    def schema(self, files: Sequence[SourceFile]) -> pa.Schema:
+        """The table's columns: declared types, else what all values of all files can be read as.
+
+        Raises DataError.
+        """
+        found: dict[str, pa.DataType] = {}
+        guesses = Guesses(rules=self.rules(files[0]))
+        for file in files:
+            self.progress.begin(file)
+            self._look(open_reader(file, self.spec.source), guesses)
+            self.progress.end(file)
+        found = found_types(guesses.of) | {name: ARROW[type_] for name, type_ in self.spec.columns.items()}
+        names = self.spec.select or tuple(guesses.of)
+        self.layout.check_declared(guesses.of, files[0].name)
+        added = [(name, self.layout.constant(name, guesses.rules).type) for name in self.spec.add]
+        return pa.schema([(name, found.get(name, pa.string())) for name in names] + added)
+
+    def _look(self, reader: Reader, guesses: Guesses) -> None:
+        """Narrow the guesses by one file, reading no more of it than needed."""
+        guesses.begin(any_text=reader.file.format == Format.CSV)
+        names = reader.names()
+        sources = self.layout.asked() if names is None else self.layout.sources(names, reader.file.name)
+        if names is not None and sources is not None:
+            self._check_same(reader.file, guesses, sources)
+            guesses.expect(self.layout.rename(name) for name in sources)
+        if isinstance(reader, Columnar):
+            see_types(
+                guesses, self.layout.renamed(reader.schema().empty_table().select(list(sources or ()))).schema
+            )
+            return
+        open_ = tuple(name for name in sources or () if self.layout.rename(name) not in self.spec.columns)
+        if sources is None or open_:
+            for batch in reader.batches(open_ if names is not None else sources, self.progress.seen):
+                guesses.see(self.layout.renamed(batch), skip=self.spec.columns)
+
+    def _check_same(self, file: SourceFile, guesses: Guesses, sources: Sequence[str]) -> None:
+        have = {self.layout.rename(name) for name in sources}
+        known = set(guesses.of)
+        if known and have != known and file.format != Format.JSONL:
+            raise _other_columns(file, sorted(known - have), sorted(have - known))
+
+    def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The file's rows in the table's columns. Raises DataError with file, line, column and value."""
+        reader = open_reader(file, self.spec.source)
+        names = reader.names()
+        sources = self.layout.asked() if names is None else self.layout.sources(names, file.name)
+        table_names = [self.layout.rename(name) for name in sources or ()]
+        wanted = [name for name in schema.names if name not in self.spec.add]
+        if names is not None and set(table_names) != set(wanted):
+            raise _other_columns(
+                file, sorted(set(wanted) - set(table_names)), sorted(set(table_names) - set(wanted))
+            )
+        rules, row = self.rules(file), 0
+        constants = {name: self.layout.constant(name, rules) for name in self.spec.add}
+        self.progress.begin(file)
+        for batch in reader.batches(sources, self.progress.seen):
+            yield self._typed(self.layout.renamed(batch), schema, rules, constants, reader, row)
+            row += batch.num_rows
+        self.progress.end(file)
+
+    def _typed(
+        self,
+        batch: pa.Table,
+        schema: pa.Schema,
+        rules: TextRules,
+        constants: Mapping[str, pa.Scalar],
+        reader: Reader,
+        row: int,
+    ) -> pa.Table:
+        columns = []
+        for item in schema:
+            if item.name in constants:
+                columns.append(pa.repeat(constants[item.name], batch.num_rows))
+            elif item.name not in batch.column_names:
+                columns.append(pa.nulls(batch.num_rows, item.type))
+            else:
+                columns.append(self._column(batch[item.name], item, rules, reader, row))
+        surprises = sorted(set(batch.column_names) - set(schema.names))
+        if surprises:
+            raise _other_columns(reader.file, [], surprises)
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _column(
+        self, column: pa.ChunkedArray, item: pa.Field, rules: TextRules, reader: Reader, row: int
+    ) -> pa.ChunkedArray:
+        try:
+            return convert(column, item.type, rules)
+        except MisfitError as error:
+            declared = item.name in self.spec.columns
+            type_ = TYPES.get(item.type, item.type)
+            raise DataError(
+                f"column {item.name!r}: {_shown(error.value)} is not of type {type_}",
+                hint=_DECLARED if declared else _INFERRED.format(name=item.name),
+                place=reader.place(row + error.row),
+            ) from error
+
+
+_DECLARED = "Correct the value, change the type under `columns`, or add the text to the source's `nulls`."
+_INFERRED = (
+    "All rows loaded before had this type. Give the column another under `columns`: {{{name}: string}}."
+)
+
+
+def open_reader(file: SourceFile, source: FileSource) -> Reader:
+    """The reader for the file's format."""
+    return _READERS[file.format](file, source)
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _other_columns(file: SourceFile, missing: Sequence[str], more: Sequence[str]) -> DataError:
+    parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"also has {', '.join(more)}"] * bool(more)
+    return DataError(
+        f"the file's columns differ from the table's: it {' and '.join(parts)}",
+        hint="Files of one sink have the same columns; `select` those that all have.",
+        place=file.name,
+    )

@@ -1,0 +1,49 @@
+"""What every file format gives: names, batches of raw columns, and where a row is in the file."""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.files import SourceFile
+
+Seen: TypeAlias = Callable[[int], None]
+"""Told how many bytes of the file have been read so far."""
+
+
+class Reader(Protocol):
+    """One source file. Raw columns are text (CSV) or the format's own types; missing values are null."""
+
+    file: SourceFile
+
+    def names(self) -> tuple[str, ...] | None:
+        """The columns, or None when only reading all of it tells. Raises DataError."""
+        ...
+
+    def batches(self, columns: tuple[str, ...] | None, seen: Seen) -> Iterator[pa.Table]:
+        """All rows in order, bounded in memory; only `columns` when given. Raises DataError.
+
+        A batch may lack a column in which it has no value (JSON lines).
+        """
+        ...
+
+    def place(self, row: int) -> str:
+        """`FILE:LINE` of a row (from 0); reads the file again."""
+        ...
+
+
+def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names themselves. Raises DataError for duplicates (tables do not tell upper from lower case)."""
+    where: dict[str, list[int]] = {}
+    for number, name in enumerate(names, start=1):
+        where.setdefault(name.lower(), []).append(number)
+    for numbers in where.values():
+        if len(numbers) > 1:
+            twice = " and ".join(repr(name) for name in dict.fromkeys(names[n - 1] for n in numbers))
+            raise DataError(
+                f"column {twice} appears {len(numbers)} times (columns {', '.join(map(str, numbers))})",
+                hint="Tables do not tell upper from lower case. Give each column a name of its own.",
+                place=file.name,
+            )
+    return names

@@ -1,0 +1,189 @@
+"""A sink's Delta table: data files named by the source file they hold, changed by one commit per load.
+
+The names are the ledger: `KEY-CONTENT-UNIQUE-00000.parquet`. What the table consists of and what was loaded
+are therefore one fact, changed atomically.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from gridmill.errors import StorageError
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.plan import Loaded, LoadPlan
+from gridmill.jobs.tables import Part, storage_errors
+
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
+_LOADS = "gridmill.load"
+_RULES = "gridmill.rules"
+_CONFIGURATION = {"delta.logRetentionDuration": "interval 36500 days"}
+"""Every version stays readable: artifacts refer to them."""
+
+
+class LostRaceError(Exception):
+    """Another attempt changed the table since it was opened; look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkTable:
+    """The table as it was when opened; `delta` is None before its first load."""
+
+    path: Path
+    delta: DeltaTable | None
+
+    @property
+    def loaded(self) -> tuple[Loaded, ...]:
+        """Its data files."""
+        if self.delta is None:
+            return ()
+        actions = pa.table(self.delta.get_add_actions()).select(["path", "size_bytes", "num_records"])
+        return tuple(sorted((_loaded(row) for row in actions.to_pylist()), key=lambda entry: entry.path))
+
+    @property
+    def rules(self) -> int | None:
+        """The number of the declaration it was loaded by (`rules_number`)."""
+        return self.delta.transaction_version(_RULES) if self.delta else None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns. Only for a table that exists."""
+        assert self.delta is not None
+        return pa.schema(self.delta.schema().to_arrow())
+
+
+def open_sink_table(path: Path) -> SinkTable:
+    """The newest version. Raises StorageError when it cannot be read."""
+    try:
+        return SinkTable(path=path, delta=DeltaTable(path))
+    except TableNotFoundError:
+        return SinkTable(path=path, delta=None)
+    except OSError as error:
+        raise StorageError(f"the table cannot be read: {error}", place=str(path)) from error
+
+
+def _loaded(row: dict[str, Any]) -> Loaded:
+    match = _NAME.fullmatch(row["path"])
+    key, content = match.groups() if match else ("", "")
+    return Loaded(
+        path=row["path"], size_bytes=row["size_bytes"], rows=row["num_records"] or 0, key=key, content=content
+    )
+
+
+def rules_number(fingerprint: str) -> int:
+    """A declaration's fingerprint as the number a Delta transaction can carry."""
+    return int(fingerprint[:15], 16)
+
+
+def stem_of(file: SourceFile) -> str:
+    """The name of a data file for rows of `file`, never used before."""
+    return f"{file.key}-{file.content}-{uuid4().hex}"
+
+
+def commit(
+    table: SinkTable, plan: LoadPlan, schema: pa.Schema, parts: Sequence[Part], rules: int, note: object
+) -> int:
+    """Make the parts visible and what the plan removes invisible, in one commit; the new version.
+
+    Raises LostRaceError when another attempt was quicker: nothing was changed. Raises StorageError.
+    """
+    delta = table.delta
+    with storage_errors(table.path):
+        try:
+            if delta is None:
+                table.path.mkdir(parents=True, exist_ok=True)
+                delta = _create(table.path, schema)
+            return _commit(delta, plan, schema, _move(parts, table.path), rules, note)
+        except CommitFailedError as error:
+            _remove(parts, table.path)
+            raise LostRaceError(str(error)) from error
+        except LostRaceError:
+            _remove(parts, table.path)
+            raise
+        except BaseException:
+            if not _is_committed(table.path, parts):
+                _remove(parts, table.path)
+            raise
+
+
+def _create(path: Path, schema: pa.Schema) -> DeltaTable:
+    delta = DeltaTable.create(path, schema, mode="ignore", configuration=_CONFIGURATION)
+    if delta.version() != 0:
+        raise LostRaceError("another attempt made the table")
+    return delta
+
+
+def _commit(
+    delta: DeltaTable,
+    plan: LoadPlan,
+    schema: pa.Schema,
+    added: list[AddAction],
+    rules: int,
+    note: object,
+) -> int:
+    before = delta.version()
+    loads = (delta.transaction_version(_LOADS) or 0) + 1
+    now = int(time.time() * 1000)
+    removed = [] if plan.anew else [RemoveAction(entry.path, True, now) for entry in plan.remove]
+    delta.create_write_transaction(
+        [*added, *removed],
+        mode="overwrite" if plan.anew else "append",
+        schema=schema,
+        commit_properties=CommitProperties(
+            custom_metadata={"gridmill": json.dumps(note)},
+            max_commit_retries=0,  # a table that changed must be looked at again
+            app_transactions=[Transaction(_LOADS, loads), Transaction(_RULES, rules)],
+        ),
+        post_commithook_properties=PostCommitHookProperties(
+            create_checkpoint=True, cleanup_expired_logs=False
+        ),
+    )
+    return before + 1
+
+
+def _move(parts: Sequence[Part], folder: Path) -> list[AddAction]:
+    actions: list[AddAction] = []
+    for part in parts:
+        part.path.rename(folder / part.path.name)
+        actions.append(
+            AddAction(
+                path=part.path.name,
+                size=part.size_bytes,
+                partition_values={},
+                modification_time=int(time.time() * 1000),
+                data_change=True,
+                stats=json.dumps({"numRecords": part.rows}),
+            )
+        )
+    _sync_folder(folder)
+    return actions
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_committed(folder: Path, parts: Sequence[Part]) -> bool:
+    """Whether the commit went through although it raised (a checkpoint after it failed, a signal came)."""
+    names = {part.path.name for part in parts}
+    return any(entry.path in names for entry in open_sink_table(folder).loaded)
+
+
+def _remove(parts: Sequence[Part], folder: Path) -> None:
+    for part in parts:
+        part.path.unlink(missing_ok=True)
+        (folder / part.path.name).unlink(missing_ok=True)

@@ -1,0 +1,232 @@
+"""Tables as jobs read and write them: versions in, part files out, columns described."""
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from gridmill.errors import InputError, StorageError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.engine import fetch_rows, open_engine, quoted
+from gridmill.model.artifact import Artifact, ArtifactKind, Column
+
+GROUP_ROWS = 131_072
+"""Rows of a Parquet row group: the unit that is read, and held while written."""
+FILE_ROWS = 16 * GROUP_ROWS
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL_TEXTS = ("No space left", "Disk quota exceeded", "os error 28", "os error 122", "File too large")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A written Parquet file."""
+
+    path: Path
+    rows: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class _PartWriter:
+    """Cuts any batches into row groups and files of fixed numbers of rows: same rows, same bytes."""
+
+    folder: Path
+    stem: str
+    schema: pa.Schema
+    parts: list[Part] = field(default_factory=list)
+    _waiting: list[pa.Table] = field(default_factory=list)
+    _waiting_rows: int = 0
+    _writer: pq.ParquetWriter | None = None
+    _rows: int = 0
+
+    def write(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        self._waiting_rows += table.num_rows
+        while self._waiting_rows >= GROUP_ROWS:
+            self._write_group(GROUP_ROWS)
+
+    def close(self) -> None:
+        if self._waiting_rows:
+            self._write_group(self._waiting_rows)
+        self._close_file()
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        for path in (*(part.path for part in self.parts), self._path()):
+            path.unlink(missing_ok=True)
+
+    def _path(self) -> Path:
+        return self.folder / f"{self.stem}-{len(self.parts):05d}.parquet"
+
+    def _write_group(self, rows: int) -> None:
+        table = pa.concat_tables(self._waiting)
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path(), self.schema, compression="zstd")
+        self._writer.write_table(table.slice(0, rows), row_group_size=rows)
+        rest = table.slice(rows)
+        self._waiting, self._waiting_rows = [rest], rest.num_rows
+        self._rows += rows
+        if self._rows >= FILE_ROWS:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        path = self._path()
+        _sync(path)
+        self.parts.append(Part(path=path, rows=self._rows, size_bytes=path.stat().st_size))
+        self._writer, self._rows = None, 0
+
+
+def write_parquet(
+    batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str
+) -> tuple[Part, ...]:
+    """Write `STEM-00000.parquet`, ... (zstd), none for no rows; on any error nothing remains.
+
+    Raises StorageError when the disk is full, and whatever `batches` raises.
+    """
+    writer = _PartWriter(folder=folder, stem=stem, schema=schema)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for batch in batches:
+                writer.write(batch)
+            writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+    return tuple(writer.parts)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def storage_errors(place: Path) -> Iterator[None]:
+    """Turns a full disk, as every library says it, and other write errors into StorageError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL or any(text in str(error) for text in _FULL_TEXTS):
+            raise _full(place) from error
+        raise StorageError(f"cannot be written: {error.strerror or error}", place=str(place)) from error
+    except (DeltaError, pa.ArrowException) as error:
+        if any(text in str(error) for text in _FULL_TEXTS):
+            raise _full(place) from error
+        raise
+
+
+def _full(place: Path) -> StorageError:
+    return StorageError(
+        "the disk is full; nothing of this attempt is visible",
+        hint="Free some space, or set GRIDMILL_ROOT to a larger disk, and run it again.",
+        place=str(place),
+    )
+
+
+def open_table(context: JobContext, artifact: Artifact) -> ds.Dataset:
+    """The rows of a sink's or dataset's version, unread. Raises StorageError when its files are gone."""
+    output = artifact.output
+    path = context.below_root(output.uri)
+    try:
+        if output.kind == ArtifactKind.SINK:
+            return DeltaTable(path, version=output.table_version).to_pyarrow_dataset()
+        if output.kind in (ArtifactKind.DATASET, ArtifactKind.PREDICTION):
+            files = sorted(str(file) for file in path.rglob("*.parquet"))
+            if not files:
+                raise FileNotFoundError(path)
+            return ds.dataset(files, format="parquet")
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise StorageError(
+            f"{artifact.id} cannot be read any more: {error}", hint="Run its pipeline again with --force."
+        ) from error
+    raise InputError(f"{artifact.id} is a {output.kind}, not a table")
+
+
+def read_batches(
+    context: JobContext, artifact: Artifact, columns: Sequence[str] | None = None, split: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a version in order, bounded in memory; of one `split` when given."""
+    chosen = ds.field("split") == split if split is not None else None
+    table = open_table(context, artifact)
+    yield from table.to_batches(columns=list(columns) if columns is not None else None, filter=chosen)
+
+
+def read_dataset(
+    context: JobContext, artifact: Artifact, columns: Sequence[str] | None = None, split: str | None = None
+) -> pa.Table:
+    """The rows of a version in order, in memory."""
+    schema = open_table(context, artifact).schema
+    fields = [schema.field(name) for name in columns] if columns is not None else list(schema)
+    return pa.Table.from_batches(read_batches(context, artifact, columns, split), pa.schema(fields))
+
+
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """The columns in Arrow's words."""
+    return tuple(Column(name=item.name, type=str(item.type)) for item in schema)
+
+
+def describe(
+    context: JobContext, table: ds.Dataset, columns: Sequence[str], where: str = "true"
+) -> Mapping[str, Mapping[str, Any]]:
+    """Per column: nulls, min, max, distinct (approximate); of numbers mean and std too. JSON values.
+
+    Nested columns are left out. `where` is an SQL condition.
+    """
+    plain = [name for name in columns if not pa.types.is_nested(table.schema.field(name).type)]
+    if not plain:
+        return {}
+    parts = [
+        f"{expression} AS {quoted(f'{number} {fact}')}"
+        for number, name in enumerate(plain)
+        for fact, expression in _facts(name, table.schema.field(name).type).items()
+    ]
+    with open_engine(context, {"described": table}) as engine:
+        row = fetch_rows(engine, f"SELECT {', '.join(parts)} FROM described WHERE {where}")[0]
+    described: dict[str, dict[str, Any]] = {name: {} for name in plain}
+    for key, value in row.items():
+        number, _, fact = key.partition(" ")
+        described[plain[int(number)]][fact] = json_value(value)
+    return described
+
+
+def _facts(name: str, kind: pa.DataType) -> Mapping[str, str]:
+    column = quoted(name)
+    facts = {"nulls": f"count(*) - count({column})", "distinct": f"approx_count_distinct({column})"}
+    if not pa.types.is_binary(kind):
+        facts |= {"min": f"min({column})", "max": f"max({column})"}
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        finite = f"{column}::DOUBLE"
+        kept = f"FILTER (WHERE isfinite({finite}))"
+        facts |= {"mean": f"avg({finite}) {kept}", "std": f"stddev_samp({finite}) {kept}"}
+    return facts
+
+
+def json_value(value: object) -> Any:  # noqa: ANN401  JSON has no better type
+    """As JSON has it: times in ISO 8601, long text cut, what is not a finite number None."""
+    match value:
+        case bool() | int() | None:
+            return value
+        case float():
+            return value if isfinite(value) else None
+        case datetime() | date():
+            return value.isoformat()
+        case str():
+            return value if len(value) <= 80 else f"{value[:77]}..."
+    return str(value)

@@ -1,0 +1,64 @@
+"""A sink job to run in a folder of its own, for tests."""
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.sink.run import run
+from gridmill.model.amounts import GIB, Amounts
+from gridmill.model.artifact import Output
+from gridmill.model.data import FileSource, SinkSpec
+from gridmill.model.job import Job
+from gridmill.model.message import Order
+
+TABLE = "sinks/p/s/table"
+
+
+@dataclass
+class SinkCase:
+    folder: Path
+    attempts: int = 0
+
+    def context(self, spec: SinkSpec, attempt: str = "") -> JobContext:
+        self.attempts += 1
+        name = attempt or f"p-1.s.{self.attempts}"
+        work = self.folder / "work" / name
+        work.mkdir(parents=True, exist_ok=True)
+        order = Order(
+            attempt_id=name,
+            token="t",
+            run_id="p-1",
+            pipeline="p",
+            job=Job(name="s", sink=spec),
+            given=Amounts(cpus=1, memory_bytes=GIB),
+            root=str(self.folder / "root"),
+            output_uri=f"sinks/p/s/{name}",
+            table_uri=TABLE,
+            folder=str(self.folder),
+        )
+        return JobContext(order=order, work=work)
+
+    def write(self, name: str, text: str | bytes) -> Path:
+        path = self.folder / name
+        data = text.encode() if isinstance(text, str) else text
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    def load(self, path: str | tuple[str, ...] = "*.csv", attempt: str = "", **spec: object) -> Output:
+        source = {"path": path} | {
+            key: spec.pop(key)
+            for key in ("nulls", "encoding", "timestamp_format", "delimiter", "format", "compression")
+            if key in spec
+        }
+        context = self.context(SinkSpec(source=FileSource(**source), **spec), attempt)
+        return run(context).outputs[0]
+
+    def table(self, version: int | None = None) -> pa.Table:
+        return DeltaTable(self.folder / "root" / TABLE, version=version).to_pyarrow_table()
+
+    def rows(self, version: int | None = None) -> list[dict[str, object]]:
+        return sorted(self.table(version).to_pylist(), key=str)
