@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gridmill.codec import from_builtins
+from gridmill.links.certificate import make_certificate
 from gridmill.links.server import Links
 from gridmill.model.amounts import MIB, Amounts
 from gridmill.model.event import EventType, PodEvent
@@ -29,6 +30,15 @@ class ControlEnd:
         self._came = threading.Event()
         self._links = Links(self._came.set)
         self._links.listen_unix(home / "links.sock")
+
+    def listen_elsewhere(self, scheme: str) -> str:
+        """Another way to this control node: PodOrder.link for `tls` or `spool`."""
+        if scheme == "spool":
+            self._links.watch_spool(self.home / "spool")
+            return f"spool:{self.home / 'spool'}"
+        certificate, key = make_certificate(self.home, time.time())
+        port, fingerprint = self._links.listen_tls("127.0.0.1", 0, certificate, key)
+        return f"tls:127.0.0.1:{port}#{fingerprint}"
 
     def turn(self) -> None:
         """Take what has come."""

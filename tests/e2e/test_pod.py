@@ -70,6 +70,20 @@ def test_a_command_runs_and_its_files_are_kept(grid):
     assert [event.number for event in grid.control.events] == list(range(1, grid.control.last + 1))
 
 
+@pytest.mark.parametrize("scheme", ["tls", "spool"])
+def test_every_link_carries_jobs(tmp_path, scheme):
+    grid = Grid(tmp_path)
+    try:
+        link = grid.control.listen_elsewhere(scheme)
+        grid.site.bring_up([grid.pod_order(link=link)])
+        grid.control.wait(lambda: grid.control.hellos)
+        for number in range(3):
+            assert grid.control.run(grid.command(f"p-1.j.{number}", "seq 1000")).exit_code == 0
+            assert grid.control.log(f"p-1.j.{number}").endswith("999\n1000\n")
+    finally:
+        grid.close()
+
+
 def test_what_python_writes_comes_before_its_end(grid):
     outcome = grid.control.run(grid.command("p-1.j.1", ("python", "-c", "print('x' * 10); 1 / 0")))
     assert outcome.message == "exit code 1"

@@ -16,6 +16,7 @@ FIRST_SECONDS = 0.01
 QUICK_SECONDS = 0.05
 SLOW_SECONDS = 0.5
 _QUICK_FOR_SECONDS = 3.0
+_FEW_SAMPLES = 3
 
 
 class Meter:
@@ -27,6 +28,7 @@ class Meter:
         self._limit = limit_bytes
         self._group = group
         self._began = now
+        self._samples = 0
 
     @property
     def guards(self) -> bool:
@@ -40,7 +42,8 @@ class Meter:
         if used is None:
             used = sum(map(proportional_bytes, pids))
         self.peak_bytes = max(self.peak_bytes, used)
-        self.due = now + (QUICK_SECONDS if now - self._began < _QUICK_FOR_SECONDS else SLOW_SECONDS)
+        self._samples += 1
+        self.due = now + _pause(now - self._began)
         if self.guards and used > self._limit // 2:
             self.due = now + QUICK_SECONDS
         return self.guards and used > self._limit
@@ -54,13 +57,20 @@ class Meter:
         if self._group is not None and self._group.limits_memory:
             if self.over():
                 self.peak_bytes = max(self.peak_bytes, self._limit)
-            elif self.peak_bytes == 0:
+            elif self._samples < _FEW_SAMPLES:
                 self.peak_bytes = self._group.highest_bytes()
 
     def cpu_seconds(self, fallback: float) -> float:
         """The cgroup's, else what wait() told of the attempt's process and its children."""
         counted = self._group.cpu_seconds() if self._group else None
         return fallback if counted is None else counted
+
+
+def _pause(age: float) -> float:
+    """Seconds to the next sample: short lives are sampled densely, long ones cheaply."""
+    if age > _QUICK_FOR_SECONDS:
+        return SLOW_SECONDS
+    return min(max(FIRST_SECONDS, age * 0.3), QUICK_SECONDS)
 
 
 def proportional_bytes(pid: int) -> int:
