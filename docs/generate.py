@@ -7,13 +7,23 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from reference_cli import cli_page
+from reference_errors import errors_page
 from reference_pipeline import pipeline_page
+from reference_python import python_page
+from reference_settings import settings_page
+from reference_states import states_page
 
 from gridmill.declarations.published import schema_text
 
 ROOT = Path(__file__).parents[1]
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/pipeline.md": pipeline_page,
+    "docs/reference/cli.md": cli_page,
+    "docs/reference/errors.md": errors_page,
+    "docs/reference/settings.md": settings_page,
+    "docs/reference/states.md": states_page,
+    "docs/reference/python.md": python_page,
     "schema/pipeline.schema.json": schema_text,
     "src/gridmill/declarations/pipeline.schema.json": schema_text,
 }
