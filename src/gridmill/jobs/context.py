@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ class JobContext:
         self._emit({"type": "progress", "done": done, "total": total, "unit": unit, "note": note})
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
-        """Say a metric's value, live; with `step` it becomes a curve."""
+        """Say a metric's value, live; with `step` it becomes a curve. NaN and infinity are no values."""
+        if not isfinite(value):
+            return
         self._emit({"type": "metric", "name": name, "value": float(value), "step": step})
 
     def _emit(self, event: dict[str, Any]) -> None:

@@ -9,7 +9,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import NoReturn
@@ -58,9 +60,14 @@ def _outcome(folder: Path) -> Outcome:
         result = _result(folder)
     except Exception as error:  # noqa: BLE001  the outermost frame of a job: whatever it raised is its outcome
         return failed_outcome(error)
-    return Outcome(
-        state=AttemptState.SUCCEEDED, outputs=result.outputs, metrics=result.metrics, size=result.size
-    )
+    outputs = tuple(replace(output, metrics=_finite(output.metrics)) for output in result.outputs)
+    metrics = _finite(result.metrics)
+    return Outcome(state=AttemptState.SUCCEEDED, outputs=outputs, metrics=metrics, size=result.size)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics that JSON can carry: NaN and infinity are no values."""
+    return {name: float(value) for name, value in metrics.items() if isfinite(value)}
 
 
 def _result(folder: Path) -> JobResult:

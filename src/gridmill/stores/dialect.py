@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from sqlalchemy import (
     event,
     make_url,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from gridmill.errors import InputError, StorageError, UnavailableError
@@ -103,7 +103,8 @@ def _lock_for_writing(connection: Connection) -> None:
 
 def raise_counter(engine: Engine) -> Executable:
     """The statement that sets a counter (`name`, `value`) unless it is as high already."""
-    insert = (sqlite if engine.dialect.name == "sqlite" else postgresql).insert(COUNTER)
+    dialect = import_module(f"sqlalchemy.dialects.{engine.dialect.name}")  # only the one that is used
+    insert = dialect.insert(COUNTER)
     statement: Executable = insert.on_conflict_do_update(
         index_elements=[COUNTER.c.name],
         set_={"value": insert.excluded.value},
