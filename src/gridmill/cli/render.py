@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gridmill.model.amounts import Amounts, show_bytes, show_seconds
+from gridmill.model.amounts import Amounts, show_bytes, show_number, show_seconds
 from gridmill.model.run import Attempt
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState, RunState
 from gridmill.model.view import JobView, RunView
@@ -68,14 +68,9 @@ def moment(at: float | None) -> str:
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-def number(value: float) -> str:
-    """Four digits, without noise."""
-    return f"{value:.4g}"
-
-
 def metrics(values: Mapping[str, float]) -> str:
     """`rmse 1.73, r2 0.91`."""
-    return ", ".join(f"{name} {number(value)}" for name, value in values.items())
+    return ", ".join(f"{name} {show_number(value)}" for name, value in values.items())
 
 
 def progress(view: JobView) -> str:

@@ -102,3 +102,8 @@ def show_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} m {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def show_number(value: float) -> str:
+    """`26,115` for whole numbers, else four significant digits: `0.1234`."""
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
-from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.event import Event, EventType
 from gridmill.model.run import Attempt
@@ -64,6 +64,7 @@ def render(view: RunView, events: Sequence[Event]) -> str:
         forecasts=[_forecast(artifact) for artifact in predictions],
         tables=[a for a in _artifacts(view) if a.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)],
         show_bytes=show_bytes,
+        show_number=show_number,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.view import DryRun, JobView, RunView
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run_html(view: RunView) -> str:
 
 
 def _job_row(view: JobView) -> tuple[str, ...]:
-    metrics = ", ".join(f"{name} {value:.4g}" for name, value in view.metrics.items())
+    metrics = ", ".join(f"{name} {show_number(value)}" for name, value in view.metrics.items())
     done, total = view.progress.get("done"), view.progress.get("total")
     share = f"{100 * done / total:.0f} %" if isinstance(done, int | float) and total else ""
     job = view.job
