@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 from rich.markup import escape
 
-from gridmill.cli.render import counts, elapsed, metrics, newest, number, table
+from gridmill.cli.render import counts, elapsed, metrics, newest, table
 from gridmill.cli.session import console, say
 from gridmill.errors import GridmillError
-from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.run import Attempt
 from gridmill.model.state import JobState, RunState
@@ -31,7 +31,7 @@ def summarise(client: Client, view: RunView) -> None:
     best = best_model(artifact for job in view.jobs for artifact in job.artifacts)
     if best is not None:
         screen.print(
-            f"best model: {escape(best[0].id)} ({best[1]} {number(best[0].output.metrics[best[1]])})"
+            f"best model: {escape(best[0].id)} ({best[1]} {show_number(best[0].output.metrics[best[1]])})"
         )
     for job in [job for job in view.jobs if job.job.state == JobState.FAILED][:_FAILED_SHOWN]:
         explain(client, view, job)
