@@ -131,7 +131,7 @@ def _amounts_on(draft: Draft, lane: Lane, demand: Demand, wish: Amounts, node: s
 def _claim(draft: Draft, lane: Lane, amounts: Amounts, node: str) -> None:
     nodes = draft.nodes(lane.resource.site)
     nodes.set(node, nodes.free(node) - amounts)
-    pod_id = f"+{len(draft.bring_ups)}.{sum(map(len, lane.planned.values()))}"
+    pod_id = f"+{lane.alive}"
     lane.planned.setdefault(node, []).append(pod_id)
     lane.alive += 1
     lane.coming.set(pod_id, slot_of(amounts, (), "", node))

@@ -58,7 +58,7 @@ class Draft:
         head = either.heads.first() if either else None
         resource = self.snapshot.resources.get(name)
         if resource is None and head is not None:
-            resource = self.snapshot.resource_of(name, head[1].kind)
+            resource = self.snapshot.resource_of(name, head[1].demand.kind)
         problem = problem_of_resource(self.snapshot, name, resource)
         if resource is not None and problem is None:
             return Lane(self.snapshot, name, resource, queue)
@@ -89,7 +89,7 @@ class Draft:
 
     def start(self, entry: Entry, found: Key) -> None:
         """Start a job on a pod that the lane found for it."""
-        demand, pod_id = entry.demand, found[2]
+        demand, pod_id = entry.group.demand, found[2]
         slot = entry.lane.open.take(found, demand.memory_bytes, demand.gpus)
         self._filled[pod_id] = slot
         self.used.add(slot.deployment_id)

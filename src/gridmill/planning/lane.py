@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gridmill.model.resource import Resource
 from gridmill.planning.limits import gpus_of, most_memory
-from gridmill.planning.queue import Demand, Queue, Rank
+from gridmill.planning.queue import Demand, JobClass, Queue, Rank
 from gridmill.planning.room import Key, Pods
 from gridmill.planning.snapshot import Snapshot
 
@@ -18,15 +18,20 @@ class Entry(NamedTuple):
     classes behind this one, so that a lane is read only as far as it is served."""
 
     rank: Rank
-    demand: Demand
+    group: JobClass
     lane: "Lane"
     members: Iterator[Rank] | None
-    heads: Iterator[tuple[Rank, Demand]] | None
+    heads: Iterator[tuple[Rank, JobClass]] | None
 
     @property
     def job_run_id(self) -> str:
         """The job."""
         return self.rank[3]
+
+    @property
+    def demand(self) -> Demand:
+        """What it asks for."""
+        return self.group.demand
 
 
 class Lane:
@@ -136,22 +141,25 @@ class Line:
 
     def open_next_class(self, entry: Entry) -> Entry:
         """Before an entry is dealt with: the next class of its lane comes in line."""
-        if entry.heads is None:
+        rank, group, lane, members, heads = entry
+        if heads is None:
             return entry
-        self._push_head(entry.lane, entry.heads)
-        return entry._replace(heads=None)
+        self._push_head(lane, heads)
+        return Entry(rank, group, lane, members, None)
 
-    def _push_head(self, lane: Lane, heads: Iterator[tuple[Rank, Demand]]) -> None:
+    def _push_head(self, lane: Lane, heads: Iterator[tuple[Rank, JobClass]]) -> None:
         head = next(heads, None)
         if head is not None:
             heappush(self._heap, Entry(head[0], head[1], lane, None, heads))
 
     def next_member(self, entry: Entry) -> None:
         """After an entry was served: the next job of its class comes in line."""
-        _, demand, lane, members, _ = entry
+        _, group, lane, members, _ = entry
         if members is None:
-            members = iter(lane.queue.classes[demand])
+            if len(group.members) == 1:
+                return
+            members = iter(group.members)
             next(members)
         rank = next(members, None)
         if rank is not None:
-            heappush(self._heap, Entry(rank, demand, lane, members, None))
+            heappush(self._heap, Entry(rank, group, lane, members, None))

@@ -63,7 +63,7 @@ def _serve(draft: Draft, lanes: list[Lane]) -> Line:
         if _passes(draft, entry):
             line.next_member(entry)
             continue
-        found = entry.lane.find(entry.demand)
+        found = entry.lane.find(entry.group.demand)
         if found is not None:
             draft.start(entry, found)
             line.next_member(entry)
@@ -77,8 +77,9 @@ def _passes(draft: Draft, entry: Entry) -> bool:
     """Whether the job is not to be placed now: held back, started already, or refused."""
     if not draft.can_start(entry.rank[3]):
         return True
-    return not entry.lane.is_possible(entry.demand) and _refuse_if_impossible(
-        draft, entry.lane, entry.rank[3], entry.demand
+    demand = entry.group.demand
+    return not entry.lane.is_possible(demand) and _refuse_if_impossible(
+        draft, entry.lane, entry.rank[3], demand
     )
 
 
@@ -145,8 +146,8 @@ def _warm(draft: Draft) -> None:
             continue
         if lane.alive or len(lane.queue) or lane.resource.site in draft.crowded:
             continue
-        if problem_of(draft.snapshot, lane.resource, head[1]) is None:
-            bring_up(draft, lane, head[1], urgent=True)
+        if problem_of(draft.snapshot, lane.resource, head[1].demand) is None:
+            bring_up(draft, lane, head[1].demand, urgent=True)
 
 
 def _expire(draft: Draft) -> None:

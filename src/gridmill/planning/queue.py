@@ -33,14 +33,24 @@ def rank_of(job_run: JobRun, run_order: int) -> Rank:
     return (-job_run.priority, run_order, job_run.order, job_run.id)
 
 
+class JobClass:
+    """Jobs that ask for the same, in order."""
+
+    __slots__ = ("demand", "members")
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.members: Ordered[Rank] = Ordered()
+
+
 class Queue:
-    """Classes of jobs, each in order; the first job of each class in order; all jobs by memory."""
+    """Classes of jobs; the first job of each class in order; all jobs by memory."""
 
     __slots__ = ("by_memory", "classes", "heads")
 
     def __init__(self) -> None:
-        self.classes: dict[Demand, Ordered[Rank]] = {}
-        self.heads: Ordered[tuple[Rank, Demand]] = Ordered()
+        self.classes: dict[Demand, JobClass] = {}
+        self.heads: Ordered[tuple[Rank, JobClass]] = Ordered()  # ranks differ: classes are never compared
         self.by_memory: Ordered[tuple[int, str]] = Ordered()
 
     def __len__(self) -> int:
@@ -49,32 +59,28 @@ class Queue:
     def add(self, rank: Rank, demand: Demand) -> None:
         """Add a job that is not there."""
         self.by_memory.add((demand.memory_bytes, rank[3]))
-        members = self.classes.get(demand)
-        if members is None:
-            members = self.classes[demand] = Ordered()
-        head = members.first()
-        members.add(rank)
+        group = self.classes.get(demand)
+        if group is None:
+            group = self.classes[demand] = JobClass(demand)
+        head = group.members.first()
+        group.members.add(rank)
         if head is None or rank < head:
             if head is not None:
-                self.heads.discard((head, demand))
-            self.heads.add((rank, demand))
+                self.heads.discard((head, group))
+            self.heads.add((rank, group))
 
     def discard(self, rank: Rank, demand: Demand) -> None:
         """Remove a job that is there."""
         self.by_memory.discard((demand.memory_bytes, rank[3]))
-        members = self.classes[demand]
-        members.discard(rank)
-        if self._is_head(rank, demand):
-            self.heads.discard((rank, demand))
-            head = members.first()
+        group = self.classes[demand]
+        group.members.discard(rank)
+        head = group.members.first()
+        if head is None or rank < head:
+            self.heads.discard((rank, group))
             if head is not None:
-                self.heads.add((head, demand))
-        if not len(members):
-            del self.classes[demand]
-
-    def _is_head(self, rank: Rank, demand: Demand) -> bool:
-        head = self.classes[demand].first()
-        return head is None or rank < head
+                self.heads.add((head, group))
+            else:
+                del self.classes[demand]
 
     @property
     def smallest_memory(self) -> int:

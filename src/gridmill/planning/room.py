@@ -45,11 +45,6 @@ class Slot(NamedTuple):
         """No further job, however small."""
         return self.jobs >= self.most or self.free_memory < 0
 
-    def with_job(self, memory_bytes: int, gpus: int) -> "Slot":
-        """With one more job."""
-        jobs, memory, free_gpus, most, capacity, deployment_id, node = self
-        return Slot(jobs + 1, memory - memory_bytes, free_gpus - gpus, most, capacity, deployment_id, node)
-
 
 def slot_of(capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str) -> Slot:
     """What is free in a pod on which attempts were given that much."""
@@ -116,12 +111,13 @@ class Pods:
 
     def take(self, found: Key, memory_bytes: int, gpus: int) -> Slot:
         """Put a job on a pod that `find` returned; the slot with it."""
-        pod_id = found[2]
-        slot = self._slots[pod_id].with_job(memory_bytes, gpus)
+        pod_id, order = found[2], self._order
+        jobs, memory, free_gpus, most, capacity, deployment_id, node = self._slots[pod_id]
+        slot = Slot(jobs + 1, memory - memory_bytes, free_gpus - gpus, most, capacity, deployment_id, node)
         self._slots[pod_id] = slot
-        self._order.discard(found)
-        if slot.jobs < slot.most:
-            self._order.add(slot.key(pod_id))
+        order.discard(found)
+        if jobs + 1 < most:
+            order.add(((jobs + 1) / (capacity.cpus or 1.0), memory - memory_bytes, pod_id))
         return slot
 
     def drop(self, pod_id: str) -> None:

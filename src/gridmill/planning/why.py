@@ -52,7 +52,7 @@ def _before(snapshot: Snapshot, job_run: JobRun) -> str:
     if queue is None or run is None:
         return ""
     rank = rank_of(job_run, run.order)
-    count = sum(members.count_before(rank) for members in queue.classes.values())
+    count = sum(group.members.count_before(rank) for group in queue.classes.values())
     return f"{count:,} {'job' if count == 1 else 'jobs'} before it" if count else ""
 
 

@@ -1,0 +1,155 @@
+"""The snapshot keeps what is live, and its indices follow every change."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridmill.model.amounts import GIB, Amounts
+from gridmill.model.deployment import Deployment, Pod
+from gridmill.model.job import CommandSpec, Job, JobKind
+from gridmill.model.resource import Resource, Sizing
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.site import Node, Site, SiteKind
+from gridmill.model.state import AttemptState, DeploymentState, JobState, PodState, RunState
+from gridmill.planning.ordered import Ordered
+from gridmill.planning.snapshot import Snapshot
+
+SITE = Site(
+    name="local",
+    kind=SiteKind.SIMULATED,
+    nodes=(Node(name="n0", capacity=Amounts(cpus=4.0, memory_bytes=8 * GIB)),),
+)
+RUN = Run(id="p-1", pipeline="p", order=1, state=RunState.ACTIVE, created=0.0)
+CAPACITY = Amounts(cpus=2.0, memory_bytes=4 * GIB)
+DEPLOYMENT = Deployment(
+    id="a-1",
+    resource="a",
+    type=JobKind.COMMAND,
+    site="local",
+    state=DeploymentState.UP,
+    sizing=Sizing(amounts=CAPACITY),
+    pods=(Pod(id="a-1.0", node="n0", capacity=CAPACITY, state=PodState.UP),),
+    keep_seconds=10.0,
+    created=0.0,
+    idle_since=100.0,
+)
+
+
+def a_job(name="x", state=JobState.WAITING, order=0, needs=()):
+    return JobRun(
+        id=f"p-1/{name}",
+        run_id="p-1",
+        pipeline="p",
+        job=Job(name=name, command=CommandSpec(run="true")),
+        order=order,
+        state=state,
+        resource="a",
+        needs=needs,
+        sizing=Sizing(amounts=Amounts(memory_bytes=GIB)),
+    )
+
+
+def an_attempt(state=AttemptState.RUNNING):
+    return Attempt(
+        id="p-1.x.1",
+        run_id="p-1",
+        job_run_id="p-1/x",
+        token="",
+        deployment_id="a-1",
+        pod_id="a-1.0",
+        state=state,
+        given=Amounts(cpus=1.0, memory_bytes=GIB),
+        placed=0.0,
+    )
+
+
+def test_what_is_finished_drops_out():
+    snapshot = Snapshot((SITE, RUN, a_job(), DEPLOYMENT, an_attempt()))
+    snapshot.put(an_attempt(AttemptState.SUCCEEDED))
+    assert not snapshot.attempts
+    snapshot.put(replace(RUN, state=RunState.SUCCEEDED))
+    assert not snapshot.runs
+    assert not snapshot.job_runs
+    assert not snapshot.lines.waiting
+    snapshot.put(replace(DEPLOYMENT, state=DeploymentState.GONE))
+    assert not snapshot.deployments
+    assert not snapshot.places.open
+    assert snapshot.places.nodes["local"].free("n0") == SITE.nodes[0].capacity
+
+
+def test_free_amounts_follow_attempts_and_deployments():
+    snapshot = Snapshot((SITE, RUN, a_job(state=JobState.RUNNING), an_attempt(), DEPLOYMENT))
+    assert snapshot.places.open["a"].slot("a-1.0").free_memory == 3 * GIB
+    assert snapshot.places.nodes["local"].free("n0") == Amounts(cpus=2.0, memory_bytes=4 * GIB)
+    assert not snapshot.places.idle
+    snapshot.remove(Attempt, "p-1.x.1")
+    assert snapshot.places.open["a"].slot("a-1.0").free_memory == 4 * GIB
+    assert list(snapshot.places.idle["a"]) == [(110.0, "a-1")]
+    snapshot.put(replace(DEPLOYMENT, idle_since=200.0))
+    assert list(snapshot.places.idle["a"]) == [(210.0, "a-1")]
+
+
+def test_a_pod_that_is_gone_gives_its_room_back():
+    gone = replace(DEPLOYMENT, pods=(replace(DEPLOYMENT.pods[0], state=PodState.GONE),))
+    snapshot = Snapshot((SITE, DEPLOYMENT))
+    snapshot.put(gone)
+    assert not snapshot.places.open
+    assert snapshot.places.nodes["local"].free("n0") == SITE.nodes[0].capacity
+
+
+def test_asking():
+    first, second = a_job("first", order=0), a_job("second", JobState.BLOCKED, 1, ("p-1/first",))
+    snapshot = Snapshot((second, first, RUN, DEPLOYMENT, an_attempt()))
+    assert snapshot.job_runs_of("p-1") == (first, second)
+    assert snapshot.dependents_of("p-1/first") == (second,)
+    assert snapshot.attempts_on("a-1") == snapshot.attempts_on("a-1.0") == (an_attempt(),)
+    assert snapshot.find(Run, "p-1") == RUN
+    assert snapshot.find(Run, "p-2") is None
+    snapshot.remove(JobRun, "p-1/second")
+    assert snapshot.dependents_of("p-1/first") == ()
+
+
+def test_jobs_line_up_when_their_run_is_known_and_active():
+    snapshot = Snapshot((a_job(),))
+    assert not snapshot.lines.waiting
+    snapshot.put(RUN)
+    assert len(snapshot.lines.waiting["a"]) == 1
+    snapshot.put(replace(RUN, state=RunState.STOPPING))
+    assert not snapshot.lines.waiting
+
+
+def test_resources_can_be_changed_and_removed():
+    snapshot = Snapshot((Resource(name="a", type=JobKind.COMMAND),))
+    assert snapshot.resource_of("a", JobKind.COMMAND) is not None
+    snapshot.remove(Resource, "a")
+    assert snapshot.resource_of("a", JobKind.COMMAND) is None
+    default = snapshot.resource_of("default-command", JobKind.COMMAND)
+    assert default is not None
+    assert default.default
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=200), st.integers(0, 3000))
+def test_a_sorted_collection_is_a_sorted_set(changes, key):
+    ordered, model = Ordered((number,) for number in range(0, 3000, 2)), set(range(0, 3000, 2))
+    for add, number in changes:
+        if add and number not in model:
+            ordered.add((number,))
+            model.add(number)
+        elif not add:
+            ordered.discard((number,))
+            model.discard(number)
+    expected = [(number,) for number in sorted(model)]
+    assert list(ordered) == expected
+    assert list(reversed(ordered)) == expected[::-1]
+    assert len(ordered) == len(expected)
+    assert (ordered.first(), ordered.last()) == (expected[0], expected[-1])
+    above = [item for item in expected if item >= (key,)]
+    assert list(ordered.iter_from((key,))) == above
+    assert ordered.first_from((key,)) == (above[0] if above else None)
+    assert list(ordered.iter_down_from((key,))) == [item for item in reversed(expected) if item < (key,)]
+    assert ordered.count_before((key,)) == len(expected) - len(above)
+    twin = ordered.copy()
+    twin.discard(expected[0])
+    assert list(ordered) == expected
+    assert list(twin) == expected[1:]
