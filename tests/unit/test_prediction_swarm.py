@@ -134,3 +134,18 @@ def test_a_killed_coordinator_leaves_no_worker():
     while any(alive(pid) for pid in workers):
         assert time.monotonic() < deadline
         os.sched_yield()
+
+
+WITHOUT_PANDAS = """
+import sys
+import pyarrow
+from gridmill.jobs.arrow import keep_pandas_out
+keep_pandas_out()
+pyarrow.array([1.5]).to_numpy()
+assert "pandas" not in sys.modules
+assert not any("Hidden" in repr(finder) for finder in sys.meta_path)
+"""
+
+
+def test_pyarrow_does_not_spend_its_time_on_pandas():
+    subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], check=True)

@@ -25,9 +25,7 @@ SAMPLE_POINTS, SAMPLE_ENTITIES = 400, 3
 
 def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
     """All parts, in order. Raises InternalError unless they hold each of these rows exactly once."""
-    table = pa.concat_tables(
-        [pq.read_table(folder / part_name(shard), partitioning=None) for shard in range(shards)]
-    )
+    table = pa.concat_tables([pq.ParquetFile(folder / part_name(shard)).read() for shard in range(shards)])
     if not np.array_equal(table["row"].to_numpy(), rows):
         raise InternalError(
             f"the shards hold {table.num_rows} rows that are not the {len(rows)} of the split"

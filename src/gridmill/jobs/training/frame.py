@@ -116,7 +116,7 @@ def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence
 
 def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
     keys = [*subject.entity, *([subject.time] if subject.time else [])]
-    return table.sort_by([(name, "ascending") for name in keys]) if keys else table
+    return table.take(pc.sort_indices(table, [(name, "ascending") for name in keys])) if keys else table
 
 
 def make_frame(table: pa.Table, subject: Subject, objective: Objective | None) -> Frame:
