@@ -1,107 +1,116 @@
-"""Start-up times and what idling costs."""
+"""Start-up times, and what an idle control node holds."""
 
-import os
+import json
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from bench.measure import Result, median, save
+from bench.contestants import GRIDMILL, environment, short_folder
+from bench.grids import Up, up
+from bench.measure import Result, Series, alternate, at_most, row, save, timed
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.pipeline import Pipeline
+from gridmill.sdk.client import connect
 
-GRIDMILL = str(Path(sys.executable).parent / "gridmill")
+AREA = "Start-up and idling"
 HEAVY = ("numpy", "torch", "duckdb", "sqlalchemy")
+ROUNDS, STARTS = 11, 5
+SETTLE_SECONDS = 2.0
+HOW = """
+`gridmill --help`, `import gridmill` and Python doing nothing are started in turn, 11 rounds after one that
+does not count; the import is what is left when in each round the bare Python's time is taken off. The idle
+control node is `gridmill up` with its REST API on, two seconds after it first answered: proportional set
+size (PSS) of the process and its children, median of 5 starts on fresh homes; and the same after it has run
+a 20-job pipeline.
+"""
 
 
-def quietly(*command: str) -> None:
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def main() -> None:
+    with short_folder() as folder:
+        env = environment(Path(folder))
+        results = [*_times(env), _heavy(env), *_idle(Path(folder), env)]
+    save("startup", results, how=HOW)
 
 
-def import_milliseconds() -> float:
-    """Only the import: Python's own start is measured beside it and taken off."""
-    whole = median(lambda: quietly(sys.executable, "-c", "import gridmill"), runs=11)
-    bare = median(lambda: quietly(sys.executable, "-c", "pass"), runs=11)
-    return (whole - bare) * 1000
+def _times(env: dict[str, str]) -> list[Result]:
+    def run(*command: str) -> float:
+        return timed(lambda: subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL))
+
+    measured = alternate(
+        {
+            "help": lambda: run(str(GRIDMILL), "--help"),
+            "import": lambda: run(sys.executable, "-c", "import gridmill"),
+            "bare": lambda: run(sys.executable, "-c", "pass"),
+        },
+        rounds=ROUNDS,
+    )
+    shown = Series([1000 * seconds for seconds in measured["help"].values])
+    pairs = zip(measured["import"].values, measured["bare"].values, strict=True)
+    imported = Series([1000 * (whole - bare) for whole, bare in pairs])
+    return [
+        at_most(150, AREA, "`gridmill --help`", shown.median, "ms", **shown.spread),
+        at_most(60, AREA, "`import gridmill`", imported.median, "ms", **imported.spread),
+    ]
 
 
-def loads_heavy() -> list[str]:
-    code = f"import sys, gridmill; print([m for m in {HEAVY!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    return eval(done.stdout)
+def _heavy(env: dict[str, str]) -> Result:
+    code = f"import json, sys, gridmill; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    done = subprocess.run((sys.executable, "-c", code), env=env, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    what = f"of {', '.join(HEAVY)}, loaded by `import gridmill`"
+    return at_most(0, AREA, what, len(found), "", note=" ".join(found))
 
 
-def idle_megabytes() -> float:
-    """Resident memory (PSS) of `gridmill up` after it has settled."""
-    with tempfile.TemporaryDirectory(prefix="gridmill-bench-") as folder:
-        env = {**os.environ, "GRIDMILL_HOME": str(Path(folder) / "home")}
-        command = [GRIDMILL, "up", "--listen", "127.0.0.1:0"]
-        process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            wait_until_up(env)
-            time.sleep(2)
-            return pss_bytes(process.pid) / 1e6
-        finally:
-            process.terminate()
-            process.wait()
+def _idle(folder: Path, env: dict[str, str]) -> list[Result]:
+    fresh, used = Series(), Series()
+    for number in range(STARTS):
+        with _api_up(folder / f"home{number}", env) as node:
+            fresh.values.append(megabytes(node.pid))
+            _run_jobs(folder / f"home{number}")
+            used.values.append(megabytes(node.pid))
+    return [
+        at_most(120, AREA, "idle control node, fresh", fresh.median, "MB", **fresh.spread),
+        row(AREA, "idle control node, after 20 jobs", used.median, "MB", **used.spread),
+    ]
 
 
-def wait_until_up(env: dict[str, str]) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        done = subprocess.run([GRIDMILL, "show", "control"], env=env, capture_output=True, check=False)
-        if done.returncode == 0:
-            return
-    raise TimeoutError("gridmill up did not answer")
+@contextmanager
+def _api_up(home: Path, env: dict[str, str]) -> Iterator[Up]:
+    with up(home, env, listen="127.0.0.1:0") as node:
+        time.sleep(SETTLE_SECONDS)
+        yield node
 
 
-def pss_bytes(pid: int) -> int:
+def _run_jobs(home: Path) -> None:
+    jobs = tuple(Job(name=f"j{number}", command=CommandSpec(run=("true",))) for number in range(20))
+    with connect(home, embed=False) as client:
+        client.run(Pipeline(name="jobs", jobs=jobs), check=True)
+        for deployment in client.grid.deployments():
+            client.grid.release(deployment.id)
+    time.sleep(SETTLE_SECONDS)
+
+
+def megabytes(pid: int) -> float:
+    """Proportional set size of a process and all below it."""
+    return sum(_pss_bytes(one) for one in _with_children(pid)) / 1e6
+
+
+def _with_children(pid: int) -> list[int]:
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += _with_children(int(child))
+    return found
+
+
+def _pss_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def main() -> None:
-    help_ms = median(lambda: quietly(GRIDMILL, "--help"), runs=11) * 1000
-    import_ms, heavy, idle = import_milliseconds(), loads_heavy(), idle_megabytes()
-    area = "start-up"
-    save(
-        "startup",
-        [
-            Result(
-                area=area,
-                what="gridmill --help",
-                value=help_ms,
-                unit="ms",
-                target="<= 150 ms",
-                met=help_ms <= 150,
-            ),
-            Result(
-                area=area,
-                what="import gridmill",
-                value=import_ms,
-                unit="ms",
-                target="<= 60 ms",
-                met=import_ms <= 60,
-            ),
-            Result(
-                area=area,
-                what="heavy libraries it loads",
-                value=len(heavy),
-                unit="",
-                target="none",
-                met=not heavy,
-            ),
-            Result(
-                area=area,
-                what="idle control node",
-                value=idle,
-                unit="MB",
-                target="<= 120 MB",
-                met=idle <= 120,
-            ),
-        ],
-    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""`python -m bench [NAME...]`: measures, each part in a process of its own, then writes docs/benchmarks.md.
+
+Exits 1 when a part could not be measured; never because of what it measured.
+"""
+
+import subprocess
+import sys
+
+from bench import table
+from bench.measure import REPOSITORY
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in table.NAMES]
+    if unknown:
+        print(f"there is no {', '.join(unknown)}; there are {', '.join(table.NAMES)}", file=sys.stderr)
+        return 2
+    failed = [name for name in names or table.NAMES if not measured(name)]
+    table.main()
+    if failed:
+        print(f"could not be measured: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def measured(name: str) -> bool:
+    """Whether that part ran to its end."""
+    print(f"-- {name}", flush=True)
+    return (
+        subprocess.run((sys.executable, "-m", f"bench.{name}"), cwd=REPOSITORY, check=False).returncode == 0
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
