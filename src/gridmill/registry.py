@@ -22,8 +22,18 @@ JOBS: Mapping[str, str] = {
 PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "sink": ("pyarrow", "deltalake", "duckdb"),
     "dataset": ("pyarrow", "deltalake", "duckdb"),
-    "training": ("numpy", "pyarrow", "safetensors", "torch", "sklearn.ensemble", "sklearn.linear_model"),
-    "prediction": ("numpy", "pyarrow", "safetensors", "onnxruntime"),
+    "training": (
+        "numpy",
+        "pyarrow.parquet",
+        "safetensors",
+        "torch",
+        "sklearn.ensemble",
+        "sklearn.linear_model",
+        "onnx",
+        "onnxruntime",
+        "threadpoolctl",
+    ),
+    "prediction": ("numpy", "pyarrow.parquet", "safetensors", "onnxruntime"),
     "command": (),
 }
 """What the zygote of a pod of that type imports before it forks; each was tried to be safe to fork."""

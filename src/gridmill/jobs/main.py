@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -76,6 +77,8 @@ def _result(folder: Path) -> JobResult:
     context = JobContext(order=order, work=folder / "work", events_fd=int(descriptor) if descriptor else None)
     limit_threads(context.threads)
     job: Callable[[JobContext], JobResult] = find("jobs", order.job.kind)
+    keep_pandas_out: Callable[[], None] = import_module("gridmill.jobs.arrow").keep_pandas_out
+    keep_pandas_out()
     limit_threads(context.threads)
     return job(context)
 

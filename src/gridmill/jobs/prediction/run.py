@@ -11,7 +11,6 @@ import numpy as np
 
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.errors import InputError
-from gridmill.jobs.arrow import keep_pandas_out
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.models import load_card
 from gridmill.jobs.partitions import open_partitions
@@ -34,7 +33,6 @@ def run(context: JobContext) -> JobResult:
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a prediction")
     spec.check()
-    keep_pandas_out()
     candidates = _candidates(context, spec)
     choice = choose(candidates, spec.best_by)
     print(choice.why, flush=True)

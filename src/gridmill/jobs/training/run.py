@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import Any
 
 from gridmill.errors import InputError
-from gridmill.jobs.arrow import keep_pandas_out
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.metrics import NAMES
 from gridmill.jobs.models import Card, make_predictor, save_model
@@ -29,7 +28,6 @@ def run(context: JobContext) -> JobResult:
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a training")
     spec.check()
-    keep_pandas_out()
     frame = read_frame(context, spec)
     fit: Callable[[Frame, TrainingSpec, JobContext], Fitted] = import_module(MODULES[spec.model]).fit
     fitted = fit(frame, spec, context)
