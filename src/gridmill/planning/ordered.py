@@ -64,11 +64,13 @@ class Ordered(Generic[T]):
 
     def discard(self, item: T) -> None:
         """Remove an item if it is there."""
-        at = bisect_left(self._last, item)
-        if at == len(self._last):
-            return
+        at = place = 0
+        if not self._buckets or self._buckets[0][0] is not item:  # most often it is the first
+            at = bisect_left(self._last, item)
+            if at == len(self._last):
+                return
+            place = bisect_left(self._buckets[at], item)
         bucket = self._buckets[at]
-        place = bisect_left(bucket, item)
         if bucket[place] != item:
             return
         del bucket[place]

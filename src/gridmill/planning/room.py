@@ -135,7 +135,7 @@ class Pods:
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
         """The least loaded pod where that fits, tightest first among equals."""
         order = self._order
-        found = order.first_from((0.0, memory_bytes, ""))
+        found = order.first()
         while found is not None:
             if found[1] < memory_bytes:  # too little, and so have those between it and the next load
                 found = order.first_from((found[0], memory_bytes, ""))
