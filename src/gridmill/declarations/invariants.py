@@ -34,7 +34,6 @@ NOT_NEGATIVE = frozenset({"retries", "gpus", "keep_seconds"})
 EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
     Job: tuple(JobKind),
     Window: ("span_seconds", "span_rows"),
-    Label: ("horizon_seconds", "steps"),
     DatasetSpec: ("basis", "sql"),
 }
 

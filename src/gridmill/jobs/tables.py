@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from gridmill.errors import InputError, StorageError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.engine import fetch_rows, open_engine, quoted
-from gridmill.model.artifact import Artifact, ArtifactKind, Column
+from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
 
 GROUP_ROWS = 131_072
 """Rows of a Parquet row group: the unit that is read, and held while written."""
@@ -140,23 +140,57 @@ def _full(place: Path) -> StorageError:
     )
 
 
-def open_table(context: JobContext, artifact: Artifact) -> ds.Dataset:
-    """The rows of a sink's or dataset's version, unread. Raises StorageError when its files are gone."""
-    output = artifact.output
+def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds.Dataset:
+    """The rows of a sink's or dataset's version, unread; times are UTC.
+
+    With `zoned` false their type says no zone, which engines compute with more quickly. Raises StorageError
+    when the files are gone.
+    """
     path = context.below_root(output.uri)
     try:
-        if output.kind == ArtifactKind.SINK:
-            return DeltaTable(path, version=output.table_version).to_pyarrow_dataset()
-        if output.kind in (ArtifactKind.DATASET, ArtifactKind.PREDICTION):
-            files = sorted(str(file) for file in path.rglob("*.parquet"))
-            if not files:
-                raise FileNotFoundError(path)
-            return ds.dataset(files, format="parquet")
+        table = _open(path, output)
+        if zoned:
+            return table
+        schema = pa.schema([(item.name, _without_zone(item.type)) for item in table.schema])
+        return _open(path, output, schema)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise StorageError(
-            f"{artifact.id} cannot be read any more: {error}", hint="Run its pipeline again with --force."
+            f"{output.uri} cannot be read any more: {error}", hint="Run its pipeline again with --force."
         ) from error
-    raise InputError(f"{artifact.id} is a {output.kind}, not a table")
+
+
+def _open(path: Path, output: Output, schema: pa.Schema | None = None) -> ds.Dataset:
+    if output.kind == ArtifactKind.SINK:
+        return DeltaTable(path, version=output.table_version).to_pyarrow_dataset(schema=schema)
+    if output.kind not in (ArtifactKind.DATASET, ArtifactKind.PREDICTION):
+        raise InputError(f"{output.uri} is a {output.kind}, not a table")
+    files = sorted(str(file) for file in path.rglob("*.parquet"))
+    if not files:
+        raise FileNotFoundError(path)
+    return ds.dataset(files, format="parquet", schema=schema)
+
+
+def _without_zone(kind: pa.DataType) -> pa.DataType:
+    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The types tables keep: int64, double, bool, string, date32, timestamp[us, UTC], nested ones."""
+    return pa.schema([(item.name, _plain(item.type)) for item in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return pa.float64()
+    if pa.types.is_date(kind):
+        return pa.date32()
+    if pa.types.is_boolean(kind) or pa.types.is_nested(kind):
+        return kind
+    return pa.string()
 
 
 def read_batches(
@@ -164,7 +198,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a version in order, bounded in memory; of one `split` when given."""
     chosen = ds.field("split") == split if split is not None else None
-    table = open_table(context, artifact)
+    table = open_table(context, artifact.output)
     yield from table.to_batches(columns=list(columns) if columns is not None else None, filter=chosen)
 
 
@@ -172,7 +206,7 @@ def read_dataset(
     context: JobContext, artifact: Artifact, columns: Sequence[str] | None = None, split: str | None = None
 ) -> pa.Table:
     """The rows of a version in order, in memory."""
-    schema = open_table(context, artifact).schema
+    schema = open_table(context, artifact.output).schema
     fields = [schema.field(name) for name in columns] if columns is not None else list(schema)
     return pa.Table.from_batches(read_batches(context, artifact, columns, split), pa.schema(fields))
 

@@ -1,0 +1,156 @@
+"""What the data must be for a declaration to make sense, asked of the tables before the query runs."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.dataset.compile import Bounds
+from gridmill.jobs.dataset.expressions import expression_columns, expression_type
+from gridmill.jobs.dataset.names import Types, check_comparable, check_time, find_column
+from gridmill.jobs.engine import fetch_rows, quoted
+from gridmill.model.amounts import show_seconds
+from gridmill.model.data import Basis, DatasetSpec, Split
+
+
+def check_tables(
+    engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types]
+) -> tuple[str, ...]:
+    """Raise InputError or DataError for what cannot be joined or compared; the basis columns that feature
+    expressions use."""
+    check_time(
+        basis.time, find_column(basis.time, tables[basis.table], basis.table, "basis"), basis.table, "basis"
+    )
+    for asof in spec.asof_joins:
+        expression_columns(engine, asof.known_at, "dataset.asof_joins.known_at")
+        if asof.known_at not in tables[asof.table]:
+            kind = expression_type(
+                engine, asof.known_at, asof.table, tables[asof.table], "dataset.asof_joins.known_at"
+            )
+        else:
+            kind = tables[asof.table][asof.known_at]
+        check_time(asof.known_at, kind, asof.table, "asof_joins.known_at")
+    for join in spec.joins:
+        _check_unique(engine, join.table, join.on, basis, tables)
+    used = (
+        expression_columns(engine, text, f"dataset.features.{name}") for name, text in spec.features.items()
+    )
+    return tuple(dict.fromkeys(name for names in used for name in names))
+
+
+def _check_unique(
+    engine: duckdb.DuckDBPyConnection,
+    table: str,
+    on: tuple[str, ...],
+    basis: Basis,
+    tables: Mapping[str, Types],
+) -> None:
+    for name in on:
+        left = find_column(name, tables[basis.table], basis.table, "joins")
+        check_comparable(name, (basis.table, left), (table, find_column(name, tables[table], table, "joins")))
+    keys = ", ".join(quoted(name) for name in on)
+    known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in on)
+    twice = fetch_rows(
+        engine,
+        f"SELECT {keys}, count(*) AS __rows FROM {quoted(table)} WHERE {known} "
+        f"GROUP BY {keys} HAVING count(*) > 1 ORDER BY {keys} LIMIT 1",
+    )
+    if twice:
+        rows = twice[0].pop("__rows")
+        key = ", ".join(f"{name}={value}" for name, value in twice[0].items())
+        raise DataError(
+            f"table {table!r} has {rows} rows for {key}: joined, they would double rows of the dataset",
+            hint="Join on more columns; or use `asof_joins` when its rows change with time.",
+            place="dataset.joins",
+        )
+
+
+def time_span(
+    engine: duckdb.DuckDBPyConnection, basis: Basis, name: str
+) -> tuple[int, datetime | None, datetime | None]:
+    """How many rows there are, the first and the last time. Raises DataError when there is none."""
+    time = f"{quoted(basis.time)}::TIMESTAMP"
+    row = fetch_rows(
+        engine, f"SELECT count(*) AS n, min({time}) AS a, max({time}) AS b FROM {quoted(basis.table)}"
+    )[0]
+    if row["n"] == 0:
+        raise DataError(f"{name} has no rows", place="dataset")
+    if row["a"] is None:
+        raise DataError(f"{basis.time!r} of {name} is missing in every row", place="dataset.basis.time")
+    return row["n"], row["a"], row["b"]
+
+
+def resolve_bounds(split: Split | None, first: datetime, last: datetime) -> Bounds | None:
+    """Where the splits begin. Raises InputError when they overlap, or one would have no rows at all."""
+    if split is None:
+        return None
+    split.check()
+    validation_from, test_from = split.times
+    span = last - first
+    if split.test is not None:
+        test_from = last - split.test * span
+    if split.validation is not None:
+        validation_from = (test_from or last) - split.validation * span
+    for name, begins in (("validation", validation_from), ("test", test_from)):
+        if begins is not None and not first < begins <= last:
+            raise InputError(
+                f"{name} begins at {begins:%Y-%m-%d %H:%M}, and the data goes from {first:%Y-%m-%d %H:%M} "
+                f"to {last:%Y-%m-%d %H:%M}",
+                hint="Each split needs rows, the training before all.",
+                place=f"dataset.split.{name}_from",
+            )
+    return Bounds(validation_from=validation_from, test_from=test_from)
+
+
+def check_kept(spec: DatasetSpec, dropped: Mapping[str, int], rows: int, span_seconds: float) -> None:
+    """Raise DataError when nothing is left, saying why."""
+    if rows:
+        return
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
+    label = spec.label
+    if label is not None and label.horizon_seconds is not None:
+        hint = (
+            f"The label is {label.column!r} exactly {show_seconds(label.horizon_seconds)} later; "
+            f"the data spans {show_seconds(span_seconds)}."
+        )
+    else:
+        hint = f"The label is {label.column!r}." if label else ""
+    raise DataError(
+        f"no row is left in the dataset ({reasons or 'there was none'})", hint=hint, place="dataset"
+    )
+
+
+def check_splits(bounds: Bounds | None, counts: Mapping[str, int]) -> None:
+    """Raise DataError for a declared split without rows."""
+    for name in _declared(bounds):
+        if not counts.get(name):
+            there = ", ".join(f"{split} {count}" for split, count in counts.items())
+            raise DataError(
+                f"the {name} split has no row with a label (rows: {there})",
+                hint="Move the bounds in `split`.",
+                place="dataset.split",
+            )
+
+
+def _declared(bounds: Bounds | None) -> Iterator[str]:
+    if bounds is not None:
+        yield "train"
+        if bounds.validation_from:
+            yield "validation"
+        if bounds.test_from:
+            yield "test"
+
+
+def check_label(label: str | None, facts: Mapping[str, Mapping[str, Any]], where: str) -> None:
+    """Raise DataError for a label that is the same in every row."""
+    if label is None or label not in facts:
+        return
+    of = facts[label]
+    if "min" in of and of["min"] is not None and of["min"] == of["max"] and not of.get("nulls"):
+        raise DataError(
+            f"label {label!r} is {of['min']} in every row of {where}: there is nothing to learn",
+            hint="Check the label's column and horizon, or take a longer period.",
+            place="dataset.label",
+        )

@@ -1,0 +1,127 @@
+"""SQL that users write: one SELECT or one expression that looks at nothing beside its own row."""
+
+import json
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+import duckdb
+
+from gridmill.errors import InputError
+from gridmill.jobs.dataset.names import Types
+from gridmill.jobs.engine import fetch_rows, literal, quoted
+
+_REFUSED = {
+    "SUBQUERY": "a query inside",
+    "WINDOW": "a window (OVER)",
+    "STAR": "*",
+    "PARAMETER": "a parameter",
+}
+_CHANGING = ("VOLATILE", "CONSISTENT_WITHIN_QUERY")
+
+
+def parse_select(engine: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+    """The syntax tree of one SELECT. Raises InputError with the position of what is wrong."""
+    tree = json.loads(_value(engine, f"SELECT json_serialize_sql({literal(sql)})"))
+    if tree["error"]:
+        raise InputError(_at(sql, tree), place="dataset.sql")
+    if len(tree["statements"]) != 1:
+        raise InputError(f"one SELECT is needed, there are {len(tree['statements'])}", place="dataset.sql")
+    node: dict[str, Any] = tree["statements"][0]["node"]
+    return node
+
+
+def is_ordered(node: dict[str, Any]) -> bool:
+    """Whether the query says in which order its rows come."""
+    return any(modifier.get("type") == "ORDER_MODIFIER" for modifier in node.get("modifiers", []))
+
+
+def expression_columns(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> tuple[str, ...]:
+    """The columns an expression uses. Raises InputError for what is no plain expression of one row."""
+    try:
+        node = parse_select(engine, f"SELECT ({text}\n)")
+    except InputError as error:
+        raise InputError(error.message, hint=error.hint, place=place) from error
+    items = node.get("select_list", [])
+    if len(items) != 1 or (node.get("from_table") or {}).get("type") != "EMPTY":
+        raise InputError(f"{text!r} is not one expression", place=place)
+    nodes = list(_walk(items[0]))
+    for inner in nodes:
+        _refuse(engine, inner, text, place)
+    names = (inner["column_names"][-1] for inner in nodes if inner.get("class") == "COLUMN_REF")
+    return tuple(dict.fromkeys(names))
+
+
+def _refuse(engine: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str, place: str) -> None:
+    what = _REFUSED.get(str(node.get("class")))
+    if what is not None:
+        raise InputError(
+            f"{text!r} has {what}, and an expression sees its own row only",
+            hint="`windows`, `lags` and `asof_joins` see only what was known before; or use plain `sql`.",
+            place=place,
+        )
+    if node.get("class") == "FUNCTION" and _changes(engine, str(node.get("function_name"))):
+        raise InputError(
+            f"{text!r} uses {node['function_name']}(), which gives something else each time",
+            hint="A dataset is the same whenever it is made from the same tables.",
+            place=place,
+        )
+
+
+def _changes(engine: duckdb.DuckDBPyConnection, function: str) -> bool:
+    found = fetch_rows(
+        engine, f"SELECT stability FROM duckdb_functions() WHERE function_name = {literal(function)}"
+    )
+    return any(row["stability"] in _CHANGING for row in found)
+
+
+def _walk(node: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  a JSON tree
+    if isinstance(node, dict):
+        yield node
+        for child in node.values():
+            yield from _walk(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _walk(child)
+
+
+def types_of(engine: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
+    """The columns of a query and their types, without running it. Raises duckdb.Error."""
+    return {row["column_name"]: row["column_type"] for row in fetch_rows(engine, f"DESCRIBE {sql}")}
+
+
+def expression_type(
+    engine: duckdb.DuckDBPyConnection, text: str, table: str, types: Types, place: str
+) -> str:
+    """The type of an expression over a table. Raises InputError."""
+    try:
+        found = types_of(engine, f"SELECT ({text}\n) FROM {quoted(table)}")
+    except duckdb.Error as error:
+        raise explain(error, types, place) from error
+    return next(iter(found.values()))
+
+
+def explain(error: duckdb.Error, types: Types, place: str) -> InputError:
+    """DuckDB's message, its position, and the columns there are."""
+    message, _, position = str(error).partition("\n\n")
+    text = message.partition(": ")[2] or message
+    words = [word for word in text.split('"') if word and word not in types]
+    near = get_close_matches(words[1], types, n=1) if len(words) > 1 else []
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    there = f"There are {', '.join(types)}." if types else ""
+    return InputError(f"{text.splitlines()[0]}\n{position}".strip(), hint=f"{there}{meant}", place=place)
+
+
+def _at(sql: str, tree: dict[str, Any]) -> str:
+    message = str(tree.get("error_message", "not SQL"))
+    if not tree.get("position"):
+        return message
+    at = int(tree["position"])
+    line = sql.count("\n", 0, at) + 1
+    column = at - (sql.rfind("\n", 0, at) + 1) + 1
+    return f"{message} (line {line}, column {column})"
+
+
+def _value(engine: duckdb.DuckDBPyConnection, sql: str) -> str:
+    row = fetch_rows(engine, sql)[0]
+    return str(next(iter(row.values())))
