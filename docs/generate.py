@@ -12,6 +12,7 @@ from reference_errors import errors_page
 from reference_pipeline import pipeline_page
 from reference_python import python_page
 from reference_settings import settings_page
+from reference_sizing import sizing_page
 from reference_states import states_page
 
 from gridmill.declarations.published import schema_text
@@ -22,6 +23,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/cli.md": cli_page,
     "docs/reference/errors.md": errors_page,
     "docs/reference/settings.md": settings_page,
+    "docs/reference/sizing.md": sizing_page,
     "docs/reference/states.md": states_page,
     "docs/reference/python.md": python_page,
     "schema/pipeline.schema.json": schema_text,

@@ -1,0 +1,140 @@
+"""Examples and the snippets marked to be run are run, each in a home of its own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT, Block, blocks, commands, name
+
+pytestmark = pytest.mark.e2e
+
+BIN = Path(sys.executable).parent
+DEADLINE_SECONDS = 120.0
+MARKED = [block for block in blocks() if block.mark.startswith("run: ")]
+SHELL_PAGES = sorted({block.page for block in MARKED if block.mark == "run: shell"})
+SERVER_PAGES = sorted({block.page for block in MARKED if block.mark == "run: server"})
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("h")
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "GRIDMILL_HOME": str(home), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+
+
+def run(words: list[str], home: Path, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [
+        ("hello", "greet | Hello, world!"),
+        ("steps", "total | 16 words"),
+        ("settings", "flaky | this time it works"),
+    ],
+)
+def test_an_example_runs_and_then_has_nothing_to_do(example: str, says: str, home: Path):
+    file = f"examples/{example}/pipeline.yaml"
+    done = run(["gridmill", "run", file], home)
+    assert done.returncode == 0, done.stderr
+    assert says in run(["gridmill", "logs", example], home).stdout.splitlines()
+    again = run(["gridmill", "run", file], home)
+    assert "unchanged" in again.stdout, again.stderr
+
+
+def test_from_csv_files_to_a_forecast(home: Path):
+    done = run(["gridmill", "run", "examples/shops/pipeline.yaml"], home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 of 5 jobs done" in done.stdout
+
+
+def test_the_data_of_the_shops_is_what_its_script_makes(tmp_path: Path):
+    script = ROOT / "examples" / "shops" / "make_data.py"
+    shutil.copy(script, tmp_path)
+    assert run([sys.executable, str(tmp_path / script.name)], tmp_path).returncode == 0
+    for file in sorted((script.parent / "data").iterdir()):
+        assert (tmp_path / "data" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_the_example_in_python(home: Path):
+    done = run([sys.executable, "examples/python/run.py"], home)
+    assert done.returncode == 0, done.stderr
+    assert "words: 6" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("block", [b for b in MARKED if b.mark == "run: python"], ids=str)
+def test_python_that_is_marked(block: Block, home: Path):
+    done = run([sys.executable, "-c", block.text], home)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", SHELL_PAGES, ids=name)
+def test_commands_that_are_marked(page: Path, home: Path, tmp_path: Path):
+    for block in blocks(page):
+        if block.mark == "run: shell":
+            follow(block, home, tmp_path)
+        elif block.mark.startswith("run: ") and block.kind == "yaml":
+            (tmp_path / block.mark.removeprefix("run: ")).write_text(block.text)
+
+
+def follow(block: Block, home: Path, folder: Path) -> None:
+    """Run its commands one by one; each prints what is shown below it."""
+    for line, shown in commands(block):
+        done = run(["sh", "-c", line], home, folder)
+        for text in shown:
+            assert text in done.stdout.splitlines(), f"{block}: {line}\n{done.stdout}{done.stderr}"
+        if "exit code 1" not in line:
+            assert done.returncode == 0, f"{block}: {line}\n{done.stderr}"
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[None]:
+    up = subprocess.Popen([BIN / "gridmill", "up", "--listen", "127.0.0.1:0"], env=environment(home))
+    until = time.monotonic() + DEADLINE_SECONDS
+    while not (home / "control.json").exists():
+        assert up.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    yield
+    up.send_signal(signal.SIGTERM)
+    assert up.wait(DEADLINE_SECONDS) == 0
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("page", SERVER_PAGES, ids=name)
+def test_commands_beside_a_server(page: Path, home: Path):
+    lines = [line for b in blocks(page) if b.mark == "run: server" for line, _ in commands(b)]
+    script = "\n".join(["set -e", *(line.replace("curl -s", "curl -sf") for line in lines)])
+    done = run(["sh", "-c", script], home)
+    assert done.returncode == 0, done.stderr
+    assert '"name":"local"' in done.stdout
+
+
+def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path):
+    site = tmp_path / "site"
+    build = [str(BIN / "mkdocs"), "build", "--strict", "--quiet", "--site-dir", str(site)]
+    done = run(build, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (site / "index.html").read_text()
+    for start in ('<script src="http', '<link rel="stylesheet" href="http', "fonts.g", '<img src="http'):
+        assert start not in page
+    assert not list(site.rglob("*.py"))
