@@ -187,7 +187,7 @@ def test_a_large_job_gets_a_node_although_another_resource_keeps_it_busy():
 
 def test_a_job_outgrowing_the_only_worker_gets_a_larger_one():
     world = World(_site(), (Resource(name="a", type=COMMAND, workers=1),))
-    world.submit((Work(name="small", memory_bytes=GIB, seconds=100.0, resource="a"),))
+    world.submit((Work(name="first", memory_bytes=512 * MIB, seconds=100.0, resource="a"),))
     world.run(until=1010.0)
     world.submit((Work(name="large", memory_bytes=5 * GIB, seconds=5.0, resource="a"),))
     _stream(
