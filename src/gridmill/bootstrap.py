@@ -29,7 +29,7 @@ from gridmill.settings import Settings
 from gridmill.storage.root import Root
 from gridmill.testing.faults import with_faults
 
-LOCAL_CPU_SHARE = 4.0
+LOCAL_CPU_SHARE = 16.0
 """Deployments on one's own machine may claim each CPU this often: idle ones burn none, and the
 operating system shares fairly. Memory is never promised twice."""
 
