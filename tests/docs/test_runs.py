@@ -64,7 +64,7 @@ def test_an_example_runs_and_then_has_nothing_to_do(example: str, says: str, hom
 def test_from_csv_files_to_a_forecast(home: Path):
     done = run(["gridmill", "run", "examples/shops/pipeline.yaml"], home)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 of 5 jobs done" in done.stdout
+    assert "6 of 6 jobs done" in done.stdout
 
 
 def test_the_data_of_the_shops_is_what_its_script_makes(tmp_path: Path):
@@ -131,7 +131,7 @@ def test_commands_beside_a_server(page: Path, home: Path):
 
 def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path):
     site = tmp_path / "site"
-    build = [str(BIN / "mkdocs"), "build", "--strict", "--quiet", "--site-dir", str(site)]
+    build = [str(BIN / "mkdocs"), "build", "--strict", "--site-dir", str(site)]
     done = run(build, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     page = (site / "index.html").read_text()
