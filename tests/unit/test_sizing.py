@@ -89,7 +89,7 @@ def test_more_rows_need_more_memory():
 
 def test_a_command_gets_a_plain_default():
     assert sized(COMMAND).amounts.memory_bytes == 768 * MIB
-    assert sized(COMMAND, history=history_of(measured(COMMAND, 5 * MIB))).amounts.memory_bytes == 64 * MIB
+    assert sized(COMMAND, history=history_of(measured(COMMAND, 5 * MIB))).amounts.memory_bytes == 256 * MIB
 
 
 def test_declared_memory_and_cpus_stand():

@@ -60,6 +60,12 @@ class Attempt:
     give_up: float = 0.0
     signalled: bool = field(default=False)
 
+    def begin(self, now: float) -> None:
+        """Its process exists: time and timeout count from here, not from the wait for a warm process."""
+        if self.deadline is not None:
+            self.deadline += now - self.began
+        self.began = now
+
     def due(self) -> float:
         """When it wants attention next (monotonic seconds)."""
         if self.stage == Stage.ENDING:

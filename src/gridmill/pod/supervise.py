@@ -150,6 +150,7 @@ class Supervisor:
         if attempt is None:
             return
         attempt.pid, attempt.stage = pid, Stage.RUNNING
+        attempt.begin(time.monotonic())
         self._by_pid[pid] = attempt
         start = self._leftovers.started(pid)
         with contextlib.suppress(OSError):  # a full disk: it is found by its cgroup or environment
