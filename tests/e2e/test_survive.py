@@ -200,3 +200,41 @@ def test_a_full_disk_fails_the_sink_and_nothing_half_written_is_visible(place: P
         assert place.json("list", "sinks") == []
     finally:
         os.system(f"umount -l {small}")
+
+
+def test_an_idle_deployment_is_released_after_its_keep(place: Place):
+    up = place.start("up", "--listen", "off")
+    assert eventually(lambda: place.gridmill("show", "control").returncode == 0)
+    file = place.write(
+        """
+pipeline: kept
+resources:
+  short: {type: command, memory: 256MiB, keep: 1s}
+jobs:
+  work: {resource: short, command: "true"}
+"""
+    )
+    assert place.gridmill("run", file).returncode == 0
+    assert [deployment["resource"] for deployment in place.json("list", "deployments")] == ["short"]
+    assert eventually(lambda: place.json("list", "deployments") == [])
+    assert eventually(lambda: not processes_mentioning(str(place.home / "pods")))
+    up.terminate()
+    assert up.wait(timeout=20) == 0
+
+
+def test_jobs_share_one_deployment_and_are_admitted_by_memory(place: Place):
+    marks = place.folder / "marks"
+    work = f"echo begin >> {marks}; sleep 0.4; echo end >> {marks}"
+    jobs = "\n".join(f'  w{n}: {{resource: shared, memory: 300MiB, command: "{work}"}}' for n in range(4))
+    file = place.write(
+        f"pipeline: shared\nresources:\n  shared: {{type: command, cpus: 4, memory: 700MiB, workers: 1}}\njobs:\n{jobs}\n"
+    )
+    done = place.gridmill("run", file, "--json", GRIDMILL_CPUS="4")
+    assert done.returncode == 0, done.stderr
+    view = json.loads(done.stdout)
+    assert {a["pod_id"] for j in view["jobs"] for a in j["attempts"]} == {"shared-1.0"}
+    running, most = 0, 0
+    for line in marks.read_text().split():
+        running += 1 if line == "begin" else -1
+        most = max(most, running)
+    assert most == 2, "two of 300 MiB fit in 700 MiB, a third does not"
