@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from reference_cli import cli_page
+from reference_decisions import decisions_page
 from reference_errors import errors_page
 from reference_pipeline import pipeline_page
 from reference_python import python_page
@@ -22,6 +23,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/pipeline.md": pipeline_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/errors.md": errors_page,
+    "docs/adr/index.md": decisions_page,
     "docs/reference/settings.md": settings_page,
     "docs/reference/sizing.md": sizing_page,
     "docs/reference/states.md": states_page,
