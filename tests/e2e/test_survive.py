@@ -225,14 +225,14 @@ jobs:
 def test_jobs_share_one_deployment_and_are_admitted_by_memory(place: Place):
     marks = place.folder / "marks"
     work = f"echo begin >> {marks}; sleep 0.4; echo end >> {marks}"
-    jobs = "\n".join(f'  w{n}: {{resource: shared, memory: 300MiB, command: "{work}"}}' for n in range(4))
+    jobs = "\n".join(f'  w{n}: {{resource: crew, memory: 300MiB, command: "{work}"}}' for n in range(4))
     file = place.write(
-        f"pipeline: shared\nresources:\n  shared: {{type: command, cpus: 4, memory: 700MiB, workers: 1}}\njobs:\n{jobs}\n"
+        f"pipeline: shared\nresources:\n  crew: {{type: command, cpus: 4, memory: 700MiB, workers: 1}}\njobs:\n{jobs}\n"
     )
     done = place.gridmill("run", file, "--json", GRIDMILL_CPUS="4")
     assert done.returncode == 0, done.stderr
     view = json.loads(done.stdout)
-    assert {a["pod_id"] for j in view["jobs"] for a in j["attempts"]} == {"shared-1.0"}
+    assert {a["pod_id"] for j in view["jobs"] for a in j["attempts"]} == {"crew-1.0"}
     running, most = 0, 0
     for line in marks.read_text().split():
         running += 1 if line == "begin" else -1
