@@ -1,6 +1,7 @@
 """SQL that users write: one SELECT or one expression that looks at nothing beside its own row."""
 
 import json
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
@@ -20,11 +21,14 @@ _REFUSED = {
 _CHANGING = ("VOLATILE", "CONSISTENT_WITHIN_QUERY")
 
 
-def parse_select(engine: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
-    """The syntax tree of one SELECT. Raises InputError with the position of what is wrong."""
+def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: int = 0) -> dict[str, Any]:
+    """The syntax tree of one SELECT. Raises InputError with the position of what is wrong.
+
+    The user's own text begins after `lines_before` lines.
+    """
     tree = json.loads(_value(engine, f"SELECT json_serialize_sql({literal(sql)})"))
     if tree["error"]:
-        raise InputError(_at(sql, tree), place="dataset.sql")
+        raise InputError(_at(sql, tree, lines_before), place="dataset.sql")
     if len(tree["statements"]) != 1:
         raise InputError(f"one SELECT is needed, there are {len(tree['statements'])}", place="dataset.sql")
     node: dict[str, Any] = tree["statements"][0]["node"]
@@ -39,7 +43,7 @@ def is_ordered(node: dict[str, Any]) -> bool:
 def expression_columns(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> tuple[str, ...]:
     """The columns an expression uses. Raises InputError for what is no plain expression of one row."""
     try:
-        node = parse_select(engine, f"SELECT ({text}\n)")
+        node = parse_select(engine, f"SELECT (\n{text}\n)", lines_before=1)
     except InputError as error:
         raise InputError(error.message, hint=error.hint, place=place) from error
     items = node.get("select_list", [])
@@ -101,23 +105,37 @@ def expression_type(
     return next(iter(found.values()))
 
 
-def explain(error: duckdb.Error, types: Types, place: str) -> InputError:
-    """DuckDB's message, its position, and the columns there are."""
+def explain(error: duckdb.Error, types: Types, place: str, sql: str = "") -> InputError:
+    """DuckDB's message, its position (found in `sql` where DuckDB gives none), and the columns there are."""
     message, _, position = str(error).partition("\n\n")
     text = message.partition(": ")[2] or message
-    words = [word for word in text.split('"') if word and word not in types]
-    near = get_close_matches(words[1], types, n=1) if len(words) > 1 else []
+    named = re.search(r'"([^"]+)"', text)
+    near = get_close_matches(named[1], types, n=1) if named else []
     meant = f" Did you mean {near[0]!r}?" if near else ""
     there = f"There are {', '.join(types)}." if types else ""
-    return InputError(f"{text.splitlines()[0]}\n{position}".strip(), hint=f"{there}{meant}", place=place)
+    at = position or (_first(named[1], sql) if named else "")
+    return InputError(f"{text.splitlines()[0]}\n{at}".strip(), hint=f"{there}{meant}", place=place)
 
 
-def _at(sql: str, tree: dict[str, Any]) -> str:
+def _first(word: str, sql: str) -> str:
+    match = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", sql)
+    return (
+        f"(line {sql.count(chr(10), 0, match.start()) + 1}: {_line_at(sql, match.start())})" if match else ""
+    )
+
+
+def _line_at(sql: str, at: int) -> str:
+    return sql[sql.rfind("\n", 0, at) + 1 :].partition("\n")[0].strip()
+
+
+def _at(sql: str, tree: dict[str, Any], lines_before: int) -> str:
+    if "Only SELECT" in str(tree.get("error_message")):
+        return "only one SELECT can be given"
     message = str(tree.get("error_message", "not SQL"))
     if not tree.get("position"):
         return message
     at = int(tree["position"])
-    line = sql.count("\n", 0, at) + 1
+    line = sql.count("\n", 0, at) + 1 - lines_before
     column = at - (sql.rfind("\n", 0, at) + 1) + 1
     return f"{message} (line {line}, column {column})"
 

@@ -130,7 +130,7 @@ def _sql_types(engine: duckdb.DuckDBPyConnection, text: str) -> dict[str, str]:
     try:
         return types_of(engine, text)
     except duckdb.Error as error:
-        raise explain(error, {}, "dataset.sql") from error
+        raise explain(error, {}, "dataset.sql", text) from error
 
 
 def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Query:
@@ -267,6 +267,7 @@ def _result(
             "dropped": dict(sorted(tally.dropped.items())),
             "columns": facts,
             "point_in_time": spec.sql is None,
+            "static": list(dict.fromkeys(join.table for join in spec.joins)),
             "sql": compiled.sql if spec.sql is None or spec.time is None else f"{spec.sql}\n\n{compiled.sql}",
         },
     )
