@@ -54,7 +54,7 @@ def settings_page() -> str:
 
 def _default(field: Field[Any]) -> str:
     """Durations only: the other fields say theirs."""
-    return show_seconds(field.default) if field.name.endswith("_seconds") else ""
+    return show_seconds(field.default) if isinstance(field.default, float) else ""
 
 
 def _row(said: str, default: str) -> str:
