@@ -8,8 +8,10 @@ import duckdb
 
 from gridmill.jobs.context import JobContext
 
-MEMORY_SHARE = 0.6
-"""Of the attempt's memory; the rest is for Python, Arrow batches on their way, and Parquet's writer."""
+BASE_BYTES = 150 * 2**20
+"""What Python and the libraries take before any row is read."""
+MEMORY_SHARE = 0.7
+"""Of the attempt's other memory; the rest is for Arrow batches on their way and Parquet's writer."""
 LEAST_MEMORY_BYTES = 96 * 2**20
 
 
@@ -33,7 +35,7 @@ def open_engine(
 def _config(context: JobContext) -> dict[str, str | bool | int | float | list[str]]:
     spill = context.work / "spill"
     spill.mkdir(parents=True, exist_ok=True)
-    memory = max(LEAST_MEMORY_BYTES, int(context.order.given.memory_bytes * MEMORY_SHARE))
+    memory = max(LEAST_MEMORY_BYTES, int((context.order.given.memory_bytes - BASE_BYTES) * MEMORY_SHARE))
     return {
         "memory_limit": f"{memory}B",
         "threads": context.threads,
@@ -41,6 +43,8 @@ def _config(context: JobContext) -> dict[str, str | bool | int | float | list[st
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "python_enable_replacements": False,
+        # Arrow streams come without a row count: taken for tiny, as-of joins would compare all with all.
+        "asof_loop_join_threshold": 0,
     }
 
 
