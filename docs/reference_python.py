@@ -58,7 +58,7 @@ def _client() -> str:
 
 
 def _described(function: Any) -> str:  # noqa: ANN401  any function
-    return f"```python\ndef {function.__name__}{_signature(function)}: ...\n```\n\n{_prose(function)}"
+    return f"```text\n{function.__name__}{_signature(function)}\n```\n\n{_prose(function)}"
 
 
 def _signature(function: Any) -> str:  # noqa: ANN401  any function
