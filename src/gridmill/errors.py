@@ -149,7 +149,7 @@ class InternalError(GridmillError):
     """A defect of Gridmill itself."""
 
     code = "internal"
-    default_hint = "Please report this with the control node's log (`gridmill show control`)."
+    default_hint = "Please report this with HOME/gridmill-errors.log."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

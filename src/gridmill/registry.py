@@ -1,7 +1,8 @@
 """Plug-in tables: name -> "module:factory". Entry points of the same shape extend them.
 
-A package adds its own with the entry-point groups `gridmill.jobs`, `gridmill.sites`, `gridmill.stores`,
-`gridmill.links`; ours get no privilege.
+A package adds its own stores, sites and links with the entry-point groups `gridmill.stores`,
+`gridmill.sites` and `gridmill.links`; ours get no privilege. (Which kinds of jobs there are is part of the
+model: `model/job.py`.)
 """
 
 from collections.abc import Callable, Mapping

@@ -209,7 +209,7 @@ def test_an_idle_deployment_is_released_after_its_keep(place: Place):
         """
 pipeline: kept
 resources:
-  short: {type: command, memory: 256MiB, keep: 1s}
+  short: {type: command, memory: 256MiB, keep: 5s}
 jobs:
   work: {resource: short, command: "true"}
 """

@@ -21,7 +21,7 @@ from gridmill.settings import Settings
 
 _PACKAGES = {
     "sinks and datasets": ("pyarrow", "deltalake", "duckdb"),
-    "training": ("numpy", "torch", "scikit-learn", "safetensors", "skl2onnx"),
+    "training": ("numpy", "torch", "scikit-learn", "safetensors", "onnx"),
     "predictions": ("numpy", "onnxruntime"),
 }
 _LEAST_FREE_BYTES = GIB
@@ -64,7 +64,7 @@ def look(settings: Settings) -> Iterator[Check]:
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield "memory", memory >= GIB, show_bytes(memory)
-    yield "cgroups", True, _cgroups()
+    yield "cgroups", True, _cgroups() if settings.cgroups else "not used (GRIDMILL_CGROUPS=0)"
     for purpose, packages in _PACKAGES.items():
         yield _packages(purpose, packages)
     yield "control node", True, _control(settings)

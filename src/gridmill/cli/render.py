@@ -177,6 +177,10 @@ def job_line(view: JobView, state: str, message: str) -> str:
     return f"{view.job.job.name}: {state}" + (f" {detail}" if detail else "")
 
 
+_SHOWN = 12
+"""Entries of a list shown to people; --json has them all."""
+
+
 def details(noun: object) -> Table:
     """Any noun as a list of its fields that say something."""
     made = Table(box=None, show_header=False, pad_edge=False)
@@ -210,7 +214,8 @@ def _leaf(value: Any, name: str) -> str:  # noqa: ANN401  as _lines
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple | list):
-        return ", ".join(str(part) for part in value)
+        more = f", ... {len(value) - _SHOWN} more" if len(value) > _SHOWN else ""
+        return ", ".join(str(part) for part in value[:_SHOWN]) + more
     if isinstance(value, int | float) and last.endswith("_bytes"):
         return show_bytes(value)
     if isinstance(value, int | float) and last.endswith("_seconds"):

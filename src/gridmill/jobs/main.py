@@ -28,6 +28,11 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
 _MEMORY_CLASSES = frozenset({"OutOfMemoryException"})  # duckdb's, by name: it need not be loaded
 
+EXTRAS = dict.fromkeys(("pyarrow", "deltalake", "duckdb"), "data") | dict.fromkeys(
+    ("numpy", "torch", "sklearn", "safetensors", "onnx", "onnxruntime", "threadpoolctl"), "learning"
+)
+"""Which extra brings a package that a built-in job cannot do without."""
+
 
 class StoppedError(BaseException):
     """SIGTERM came: no Exception, so that no job swallows it."""
@@ -88,6 +93,10 @@ def failed_outcome(error: Exception) -> Outcome:
     cause = _cause(error)
     if isinstance(error, GridmillError):
         return Outcome(state=AttemptState.FAILED, cause=cause, message=str(error), hint=error.hint)
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        message = f"the package {error.name!r} is not installed here"
+        hint = f"pip install 'gridmill[{EXTRAS[error.name]}]'"
+        return Outcome(state=AttemptState.FAILED, cause=Cause.INPUT, message=message, hint=hint)
     traceback.print_exception(error)
     hint = "" if cause != Cause.INTERNAL else "The job's log has the traceback."
     return Outcome(state=AttemptState.FAILED, cause=cause, message=_explain(error, cause), hint=hint)

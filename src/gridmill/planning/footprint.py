@@ -32,7 +32,7 @@ class Footprint:
     unknown_bytes: int = 256 * MIB
 
 
-_DUCKDB, _TORCH, _SKLEARN, _INFERENCE = 150 * MIB, 300 * MIB, 200 * MIB, 180 * MIB
+_DUCKDB, _TORCH, _SKLEARN, _INFERENCE = 220 * MIB, 300 * MIB, 200 * MIB, 180 * MIB
 
 TRAINING: dict[ModelKind, Footprint] = {
     ModelKind.LSTM: Footprint(base_bytes=_TORCH, cell_bytes=24, floor_bytes=_TORCH + 84 * MIB),

@@ -132,9 +132,11 @@ def _by_job(job: Job, size: JobSize, measured: tuple[Measurement, ...]) -> _Esti
     largest = max(_needed(known) for known in measured)
     times = "attempt" if len(measured) == 1 else "attempts"
     scaled = "" if max(peaks) == largest else f" ({show_bytes(max(peaks))} at this size)"
+    least = footprint_of(job).floor_bytes
+    floor = f", and never under {show_bytes(least)}" if max(peaks) * margin < least else ""
     why = (
-        f"peak {show_bytes(largest)} in {len(measured)} earlier {times}{scaled}, plus {margin - 1:.0%}: "
-        f"{show_bytes(memory)}"
+        f"peak {show_bytes(largest)} in {len(measured)} earlier {times}{scaled}, "
+        f"plus {margin - 1:.0%}{floor}: {show_bytes(memory)}"
     )
     return _Estimate(memory_bytes=memory, why=why)
 

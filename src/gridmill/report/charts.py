@@ -81,7 +81,7 @@ def line_chart(
 
     labels = list(x_labels) or [(tick, f"{tick:g}") for tick in ticks(low_x, high_x, 8)]
     parts = [_grid_line(place((low_x, y))[1], left, width, f"{y:g}{unit}") for y in ticks(low_y, high_y)]
-    parts += [_x_label(place((x, low_y))[0], height - bottom, text) for x, text in labels]
+    parts += [_x_label(place((x, low_y))[0], height - bottom, text, width) for x, text in labels]
     parts += [_polyline([place(p) for p in one.points], index, one.dashed) for index, one in enumerate(shown)]
     parts += [_legend(index, one.name, left) for index, one in enumerate(shown)]
     return _svg(width, height, parts)
@@ -99,8 +99,9 @@ def _grid_line(y: float, left: float, width: float, text: str) -> str:
     )
 
 
-def _x_label(x: float, y: float, text: str) -> str:
-    return f'<text class="axis" x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{escape(text)}</text>'
+def _x_label(x: float, y: float, text: str, width: float) -> str:
+    anchor = "end" if x > width - 40 else "middle"
+    return f'<text class="axis" x="{x:.1f}" y="{y + 18:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _polyline(points: Sequence[Point], index: int, dashed: bool) -> str:
