@@ -43,14 +43,12 @@ def dispatch(control: Control) -> Plan:
 
 
 def mark_idle(control: Control) -> None:
-    """Note since when a deployment has no live attempt, and forget it when it has."""
+    """Note since when a deployment has no live attempt. `_start` forgets it."""
     transaction = control.begin()
     snapshot = control.ledger.snapshot
     for deployment in snapshot.deployments.values():
-        busy = any(snapshot.attempts_on(deployment.id))
-        if busy and deployment.idle_since is not None:
-            transaction.put(replace(deployment, idle_since=None))
-        elif not busy and deployment.idle_since is None and deployment.state == DeploymentState.UP:
+        unmarked = deployment.idle_since is None and deployment.state == DeploymentState.UP
+        if unmarked and not snapshot.attempts_on(deployment.id):
             transaction.put(replace(deployment, idle_since=transaction.now))
     control.ledger.commit(transaction)
 
@@ -81,6 +79,9 @@ def _start(control: Control, transaction: Transaction, start: StartJob) -> None:
         message="",
     )
     transaction.put(attempt, running)
+    deployment = transaction.get(Deployment, start.deployment_id)
+    if deployment is not None and deployment.idle_since is not None:
+        transaction.put(replace(deployment, idle_since=None))
     start_attempt(control, transaction, attempt)
 
 
@@ -115,7 +116,7 @@ def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> De
 
 
 def _give_up(control: Control, transaction: Transaction, resource: str) -> None:
-    message = f"the pods of `{resource}` ended {BRING_UPS} times before they answered"
+    message = f"the pods of `{resource}` did not come up {BRING_UPS} times in a row"
     for job_run in list(control.ledger.snapshot.job_runs.values()):
         if job_run.resource == resource and job_run.state == JobState.WAITING:
             refusal = Refuse(

@@ -1,11 +1,13 @@
 """The control node: one lock, one loop. Ticks run when something happened or time has come."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from gridmill.control.advance import advance
 from gridmill.control.dispatch import dispatch
+from gridmill.control.ledger import Transaction
 from gridmill.control.observe import observe
 from gridmill.control.reap import reap
 from gridmill.control.receive import receive
@@ -45,8 +47,8 @@ class ControlNode:
             observe(control)
             advance(control)
             wanted = dispatch(control)
-            reap(control)
-            if control.candidates or not wanted.complete:
+            given_back = reap(control)
+            if control.candidates or given_back or not wanted.complete:
                 return 0.0
             waits = [LONGEST_WAIT_SECONDS]
             if control.ledger.snapshot.deployments:
@@ -59,8 +61,7 @@ class ControlNode:
         """Read the store, and look again at everything that a crash may have left half-way."""
         control = self.control
         control.ledger.load()
-        control.newest.clear()
-        control.versions.clear()
+        control.forget()
         self._greet_again()
         snapshot = control.ledger.snapshot
         now = control.now()
@@ -80,8 +81,9 @@ class ControlNode:
         """What was received or about to be sent may be lost: with a new Hello every pod and the store are
         made to agree again."""
         control = self.control
-        for channel in list(control.pods):
+        for channel in control.open:
             control.links.drop(channel)
+        control.open.clear()
         control.pods.clear()
         control.channels.clear()
 
@@ -94,6 +96,20 @@ class ControlNode:
         """Wait until `commits` is no longer `seen`, or the time is over."""
         with self.changed:
             self.changed.wait_for(lambda: self.commits != seen, timeout=seconds)
+
+    @contextmanager
+    def changing(self) -> Iterator[Transaction]:
+        """A transaction of a use case: begun on what the store holds, committed at the end, followed by a
+        tick, also when it fails: what has become of a failed commit is for the next tick to find out."""
+        try:
+            with self.lock:
+                if self.control.ledger.doubtful:
+                    self._load()
+                transaction = self.control.begin()
+                yield transaction
+                self.control.ledger.commit(transaction)
+        finally:
+            self.wake()
 
     def wake(self) -> None:
         """Tick soon. Safe from any thread."""
@@ -140,6 +156,8 @@ class ControlNode:
         """Tear down every deployment without a live attempt, now."""
         with self.lock:
             control = self.control
+            if control.ledger.doubtful:
+                self._load()
             transaction = control.begin()
             snapshot = control.ledger.snapshot
             for deployment in snapshot.deployments.values():

@@ -57,6 +57,28 @@ def _record(
         sight = sights.get(pod.id)
         if sight is not None and sight.sight == Sight.GONE and pod.state != PodState.GONE:
             _pod_gone(control, transaction, deployment.id, pod, sight.message)
+    if deployment.state == DeploymentState.STARTING:
+        _mind_silence(control, transaction, deployment, sights)
+
+
+def _mind_silence(
+    control: Control, transaction: Transaction, deployment: Deployment, sights: Mapping[str, PodSight]
+) -> None:
+    """Release a deployment whose pods all run, and none of which has greeted for too long."""
+    running = {name for name, sight in sights.items() if sight.sight == Sight.RUNNING}
+    now = control.clock.monotonic()
+    if not all(pod.id in running for pod in deployment.pods):
+        control.silent_since.pop(deployment.id, None)
+    elif now - control.silent_since.setdefault(deployment.id, now) >= control.limits.greeting_seconds:
+        control.silent_since.pop(deployment.id)
+        _count_failure(control, deployment)
+        message = f"no pod of it has answered for {control.limits.greeting_seconds:g} s"
+        transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))
+
+
+def _count_failure(control: Control, deployment: Deployment) -> None:
+    failures = control.failed_bring_ups.get(deployment.resource, 0)
+    control.failed_bring_ups[deployment.resource] = failures + 1
 
 
 def _pod_gone(control: Control, transaction: Transaction, deployment_id: str, pod: Pod, message: str) -> None:
@@ -65,8 +87,7 @@ def _pod_gone(control: Control, transaction: Transaction, deployment_id: str, po
     if deployment is None:
         return
     if pod.state == PodState.STARTING:
-        failures = control.failed_bring_ups.get(deployment.resource, 0)
-        control.failed_bring_ups[deployment.resource] = failures + 1
+        _count_failure(control, deployment)
     deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=message))
     if all(p.state == PodState.GONE for p in deployment.pods):
         deployment = replace(deployment, state=DeploymentState.GONE, message=message)
@@ -74,6 +95,7 @@ def _pod_gone(control: Control, transaction: Transaction, deployment_id: str, po
     for attempt in list(control.ledger.snapshot.attempts_on(pod.id)):
         settle_attempt(control, transaction, attempt, replace(LOST, message=message or LOST.message))
     control.brought_up.discard(pod.id)
+    control.silent_since.pop(deployment_id, None)
 
 
 def bring_up(control: Control, deployment: Deployment) -> None:

@@ -1,22 +1,29 @@
-"""The tick that gives back: deployments being released, and what failed attempts left in storage."""
+"""The tick that gives back: it tears deployments down that are being released."""
 
 from dataclasses import replace
 
 from gridmill.control.state import Control
 from gridmill.errors import UnavailableError
+from gridmill.model.deployment import Deployment
 from gridmill.model.message import Goodbye
 from gridmill.model.state import DeploymentState, PodState
 
 
-def reap(control: Control) -> None:
-    """Tear down what is being released; when the site says its pods are gone, so is the deployment."""
-    for deployment in list(control.ledger.snapshot.deployments.values()):
-        if deployment.state == DeploymentState.RELEASING:
-            _tear_down(control, deployment.id)
+def reap(control: Control) -> bool:
+    """Tear down what is being released; when the site says its pods are gone, so is the deployment.
+
+    True when any is gone: there is room for another.
+    """
+    leaving = [
+        deployment
+        for deployment in control.ledger.snapshot.deployments.values()
+        if deployment.state == DeploymentState.RELEASING
+    ]
+    gone = [_tear_down(control, deployment) for deployment in leaving]
+    return any(gone)
 
 
-def _tear_down(control: Control, deployment_id: str) -> None:
-    deployment = control.ledger.snapshot.deployments[deployment_id]
+def _tear_down(control: Control, deployment: Deployment) -> bool:
     for pod in deployment.pods:
         channel = control.channels.pop(pod.id, None)
         if channel is not None:
@@ -28,9 +35,10 @@ def _tear_down(control: Control, deployment_id: str) -> None:
             site.tear_down([pod.id for pod in deployment.pods])
     except UnavailableError as error:
         control.warn(f"{deployment.id} cannot be torn down now: {error}")
-        return
+        return False
     transaction = control.begin()
     pods = tuple(replace(pod, state=PodState.GONE) for pod in deployment.pods)
     transaction.put(replace(deployment, state=DeploymentState.GONE, pods=pods))
     control.ledger.commit(transaction)
     control.brought_up.difference_update(pod.id for pod in pods)
+    return True

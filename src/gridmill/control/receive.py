@@ -8,7 +8,7 @@ from gridmill.control.inputs import order_for
 from gridmill.control.ledger import Transaction
 from gridmill.control.settle import LOST, settle_attempt
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError
+from gridmill.errors import GridmillError, StorageError
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import Event, EventType, PodEvent
 from gridmill.model.message import (
@@ -16,7 +16,6 @@ from gridmill.model.message import (
     Ack,
     Events,
     Goodbye,
-    Heartbeat,
     Hello,
     Outcome,
     Start,
@@ -34,9 +33,14 @@ STOPPED_EARLY = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message
 
 
 def receive(control: Control) -> None:
-    """Take everything that has come, commit, then acknowledge."""
+    """Take everything that has come, commit, then answer.
+
+    Channels are noted first: if this fails half-way, each of them is dropped, read or not, and greets again.
+    """
+    batch = control.links.receive()
+    control.open.update(received.channel for received in batch)
     transaction = control.begin()
-    for received in control.links.receive():
+    for received in batch:
         match received.message:
             case None:
                 _closed(control, received.channel)
@@ -44,12 +48,11 @@ def receive(control: Control) -> None:
                 _hello(control, transaction, received.channel, hello)
             case Events(events=events):
                 _events(control, transaction, received.channel, events)
-            case Heartbeat():
-                control.links.send(received.channel, [Heartbeat(time=control.now())])
     control.ledger.commit(transaction)
 
 
 def _closed(control: Control, channel: int) -> None:
+    control.open.discard(channel)
     pod_id = control.pods.pop(channel, None)
     if pod_id is not None and control.channels.get(pod_id) == channel:
         del control.channels[pod_id]
@@ -78,9 +81,11 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
     control.channels[pod.id] = channel
     control.pods[channel] = pod.id
     control.failed_bring_ups.pop(deployment.resource, None)
+    control.silent_since.pop(deployment.id, None)
     if pod.state != PodState.UP:
         transaction.put(with_pod(deployment, replace(pod, state=PodState.UP)))
-    control.links.send(channel, [Welcome(acknowledged=pod.acknowledged)])
+    # what it acknowledges may be part of this very transaction: a pod forgets what it is told is committed
+    _send_after(control, transaction, channel, Welcome(acknowledged=pod.acknowledged))
     _reconcile(control, transaction, channel, hello)
 
 
@@ -103,13 +108,14 @@ def _refusal(control: Control, deployment: Deployment | None, pod: Pod | None, h
 
 def _reconcile(control: Control, transaction: Transaction, channel: int, hello: Hello) -> None:
     """Start what the pod has not heard of, repeat stops, end what is fenced off."""
-    mine = {attempt.id: attempt for attempt in control.ledger.snapshot.attempts_on(hello.pod_id)}
+    mine = {attempt.id: attempt for attempt in _live_on(control, transaction, hello.pod_id)}
     for attempt in mine.values():
         if attempt.id in hello.attempts:
             if attempt.stop_requested:
-                _send(control, channel, stop_message(control, attempt.id, "stopped"))
+                _send_after(control, transaction, channel, stop_message(control, attempt.id, "stopped"))
         elif attempt.state == AttemptState.PLACED and attempt.stop_requested:
-            _send(control, channel, stop_message(control, attempt.id, "stopped before it started"))
+            early = stop_message(control, attempt.id, "stopped before it started")
+            _send_after(control, transaction, channel, early)
             settle_attempt(control, transaction, attempt, STOPPED_EARLY)
         elif attempt.state == AttemptState.PLACED:
             start_attempt(control, transaction, attempt)
@@ -117,7 +123,14 @@ def _reconcile(control: Control, transaction: Transaction, channel: int, hello: 
             settle_attempt(control, transaction, attempt, LOST)
     for attempt_id, state in hello.attempts.items():
         if attempt_id not in mine and state in LIVE_ATTEMPTS:
-            _send(control, channel, stop_message(control, attempt_id, "replaced by a newer attempt"))
+            replaced = stop_message(control, attempt_id, "replaced by a newer attempt")
+            _send_after(control, transaction, channel, replaced)
+
+
+def _live_on(control: Control, transaction: Transaction, pod_id: str) -> list[Attempt]:
+    """The pod's attempts as this transaction leaves them."""
+    known = (transaction.get(Attempt, a.id) for a in control.ledger.snapshot.attempts_on(pod_id))
+    return [attempt for attempt in known if attempt is not None and attempt.state in LIVE_ATTEMPTS]
 
 
 def stop_message(control: Control, attempt_id: str, reason: str) -> Stop:
@@ -125,14 +138,16 @@ def stop_message(control: Control, attempt_id: str, reason: str) -> Stop:
     return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=control.limits.grace_seconds)
 
 
-def _send(control: Control, channel: int, message: ToPod) -> None:
-    control.links.send(channel, [message])
+def _send_after(control: Control, transaction: Transaction, channel: int, message: ToPod) -> None:
+    transaction.then(lambda: control.links.send(channel, [message]))
 
 
 def start_attempt(control: Control, transaction: Transaction, attempt: Attempt) -> None:
     """Send Start once the transaction is committed, if the pod's link is open; else its Hello asks for it."""
     try:
         order = order_for(control, transaction, attempt)
+    except StorageError:  # the store, not the job: tried again
+        raise
     except GridmillError as error:
         failed = Outcome(state=AttemptState.FAILED, cause=Cause.INPUT, message=error.message, hint=error.hint)
         settle_attempt(control, transaction, attempt, failed)

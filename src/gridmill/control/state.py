@@ -31,6 +31,7 @@ class Limits:
     grace_seconds: float = 5.0
     observe_seconds: float = 1.0
     orphan_seconds: float = 3600.0
+    greeting_seconds: float = 120.0
 
 
 class Recent(Generic[T]):
@@ -112,7 +113,9 @@ class Control:
     candidates: Candidates = field(default_factory=Candidates)
     channels: dict[str, int] = field(default_factory=dict)
     pods: dict[int, str] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
     brought_up: set[str] = field(default_factory=set)
+    silent_since: dict[str, float] = field(default_factory=dict)
     failed_bring_ups: dict[str, int] = field(default_factory=dict)
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -134,6 +137,16 @@ class Control:
     def pod_secret(self, pod_id: str) -> str:
         """What a pod must say in its Hello: derived, so nothing secret is stored."""
         return hmac.new(self.secret, pod_id.encode(), hashlib.sha256).hexdigest()
+
+    def forget(self) -> None:
+        """After a load: let go of all that the store may know better, or does not know as live any more."""
+        snapshot = self.ledger.snapshot
+        self.newest.clear()
+        self.versions.clear()
+        self.brought_up &= snapshot.places.owners.keys()
+        self.silent_since = {d: t for d, t in self.silent_since.items() if d in snapshot.deployments}
+        self.progress = {j: body for j, body in self.progress.items() if j in snapshot.job_runs}
+        self.metrics = {j: found for j, found in self.metrics.items() if j in snapshot.job_runs}
 
     def newest_artifact(self, name: str) -> Artifact | None:
         """The newest version of that name, removed or not."""
