@@ -2,11 +2,18 @@
 
 from dataclasses import replace
 
-from gridmill.control.inputs import fingerprint_of, inputs_of, size_of, unchanged_artifact
+from gridmill.control.inputs import (
+    external_references,
+    fingerprint_of,
+    inputs_of,
+    size_of,
+    unchanged_artifact,
+)
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
-from gridmill.errors import GridmillError
+from gridmill.errors import GridmillError, StorageError
 from gridmill.model.amounts import Amounts
+from gridmill.model.artifact import Input
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import (
     DONE_JOBS,
@@ -59,8 +66,11 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
         inputs = inputs_of(control, transaction, job_run)
         fingerprint = fingerprint_of(control, run, job_run, inputs)
         size = size_of(control, job_run.job, run.folder, inputs)
+    except StorageError:  # the store, not the job: tried again
+        raise
     except GridmillError as error:
-        return replace(job_run, state=JobState.FAILED, message=_explained(error), ready=now, ended=now)
+        return _failed(job_run, now, _explained(error))
+    job_run = replace(job_run, external=_external(job_run, inputs))
     if job_run.job.cache and not run.force:
         same = unchanged_artifact(control, job_run, fingerprint)
         if same is not None:
@@ -74,7 +84,9 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
                 ended=now,
             )
     snapshot = control.ledger.snapshot
-    resource = snapshot.resources[job_run.resource]
+    resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
+    if resource is None:
+        return _failed(job_run, now, f"its resource {job_run.resource!r} was removed")
     site = snapshot.sites.get(resource.site)
     sizing = size_job(
         job_run.job,
@@ -85,6 +97,16 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
         largest=site.largest if site else Amounts(),
     )
     return replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
+
+
+def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
+    return replace(job_run, state=JobState.FAILED, message=message, ready=now, ended=now)
+
+
+def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
+    """The versions of other pipelines, so that every attempt reads the same ones and its record says so."""
+    names = external_references(job_run.job)
+    return tuple(entry.artifact.id for entry in inputs if entry.name in names)
 
 
 def _explained(error: GridmillError) -> str:

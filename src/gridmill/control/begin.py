@@ -1,5 +1,6 @@
 """Starting, stopping and resuming runs: the nouns a run begins with, and its moves."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ from gridmill.control.inputs import declared_sizes
 from gridmill.control.ledger import Transaction
 from gridmill.control.receive import send_to_pod, stop_message
 from gridmill.control.state import Control
-from gridmill.errors import ConflictError, NotFoundError, PipelineError
+from gridmill.errors import ConflictError, InputError, NotFoundError, PipelineError
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
 from gridmill.model.pipeline import Pipeline
@@ -23,8 +24,28 @@ from gridmill.model.state import (
 from gridmill.planning.graph import order
 from gridmill.planning.sizing import size_job
 
+_NAME = re.compile("[a-z0-9][a-z0-9_-]*")
+
 AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
 """What a resumed run does again."""
+
+
+def check_names(pipeline: Pipeline) -> None:
+    """Raises InputError for a name that is not one: names become parts of paths and ids."""
+    check_name("pipeline", pipeline.name)
+    for job in pipeline.jobs:
+        check_name("job", job.name)
+    for resource in pipeline.resources:
+        check_name("resource", resource.name)
+
+
+def check_name(what: str, name: str) -> None:
+    """See check_names."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{name!r} cannot be the name of a {what}",
+            hint="Use small letters, digits, - and _; begin with a letter or digit.",
+        )
 
 
 def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
@@ -47,12 +68,12 @@ def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
     return replace(pipeline, jobs=tuple(job for job in pipeline.jobs if job.name in wanted))
 
 
-def resource_of(job: Job, pipeline: Pipeline, resources: Mapping[str, Resource]) -> Resource:
+def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource:
     """The resource a job uses: the one it names, the one it was assigned to, or its type's default.
 
     Raises PipelineError for an unknown resource or one of another type.
     """
-    place = f"{pipeline.name}: jobs.{job.name}.resource"
+    place = f"{pipeline}: jobs.{job.name}.resource"
     if job.resource is not None:
         found = resources.get(job.resource)
         if found is None:
@@ -64,7 +85,7 @@ def resource_of(job: Job, pipeline: Pipeline, resources: Mapping[str, Resource])
                 f"`gridmill configure resource {job.resource} --type {job.kind}` makes it.",
             )
     else:
-        names = (f"{pipeline.name}/{job.name}", job.name)
+        names = (f"{pipeline}/{job.name}", job.name)
         assigned = (r for r in resources.values() if any(name in r.jobs for name in names))
         found = next(assigned, None) or resources.get(f"default-{job.kind}") or default_resource(job.kind)
     if found.type != job.kind:
@@ -89,8 +110,9 @@ def declare_resources(control: Control, transaction: Transaction, pipeline: Pipe
 def begin_run(control: Control, transaction: Transaction, pipeline: Pipeline, *, force: bool) -> Run:
     """The run and its jobs, all BLOCKED; the next tick looks at those without needs."""
     order(pipeline)
+    check_names(pipeline)
     resources = declare_resources(control, transaction, pipeline)
-    used = {job.name: resource_of(job, pipeline, resources) for job in pipeline.jobs}
+    used = {job.name: resource_of(job, pipeline.name, resources) for job in pipeline.jobs}
     for resource in used.values():
         if transaction.get(Resource, resource.name) is None:
             transaction.put(resource)
@@ -113,7 +135,7 @@ def begin_run(control: Control, transaction: Transaction, pipeline: Pipeline, *,
         for index, job in enumerate(pipeline.jobs)
     ]
     transaction.put(*job_runs)
-    control.candidates.add(run.id, [job.id for job in job_runs if not job.needs] or [run.id])
+    control.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
     return run
 
 
@@ -171,7 +193,10 @@ def _stop_attempt(control: Control, transaction: Transaction, job_run: JobRun) -
 
 
 def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
-    """Make a finished run active again. Raises ConflictError when it succeeded, NotFoundError."""
+    """Make a finished run active again; jobs find their resources anew, as these may have been changed.
+
+    Raises ConflictError when it succeeded, PipelineError when a resource is gone, NotFoundError.
+    """
     if run_id in control.ledger.snapshot.runs:
         return
     run = control.ledger.fetch(Run, run_id)
@@ -186,14 +211,19 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     for record in records:
         if isinstance(record.noun, JobRun):
             job_run = control.ledger.fetch(JobRun, record.noun.id)
-            transaction.put(_again(job_run) if job_run.state in AGAIN else job_run)
+            transaction.put(_again(control, transaction, job_run) if job_run.state in AGAIN else job_run)
     control.candidates.add(run_id, [r.noun.id for r in records if isinstance(r.noun, JobRun)])
 
 
-def _again(job_run: JobRun) -> JobRun:
+def _again(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
+    resource = resource_of(job_run.job, job_run.pipeline, control.ledger.snapshot.resources)
+    if transaction.get(Resource, resource.name) is None:
+        transaction.put(resource)
     return replace(
         job_run,
         state=JobState.BLOCKED,
+        resource=resource.name,
+        external=(),
         failures=0,
         losses=0,
         memory_kills=0,

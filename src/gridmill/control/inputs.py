@@ -47,19 +47,32 @@ def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
 
 
 def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tuple[Input, ...]:
-    """The versions a job reads: those of the jobs it needs, and the newest of other pipelines' names.
+    """The versions a job reads: those of the jobs it needs, and those of other pipelines. The latter are the
+    newest ones at first; once the job is ready they are settled, whatever is made meanwhile.
 
-    Raises InputError when another pipeline's artifact does not exist.
+    Raises InputError when one does not exist, or not any more.
     """
     inputs: list[Input] = []
     for need in job_run.needs:
         needed = transaction.get(JobRun, need)
         for artifact_id in needed.artifacts if needed else ():
-            name = need.rpartition("/")[2]
-            inputs.append(Input(name=name, artifact=fetch_artifact(control, artifact_id)))
+            artifact = fetch_artifact(control, artifact_id)
+            inputs.append(Input(name=need.rpartition("/")[2], artifact=_kept(artifact, job_run)))
+    settled = {artifact_id.rpartition("@")[0]: artifact_id for artifact_id in job_run.external}
     for name in external_references(job_run.job):
-        inputs.append(Input(name=name, artifact=external_artifact(control, name, job_run)))
+        known = settled.get(name)
+        newest = fetch_artifact(control, known) if known else external_artifact(control, name, job_run)
+        inputs.append(Input(name=name, artifact=_kept(newest, job_run)))
     return tuple(inputs)
+
+
+def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
+    if artifact.removed:
+        raise InputError(
+            f"job {job_run.job.name!r} reads {artifact.id}, which was removed",
+            hint=f"Run the pipeline {artifact.name.partition('/')[0]!r} again: it makes a new version.",
+        )
+    return artifact
 
 
 def external_references(job: Job) -> tuple[str, ...]:

@@ -6,9 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gridmill.control.begin import begin_run, chosen, declare_resources, resource_of, resume_run, stop_run
+from gridmill.control.begin import (
+    begin_run,
+    check_name,
+    check_names,
+    chosen,
+    declare_resources,
+    resource_of,
+    resume_run,
+    stop_run,
+)
 from gridmill.control.inputs import (
     declared_sizes,
+    external_references,
     fetch_artifact,
     fingerprint_of,
     inputs_of,
@@ -90,15 +100,14 @@ class Service:
 
     def apply(self, pipeline: Pipeline) -> Pipeline:
         """Keep the declaration and its resources."""
-        with self._node.lock:
+        with self._node.changing() as transaction:
             order(pipeline)
-            transaction = self._control.begin()
+            check_names(pipeline)
             resources = declare_resources(self._control, transaction, pipeline)
             for job in pipeline.jobs:
-                resource_of(job, pipeline, resources)
+                resource_of(job, pipeline.name, resources)
             self._know(Pipeline, pipeline.name)
             transaction.put(pipeline)
-            self._ledger.commit(transaction)
         return pipeline
 
     def _know(self, kind: type[object], key: str) -> None:
@@ -108,15 +117,12 @@ class Service:
 
     def start_run(self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = ()) -> RunView:
         """Start a run and return at once."""
-        with self._node.lock:
-            pipeline = chosen(pipeline, only)
-            if not pipeline.jobs:
-                raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
-            transaction = self._control.begin()
+        pipeline = chosen(pipeline, only)
+        if not pipeline.jobs:
+            raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
+        with self._node.changing() as transaction:
             run = begin_run(self._control, transaction, pipeline, force=force)
-            self._ledger.commit(transaction)
-            self._node.wake()
-            return run_view(self._control, run.id, {})
+        return self.run(run.id)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """What a run would do."""
@@ -124,7 +130,7 @@ class Service:
             order(pipeline)
             snapshot = self._ledger.snapshot
             resources = {r.name: r for r in (*snapshot.resources.values(), *pipeline.resources)}
-            used = {job.name: resource_of(job, pipeline, resources) for job in pipeline.jobs}
+            used = {job.name: resource_of(job, pipeline.name, resources) for job in pipeline.jobs}
             jobs = tuple(
                 job if used[job.name].default else replace(job, resource=used[job.name].name)
                 for job in pipeline.jobs
@@ -184,26 +190,20 @@ class Service:
 
     def resume(self, run_id: str) -> RunView:
         """Continue a failed or stopped run."""
-        with self._node.lock:
-            transaction = self._control.begin()
+        with self._node.changing() as transaction:
             resume_run(self._control, transaction, run_id)
-            self._ledger.commit(transaction)
-            self._node.wake()
         return self.run(run_id)
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
         """Ask a run, or one job of it, to stop."""
         view = self.run(run_id)
-        with self._node.lock:
+        if job is not None and all(known.job.job.name != job for known in view.jobs):
+            names = ", ".join(known.job.job.name for known in view.jobs)
+            raise NotFoundError(f"run {run_id} has no job {job!r}", hint=f"It has: {names}.")
+        with self._node.changing() as transaction:
             run = self._ledger.snapshot.runs.get(run_id)
-            if job is not None and all(known.job.job.name != job for known in view.jobs):
-                names = ", ".join(known.job.job.name for known in view.jobs)
-                raise NotFoundError(f"run {run_id} has no job {job!r}", hint=f"It has: {names}.")
             if run is not None:
-                transaction = self._control.begin()
                 stop_run(self._control, transaction, run, job)
-                self._ledger.commit(transaction)
-                self._node.wake()
         return self.run(run_id)
 
     def events(
@@ -234,7 +234,8 @@ class Service:
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
         """Create or replace a resource; the size chosen, with why."""
-        with self._node.lock:
+        check_name("resource", resource.name)
+        with self._node.changing() as transaction:
             site = self._ledger.snapshot.sites.get(resource.site)
             if site is None:
                 known = ", ".join(sorted(self._ledger.snapshot.sites))
@@ -242,13 +243,10 @@ class Service:
             sizing = size_resource(resource, self._ledger.snapshot.history, site.largest)
             if not sizing.amounts.fits_in(site.largest):
                 raise CapacityError(_too_large(resource, sizing, site))
-            transaction = self._control.begin()
             transaction.put(resource)
             for other in _without(self._ledger.snapshot.resources, resource):
                 transaction.put(other)
-            self._ledger.commit(transaction)
-            self._node.wake()
-            return resource, sizing
+        return resource, sizing
 
     def resources(self) -> tuple[Resource, ...]:
         """All resources, by name."""
@@ -257,7 +255,7 @@ class Service:
 
     def remove_resource(self, name: str) -> None:
         """Remove a resource that nothing waits for."""
-        with self._node.lock:
+        with self._node.changing() as transaction:
             if name not in self._ledger.snapshot.resources:
                 raise NotFoundError(f"there is no resource {name!r}")
             users = [run for run in self._ledger.snapshot.job_runs.values() if run.resource == name]
@@ -266,13 +264,10 @@ class Service:
                     f"resource {name!r} is used by run {users[0].run_id}",
                     hint=f"`gridmill stop {users[0].run_id}`, or wait for its end.",
                 )
-            transaction = self._control.begin()
             transaction.delete(Resource, name)
             for deployment in self._ledger.snapshot.deployments.values():
                 if deployment.resource == name:
                     transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="removed"))
-            self._ledger.commit(transaction)
-            self._node.wake()
 
     def sites(self) -> tuple[Site, ...]:
         """All sites and their nodes."""
@@ -286,7 +281,7 @@ class Service:
 
     def release(self, deployment_id: str) -> None:
         """Tear a deployment down once it is idle."""
-        with self._node.lock:
+        with self._node.changing() as transaction:
             deployment = self._ledger.snapshot.deployments.get(deployment_id)
             if deployment is None or deployment.state == DeploymentState.RELEASING:
                 return
@@ -294,10 +289,7 @@ class Service:
                 raise ConflictError(
                     f"deployment {deployment_id} is running jobs", hint="Stop their run, or wait for its end."
                 )
-            transaction = self._control.begin()
             transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="released by hand"))
-            self._ledger.commit(transaction)
-            self._node.wake()
 
     # pipelines and versions that are kept
 
@@ -316,15 +308,13 @@ class Service:
 
     def remove_pipeline(self, name: str) -> None:
         """Forget a declaration that no active run uses."""
-        with self._node.lock:
+        with self._node.changing() as transaction:
             self.pipeline(name)
             active = [run for run in self._ledger.snapshot.runs.values() if run.pipeline == name]
             if active:
                 raise ConflictError(f"run {active[0].id} of pipeline {name!r} is active")
             self._ledger.fetch(Pipeline, name)
-            transaction = self._control.begin()
             transaction.delete(Pipeline, name)
-            self._ledger.commit(transaction)
 
     def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
         """Versions that are not removed, newest first."""
@@ -345,27 +335,29 @@ class Service:
 
     def remove_artifact(self, artifact_id: str) -> None:
         """Delete a version's content; its record stays as removed, for lineage."""
-        with self._node.lock:
+        with self._node.changing() as transaction:
             artifact = self._ledger.fetch(Artifact, self.artifact(artifact_id).id)
-            if artifact.removed:
-                return
-            users = [
-                run.id for run in self._node.active_runs() if run.pipeline == artifact.name.partition("/")[0]
-            ]
-            if users:
-                raise ConflictError(f"run {users[0]} may be using {artifact.id}", hint="Wait for its end.")
+            user = None if artifact.removed else self._user_of(artifact)
+            if user is not None:
+                raise ConflictError(f"run {user} may be using {artifact.id}", hint="Wait for its end.")
             if artifact.kind == ArtifactKind.SINK:
                 raise ConflictError(
                     f"{artifact.id} is one version of a table that later versions share",
                     hint="Versions of datasets, models, predictions and files can be removed.",
                 )
-            transaction = self._control.begin()
             transaction.put(replace(artifact, removed=True))
-            if artifact.output.uri:
-                transaction.then(lambda: self._control.storage.remove(artifact.output.uri))
             self._control.newest.pop(artifact.name, None)
             self._control.versions.clear()
-            self._ledger.commit(transaction)
+        if artifact.output.uri:  # without the lock: it may take long; again for what a crash kept from it
+            self._control.storage.remove(artifact.output.uri)
+
+    def _user_of(self, artifact: Artifact) -> str | None:
+        """An active run of its pipeline, or of one whose jobs read it."""
+        for job_run in self._ledger.snapshot.job_runs.values():
+            names = external_references(job_run.job)
+            if job_run.pipeline == artifact.name.partition("/")[0] or artifact.name in names:
+                return job_run.run_id
+        return None
 
     # code bundles
 

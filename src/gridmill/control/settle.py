@@ -3,11 +3,11 @@
 from dataclasses import replace
 from functools import partial
 
-from gridmill.control.inputs import external_artifact, external_references, fetch_artifact, size_of
+from gridmill.control.inputs import inputs_of, size_of
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.errors import GridmillError, StorageError
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.message import Outcome
 from gridmill.model.resource import Measurement, Use
@@ -21,7 +21,7 @@ LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is go
 
 def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
     """Everything that follows from the end of an attempt, in one transaction."""
-    ended = _ended(attempt, outcome, transaction.now)
+    ended = _ended(control, attempt, outcome, transaction.now)
     job_run = transaction.get(JobRun, attempt.job_run_id)
     transaction.put(ended)
     if job_run is None or job_run.attempt_id != attempt.id:
@@ -39,9 +39,11 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
 
 def _forget(control: Control, job_run_id: str) -> None:
     control.progress.pop(job_run_id, None)
+    control.metrics.pop(job_run_id, None)
 
 
-def _ended(attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
+def _ended(control: Control, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
+    """The final record. What the job measured while it ran is kept with it."""
     check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
     return replace(
         attempt,
@@ -52,14 +54,16 @@ def _ended(attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
         message=outcome.message,
         hint=outcome.hint,
         use=outcome.use,
-        metrics=outcome.metrics,
+        metrics={**control.metrics.get(attempt.job_run_id, {}), **outcome.metrics},
     )
 
 
 def _largest(control: Control, job_run: JobRun) -> int:
+    """The most memory an attempt could have: what its resource is set to, or its site's largest node has."""
     resource = control.ledger.snapshot.resources.get(job_run.resource)
     site = control.ledger.snapshot.sites.get(resource.site if resource else "local")
-    return site.largest.memory_bytes if site else 0
+    most = site.largest.memory_bytes if site else 0
+    return min(most, resource.memory_bytes) if resource and resource.memory_bytes else most
 
 
 def _publish(
@@ -69,7 +73,7 @@ def _publish(
     found unchanged too."""
     outputs = outcome.outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
     made: list[str] = []
-    sources = tuple(_made_from(control, transaction, job_run))
+    sources = tuple(_made_from(transaction, job_run))
     for output in outputs:
         newest = control.newest_artifact(job_run.name)
         number = newest.number + 1 if newest else 1
@@ -90,15 +94,12 @@ def _publish(
     return replace(job_run, artifacts=tuple(made))
 
 
-def _made_from(control: Control, transaction: Transaction, job_run: JobRun) -> list[str]:
+def _made_from(transaction: Transaction, job_run: JobRun) -> list[str]:
     found: list[str] = []
     for need in job_run.needs:
         needed = transaction.get(JobRun, need)
         found.extend(needed.artifacts if needed else ())
-    for name in external_references(job_run.job):
-        newest = control.newest_artifact(name)
-        found.extend([newest.id] if newest else [])
-    return found
+    return [*found, *job_run.external]
 
 
 def measure(
@@ -124,14 +125,10 @@ def measure(
 
 def _declared_size(control: Control, transaction: Transaction, job_run: JobRun) -> JobSize:
     run = transaction.get(Run, job_run.run_id)
-    inputs: list[Input] = []
     try:
-        for need in job_run.needs:
-            needed = transaction.get(JobRun, need)
-            for artifact_id in needed.artifacts if needed else ():
-                inputs.append(Input(name=need, artifact=fetch_artifact(control, artifact_id)))
-        for name in external_references(job_run.job):
-            inputs.append(Input(name=name, artifact=external_artifact(control, name, job_run)))
-        return size_of(control, job_run.job, run.folder if run else "", tuple(inputs))
+        inputs = inputs_of(control, transaction, job_run)
+        return size_of(control, job_run.job, run.folder if run else "", inputs)
+    except StorageError:
+        raise
     except GridmillError:  # a source that has gone since: the measurement is kept without a size
         return JobSize(rows=job_run.job.rows)

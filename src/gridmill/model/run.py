@@ -38,7 +38,8 @@ class JobRun:
     `needs` are ids of JobRuns of the same run. `sizing` is the estimate for one attempt, with why.
     `attempts` counts attempts made; `failures` those that count against `retries`; `losses` those lost with
     their pod. `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
-    (UNCHANGED) the earlier ones that stand.
+    (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
+    reads, settled when it became ready.
     """
 
     id: str
@@ -59,6 +60,7 @@ class JobRun:
     not_before: float = 0.0
     fingerprint: str = ""
     artifacts: tuple[str, ...] = ()
+    external: tuple[str, ...] = ()
     message: str = ""
     ready: float | None = None
     started: float | None = None
