@@ -87,13 +87,15 @@ def lock_home(home: Path) -> IO[str]:
 
 
 def home_secret(home: Path) -> bytes:
-    """The key that pod secrets are derived from; made once, readable by this user only."""
+    """The key that pod secrets are derived from; made once, by who owns the home, for this user only."""
     path = home / "secret"
     if not path.exists():
         draft = home / f"secret.{os.getpid()}"
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(file.fileno())
         draft.rename(path)
     return bytes.fromhex(path.read_text())
 
@@ -115,14 +117,16 @@ def embed(
         raise
 
 
-def _control(settings: Settings, store: Store, links: LinkServer, warn: Callable[[str], None]) -> Control:
+def _control(
+    settings: Settings, store: Store, links: LinkServer, warn: Callable[[str], None], *, secret: bytes
+) -> Control:
     return Control(
         ledger=Ledger(store),
         clock=SystemClock(),
         sites={"local": find("sites", "local")(settings)},
         links=links,
         storage=Root(settings.root, bundles=settings.home / "bundles"),
-        secret=home_secret(settings.home),
+        secret=secret,
         new_token=lambda: secrets.token_hex(8),
         counters=Counters(store.counters()),
         limits=Limits(
@@ -152,7 +156,7 @@ def _wire(
     wakers: list[Callable[[], None]] = []
     links = Links(lambda: _all(wakers))
     links.listen_unix(settings.home / "links.sock")
-    control = _control(settings, store, links, warn)
+    control = _control(settings, store, links, warn, secret=home_secret(settings.home))
     node = ControlNode(control)
     wakers.append(node.wake)
     control.ledger.load()
@@ -165,12 +169,16 @@ def _wire(
             return
         closed.append(True)
         node.stop()
-        if tear_down:
-            node.release_idle()
-        for part in (links, control.sites["local"], store):
-            part.close()
-        (settings.home / "control.json").unlink(missing_ok=True)
-        lock.close()
+        try:
+            if tear_down:
+                node.release_idle()
+        except StorageError as error:
+            warn(f"idle deployments are left to end by themselves: {error}")
+        finally:
+            for part in (links, control.sites["local"], store):
+                part.close()
+            (settings.home / "control.json").unlink(missing_ok=True)
+            lock.close()
 
     service = Service(node, _identity(settings, address, embedded), render=_render, end=lambda: finish(False))
     node.start()
@@ -207,7 +215,7 @@ def read(settings: Settings) -> EmbeddedNode:
     """
     make_home(settings.home)
     store: Store = find("stores", "sqlite")(settings.home / "store.db")
-    control = _control(settings, store, NoLinks(), warn)
+    control = _control(settings, store, NoLinks(), warn, secret=b"")  # no pod is ever told one
     control.ledger.load()
     control.ledger.snapshot.put(_local_site(control))
     node = ControlNode(control)
