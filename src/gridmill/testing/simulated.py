@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from gridmill.codec import to_builtins
+from gridmill.errors import UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.event import EventType, PodEvent
@@ -70,6 +71,7 @@ class SimulatedPod:
     running: dict[str, Execution] = field(default_factory=dict)
     mail: list[ToPod] = field(default_factory=list)
     connect_at: float = 0.0
+    frozen_until: float = 0.0
 
     def journal_event(self, order: Order, time: float, kind: EventType, body: Mapping[str, Any]) -> None:
         """Append an event."""
@@ -107,7 +109,8 @@ class SimulatedWorld:
     """Both the SitePort and the LinkServer of a control node under test.
 
     `behave` decides what each attempt does. `step` lets everything that is due happen; `next_event` says
-    when the next thing is due. Faults are methods: kill_pod, cut_link, control_died.
+    when the next thing is due. Faults are methods; `dial_seconds` is how long a new pod takes
+    to dial in.
     """
 
     def __init__(
@@ -122,6 +125,9 @@ class SimulatedWorld:
         self._inbox: list[Received] = []
         self._channels: dict[int, str] = {}
         self._last_channel = 0
+        self._away_until = 0.0
+        self._doubt_until = 0.0
+        self.dial_seconds = 0.1
 
     # SitePort
 
@@ -139,24 +145,33 @@ class SimulatedWorld:
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Start pods that were never started."""
+        self._be_there()
         for order in orders:
             if order.pod_id not in self.ever:
                 self.ever.add(order.pod_id)
-                connect_at = self.clock.monotonic() + 0.1
+                connect_at = self.clock.monotonic() + self.dial_seconds
                 self.pods[order.pod_id] = SimulatedPod(order=order, connect_at=connect_at)
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
-        """RUNNING or GONE; never a doubt."""
+        """RUNNING or GONE; while in doubt UNKNOWN."""
+        self._be_there()
+        if self.clock.monotonic() < self._doubt_until:
+            return dict.fromkeys(pod_ids, PodSight(sight=Sight.UNKNOWN))
         return {name: PodSight(sight=Sight.RUNNING if name in self.pods else Sight.GONE) for name in pod_ids}
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """End pods and what runs in them."""
+        self._be_there()
         for name in pod_ids:
             self.ever.add(name)
             self.kill_pod(name)
 
     def close(self) -> None:
         """Nothing to forget."""
+
+    def _be_there(self) -> None:
+        if self.clock.monotonic() < self._away_until:
+            raise UnavailableError("the simulated site is away")
 
     # LinkServer
 
@@ -170,6 +185,10 @@ class SimulatedWorld:
         pod = self.pods.get(self._channels.get(channel, ""))
         if pod is not None and pod.channel == channel:
             pod.mail.extend(messages)
+
+    def has_mail(self) -> bool:
+        """Whether something waits to be received."""
+        return any(received.message is not None for received in self._inbox)
 
     def drop(self, channel: int) -> None:
         """Deliver what was sent, then close."""
@@ -198,6 +217,34 @@ class SimulatedWorld:
             self._close(pod.channel)
             pod.connect_at = self.clock.monotonic() + seconds
 
+    def freeze(self, pod_id: str, seconds: float) -> None:
+        """The pod does nothing at all for a while; its link stays."""
+        pod = self.pods.get(pod_id)
+        if pod is not None:
+            pod.frozen_until = self.clock.monotonic() + seconds
+
+    def repeat_events(self, pod_id: str) -> None:
+        """Everything that is not acknowledged is sent once more."""
+        pod = self.pods.get(pod_id)
+        if pod is not None:
+            pod.sent = 0
+
+    def forge(self, pod_id: str) -> None:
+        """What runs in the pod is said to have succeeded, with a token that is not its own."""
+        pod = self.pods.get(pod_id)
+        for execution in pod.running.values() if pod else ():
+            order = replace(execution.order, token="stale")
+            outcome = to_builtins(Outcome(state=AttemptState.SUCCEEDED))
+            pod.journal_event(order, self.clock.now(), EventType.ENDED, {"outcome": outcome}) if pod else None
+
+    def away(self, seconds: float) -> None:
+        """The site does not answer."""
+        self._away_until = self.clock.monotonic() + seconds
+
+    def doubt(self, seconds: float) -> None:
+        """The site cannot tell of any pod."""
+        self._doubt_until = self.clock.monotonic() + seconds
+
     def control_died(self) -> None:
         """SIGKILL of the control node: every channel closes, nothing it had not read is kept there."""
         for channel in list(self._channels):
@@ -208,14 +255,16 @@ class SimulatedWorld:
 
     def next_event(self) -> float | None:
         """The monotonic time of the next thing that happens by itself."""
-        times = [e.ends for pod in self.pods.values() for e in pod.running.values()]
-        times += [pod.connect_at for pod in self.pods.values() if pod.channel is None]
+        pods = self.pods.values()
+        times = [max(e.ends, pod.frozen_until) for pod in pods for e in pod.running.values()]
+        times += [max(pod.connect_at, pod.frozen_until) for pod in pods if pod.channel is None]
+        times += [pod.frozen_until for pod in pods if pod.mail]
         return min(times, default=None)
 
     def step(self) -> None:
         """Deliver mail, end jobs that are due, connect, send."""
         now = self.clock.monotonic()
-        for pod in list(self.pods.values()):
+        for pod in [pod for pod in self.pods.values() if pod.frozen_until <= now]:
             if pod.channel is None and pod.connect_at <= now:
                 self._connect(pod)
             self._deliver(pod)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from gridmill.control.begin import begin_run, stop_run
+from gridmill.control.begin import begin_run, resume_run, stop_run
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
-from gridmill.control.state import Control, Counters
+from gridmill.control.state import Control, Counters, Limits
 from gridmill.errors import StorageError
 from gridmill.model.data import FileSource
 from gridmill.model.job import Job
@@ -45,9 +45,21 @@ class NoStorage:
         """Nothing is kept."""
 
 
+class Killed(BaseException):
+    """SIGKILL of the simulated control node, in the middle of whatever it does."""
+
+
+def kill() -> None:
+    """What a store with faults is to call instead of killing this process."""
+    raise Killed
+
+
 @dataclass(slots=True, kw_only=True)
 class Simulation:
-    """`control_dies` starts a new control node on the same store, as after SIGKILL."""
+    """`control_dies` starts a new control node on the same store, as after SIGKILL.
+
+    `strict`: whenever a tick says to wait, ticking again at once must change nothing.
+    """
 
     store: Store
     behave: Callable[[Order], Behaviour]
@@ -58,6 +70,8 @@ class Simulation:
     world: SimulatedWorld = field(init=False)
     node: ControlNode = field(init=False)
     tokens: int = 0
+    strict: bool = True
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         self.world = SimulatedWorld(self.clock, self.behave, nodes=self.nodes)
@@ -78,6 +92,7 @@ class Simulation:
             secret=b"simulated",
             new_token=self._token,
             counters=Counters(self.store.counters()),
+            limits=self.limits,
             warn=self.warnings.append,
         )
         return ControlNode(control)
@@ -98,32 +113,51 @@ class Simulation:
             control.ledger.commit(transaction)
         control.ledger.doubtful = True
 
-    def submit(self, pipeline: Pipeline) -> Run:
+    def submit(self, pipeline: Pipeline, *, force: bool = True) -> Run:
         """Start a run; raises what the store raises."""
-        control = self.node.control
-        if control.ledger.doubtful:
-            self.tick()
-        transaction = control.begin()
-        run = begin_run(control, transaction, pipeline, force=True)
-        control.ledger.commit(transaction)
-        return run
+        with self.node.changing() as transaction:
+            return begin_run(self.node.control, transaction, pipeline, force=force)
 
-    def stop(self, run_id: str) -> None:
-        """Ask a run to stop."""
-        control = self.node.control
-        run = control.ledger.snapshot.runs.get(run_id)
-        if run is not None:
-            transaction = control.begin()
-            stop_run(control, transaction, run, None)
-            control.ledger.commit(transaction)
+    def stop(self, run_id: str, job: str | None = None) -> None:
+        """Ask a run, or one job of it, to stop."""
+        with self.node.changing() as transaction:
+            run = self.node.control.ledger.snapshot.runs.get(run_id)
+            if run is not None:
+                stop_run(self.node.control, transaction, run, job)
+
+    def resume(self, run_id: str) -> None:
+        """Continue a run. Raises ConflictError when it succeeded."""
+        with self.node.changing() as transaction:
+            resume_run(self.node.control, transaction, run_id)
+
+    def attempt(self, act: Callable[[], object]) -> bool:
+        """Do something; a failing store and a kill are survived as in life. False: it may not be done."""
+        try:
+            act()
+        except StorageError:
+            self.node.control.ledger.doubtful = True
+            return False
+        except Killed:
+            self.control_dies()
+            return False
+        return True
 
     def tick(self) -> float:
         """One tick; a failing store is survived as the loop survives it."""
-        try:
-            return self.node.tick()
-        except StorageError:
-            self.node.control.ledger.doubtful = True
+        waits: list[float] = []
+        if not self.attempt(lambda: waits.append(self.node.tick())):
             return 1.0
+        if self.strict and waits[0] > 0 and not self.world.has_mail():
+            before = self.node.commits
+            if self.attempt(self.node.tick):
+                assert self.node.commits == before, "a tick said to wait, and there was more to do"
+        return waits[0]
+
+    def stall(self, seconds: float) -> None:
+        """The control node is busy elsewhere while the world goes on."""
+        for _ in range(4):
+            self.clock.advance(seconds / 4)
+            self.world.step()
 
     def advance(self) -> float:
         """Tick and step until nothing is due, then let time pass to the next thing. Seconds passed."""
@@ -132,7 +166,7 @@ class Simulation:
         due = self.world.next_event()
         if due is not None:
             wait = min(wait, max(0.0, due - self.clock.monotonic()))
-        wait = min(max(wait, 0.001), 1.0)
+        wait = max(wait, 0.001)
         self.clock.advance(wait)
         return wait
 
