@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def main(arguments: Sequence[str] | None = None, *, context: object = None) -> N
 
     `context` is a Client that every command uses instead of finding a control node.
     """
+    warnings.formatwarning = _plain_warning
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(given, prog_name="gridmill", obj=context)
@@ -30,6 +32,12 @@ def main(arguments: Sequence[str] | None = None, *, context: object = None) -> N
         sys.exit(0)
     except Exception as error:  # noqa: BLE001  the outermost handler
         sys.exit(_explain(_defect(error), as_json="--json" in given))
+
+
+def _plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"warning: {message}\n"
 
 
 def _explain(error: GridmillError, *, as_json: bool) -> int:

@@ -12,10 +12,8 @@ from typing import Annotated
 import typer
 
 from gridmill.cli.complete import complete_jobs, complete_runs
-from gridmill.cli.follow import follow
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, session
-from gridmill.cli.summary import summarise
 from gridmill.errors import TABLE, InputError, InterruptedRunError, JobError
 from gridmill.model.state import RunState
 from gridmill.model.view import RunView
@@ -114,6 +112,9 @@ def read_set(words: Sequence[str]) -> dict[str, str]:
     return {key.strip(): value for key, _, value in (word.partition("=") for word in words)}
 
 
+Follow = Callable[..., RunView]
+
+
 def _run(
     context: typer.Context,
     begin: Callable[[Client], RunView],
@@ -127,10 +128,10 @@ def _run(
             return _started(begin(client), as_json)
         with Interrupts() as interrupts:
             after = client.newest_event(client.status(again).run.id) if again else 0
-            view = begin(client)
+            view = begin(client)  # what shows it is imported while the first pod comes up
             view = _to_the_end(client, view, interrupts, after)
             interrupted = interrupts.asked
-        emit(view) if as_json else summarise(client, view)
+        emit(view) if as_json else import_module("gridmill.cli.summary").summarise(client, view)
     return _leave(view, interrupted=interrupted)
 
 
@@ -142,6 +143,7 @@ def _started(view: RunView, as_json: bool) -> None:
 
 
 def _to_the_end(client: Client, view: RunView, interrupts: Interrupts, after: int) -> RunView:
+    follow: Follow = import_module("gridmill.cli.follow").follow
     try:
         return follow(client, view.run.id, interrupts, after=after, on_tick=_listen_later(client))
     except KeyboardInterrupt:

@@ -3,15 +3,18 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from gridmill.codec import encode
 from gridmill.sdk.client import Client, connect
 from gridmill.sdk.dial import home_settings
 from gridmill.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
@@ -49,10 +52,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def console(*, error: bool = False) -> Console:
+def console(*, error: bool = False) -> "Console":
     """Where tables go: standard output (or error), in colour on a terminal only."""
     stream = sys.stderr if error else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
+    make: type[Console] = import_module("rich.console").Console
+    return make(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
 
 
 def show(renderable: Any) -> None:  # noqa: ANN401  whatever Rich can show

@@ -1,12 +1,14 @@
 """A pipeline on its way to the control node: read, its parameters in, its code bundle put."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gridmill.errors import InputError
+from gridmill.model.amounts import MIB, show_bytes
 from gridmill.model.pipeline import Pipeline
 from gridmill.ports.grid import Grid
 from gridmill.settings import Settings
@@ -34,7 +36,13 @@ def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]
     return found
 
 
-def with_bundle(pipeline: Pipeline, grid: Grid, settings: Settings) -> Pipeline:
+LARGE_BYTES = 20 * MIB
+"""From here on copying a project takes longer than starting a job."""
+
+
+def with_bundle(
+    pipeline: Pipeline, grid: Grid, settings: Settings, *, say: Callable[[str], None] = warnings.warn
+) -> Pipeline:
     """The pipeline with its project folder kept as a code bundle, when a job of it runs commands there."""
     in_bundle = any(job.command is not None for job in pipeline.jobs)
     if pipeline.bundle is not None or not pipeline.folder or not in_bundle:
@@ -43,6 +51,11 @@ def with_bundle(pipeline: Pipeline, grid: Grid, settings: Settings) -> Pipeline:
     leave_out = (settings.home, settings.root)
     # Where a control node of this home keeps them too: what it has is neither packed nor sent again.
     bundle = make_bundle(Path(pipeline.folder), settings.home / "bundles", leave_out=leave_out)
+    if bundle.size_bytes > LARGE_BYTES:
+        say(
+            f"{pipeline.folder} is {show_bytes(bundle.size_bytes)} of code: every command gets a copy of it. "
+            "Name what they do not need in .gridmillignore."
+        )
     if not grid.has_bundle(bundle.hash):
         grid.put_bundle(bundle.hash, bundle.path.read_bytes())
     return replace(pipeline, bundle=bundle.hash)

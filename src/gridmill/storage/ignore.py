@@ -45,10 +45,14 @@ def _walk(folder: Path, above: Sequence[_Rules], left_out: frozenset[Path]) -> I
         if path in left_out or _ignored(path, enter, rules):
             continue
         if enter:
-            if not (path / "pyvenv.cfg").exists():
+            if not any((path / mark).exists() for mark in NOT_CODE):
                 yield from _walk(path, rules, left_out)
         elif link or path.is_file():
             yield path
+
+
+NOT_CODE = ("pyvenv.cfg", "control.lock")
+"""Files that tell a virtual environment and a grid's home: neither is part of a project."""
 
 
 def _entries(folder: Path) -> list[Path]:

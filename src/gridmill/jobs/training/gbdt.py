@@ -2,7 +2,7 @@
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers
