@@ -280,3 +280,14 @@ def test_a_deployment_that_a_crash_kept_from_coming_up_comes_up_later():
     assert not grid.world.pods
     finish(grid, run)
     assert grid.world.executions[0].pod_id == "default-command-1.0"
+
+
+def test_gpus_are_told_apart_by_their_numbers():
+    node = Node(name="sim", capacity=Amounts(cpus=8, memory_bytes=32 * 2**30, gpus=3))
+    simulation = Simulation(store=make_memory(), behave=lambda order: Behaviour(seconds=5.0), nodes=(node,))
+    simulation.declare_site()
+    resource = Resource(name="gpus", type=JobKind.COMMAND, gpus=1, workers=3)
+    jobs = tuple(Job(name=f"j{i}", resource="gpus", command=CommandSpec(run="true")) for i in range(3))
+    simulation.submit(Pipeline(name="devices", jobs=jobs, resources=(resource,)))
+    assert simulation.run_until(lambda: len(simulation.world.executions) == 3)
+    assert sorted(e.order.gpu_indices for e in simulation.world.executions) == [(0,), (1,), (2,)]

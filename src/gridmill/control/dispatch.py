@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import count, islice
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import bring_up
@@ -12,6 +13,7 @@ from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
 from gridmill.model.run import Attempt, JobRun
 from gridmill.model.state import (
     JOB_MOVES,
+    LIVE_ATTEMPTS,
     AttemptState,
     DeploymentState,
     JobState,
@@ -69,6 +71,7 @@ def _start(control: Control, transaction: Transaction, start: StartJob) -> None:
         state=AttemptState.PLACED,
         given=start.given,
         placed=transaction.now,
+        gpu_indices=free_gpus(transaction, control, start),
     )
     running = replace(
         job_run,
@@ -83,6 +86,22 @@ def _start(control: Control, transaction: Transaction, start: StartJob) -> None:
     if deployment is not None and deployment.idle_since is not None:
         transaction.put(replace(deployment, idle_since=None))
     start_attempt(control, transaction, attempt)
+
+
+def free_gpus(transaction: Transaction, control: Control, start: StartJob) -> tuple[int, ...]:
+    """The lowest numbers of the node's GPUs that no live attempt there has."""
+    if not start.given.gpus:
+        return ()
+    places = {
+        pod.id: (deployment.site, pod.node)
+        for deployment in control.ledger.snapshot.deployments.values()
+        for pod in deployment.pods
+    }
+    live = dict(control.ledger.snapshot.attempts)
+    live.update({a.id: a for a in transaction.nouns.values() if isinstance(a, Attempt)})
+    here = [a for a in live.values() if places.get(a.pod_id) == places[start.pod_id]]
+    taken = {index for a in here if a.state in LIVE_ATTEMPTS for index in a.gpu_indices}
+    return tuple(islice((index for index in count() if index not in taken), start.given.gpus))
 
 
 def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> Deployment | None:

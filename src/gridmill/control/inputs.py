@@ -29,6 +29,12 @@ def output_uri(job_run: JobRun, attempt_id: str) -> str:
     return f"{FOLDERS[job_run.job.kind]}/{job_run.name}/{attempt_id}"
 
 
+def left_behind(job_run: JobRun, attempt_id: str) -> tuple[str, ...]:
+    """What an attempt that did not succeed may have left below the storage root."""
+    folder, _, name = output_uri(job_run, attempt_id).rpartition("/")
+    return (f"{folder}/{name}", f"{folder}/.{name}.draft")
+
+
 def table_uri(job_run: JobRun) -> str:
     """The Delta table of a sink, below the storage root."""
     return f"sinks/{job_run.name}/table" if job_run.job.kind == JobKind.SINK else ""
@@ -175,5 +181,6 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         inputs=inputs,
         earlier=(Input(name=job_run.job.name, artifact=earlier),) if earlier else (),
         workers=job_run.sizing.workers,
+        gpu_indices=attempt.gpu_indices,
         size=size_of(control, job_run.job, run.folder, inputs),
     )

@@ -12,7 +12,7 @@ from gridmill.control.observe import observe
 from gridmill.control.reap import reap
 from gridmill.control.receive import receive
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError
+from gridmill.errors import GridmillError, StorageError
 from gridmill.model.deployment import Deployment
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import DeploymentState, JobState
@@ -39,6 +39,20 @@ class ControlNode:
 
     def tick(self) -> float:
         """Do everything that can be done now; seconds until there may be more."""
+        wait = self._tick()
+        self._discard()
+        return wait
+
+    def _discard(self) -> None:
+        """Remove what failed attempts left in storage. Nobody reads it, so nobody waits for this."""
+        discarded = self.control.discarded
+        while discarded:
+            try:
+                self.control.storage.remove(discarded.pop())
+            except StorageError as error:
+                self.control.warn(f"a failed attempt's output stays: {error}")
+
+    def _tick(self) -> float:
         with self.lock:
             control = self.control
             if control.ledger.doubtful:

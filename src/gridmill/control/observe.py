@@ -57,17 +57,19 @@ def _record(
         sight = sights.get(pod.id)
         if sight is not None and sight.sight == Sight.GONE and pod.state != PodState.GONE:
             _pod_gone(control, transaction, deployment.id, pod, sight.message)
-    if deployment.state == DeploymentState.STARTING:
-        _mind_silence(control, transaction, deployment, sights)
+    current = transaction.get(Deployment, deployment.id)
+    if current is not None and current.state in (DeploymentState.STARTING, DeploymentState.UP):
+        _mind_silence(control, transaction, current, sights)
 
 
 def _mind_silence(
     control: Control, transaction: Transaction, deployment: Deployment, sights: Mapping[str, PodSight]
 ) -> None:
-    """Release a deployment whose pods all run, and none of which has greeted for too long."""
+    """Release a deployment whose pods all run, and none of which has had a link for too long: it never
+    greeted, or hangs. What it was running is lost."""
     running = {name for name, sight in sights.items() if sight.sight == Sight.RUNNING}
     now = control.clock.monotonic()
-    if not all(pod.id in running for pod in deployment.pods):
+    if not all(pod.id in running and pod.id not in control.channels for pod in deployment.pods):
         control.silent_since.pop(deployment.id, None)
     elif now - control.silent_since.setdefault(deployment.id, now) >= control.limits.greeting_seconds:
         control.silent_since.pop(deployment.id)

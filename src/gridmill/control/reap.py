@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gridmill.control.settle import LOST, settle_attempt
 from gridmill.control.state import Control
 from gridmill.errors import UnavailableError
 from gridmill.model.deployment import Deployment
@@ -39,6 +40,9 @@ def _tear_down(control: Control, deployment: Deployment) -> bool:
     transaction = control.begin()
     pods = tuple(replace(pod, state=PodState.GONE) for pod in deployment.pods)
     transaction.put(replace(deployment, state=DeploymentState.GONE, pods=pods))
+    for attempt in control.ledger.snapshot.attempts_on(deployment.id):  # a pod that hung had some
+        settle_attempt(control, transaction, attempt, replace(LOST, message=deployment.message))
     control.ledger.commit(transaction)
     control.brought_up.difference_update(pod.id for pod in pods)
+    control.silent_since.pop(deployment.id, None)
     return True

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from gridmill.control.inputs import inputs_of, size_of
+from gridmill.control.inputs import inputs_of, left_behind, size_of
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError
@@ -24,6 +24,8 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
     ended = _ended(control, attempt, outcome, transaction.now)
     job_run = transaction.get(JobRun, attempt.job_run_id)
     transaction.put(ended)
+    if job_run is not None and ended.state != AttemptState.SUCCEEDED:
+        transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
     if job_run is None or job_run.attempt_id != attempt.id:
         return
     after = settle(job_run, ended, transaction.now, largest=_largest(control, job_run))

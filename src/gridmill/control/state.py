@@ -117,6 +117,7 @@ class Control:
     brought_up: set[str] = field(default_factory=set)
     silent_since: dict[str, float] = field(default_factory=dict)
     failed_bring_ups: dict[str, int] = field(default_factory=dict)
+    discarded: list[str] = field(default_factory=list)
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     newest: dict[str, Artifact | None] = field(default_factory=dict)

@@ -76,7 +76,8 @@ class JobRun:
 class Attempt:
     """One try of one job. Its id is `RUN.JOB.K`; `token` fences off anything older.
 
-    `given` is the hard memory limit, CPUs (threads) and number of GPUs this attempt has.
+    `given` is the hard memory limit, CPUs (threads) and number of GPUs this attempt has; `gpu_indices` are
+    the node's numbers of those GPUs, which no other live attempt on that node has.
     """
 
     id: str
@@ -88,6 +89,7 @@ class Attempt:
     state: AttemptState
     given: Amounts
     placed: float
+    gpu_indices: tuple[int, ...] = ()
     started: float | None = None
     ended: float | None = None
     stop_requested: bool = False
