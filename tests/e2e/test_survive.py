@@ -238,3 +238,17 @@ def test_jobs_share_one_deployment_and_are_admitted_by_memory(place: Place):
         running += 1 if line == "begin" else -1
         most = max(most, running)
     assert most == 2, "two of 300 MiB fit in 700 MiB, a third does not"
+
+
+def test_what_a_failed_attempt_wrote_does_not_stay(place: Place):
+    file = place.write(
+        """
+pipeline: untidy
+jobs:
+  work: {command: "echo half > $GRIDMILL_OUTPUT/half; exit 3"}
+"""
+    )
+    done = place.gridmill("run", file)
+    assert done.returncode == 1
+    assert "exit code 3" in done.stdout + done.stderr
+    assert not list((place.home / "storage").rglob("half"))
