@@ -11,11 +11,11 @@ from bench.measure import REPOSITORY
 
 
 def main(names: list[str]) -> int:
-    unknown = [name for name in names if name not in table.NAMES]
+    unknown = [name for name in names if name not in table.MODULES]
     if unknown:
-        print(f"there is no {', '.join(unknown)}; there are {', '.join(table.NAMES)}", file=sys.stderr)
+        print(f"there is no {', '.join(unknown)}; there are {', '.join(table.MODULES)}", file=sys.stderr)
         return 2
-    failed = [name for name in names or table.NAMES if not measured(name)]
+    failed = [name for name in names or table.MODULES if not measured(name)]
     table.main()
     if failed:
         print(f"could not be measured: {', '.join(failed)}", file=sys.stderr)
@@ -26,7 +26,8 @@ def measured(name: str) -> bool:
     """Whether that part ran to its end."""
     print(f"-- {name}", flush=True)
     return (
-        subprocess.run((sys.executable, "-m", f"bench.{name}"), cwd=REPOSITORY, check=False).returncode == 0
+        subprocess.run((sys.executable, "-m", table.MODULES[name]), cwd=REPOSITORY, check=False).returncode
+        == 0
     )
 
 

@@ -124,12 +124,12 @@ def row(area: str, what: str, value: float, unit: str, **more: object) -> Result
 
 def at_most(limit: float, area: str, what: str, value: float, unit: str, **more: object) -> Result:
     """A Result that is to stay within `limit`."""
-    return row(area, what, value, unit, target=f"≤ {limit:g} {unit}", met=value <= limit, **more)
+    return row(area, what, value, unit, target=f"≤ {limit:g} {unit}".strip(), met=value <= limit, **more)
 
 
 def at_least(limit: float, area: str, what: str, value: float, unit: str, **more: object) -> Result:
     """A Result that is to reach `limit`."""
-    return row(area, what, value, unit, target=f"≥ {limit:g} {unit}", met=value >= limit, **more)
+    return row(area, what, value, unit, target=f"≥ {limit:g} {unit}".strip(), met=value >= limit, **more)
 
 
 def save(name: str, results: Sequence[Result], *, how: str = "") -> None:

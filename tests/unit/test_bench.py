@@ -10,7 +10,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks lie beside the package, not in it
 
-from bench import chains, measure, table
+from bench import chains, measure, planning, table
 from bench.measure import (
     Machine,
     Result,
@@ -92,6 +92,15 @@ def test_a_chain_of_gridmill_needs_each_step_before():
     jobs = yaml.safe_load(chains.gridmill(20))["jobs"]
     assert len(jobs) == 20
     assert all(jobs[f"step{n}"] == {"needs": f"step{n - 1}", "command": "true"} for n in range(1, 20))
+
+
+def test_the_planner_is_held_to_its_limit_at_the_largest_size():
+    case = {"worst_ms": 9.0, "cpu_ms": 8.0}
+    few = {"case": "plan, one class", "jobs": 1000, "median_ms": 7.0, **case}
+    most = {"case": "plan, one class", "jobs": 100_000, "median_ms": 1200.0, **case}
+    growth = {"case": "plan, one class", "growth_to_n_log_n": 0.7}
+    found = planning.results({"rows": [few, most], "growth": [growth]})
+    assert [result.met for result in found] == [None, False, True]
 
 
 def test_an_unknown_benchmark_is_refused():
