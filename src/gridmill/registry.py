@@ -57,6 +57,9 @@ LINKS: Mapping[str, str] = {
 SOURCES: Mapping[str, str] = {"files": "gridmill.storage.sources:describe_source"}
 """What a source names now: a function of its declaration and the pipeline's folder."""
 
+JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}
+"""How a site reads what a pod that is gone had not delivered."""
+
 REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -65,6 +68,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "stores": STORES,
     "links": LINKS,
     "sources": SOURCES,
+    "journals": JOURNALS,
     "reports": REPORTS,
 }
 

@@ -252,3 +252,23 @@ jobs:
     assert done.returncode == 1
     assert "exit code 3" in done.stdout + done.stderr
     assert not list((place.home / "storage").rglob("half"))
+
+
+def test_a_result_outlives_its_pod_and_the_control_node(place: Place):
+    marks = place.folder / "marks"
+    file = place.write(
+        f"""
+pipeline: words
+jobs:
+  work: {{command: "echo begin >> {marks}; sleep 1; echo said; echo end >> {marks}"}}
+"""
+    )
+    run = place.start("run", file, GRIDMILL_ORPHAN="1s")
+    place.wait_for("marks")
+    run.kill()
+    run.wait()
+    assert eventually(lambda: not processes_mentioning(str(place.home / "pods")), 30), "an orphaned pod ends"
+    done = place.gridmill("resume", "words-1")
+    assert done.returncode == 0, done.stderr
+    assert marks.read_text() == "begin\nend\n", "its result was found, not made again"
+    assert "said" in place.gridmill("logs", "words-1").stdout

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.receive import with_pod
+from gridmill.control.receive import hear, with_pod
 from gridmill.control.settle import LOST, settle_attempt
 from gridmill.control.state import Control
 from gridmill.errors import UnavailableError
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.message import PodOrder
-from gridmill.model.state import DeploymentState, PodState
+from gridmill.model.run import Attempt
+from gridmill.model.state import LIVE_ATTEMPTS, DeploymentState, PodState
 from gridmill.ports.site import PodSight, Sight
 
 
@@ -94,10 +95,19 @@ def _pod_gone(control: Control, transaction: Transaction, deployment_id: str, po
     if all(p.state == PodState.GONE for p in deployment.pods):
         deployment = replace(deployment, state=DeploymentState.GONE, message=message)
     transaction.put(deployment)
-    for attempt in list(control.ledger.snapshot.attempts_on(pod.id)):
-        settle_attempt(control, transaction, attempt, replace(LOST, message=message or LOST.message))
+    for event in control.sites[deployment.site].last_words(pod.id):
+        if event.number > pod.acknowledged:
+            hear(control, transaction, pod.id, event)
+    for known in control.ledger.snapshot.attempts_on(pod.id):
+        attempt = transaction.get(Attempt, known.id) or known
+        if attempt.state in LIVE_ATTEMPTS:
+            _lost(control, transaction, attempt, message)
     control.brought_up.discard(pod.id)
     control.silent_since.pop(deployment_id, None)
+
+
+def _lost(control: Control, transaction: Transaction, attempt: Attempt, message: str) -> None:
+    settle_attempt(control, transaction, attempt, replace(LOST, message=message or LOST.message))
 
 
 def bring_up(control: Control, deployment: Deployment) -> None:

@@ -170,7 +170,7 @@ def _events(control: Control, transaction: Transaction, channel: int, events: Se
         return
     new = [event for event in events if event.number > pod.acknowledged]
     for event in new:
-        _event(control, transaction, pod.id, event)
+        hear(control, transaction, pod.id, event)
     if new:
         last = new[-1].number
         current = transaction.get(Deployment, deployment.id) or deployment
@@ -178,7 +178,8 @@ def _events(control: Control, transaction: Transaction, channel: int, events: Se
         transaction.then(lambda: control.links.send(channel, [Ack(number=last)]))
 
 
-def _event(control: Control, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
+def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
+    """What follows from one event. Those of attempts that are over, or of another token, say nothing."""
     attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or attempt.state not in LIVE_ATTEMPTS or attempt.token != event.token:
         return  # fenced off: acknowledged and dropped

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
 from gridmill.model.site import Node
 
@@ -47,6 +48,11 @@ class SitePort(Protocol):
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
         """All at once. GONE for a pod that ended or that was never started; before it answers GONE for a
         pod that died, the site has ended every process the pod's jobs left behind."""
+        ...
+
+    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+        """What a pod that is GONE had journalled and may not have delivered, in order; empty where that is
+        lost. A result that waited longer than its pod for a control node is found here."""
         ...
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:

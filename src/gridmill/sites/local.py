@@ -12,16 +12,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from gridmill.codec import encode
 from gridmill.errors import UnavailableError
 from gridmill.model.amounts import Amounts
+from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
 from gridmill.model.site import Node
 from gridmill.ports.site import PodSight, Sight, SitePort
+from gridmill.registry import find
 from gridmill.settings import Settings
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
@@ -110,6 +112,11 @@ class LocalSite:
         if dead:
             self._sweep(dead)
         return {pod_id: self._look(pod_id) for pod_id in pod_ids}
+
+    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+        """What is left of its journal."""
+        read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
+        return tuple(read(self._folder(pod_id) / "journal"))
 
     def _look(self, pod_id: str) -> PodSight:
         folder = self._folder(pod_id)

@@ -122,6 +122,7 @@ class SimulatedWorld:
         self.pods: dict[str, SimulatedPod] = {}
         self.ever: set[str] = set()
         self.executions: list[Execution] = []
+        self.words: dict[str, tuple[PodEvent, ...]] = {}
         self._inbox: list[Received] = []
         self._channels: dict[int, str] = {}
         self._last_channel = 0
@@ -158,6 +159,10 @@ class SimulatedWorld:
         if self.clock.monotonic() < self._doubt_until:
             return dict.fromkeys(pod_ids, PodSight(sight=Sight.UNKNOWN))
         return {name: PodSight(sight=Sight.RUNNING if name in self.pods else Sight.GONE) for name in pod_ids}
+
+    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+        """The journal of a pod that was killed while it could still write."""
+        return self.words.get(pod_id, ())
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """End pods and what runs in them."""
@@ -201,10 +206,11 @@ class SimulatedWorld:
     # faults
 
     def kill_pod(self, pod_id: str) -> None:
-        """SIGKILL: its jobs die with it, its journal is lost."""
+        """SIGKILL: its jobs die with it. The journal of every second one is lost, as with its disk."""
         pod = self.pods.pop(pod_id, None)
         if pod is None:
             return
+        self.words[pod_id] = tuple(pod.journal) if len(self.words) % 2 else ()
         for execution in pod.running.values():
             self._over(execution, AttemptState.LOST)
         if pod.channel is not None:
