@@ -8,7 +8,7 @@ from gridmill.control.inputs import declared_sizes
 from gridmill.control.ledger import Transaction
 from gridmill.control.receive import send_to_pod, stop_message
 from gridmill.control.state import Control
-from gridmill.errors import ConflictError, InputError, NotFoundError, PipelineError
+from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
 from gridmill.model.pipeline import Pipeline
@@ -195,16 +195,13 @@ def _stop_attempt(control: Control, transaction: Transaction, job_run: JobRun) -
 def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     """Make a finished run active again; jobs find their resources anew, as these may have been changed.
 
-    Raises ConflictError when it succeeded, PipelineError when a resource is gone, NotFoundError.
+    One that has succeeded is left alone. Raises PipelineError when a resource is gone, NotFoundError.
     """
     if run_id in control.ledger.snapshot.runs:
         return
     run = control.ledger.fetch(Run, run_id)
     if run.state == RunState.SUCCEEDED:
-        raise ConflictError(
-            f"run {run_id} has succeeded: there is nothing to continue",
-            hint="`gridmill run FILE --force` runs everything again.",
-        )
+        return  # it may have ended since it was looked at: there is nothing left to do, and that is well
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     transaction.put(replace(run, state=RunState.ACTIVE, message="", ended=None))
     records = control.ledger.store.list(JobRun, parent=run_id)

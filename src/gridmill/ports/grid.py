@@ -50,7 +50,7 @@ class Grid(Protocol):
         ...
 
     def resume(self, run_id: str) -> RunView:
-        """Continue a failed or stopped run: what succeeded stands. Raises ConflictError when it succeeded."""
+        """Continue a failed or stopped run: what succeeded stands. A run that succeeded is fine as it is."""
         ...
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from gridmill.errors import ConflictError, InputError, NotFoundError
+from gridmill.errors import InputError, NotFoundError
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.deployment import Deployment
@@ -149,7 +149,7 @@ class FakeGrid:
         """See Grid."""
         view = self.run(run_id)
         if view.run.state == RunState.SUCCEEDED:
-            raise ConflictError(f"{run_id} has succeeded: there is nothing to resume")
+            return view
         self.calls.append(f"resume {run_id}")
         with self._changed:
             jobs = tuple(reset(job) for job in view.jobs)
