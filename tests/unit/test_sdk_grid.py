@@ -80,7 +80,6 @@ def test_a_failed_run_is_resumed_and_a_hanging_one_stopped(make: MakeGrid) -> No
     fake.acts.clear()
     assert grid.resume("demo-1").run.state == RunState.SUCCEEDED
     assert grid.resume("demo-1").run.state == RunState.SUCCEEDED, "repeating it is no error"
-    assert "succeeded" in caught.value.message
 
 
 def test_events_page_filter_and_wait(make: MakeGrid) -> None:
