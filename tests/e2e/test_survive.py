@@ -227,7 +227,8 @@ def test_jobs_share_one_deployment_and_are_admitted_by_memory(place: Place):
     work = f"echo begin >> {marks}; sleep 0.4; echo end >> {marks}"
     jobs = "\n".join(f'  w{n}: {{resource: crew, memory: 300MiB, command: "{work}"}}' for n in range(4))
     file = place.write(
-        f"pipeline: shared\nresources:\n  crew: {{type: command, cpus: 4, memory: 700MiB, workers: 1}}\njobs:\n{jobs}\n"
+        "pipeline: shared\nresources:\n  crew: {type: command, cpus: 4, memory: 700MiB, workers: 1}\n"
+        f"jobs:\n{jobs}\n"
     )
     done = place.gridmill("run", file, "--json", GRIDMILL_CPUS="4")
     assert done.returncode == 0, done.stderr
