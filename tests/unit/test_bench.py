@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks lie beside the package, not in it
-
 from bench import chains, measure, planning, table
 from bench.measure import (
     Machine,

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -129,10 +130,17 @@ def _run(
         with Interrupts() as interrupts:
             after = client.newest_event(client.status(again).run.id) if again else 0
             view = begin(client)  # what shows it is imported while the first pod comes up
+            _prepare_report(client)
             view = _to_the_end(client, view, interrupts, after)
             interrupted = interrupts.asked
         emit(view) if as_json else import_module("gridmill.cli.summary").summarise(client, view)
     return _leave(view, interrupted=interrupted)
+
+
+def _prepare_report(client: Client) -> None:
+    """Import what writes the report while the jobs run: at the end it would be waited for."""
+    if client.embedded:
+        threading.Thread(target=import_module, args=("gridmill.report.render",), daemon=True).start()
 
 
 def _started(view: RunView, as_json: bool) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from gridmill.errors import InputError, StorageError, UnavailableError
-from gridmill.stores.schema import COUNTER
+from gridmill.stores.schema import COUNTER, adapt_to
 
 _PRAGMAS = (
     "busy_timeout = 5000",  # milliseconds; first, as the others may have to wait already
@@ -66,6 +66,8 @@ def connect(url_or_path: str | Path) -> Engine:
         raise InputError(f"{url.render_as_string()} cannot be used: {error}") from error
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
+    else:
+        adapt_to(engine.dialect.name)
     event.listen(engine, "begin", _lock_for_writing)
     return engine
 

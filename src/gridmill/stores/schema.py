@@ -43,7 +43,6 @@ Index(
     RECORD.c.noun,
     RECORD.c.key,
     sqlite_where=IS_LIVE,
-    postgresql_where=IS_LIVE,
 )
 
 EVENT = Table(
@@ -68,8 +67,18 @@ Index(
     EVENT.c.number,
     unique=True,
     sqlite_where=_BY_POD,
-    postgresql_where=_BY_POD,
 )
+
+
+def adapt_to(dialect: str) -> None:
+    """Make the partial indices partial in that dialect too. Naming it in the index above would load it."""
+    for table in METADATA.tables.values():
+        for index in table.indexes:
+            where = index.dialect_kwargs.get("sqlite_where")
+            if where is not None:
+                index.dialect_kwargs[f"{dialect}_where"] = where
+
+
 Index("event_run", EVENT.c.run_id, EVENT.c.sequence)
 Index("event_job", EVENT.c.run_id, EVENT.c.job, EVENT.c.sequence)
 
