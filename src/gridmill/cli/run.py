@@ -171,9 +171,14 @@ def _listen_later(client: Client) -> Callable[[], None]:
         nonlocal listening
         if client.embedded and not listening and time.monotonic() - began > _SERVE_AFTER_SECONDS:
             listening = True
-            import_module("gridmill.cli.serving").listen_in_background(client)
+            threading.Thread(target=_serve, args=(client,), name="listen", daemon=True).start()
 
     return look
+
+
+def _serve(client: Client) -> None:
+    """In a thread of its own: the server takes a second to import, and the run goes on meanwhile."""
+    import_module("gridmill.cli.serving").listen_in_background(client)
 
 
 def _leave(view: RunView, *, interrupted: bool) -> None:
