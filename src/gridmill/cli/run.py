@@ -178,7 +178,7 @@ def _listen_later(client: Client) -> Callable[[], None]:
 
 def _serve(client: Client) -> None:
     """In a thread of its own: the server takes a second to import, and the run goes on meanwhile."""
-    import_module("gridmill.cli.serving").listen_in_background(client)
+    import_module("gridmill.cli.serving").make_reachable(client)
 
 
 def _leave(view: RunView, *, interrupted: bool) -> None:

@@ -1,6 +1,5 @@
 """Makes a control node of this process reachable: on the home's Unix socket, and on a loopback port."""
 
-import threading
 from pathlib import Path
 
 from gridmill.api.app import make_app
@@ -16,13 +15,9 @@ def listen(grid: Grid, home: Path) -> Server:
     return serve(make_app(grid), socket_path=home / "control.sock")
 
 
-def listen_in_background(client: Client) -> None:
-    """As `listen`, without holding up the run; where it cannot, the run goes on unreachable."""
-
-    def begin() -> None:
-        try:
-            client.before_close(listen(client.grid, client.settings.home).stop)
-        except GridmillError as error:
-            say(f"other commands cannot reach this run: {error}")
-
-    threading.Thread(target=begin, name="listen", daemon=True).start()
+def make_reachable(client: Client) -> None:
+    """Listen until the client is closed; where that cannot be, the run goes on unreachable."""
+    try:
+        client.before_close(listen(client.grid, client.settings.home).stop)
+    except GridmillError as error:
+        say(f"other commands cannot reach this run: {error}")
