@@ -8,8 +8,12 @@ from typing import Annotated, TypeVar
 import typer
 
 from gridmill.cli.complete import complete_run_jobs, complete_runs
-from gridmill.cli.session import Json, emit, session
+from gridmill.cli.render import newest
+from gridmill.cli.session import Json, emit, say, session
+from gridmill.cli.summary import reason
 from gridmill.model.event import Event, EventType
+from gridmill.model.state import JobState
+from gridmill.sdk.client import Client
 
 T = TypeVar("T")
 
@@ -39,6 +43,14 @@ def logs(
         for line in _last(_lines(events, prefixed=job is None), None if follow else tail):
             sys.stdout.write(line)
             sys.stdout.flush()
+        _say_failures(client, run, job)
+
+
+def _say_failures(client: Client, run: str, job: str | None) -> None:
+    """What Gridmill itself has to say of jobs that failed: they may have written nothing."""
+    for view in client.status(run).jobs:
+        if view.job.state == JobState.FAILED and job in (None, view.job.job.name):
+            say(f"{view.job.job.name} failed: {reason(view, newest(view))}")
 
 
 def _lines(events: Iterable[Event], *, prefixed: bool) -> Iterator[str]:

@@ -9,6 +9,7 @@ import typer
 from gridmill.cli.render import amounts, table
 from gridmill.cli.run import File, Set, read_set
 from gridmill.cli.session import Json, console, emit, session
+from gridmill.errors import TABLE, InputError
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.view import DryRun, PlannedJob
@@ -23,6 +24,8 @@ def plan(context: typer.Context, file: File, set: Set = None, json: Json = False
     with session(context, reading=True) as client:
         made = client.plan(file, set=read_set(set or ()))
     emit(made) if json else show_plan(made)
+    if any(job.problem for job in made.jobs):
+        raise typer.Exit(TABLE[InputError.code].exit_code)
 
 
 def show_plan(made: DryRun) -> None:
@@ -34,11 +37,14 @@ def show_plan(made: DryRun) -> None:
         for why in job.sizing.why:
             screen.print(f"{job.job}: {why}", markup=False)
     took = "not known yet" if made.expected_seconds is None else show_seconds(made.expected_seconds)
+    for job in made.jobs:
+        if job.problem:
+            screen.print(f"{job.job} cannot run: {job.problem}", markup=False)
     screen.print(f"expected: {took}, {show_bytes(made.peak_memory_bytes)} of memory at most at once")
 
 
 def _row(job: PlannedJob) -> tuple[str, ...]:
-    remark = job.problem or ("unchanged: will not run" if job.unchanged else "")
+    remark = "cannot run" if job.problem else ("unchanged: will not run" if job.unchanged else "")
     return (
         str(job.wave),
         job.job,

@@ -100,8 +100,10 @@ def stop(
     names = words[1:] if words[0] == "run" else words
     if not 1 <= len(names) <= 2:
         raise InputError("say which run, and perhaps which job", hint="gridmill stop RUN [JOB]")
-    with session(context, embed=False) as client:
+    with session(context) as client:
         view = client.stop(names[0], names[1] if len(names) == 2 else None)
+        if client.embedded and view.run.state == RunState.STOPPING:  # nobody else would see it to its end
+            view = client.wait(view.run.id)
     emit(view) if json else print(f"{view.run.id} {view.run.state}")
 
 

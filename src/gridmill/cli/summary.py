@@ -11,7 +11,7 @@ from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.run import Attempt
-from gridmill.model.state import JobState, RunState
+from gridmill.model.state import Cause, JobState, RunState
 from gridmill.model.view import JobView, RunView
 from gridmill.sdk.client import Client
 
@@ -33,14 +33,25 @@ def summarise(client: Client, view: RunView) -> None:
         screen.print(
             f"best model: {escape(best[0].id)} ({best[1]} {show_number(best[0].output.metrics[best[1]])})"
         )
-    for job in [job for job in view.jobs if job.job.state == JobState.FAILED][:_FAILED_SHOWN]:
+    failed = [job for job in view.jobs if job.job.state == JobState.FAILED]
+    for job in failed[:_FAILED_SHOWN]:
         explain(client, view, job)
+    if len(failed) > _FAILED_SHOWN:
+        screen.print(f"\nand {len(failed) - _FAILED_SHOWN} more: gridmill show run {escape(view.run.id)}")
     if view.run.state != RunState.SUCCEEDED:
-        screen.print(f"continue it with: gridmill resume {escape(view.run.id)}")
+        screen.print(_next_step(view))
     try:
         screen.print(f"report: {client.report(view.run.id)}", soft_wrap=True)
     except GridmillError as error:
         say(f"there is no report: {error}")
+
+
+def _next_step(view: RunView) -> str:
+    """Resuming helps where the run was at fault, not its declaration or its data."""
+    causes = {attempt.cause for job in view.jobs if (attempt := newest(job)) and attempt.cause is not None}
+    if causes == {Cause.INPUT}:
+        return "when that is mended, run the pipeline again: what succeeded is not repeated"
+    return f"continue it with: gridmill resume {escape(view.run.id)}"
 
 
 def _row(view: JobView) -> tuple[str, ...]:

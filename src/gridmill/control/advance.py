@@ -71,7 +71,7 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
     except GridmillError as error:
         return _failed(job_run, now, _explained(error))
     job_run = replace(job_run, external=_external(job_run, inputs))
-    if job_run.job.cache and not run.force:
+    if job_run.job.cache and not job_run.force:
         same = unchanged_artifact(control, job_run, fingerprint)
         if same is not None:
             return replace(
@@ -79,7 +79,7 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
                 state=JobState.UNCHANGED,
                 fingerprint=fingerprint,
                 artifacts=(same.id,),
-                message=f"unchanged since {same.run_id}",
+                message=f"as {same.run_id} made it",
                 ready=now,
                 ended=now,
             )
@@ -110,7 +110,7 @@ def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
 
 
 def _explained(error: GridmillError) -> str:
-    return f"{error} {error.hint}".strip()
+    return f"{error}. {error.hint}" if error.hint else str(error)
 
 
 def _advance_run(control: Control, transaction: Transaction, run_id: str) -> None:

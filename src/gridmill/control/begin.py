@@ -107,8 +107,18 @@ def declare_resources(control: Control, transaction: Transaction, pipeline: Pipe
     return resources
 
 
-def begin_run(control: Control, transaction: Transaction, pipeline: Pipeline, *, force: bool) -> Run:
-    """The run and its jobs, all BLOCKED; the next tick looks at those without needs."""
+def begin_run(
+    control: Control,
+    transaction: Transaction,
+    pipeline: Pipeline,
+    *,
+    force: bool,
+    only: tuple[str, ...] = (),
+) -> Run:
+    """The run and its jobs, all BLOCKED; the next tick looks at those without needs.
+
+    Where `only` names jobs, `force` is for these and not for what they need.
+    """
     order(pipeline)
     check_names(pipeline)
     resources = declare_resources(control, transaction, pipeline)
@@ -134,7 +144,7 @@ def begin_run(control: Control, transaction: Transaction, pipeline: Pipeline, *,
         _job_run(control, run, job, index, used[job.name], sizes[job.name])
         for index, job in enumerate(pipeline.jobs)
     ]
-    transaction.put(*job_runs)
+    transaction.put(*(replace(job, force=force and (not only or job.job.name in only)) for job in job_runs))
     control.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
     return run
 

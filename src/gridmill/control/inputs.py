@@ -112,8 +112,15 @@ def fingerprint_of(control: Control, run: Run, job_run: JobRun, inputs: tuple[In
         job.rows,
         run.bundle if job.kind == JobKind.COMMAND else None,
         [to_builtins(stat) for stat in sources],
-        [(entry.name, entry.artifact.id, entry.artifact.fingerprint) for entry in inputs],
+        [(entry.name, content_of(entry.artifact)) for entry in inputs],
     )
+
+
+def content_of(artifact: Artifact) -> tuple[str, int | str | None]:
+    """What makes one version differ from another for its readers: built-in kinds make the same from the
+    same; what a command made is known by its version alone."""
+    known = artifact.id if artifact.kind == ArtifactKind.FILES else artifact.output.table_version
+    return artifact.fingerprint, known
 
 
 def size_of(control: Control, job: Job, folder: str, inputs: tuple[Input, ...]) -> JobSize:
@@ -141,6 +148,15 @@ def declared_sizes(control: Control, pipeline: Pipeline) -> Mapping[str, JobSize
         except (InputError, NotFoundError):
             sizes[job.name] = JobSize(rows=job.rows)
     return sizes
+
+
+def source_problem(control: Control, job: Job, folder: str) -> str:
+    """Why a sink's source cannot be read as things are; empty when it can, and for other jobs."""
+    try:
+        size_of(control, job, folder, ())
+    except (InputError, NotFoundError) as error:
+        return f"{error}. {error.hint}".strip()
+    return ""
 
 
 def unchanged_artifact(control: Control, job_run: JobRun, wanted: str) -> Artifact | None:

@@ -22,6 +22,7 @@ from gridmill.control.inputs import (
     fetch_artifact,
     fingerprint_of,
     inputs_of,
+    source_problem,
     unchanged_artifact,
 )
 from gridmill.control.node import ControlNode
@@ -121,7 +122,7 @@ class Service:
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with self._node.changing() as transaction:
-            run = begin_run(self._control, transaction, pipeline, force=force)
+            run = begin_run(self._control, transaction, pipeline, force=force, only=only)
         return self.run(run.id)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
@@ -137,7 +138,10 @@ class Service:
             )
             sizes = declared_sizes(self._control, pipeline)
             unchanged = self._unchanged(pipeline)
-            return dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged)
+            made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged)
+            problems = {job.name: source_problem(self._control, job, pipeline.folder) for job in jobs}
+            told = (replace(job, problem=job.problem or problems[job.job]) for job in made.jobs)
+            return replace(made, jobs=tuple(told))
 
     def _unchanged(self, pipeline: Pipeline) -> frozenset[str]:
         """Jobs that would not run again, as far as can be told before anything has run."""
@@ -329,7 +333,8 @@ class Service:
             newest = self._control.newest_artifact(artifact_id)
             if newest is None:
                 raise NotFoundError(
-                    f"there is no {artifact_id!r}", hint="`gridmill list models` shows models."
+                    f"there is no {artifact_id!r}",
+                    hint="`gridmill list` shows what there is.",
                 )
             return newest
 

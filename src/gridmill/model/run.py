@@ -39,7 +39,7 @@ class JobRun:
     `attempts` counts attempts made; `failures` those that count against `retries`; `losses` those lost with
     their pod. `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
     (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
-    reads, settled when it became ready.
+    reads, settled when it became ready. `force`: it runs although nothing changed.
     """
 
     id: str
@@ -62,6 +62,7 @@ class JobRun:
     artifacts: tuple[str, ...] = ()
     external: tuple[str, ...] = ()
     message: str = ""
+    force: bool = False
     ready: float | None = None
     started: float | None = None
     ended: float | None = None

@@ -33,7 +33,8 @@ class Grid(Protocol):
     def start_run(self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = ()) -> RunView:
         """Start a run and return at once. `only` names jobs: they run with what they need.
 
-        `force` runs unchanged jobs too. A bundle the pipeline names must have been put before.
+        `force` runs unchanged jobs too; with `only`, those that are named.
+        A bundle the pipeline names must have been put before.
         """
         ...
 

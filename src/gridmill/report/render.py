@@ -214,6 +214,7 @@ def _forecast(artifact: Artifact) -> dict[str, Any]:
         "name": artifact.name,
         "model": details.get("model", ""),
         "why": details.get("why", ""),
+        "ahead": show_seconds(ahead) if (ahead := float(details.get("ahead_seconds") or 0.0)) else "",
         "rows": artifact.output.rows,
         "metrics": artifact.output.metrics,
         "charts": [chart for chart in charts if chart[1]],

@@ -260,6 +260,7 @@ def _result(
             "features": [name for name in compiled.features if is_learnable(query.types[name])],
             "label": compiled.label,
             "label_column": _label_column(spec, compiled),
+            "ahead_seconds": (spec.label.horizon_seconds or 0.0) if spec.label else 0.0,
             "time": compiled.time,
             "entity": list(compiled.entity),
             "splits": dict(sorted(tally.splits.items())),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,11 @@ def _naive(table: pa.Table, parts: Partitions, card: Card) -> Floats:
     return np.where(np.isnan(present), usual, present)
 
 
-def sample(table: pa.Table, card: Card) -> dict[str, list[list[Any]]]:
-    """For the first few entities the first points [time, truth, prediction]; numbers only."""
+def sample(table: pa.Table, card: Card, ahead: timedelta) -> dict[str, list[list[Any]]]:
+    """For the first few entities the first points [time, truth, prediction]; numbers only.
+
+    The time is the one that is forecast: `ahead` after the row's own.
+    """
     if card.objective == Objective.CLASSIFICATION:
         return {}
     first = runs(table, card.entity)
@@ -83,12 +87,12 @@ def sample(table: pa.Table, card: Card) -> dict[str, list[list[Any]]]:
     for start in np.unique(first)[:SAMPLE_ENTITIES]:
         piece = table.slice(start, min(SAMPLE_POINTS, int(np.count_nonzero(first == start))))
         name = " ".join(str(piece[column][0]) for column in card.entity)
-        found[name] = _points(piece, card)
+        found[name] = _points(piece, card, ahead)
     return found
 
 
-def _points(piece: pa.Table, card: Card) -> list[list[Any]]:
+def _points(piece: pa.Table, card: Card, ahead: timedelta) -> list[list[Any]]:
     where = piece[card.time] if card.time and card.time in piece.column_names else piece["row"]
     truth = piece["truth"].to_pylist() if "truth" in piece.column_names else [None] * piece.num_rows
-    moments = [value.isoformat() if hasattr(value, "isoformat") else value for value in where.to_pylist()]
+    moments = [(at + ahead).isoformat() if isinstance(at, date) else at for at in where.to_pylist()]
     return [list(point) for point in zip(moments, truth, piece["prediction"].to_pylist(), strict=True)]

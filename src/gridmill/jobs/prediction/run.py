@@ -5,6 +5,7 @@ process that has used such libraries is no longer safe to fork from, and dead wo
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,7 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
     facts = {"model": choice.candidate.artifact.id, "dataset": dataset.id, "split": spec.split}
     size_bytes = write_manifest(context.output, counts, facts)
     parts = open_partitions(context.below_root(dataset.output.uri))
+    ahead = float(dataset.output.details.get("ahead_seconds") or 0.0)
     return {
         "rows": table.num_rows,
         "size_bytes": size_bytes,
@@ -119,7 +121,8 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
             "model_id": choice.candidate.artifact.id,
             "dataset": dataset.id,
             "split": spec.split,
-            "sample": sample(table, card),
+            "sample": sample(table, card, timedelta(seconds=ahead)),
+            "ahead_seconds": ahead,
         },
     }
 
