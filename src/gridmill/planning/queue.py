@@ -88,12 +88,6 @@ class Queue:
         first = self.by_memory.first()
         return first[0] if first else 0
 
-    @property
-    def largest_memory(self) -> int:
-        """The most memory any job asks for; 0 when empty."""
-        last = self.by_memory.last()
-        return last[0] if last else 0
-
     def largest_memories(self, count: int) -> Iterator[int]:
         """What the `count` largest jobs ask for, largest first."""
         return (memory for memory, _ in islice(reversed(self.by_memory), count))

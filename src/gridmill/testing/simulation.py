@@ -1,7 +1,7 @@
 """A whole grid on a fake clock: the real control node over a simulated world, with a schedule of faults."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from gridmill.control.begin import begin_run, resume_run, stop_run
@@ -185,17 +185,5 @@ def random_pipeline(random: Random, name: str, make: Callable[[str], Job]) -> Pi
     jobs = []
     for index, job_name in enumerate(names):
         count = random.randint(0, min(index, 3))
-        job = make(job_name)
-        jobs.append(_needing(job, tuple(random.sample(names[:index], count))))
+        jobs.append(replace(make(job_name), needs=tuple(random.sample(names[:index], count))))
     return Pipeline(name=name, jobs=tuple(jobs))
-
-
-def _needing(job: Job, needs: tuple[str, ...]) -> Job:
-    return Job(
-        name=job.name,
-        needs=needs,
-        retries=job.retries,
-        memory_bytes=job.memory_bytes,
-        priority=job.priority,
-        command=job.command,
-    )
