@@ -28,27 +28,26 @@ if TYPE_CHECKING:
     )
     from gridmill.model.amounts import Amounts
     from gridmill.model.artifact import Artifact, ArtifactKind
-    from gridmill.model.data import (
+    from gridmill.model.dataset import (
         Aggregate,
         AsOfJoin,
         Basis,
-        ColumnType,
         DatasetSpec,
-        FileSource,
-        Format,
         Join,
         Label,
         Lag,
-        SinkSpec,
         Split,
         Window,
     )
     from gridmill.model.event import Event
     from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
-    from gridmill.model.learning import ModelKind, Objective, PredictionSpec, TrainingSpec
     from gridmill.model.pipeline import Pipeline
+    from gridmill.model.prediction import PredictionSpec
     from gridmill.model.resource import Resource, Sizing
+    from gridmill.model.sink import ColumnType, SinkSpec
+    from gridmill.model.source import FileSource, Format
     from gridmill.model.state import JobState, RunState
+    from gridmill.model.training import ModelKind, Objective, TrainingSpec
     from gridmill.model.view import DryRun, JobView, RunView
     from gridmill.sdk.client import Client, Tick, connect
 
@@ -62,16 +61,16 @@ _MODULES = {
     ),
     "gridmill.model.amounts": "Amounts",
     "gridmill.model.artifact": "Artifact ArtifactKind",
-    "gridmill.model.data": (
-        "Aggregate AsOfJoin Basis ColumnType DatasetSpec FileSource Format Join Label Lag SinkSpec Split "
-        "Window"
-    ),
+    "gridmill.model.dataset": "Aggregate AsOfJoin Basis DatasetSpec Join Label Lag Split Window",
     "gridmill.model.event": "Event",
     "gridmill.model.job": "CommandSpec Job JobKind JobSize",
-    "gridmill.model.learning": "ModelKind Objective PredictionSpec TrainingSpec",
     "gridmill.model.pipeline": "Pipeline",
+    "gridmill.model.prediction": "PredictionSpec",
     "gridmill.model.resource": "Resource Sizing",
+    "gridmill.model.sink": "ColumnType SinkSpec",
+    "gridmill.model.source": "FileSource Format",
     "gridmill.model.state": "JobState RunState",
+    "gridmill.model.training": "ModelKind Objective TrainingSpec",
     "gridmill.model.view": "DryRun JobView RunView",
     "gridmill.sdk.client": "Client Tick connect",
 }

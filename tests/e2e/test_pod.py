@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from gridmill.model.amounts import MIB, Amounts
-from gridmill.model.data import FileSource, SinkSpec
 from gridmill.model.event import EventType
 from gridmill.model.job import Job
 from gridmill.model.message import Goodbye, Order, Start, Stop
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import FileSource
 from gridmill.model.state import AttemptState, Cause
 from gridmill.pod import processes
 from gridmill.ports.site import Sight

@@ -8,12 +8,12 @@ from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.job import CommandSpec, Job, JobKind
-from gridmill.model.learning import ModelKind, TrainingSpec
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Node
 from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
+from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
 from gridmill.testing.simulated import Behaviour

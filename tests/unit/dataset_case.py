@@ -12,7 +12,7 @@ from gridmill.jobs.dataset.run import run
 from gridmill.jobs.tables import columns_of, plain_schema, read_dataset
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.data import DatasetSpec
+from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job
 from gridmill.model.message import Order
 

@@ -12,8 +12,9 @@ from gridmill.jobs.context import JobContext
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.job import Job
-from gridmill.model.learning import ModelKind, PredictionSpec, TrainingSpec
 from gridmill.model.message import Order
+from gridmill.model.prediction import PredictionSpec
+from gridmill.model.training import ModelKind, TrainingSpec
 
 ENTITIES = ("a", "b", "c")
 

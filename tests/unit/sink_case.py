@@ -11,9 +11,10 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.sink.run import run
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Output
-from gridmill.model.data import FileSource, SinkSpec
 from gridmill.model.job import Job
 from gridmill.model.message import Order
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import FileSource
 
 TABLE = "sinks/p/s/table"
 

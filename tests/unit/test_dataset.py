@@ -10,7 +10,7 @@ from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.compile import Bounds, compile_dataset
 from gridmill.jobs.tables import read_batches, read_dataset
 from gridmill.model.artifact import Artifact
-from gridmill.model.data import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, Window
+from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, Window
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 BASIS = Basis(table="obs", time="t", entity=("e",))

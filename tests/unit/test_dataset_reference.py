@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridmill.errors import DataError
-from gridmill.model.data import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
+from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 Row = Mapping[str, Any]

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from gridmill.declarations import external_resources, parse_declarations, read_declarations, read_pipeline
-from gridmill.model.data import Aggregate, FileSource, Format, Lag, SinkSpec
+from gridmill.model.dataset import Aggregate, Lag
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
-from gridmill.model.learning import ModelKind
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
+from gridmill.model.sink import SinkSpec
 from gridmill.model.site import Site, SiteKind
+from gridmill.model.source import FileSource, Format
+from gridmill.model.training import ModelKind
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))
 

@@ -16,7 +16,8 @@ from gridmill.errors import ConflictError, DataError, InputError
 from gridmill.jobs.sink.files import find_files
 from gridmill.jobs.sink.run import load_onto
 from gridmill.jobs.sink.table import LostRaceError, open_sink_table
-from gridmill.model.data import ColumnType, Compression, FileSource, SinkSpec
+from gridmill.model.sink import ColumnType, SinkSpec
+from gridmill.model.source import Compression, FileSource
 
 CSV = "a,b\n1,x\n2,y\n"
 ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]

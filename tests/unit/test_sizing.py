@@ -6,10 +6,13 @@ from dataclasses import replace
 import pytest
 
 from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.data import DatasetSpec, FileSource, Format, SinkSpec
+from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
-from gridmill.model.learning import ModelKind, PredictionSpec, TrainingSpec
+from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Measurement, Resource, Use, default_resource
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import FileSource, Format
+from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.planning.footprint import footprint_of
 from gridmill.planning.history import PER_JOB, History
 from gridmill.planning.sizing import after_memory_kill, size_job, size_resource, subject_of

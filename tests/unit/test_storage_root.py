@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
-from gridmill.model.data import FileSource
+from gridmill.model.source import FileSource
 from gridmill.storage.bundle import make_bundle
 from gridmill.storage.root import Root
 

@@ -13,7 +13,7 @@ from gridmill.jobs.context import JobResult
 from gridmill.jobs.features import encode, windows
 from gridmill.jobs.models import load_model, predict_rows
 from gridmill.jobs.training.run import run
-from gridmill.model.learning import ModelKind, Objective, TrainingSpec
+from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
 FAST = {"sequence": 12, "hidden": 16, "epochs": 8, "learning_rate": 0.01, "batch_size": 64}
 OPTIONS = {"lstm": FAST, "gbdt": {"trees": 60}, "linear": {}, "naive": {}}

@@ -12,7 +12,7 @@ from gridmill.jobs.training.recurrent import Answer, Network, network_graph
 from gridmill.jobs.training.residual import Base
 from gridmill.jobs.training.scaling import fit_scaler
 from gridmill.jobs.training.trees import collect_trees, tree_graph
-from gridmill.model.learning import ModelKind, Objective, TrainingSpec
+from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
 CARD = Card(
     kind=ModelKind.LSTM,

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from gridmill.declarations.problems import Path, show_value
 from gridmill.errors import InputError
-from gridmill.model.data import DatasetSpec, Label, Lag, Split, Window
+from gridmill.model.dataset import DatasetSpec, Label, Lag, Split, Window
 from gridmill.model.job import Job, JobKind
 
 Noun: TypeAlias = Any  # any dataclass of gridmill.model

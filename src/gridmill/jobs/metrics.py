@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gridmill.jobs.features import Floats, Integers
-from gridmill.model.learning import Objective
+from gridmill.model.training import Objective
 
 HIGHER_IS_BETTER = frozenset({"r2", "skill", "accuracy", "auc"})
 NAMES: Mapping[Objective, tuple[str, ...]] = {

@@ -13,7 +13,7 @@ import onnxruntime
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.errors import DataError, StorageError
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
-from gridmill.model.learning import ModelKind, Objective
+from gridmill.model.training import ModelKind, Objective
 
 CARD, GRAPH, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
 CHUNK_NUMBERS = 200_000

@@ -6,8 +6,10 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from gridmill.errors import InputError
-from gridmill.model.data import DatasetSpec, SinkSpec
-from gridmill.model.learning import PredictionSpec, TrainingSpec
+from gridmill.model.dataset import DatasetSpec
+from gridmill.model.prediction import PredictionSpec
+from gridmill.model.sink import SinkSpec
+from gridmill.model.training import TrainingSpec
 
 
 class JobKind(StrEnum):

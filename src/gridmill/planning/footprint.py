@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from gridmill.model.amounts import MIB
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
-from gridmill.model.learning import ModelKind, PredictionSpec, TrainingSpec
+from gridmill.model.prediction import PredictionSpec
+from gridmill.model.training import ModelKind, TrainingSpec
 
 COLUMNS = 12
 """Columns when nothing says how many."""

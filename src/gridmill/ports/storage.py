@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from gridmill.model.data import FileSource
+from gridmill.model.source import FileSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from shutil import disk_usage, rmtree
 from uuid import uuid4
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
-from gridmill.model.data import FileSource
+from gridmill.model.source import FileSource
 from gridmill.ports.storage import FileStat
 from gridmill.storage.bundle import bundle_hash
 from gridmill.storage.sources import describe_source

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from gridmill.errors import InputError, UnsafePathError
-from gridmill.model.data import FileSource
+from gridmill.model.source import FileSource
 from gridmill.ports.storage import FileStat
 
 PACKAGE = "package://"

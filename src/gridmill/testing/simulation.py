@@ -9,12 +9,12 @@ from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.state import Control, Counters, Limits
 from gridmill.errors import StorageError
-from gridmill.model.data import FileSource
 from gridmill.model.job import Job
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.site import Node, Site, SiteKind
+from gridmill.model.source import FileSource
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store
 from gridmill.testing.clock import FakeClock

@@ -12,7 +12,7 @@ from gridmill.jobs.dataset.expressions import expression_columns, expression_typ
 from gridmill.jobs.dataset.names import Types, check_comparable, check_time, find_column
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.model.amounts import show_seconds
-from gridmill.model.data import Basis, DatasetSpec, Split
+from gridmill.model.dataset import Basis, DatasetSpec, Split
 
 
 def check_tables(

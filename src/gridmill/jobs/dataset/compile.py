@@ -18,7 +18,7 @@ from gridmill.jobs.dataset.names import (
     span_name,
 )
 from gridmill.jobs.engine import literal, quoted
-from gridmill.model.data import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
+from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
 
 TIME, ROW, RANK, UPTO, LABEL_TIME, DROPPED = (
     "__time",

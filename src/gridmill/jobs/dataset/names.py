@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import TypeAlias
 
 from gridmill.errors import InputError
-from gridmill.model.data import Window
+from gridmill.model.dataset import Window
 
 Types: TypeAlias = Mapping[str, str]
 """A table's columns in order, and their types in DuckDB's words."""

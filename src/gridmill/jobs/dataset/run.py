@@ -36,7 +36,7 @@ from gridmill.jobs.tables import (
     write_parquet,
 )
 from gridmill.model.artifact import ArtifactKind, Output
-from gridmill.model.data import Basis, DatasetSpec
+from gridmill.model.dataset import Basis, DatasetSpec
 from gridmill.model.job import JobSize
 
 SQL_RESULT = "__sql"

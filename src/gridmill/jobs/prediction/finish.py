@@ -17,7 +17,7 @@ from gridmill.jobs.features import Floats, Integers, class_numbers, is_number, n
 from gridmill.jobs.models import Card
 from gridmill.jobs.partitions import Partitions
 from gridmill.jobs.prediction.worker import part_name
-from gridmill.model.learning import Objective
+from gridmill.model.training import Objective
 
 MANIFEST = "_manifest.json"
 """The underscore lets any Parquet reader take the folder as a table."""

@@ -23,7 +23,7 @@ from gridmill.jobs.prediction.swarm import Shards, run_swarm
 from gridmill.jobs.prediction.worker import ShardWork
 from gridmill.model.artifact import ArtifactKind, Column, Output
 from gridmill.model.job import JobSize
-from gridmill.model.learning import PredictionSpec
+from gridmill.model.prediction import PredictionSpec
 
 ROWS_FILE = "rows.npy"
 

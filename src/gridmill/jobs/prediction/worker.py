@@ -16,7 +16,7 @@ from gridmill.jobs.features import Floats, encode, is_number, numbers, runs
 from gridmill.jobs.models import Card, Predictor, load_model, predict_rows
 from gridmill.jobs.partitions import Partitions, open_partitions
 from gridmill.jobs.prediction.cut import Span, of_split
-from gridmill.model.learning import Objective
+from gridmill.model.training import Objective
 
 
 def part_name(shard: int) -> str:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.reading import Seen, check_names
-from gridmill.model.data import Compression, FileSource
+from gridmill.model.source import Compression, FileSource
 
 BATCH_ROWS = 65_536
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gridmill.model.data import ColumnType
+from gridmill.model.sink import ColumnType
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 ARROW = {

@@ -14,7 +14,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.opening import Opened, open_file
 from gridmill.jobs.sink.reading import Seen, check_names
-from gridmill.model.data import FileSource
+from gridmill.model.source import FileSource
 
 BLOCK_BYTES = 4 * 2**20
 """One batch's text. A record longer than this is refused."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gridmill.errors import DataError, InputError, UnavailableError
-from gridmill.model.data import Compression, FileSource, Format
+from gridmill.model.source import Compression, FileSource, Format
 from gridmill.ports.storage import FileStat
 from gridmill.registry import find
 

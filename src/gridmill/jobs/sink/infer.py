@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import ARROW, TextRules, fits, is_nested, is_text
-from gridmill.model.data import ColumnType
+from gridmill.model.sink import ColumnType
 
 PREFERENCE = (
     ColumnType.INTEGER,

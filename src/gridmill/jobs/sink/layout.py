@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import ARROW, MisfitError, TextRules, convert
-from gridmill.model.data import SinkSpec
+from gridmill.model.sink import SinkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

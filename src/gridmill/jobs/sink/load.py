@@ -15,7 +15,8 @@ from gridmill.jobs.sink.infer import Guesses, found_types, see_types
 from gridmill.jobs.sink.layout import Layout
 from gridmill.jobs.sink.lines import Lines
 from gridmill.jobs.sink.reading import Reader
-from gridmill.model.data import FileSource, Format, SinkSpec
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import FileSource, Format
 
 _READERS: Mapping[Format, Callable[[SourceFile, FileSource], Reader]] = {
     Format.CSV: Delimited,

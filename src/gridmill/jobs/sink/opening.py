@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.model.data import Compression
+from gridmill.model.source import Compression
 
 _BROKEN = (
     gzip.BadGzipFile,

@@ -20,8 +20,8 @@ from gridmill.jobs.sink.plan import LoadPlan, decide, load_anew
 from gridmill.jobs.sink.table import LostRaceError, SinkTable, commit, open_sink_table, rules_number, stem_of
 from gridmill.jobs.tables import Part, columns_of, describe, write_parquet
 from gridmill.model.artifact import ArtifactKind, Output
-from gridmill.model.data import SinkSpec
 from gridmill.model.job import JobSize
+from gridmill.model.sink import SinkSpec
 
 LOADER = 1
 """Part of every declaration's fingerprint: raised when the same declaration begins to load otherwise."""

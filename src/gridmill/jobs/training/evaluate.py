@@ -6,7 +6,7 @@ from gridmill.jobs import metrics
 from gridmill.jobs.features import Floats
 from gridmill.jobs.models import Predictor, predict_rows
 from gridmill.jobs.training.frame import Frame
-from gridmill.model.learning import Objective
+from gridmill.model.training import Objective
 
 SPLITS = ("validation", "test")
 

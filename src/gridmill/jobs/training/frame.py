@@ -24,7 +24,7 @@ from gridmill.jobs.features import (
     runs,
 )
 from gridmill.jobs.partitions import Partitions, open_partitions
-from gridmill.model.learning import Objective, TrainingSpec
+from gridmill.model.training import Objective, TrainingSpec
 
 MOST_CLASSES = 100
 

@@ -10,7 +10,7 @@ from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.residual import Base, fit_base
 from gridmill.jobs.training.trees import Trees, collect_trees, tree_graph
-from gridmill.model.learning import Objective, TrainingSpec
+from gridmill.model.training import Objective, TrainingSpec
 
 LEARNING_RATE, PATIENCE = 0.1, 20
 CURVE_POINTS = 100

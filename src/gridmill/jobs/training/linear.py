@@ -10,7 +10,7 @@ from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.graph import Graph
 from gridmill.jobs.training.scaling import Scaler, fit_scaler
-from gridmill.model.learning import Objective, TrainingSpec
+from gridmill.model.training import Objective, TrainingSpec
 
 MOST_STEPS = 1000
 

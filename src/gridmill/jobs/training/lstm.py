@@ -18,7 +18,7 @@ from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.recurrent import Answer, Network, network_graph
 from gridmill.jobs.training.residual import fit_base
 from gridmill.jobs.training.scaling import fit_scaler
-from gridmill.model.learning import Objective, TrainingSpec
+from gridmill.model.training import Objective, TrainingSpec
 
 LEARNING_RATE, PATIENCE, GRADIENT_NORM, LAST_RATE = 1e-3, 4, 1.0, 0.05
 SCORING_BATCH = 1024

@@ -8,7 +8,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
-from gridmill.model.learning import Objective, TrainingSpec
+from gridmill.model.training import Objective, TrainingSpec
 
 
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:

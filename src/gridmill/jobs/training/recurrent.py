@@ -10,7 +10,7 @@ from gridmill.jobs.features import Floats
 from gridmill.jobs.training.graph import Graph
 from gridmill.jobs.training.residual import Base
 from gridmill.jobs.training.scaling import Scaler
-from gridmill.model.learning import TrainingSpec
+from gridmill.model.training import TrainingSpec
 
 GATES = [0, 3, 1, 2]  # PyTorch keeps input, forget, cell, output; ONNX input, output, forget, cell
 

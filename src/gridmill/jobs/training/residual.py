@@ -7,7 +7,7 @@ import numpy as np
 from gridmill.jobs.features import Floats
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.graph import Graph
-from gridmill.model.learning import Objective
+from gridmill.model.training import Objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

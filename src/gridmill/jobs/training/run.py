@@ -15,7 +15,7 @@ from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame, read_frame
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
-from gridmill.model.learning import ModelKind, TrainingSpec
+from gridmill.model.training import ModelKind, TrainingSpec
 
 MODULES: Mapping[ModelKind, str] = {
     kind: f"gridmill.jobs.training.{kind}" for kind in ModelKind
