@@ -51,7 +51,9 @@ def _function(function: Any) -> str:  # noqa: ANN401  any function
 
 
 def _client() -> str:
-    methods = [what for name, what in vars(gridmill.Client).items() if isfunction(what) and name[0] != "_"]
+    families = [family for family in gridmill.Client.__mro__ if family.__module__.startswith("gridmill.")]
+    found = {name: what for family in (families[-1], *families[:-1]) for name, what in vars(family).items()}
+    methods = [what for name, what in found.items() if isfunction(what) and name[0] != "_"]
     return "## Methods of `Client`\n\n" + "\n\n".join(
         f"### `{method.__name__}`\n\n{_described(method)}" for method in methods
     )

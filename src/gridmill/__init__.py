@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from gridmill.model.state import JobState, RunState
     from gridmill.model.training import ModelKind, Objective, TrainingSpec
     from gridmill.model.view import DryRun, JobView, RunView
-    from gridmill.sdk.client import Client, Tick, connect
+    from gridmill.sdk.client import Client, connect
+    from gridmill.sdk.runs import Tick
 
 __version__ = "0.1.0"
 
@@ -72,7 +73,8 @@ _MODULES = {
     "gridmill.model.state": "JobState RunState",
     "gridmill.model.training": "ModelKind Objective TrainingSpec",
     "gridmill.model.view": "DryRun JobView RunView",
-    "gridmill.sdk.client": "Client Tick connect",
+    "gridmill.sdk.client": "Client connect",
+    "gridmill.sdk.runs": "Tick",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 

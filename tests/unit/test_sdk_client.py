@@ -25,10 +25,11 @@ from gridmill.model.artifact import ArtifactKind
 from gridmill.model.job import CommandSpec, Job, JobKind
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.state import RunState
-from gridmill.sdk.client import Client, Tick, connect
+from gridmill.sdk.client import Client, connect
 from gridmill.sdk.dial import Dialled, dial_home, home_settings
 from gridmill.sdk.lookup import Noun, read_noun
 from gridmill.sdk.notebook import plan_html, register, run_html
+from gridmill.sdk.runs import Tick
 from gridmill.testing.grid import Act, FakeGrid
 
 FILE = """\

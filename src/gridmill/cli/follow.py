@@ -14,7 +14,8 @@ from gridmill.cli.session import console, say
 from gridmill.model.event import Event
 from gridmill.model.state import JobState
 from gridmill.model.view import JobView, RunView
-from gridmill.sdk.client import Client, Tick
+from gridmill.sdk.client import Client
+from gridmill.sdk.runs import Tick
 
 _LINES_BESIDE_JOBS = 4
 _LOOK_SECONDS = 0.25

@@ -10,7 +10,7 @@ from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.view import DryRun, JobView, RunView
 
 if TYPE_CHECKING:
-    from gridmill.sdk.client import Tick
+    from gridmill.sdk.runs import Tick
 
 
 def register(shell: Any | None = None) -> None:  # noqa: ANN401  IPython's class

@@ -1,0 +1,95 @@
+"""Use cases of resources, sites and deployments."""
+
+from dataclasses import replace
+
+from gridmill.control.begin import check_name
+from gridmill.control.cases import Cases
+from gridmill.errors import CapacityError, ConflictError, NotFoundError
+from gridmill.model.deployment import Deployment
+from gridmill.model.resource import Resource, Sizing
+from gridmill.model.site import Site
+from gridmill.model.state import DeploymentState
+from gridmill.planning.sizing import size_resource
+from gridmill.ports.store import Noun
+
+
+class ResourceCases(Cases):
+    """What may be asked about resources, sites and deployments."""
+
+    def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
+        """Create or replace a resource; the size chosen, with why."""
+        check_name("resource", resource.name)
+        with self._node.changing() as transaction:
+            site = self._ledger.snapshot.sites.get(resource.site)
+            if site is None:
+                known = ", ".join(sorted(self._ledger.snapshot.sites))
+                raise NotFoundError(f"there is no site {resource.site!r}", hint=f"There are: {known}.")
+            sizing = size_resource(resource, self._ledger.snapshot.history, site.largest)
+            if not sizing.amounts.fits_in(site.largest):
+                raise CapacityError(_too_large(resource, sizing, site))
+            transaction.put(resource)
+            for other in _without(self._ledger.snapshot.resources, resource):
+                transaction.put(other)
+        return resource, sizing
+
+    def resources(self) -> tuple[Resource, ...]:
+        """All resources, by name."""
+        with self._node.lock:
+            return tuple(sorted(self._ledger.snapshot.resources.values(), key=lambda r: r.name))
+
+    def remove_resource(self, name: str) -> None:
+        """Remove a resource that nothing waits for."""
+        with self._node.changing() as transaction:
+            if name not in self._ledger.snapshot.resources:
+                raise NotFoundError(f"there is no resource {name!r}")
+            users = [run for run in self._ledger.snapshot.job_runs.values() if run.resource == name]
+            if users:
+                raise ConflictError(
+                    f"resource {name!r} is used by run {users[0].run_id}",
+                    hint=f"`gridmill stop {users[0].run_id}`, or wait for its end.",
+                )
+            transaction.delete(Resource, name)
+            for deployment in self._ledger.snapshot.deployments.values():
+                if deployment.resource == name:
+                    transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="removed"))
+
+    def sites(self) -> tuple[Site, ...]:
+        """All sites and their nodes."""
+        with self._node.lock:
+            return tuple(self._ledger.snapshot.sites.values())
+
+    def deployments(self) -> tuple[Deployment, ...]:
+        """Deployments that are not gone."""
+        with self._node.lock:
+            return tuple(self._ledger.snapshot.deployments.values())
+
+    def release(self, deployment_id: str) -> None:
+        """Tear a deployment down once it is idle."""
+        with self._node.changing() as transaction:
+            deployment = self._ledger.snapshot.deployments.get(deployment_id)
+            if deployment is None or deployment.state == DeploymentState.RELEASING:
+                return
+            if any(self._ledger.snapshot.attempts_on(deployment_id)):
+                raise ConflictError(
+                    f"deployment {deployment_id} is running jobs", hint="Stop their run, or wait for its end."
+                )
+            transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="released by hand"))
+
+
+def _without(resources: dict[str, Resource], assigned: Resource) -> list[Noun]:
+    """Resources that lose the jobs which were assigned to another one just now."""
+    changed: list[Noun] = []
+    for resource in resources.values():
+        left = tuple(job for job in resource.jobs if job not in assigned.jobs)
+        if resource.name != assigned.name and left != resource.jobs:
+            changed.append(replace(resource, jobs=left))
+    return changed
+
+
+def _too_large(resource: Resource, sizing: Sizing, site: Site) -> str:
+    wanted, most = sizing.amounts, site.largest
+    return (
+        f"resource {resource.name!r} needs {wanted.cpus:g} CPUs, {wanted.memory_bytes / 2**30:.1f} GiB and "
+        f"{wanted.gpus} GPUs; the largest node of site {site.name!r} has {most.cpus:g}, "
+        f"{most.memory_bytes / 2**30:.1f} GiB and {most.gpus}"
+    )

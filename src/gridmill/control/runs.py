@@ -1,0 +1,139 @@
+"""Use cases of runs: plan, start, look, stop, resume, follow."""
+
+from dataclasses import replace
+
+from gridmill.control.begin import begin_run, chosen, resource_of, resume_run, stop_run
+from gridmill.control.cases import Cases
+from gridmill.control.inputs import (
+    declared_sizes,
+    fingerprint_of,
+    inputs_of,
+    source_problem,
+    unchanged_artifact,
+)
+from gridmill.control.views import attempts_of, run_view
+from gridmill.errors import GridmillError, NotFoundError, PipelineError
+from gridmill.model.event import Event
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import JobRun, Run
+from gridmill.model.state import JobState, RunState
+from gridmill.model.view import DryRun, RunView
+from gridmill.planning.dry_run import dry_run
+from gridmill.planning.graph import order
+
+
+class RunCases(Cases):
+    """What may be asked about runs."""
+
+    def start_run(self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = ()) -> RunView:
+        """Start a run and return at once."""
+        pipeline = chosen(pipeline, only)
+        if not pipeline.jobs:
+            raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
+        with self._node.changing() as transaction:
+            run = begin_run(self._control, transaction, pipeline, force=force, only=only)
+        return self.run(run.id)
+
+    def plan_run(self, pipeline: Pipeline) -> DryRun:
+        """What a run would do."""
+        with self._node.lock:
+            order(pipeline)
+            snapshot = self._ledger.snapshot
+            resources = {r.name: r for r in (*snapshot.resources.values(), *pipeline.resources)}
+            used = {job.name: resource_of(job, pipeline.name, resources) for job in pipeline.jobs}
+            jobs = tuple(
+                job if used[job.name].default else replace(job, resource=used[job.name].name)
+                for job in pipeline.jobs
+            )
+            sizes = declared_sizes(self._control, pipeline)
+            unchanged = self._unchanged(pipeline)
+            made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged)
+            problems = {job.name: source_problem(self._control, job, pipeline.folder) for job in jobs}
+            told = (replace(job, problem=job.problem or problems[job.job]) for job in made.jobs)
+            return replace(made, jobs=tuple(told))
+
+    def _unchanged(self, pipeline: Pipeline) -> frozenset[str]:
+        """Jobs that would not run again, as far as can be told before anything has run."""
+        transaction = self._control.begin()
+        run = Run(
+            id=pipeline.name,
+            pipeline=pipeline.name,
+            order=0,
+            state=RunState.ACTIVE,
+            created=0.0,
+            folder=pipeline.folder,
+            bundle=pipeline.bundle,
+        )
+        unchanged: set[str] = set()
+        for name in order(pipeline):
+            job = pipeline.job(name)
+            if not job.cache or any(need not in unchanged for need in job.all_needs):
+                continue
+            needs = tuple(f"{run.id}/{need}" for need in job.all_needs)
+            job_run = JobRun(
+                id=f"{run.id}/{name}",
+                run_id=run.id,
+                pipeline=pipeline.name,
+                job=job,
+                order=0,
+                state=JobState.BLOCKED,
+                resource="",
+                needs=needs,
+            )
+            try:
+                inputs = inputs_of(self._control, transaction, job_run)
+                wanted = fingerprint_of(self._control, run, job_run, inputs)
+            except GridmillError:
+                continue
+            same = unchanged_artifact(self._control, job_run, wanted)
+            if same is not None:
+                transaction.nouns[(JobRun, job_run.id)] = replace(job_run, artifacts=(same.id,))
+                unchanged.add(name)
+        return frozenset(unchanged)
+
+    def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
+        """Runs, newest first."""
+        return self._list(Run, parent=pipeline, limit=limit, newest_first=True)
+
+    def run(self, run_id: str) -> RunView:
+        """A run with its jobs."""
+        attempts = attempts_of(self._ledger.store, run_id)
+        with self._node.lock:
+            return run_view(self._control, run_id, attempts)
+
+    def resume(self, run_id: str) -> RunView:
+        """Continue a failed or stopped run."""
+        with self._node.changing() as transaction:
+            resume_run(self._control, transaction, run_id)
+        return self.run(run_id)
+
+    def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
+        """Ask a run, or one job of it, to stop."""
+        view = self.run(run_id)
+        if job is not None and all(known.job.job.name != job for known in view.jobs):
+            names = ", ".join(known.job.job.name for known in view.jobs)
+            raise NotFoundError(f"run {run_id} has no job {job!r}", hint=f"It has: {names}.")
+        with self._node.changing() as transaction:
+            run = self._ledger.snapshot.runs.get(run_id)
+            if run is not None:
+                stop_run(self._control, transaction, run, job)
+        return self.run(run_id)
+
+    def events(
+        self,
+        run_id: str,
+        *,
+        job: str | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        wait_seconds: float = 0,
+    ) -> tuple[Event, ...]:
+        """Kept events after a sequence; waits for some."""
+        deadline = self._control.clock.monotonic() + wait_seconds
+        while True:
+            seen = self._node.commits
+            found = tuple(self._ledger.store.events(run_id=run_id, job=job, after=after, limit=limit))
+            left = deadline - self._control.clock.monotonic()
+            if found or left <= 0 or self._node.ending:
+                return found
+            self._node.wait_for_commit(seen, left)

@@ -1,0 +1,194 @@
+"""The verbs of runs: plan, run, watch, stop, resume, and what they wrote."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gridmill.errors import InputError, JobError
+from gridmill.model.event import Event, EventType
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
+from gridmill.model.run import Run
+from gridmill.model.state import FINISHED_RUNS, RunState
+from gridmill.model.view import DryRun, RunView
+from gridmill.ports.grid import Grid
+from gridmill.sdk.connected import Connected
+from gridmill.sdk.lookup import find_run, job_of
+from gridmill.sdk.project import Source, read_all, read_project, with_bundle
+
+_PAGE = 1000
+_HELD = 10 * _PAGE
+_VIEW_SECONDS = 0.1
+_VIEW_SHARE = 20
+"""A run is looked at no oftener than each `_VIEW_SECONDS`, and for no more than a twentieth of the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """One look at a run that is watched: how it stands, and what is new since the tick before."""
+
+    view: RunView
+    events: tuple[Event, ...]
+
+    @property
+    def finished(self) -> bool:
+        """The run has ended; with no events left this is the last tick."""
+        return self.view.run.state in FINISHED_RUNS
+
+
+class RunVerbs(Connected):
+    """The verbs of runs. Where a run is asked for, a pipeline's name means its newest run."""
+
+    def run(
+        self,
+        pipeline: Source,
+        *,
+        set: Mapping[str, Any] | None = None,
+        force: bool = False,
+        only: tuple[str, ...] = (),
+        wait: bool = True,
+        check: bool = False,
+        on_tick: Callable[[Tick], None] | None = None,
+    ) -> RunView:
+        """Run a pipeline file or noun; with `wait`, until it ends. `set` gives parameters.
+
+        `on_tick` is called a few times a second. With `check` a run that does not succeed raises JobError.
+        """
+        view = self.grid.start_run(self.prepare(pipeline, set), force=force, only=only)
+        return self.wait(view.run.id, on_tick=on_tick, check=check) if wait else view
+
+    def prepare(self, pipeline: Source, set: Mapping[str, Any] | None = None) -> Pipeline:
+        """The pipeline as the control node takes it: read, with parameters, its code bundle put."""
+        return with_bundle(read_project(pipeline, set), self.grid, self.settings)
+
+    def plan(self, pipeline: Source, *, set: Mapping[str, Any] | None = None) -> DryRun:
+        """What a run would do: sizes and why, order, expected memory and time. Nothing starts."""
+        return self.grid.plan_run(self.prepare(pipeline, set))
+
+    def apply(self, file: Source, *, set: Mapping[str, Any] | None = None) -> tuple[Pipeline | Resource, ...]:
+        """Keep what a file declares (pipelines, resources) without running it; what was kept."""
+        if isinstance(file, Pipeline):
+            return (self.grid.apply(self.prepare(file)),)
+        return tuple(self._keep(noun) for noun in read_all(Path(file), set))
+
+    def _keep(self, noun: object) -> Pipeline | Resource:
+        if isinstance(noun, Pipeline):
+            return self.grid.apply(self.prepare(noun))
+        if isinstance(noun, Resource):
+            return self.grid.configure_resource(noun)[0]
+        raise InputError("sites cannot be added yet: there is `local`, this machine")
+
+    def resume(self, run: str, *, wait: bool = True) -> RunView:
+        """Continue a failed or stopped run; what succeeded stands."""
+        view = self.grid.resume(self.status(run).run.id)
+        return self.wait(view.run.id) if wait else view
+
+    def stop(self, run: str, job: str | None = None) -> RunView:
+        """Ask a run, or one job of it, to stop; returns at once."""
+        run_id = self.status(run).run.id
+        return self._ask(lambda grid: grid.stop_run(run_id, job=job))
+
+    def status(self, run: str) -> RunView:
+        """How a run stands."""
+        return self._ask(lambda grid: find_run(grid, run))
+
+    def wait(
+        self, run: str, *, on_tick: Callable[[Tick], None] | None = None, check: bool = False
+    ) -> RunView:
+        """Wait for a run's end. In a notebook its progress is shown. Raises JobError with `check`."""
+        show = on_tick or import_module("gridmill.sdk.notebook").progress()
+        tick = None
+        for tick in self.watch(run):
+            if show is not None:
+                show(tick)
+        assert tick is not None  # watch yields at least once
+        if check and tick.view.run.state != RunState.SUCCEEDED:
+            raise JobError(f"run {run} {tick.view.run.state}", hint=f"`gridmill show run {run}` says why.")
+        return tick.view
+
+    def watch(self, run: str, *, after: int = 0, every_seconds: float = 0.5) -> Iterator[Tick]:
+        """Ticks, at least one each `every_seconds`, until the run has ended and all events were given.
+
+        When the control node ends meanwhile, the next one for the home (or one embedded here) goes on.
+        """
+        view = self.status(run)
+        run_id, look_again, held = view.run.id, 0.0, tuple[Event, ...]()
+        while True:
+            over = view.run.state in FINISHED_RUNS
+            left = max(0.0, look_again - time.monotonic()) if held else every_seconds
+            events = self._ask(_page(run_id, after, 0.0 if over else min(left, every_seconds)))
+            held, after = held + events, events[-1].sequence if events else after
+            now = time.monotonic()
+            if over and not events:
+                yield Tick(view=view, events=held)
+                return
+            if held and now < look_again and len(held) < _HELD and not _says_end(events):
+                continue  # events are given with a look at the run that is newer than they are
+            if not over and (now >= look_again or _says_end(events)):
+                view = self._ask(lambda grid: grid.run(run_id))
+                look_again = now + max(_VIEW_SECONDS, _VIEW_SHARE * (time.monotonic() - now))
+            yield Tick(view=view, events=held)
+            held = ()
+
+    def newest_event(self, run: str) -> int:
+        """The sequence of the run's newest event; `watch(after=...)` starts behind it."""
+        newest = 0
+        while page := self.grid.events(run, after=newest, limit=10 * _PAGE):
+            newest = page[-1].sequence
+        return newest
+
+    def events(self, run: str, job: str | None = None, *, follow: bool = False) -> Iterator[Event]:
+        """Kept events of a run or one job, in order; with `follow` until the run ends."""
+        view = self.status(run)
+        if job is not None:
+            job_of(view, job)
+        after = 0
+        while True:
+            over = self._ask(lambda grid: grid.run(view.run.id)).run.state in FINISHED_RUNS or not follow
+            wait = 0.0 if over else 5.0
+            page = self._ask(_page(view.run.id, after, wait, job))
+            yield from page
+            after = page[-1].sequence if page else after
+            if over and not page:
+                return
+
+    def logs(self, run: str, job: str | None = None, *, follow: bool = False) -> Iterator[str]:
+        """Log lines without newlines; those of several jobs as `JOB | line`."""
+        for event in self.events(run, job, follow=follow):
+            if event.type == EventType.LOG:
+                prefix = "" if job else f"{event.job} | "
+                yield from (prefix + line for line in str(event.body.get("text", "")).splitlines())
+
+    def report(self, run: str, path: str | Path | None = None) -> Path:
+        """Write the run's report (one HTML file; default: HOME/reports/RUN.html); its path."""
+        run_id = self.status(run).run.id
+        target = Path(path) if path is not None else self.settings.home / "reports" / f"{run_id}.html"
+        text = self.grid.report(run_id)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft = target.with_name(f".{target.name}.draft")
+            draft.write_text(text)
+            draft.replace(target)
+        except OSError as error:
+            raise InputError(f"the report cannot be written: {error.strerror}", place=str(target)) from error
+        return target
+
+    def list_runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
+        """Runs, newest first."""
+        return self.grid.runs(limit=limit, pipeline=pipeline)
+
+
+def _page(
+    run_id: str, after: int, wait: float, job: str | None = None
+) -> Callable[[Grid], tuple[Event, ...]]:
+    return lambda grid: grid.events(run_id, job=job, after=after, limit=_PAGE, wait_seconds=wait)
+
+
+def _says_end(events: tuple[Event, ...]) -> bool:
+    return any(
+        event.type == "state" and event.body.get("what") == "run" and event.body.get("state") in FINISHED_RUNS
+        for event in events
+    )
