@@ -31,6 +31,7 @@ SEED = 7
 TRAINING_THREADS = 1  # each of the two trainings
 WORKERS = 2  # and as many parts of the test period
 
+TEMP = 0  # the first of them
 NUMBERS = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "visib")
 WINDOW = """over (
     partition by origin order by time_hour
@@ -212,7 +213,9 @@ def window(inputs, starts, rows):
     import torch
 
     reach = np.maximum(rows[:, None] + np.arange(1 - SEQUENCE, 1), starts[rows][:, None])
-    return inputs[torch.from_numpy(reach)]
+    seen = inputs[torch.from_numpy(reach)]
+    seen[:, :, TEMP] -= seen[:, -1:, TEMP].clone()  # the temperature as differences from the present one
+    return seen
 
 
 def train_lstm(folder: Path) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Training jobs: what they learn, what they refuse, and that what is saved is what was measured."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,16 @@ import pytest
 from learning_data import ENTITIES, events_of, series, training_context, write_dataset
 
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.context import JobResult
+from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.features import encode, windows
 from gridmill.jobs.models import load_model, predict_rows
+from gridmill.jobs.training.checkpoint import NAME, read_checkpoint
 from gridmill.jobs.training.run import run
 from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
 FAST = {"sequence": 12, "hidden": 16, "epochs": 8, "learning_rate": 0.01, "batch_size": 64}
-OPTIONS = {"lstm": FAST, "gbdt": {"trees": 60}, "linear": {}, "naive": {}}
+MLP = {"hidden": 16, "epochs": 12, "learning_rate": 0.01, "batch_size": 64}
+OPTIONS = {"lstm": FAST, "mlp": MLP, "gbdt": {"trees": 60}, "linear": {}, "naive": {}}
 
 
 def train(root: Path, model: str, columns: dict[str, object] | None = None, **options: object) -> JobResult:
@@ -30,7 +33,7 @@ def classes(rows: int = 400, names: tuple[str, ...] = ("low", "high")) -> dict[s
     return columns | {"ahead": np.array(names)[level]}
 
 
-@pytest.mark.parametrize("model", ["lstm", "gbdt", "linear"])
+@pytest.mark.parametrize("model", ["lstm", "mlp", "gbdt", "linear"])
 def test_learning_beats_the_naive_model_on_a_wave(tmp_path, model):
     result = train(tmp_path, model)
     assert result.metrics["test_skill"] > 0.5
@@ -43,7 +46,7 @@ def test_the_naive_model_repeats_the_present_value(tmp_path):
 
 
 @pytest.mark.parametrize("names", [("low", "high"), ("low", "middle", "high")])
-@pytest.mark.parametrize("model", ["lstm", "gbdt", "linear", "naive"])
+@pytest.mark.parametrize("model", list(OPTIONS))
 def test_classes_are_learned(tmp_path, model, names):
     result = train(tmp_path, model, classes(names=names))
     assert result.outputs[0].details["classes"] == sorted(names)
@@ -95,6 +98,44 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path):
     assert len(curve) == 40 or len(curve) == best + 1 + 2
 
 
+class StoppedHereError(Exception):
+    pass
+
+
+class Stopping(JobContext):
+    """A context in which the third epoch never ends well."""
+
+    def progress(self, done, total=None, unit="", note=""):
+        if done == 3:
+            raise StoppedHereError
+
+
+@pytest.mark.parametrize("model", ["lstm", "mlp"])
+def test_learning_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path, model):
+    options = OPTIONS[model] | {"dropout": 0.3, "checkpoint_seconds": 0.0, "epochs": 5}
+    dataset = write_dataset(tmp_path, series())
+    whole = run(training_context(tmp_path, dataset, model, "whole", **options))
+    context = training_context(tmp_path, dataset, model, "m", **options)
+    order = replace(context.order, checkpoint_uri="checkpoints/p/m/f")
+    with pytest.raises(StoppedHereError):
+        run(Stopping(order=order, work=context.work))
+    resumed = run(JobContext(order=order, work=context.work))
+    read = [(tmp_path / "outputs" / name / "weights.safetensors").read_bytes() for name in ("whole", "m")]
+    assert read[0] == read[1]
+    assert resumed.outputs[0].details["options"]["resumed_in_epoch"] >= 1
+    assert resumed.outputs[0].details["curve"] == whole.outputs[0].details["curve"]
+    assert resumed.metrics == whole.metrics
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "{}", '{"torch": "0.1"}', '{"torch": "", "state": "x", "facts": {}}']
+)
+def test_a_checkpoint_that_cannot_be_used_means_beginning_anew(tmp_path, content):
+    assert read_checkpoint(tmp_path) is None
+    (tmp_path / NAME).write_text(content)
+    assert read_checkpoint(tmp_path) is None
+
+
 def test_gbdt_names_its_important_features(tmp_path):
     importance = train(tmp_path, "gbdt").outputs[0].details["importance"]
     assert next(iter(importance)) in ("wave", "slope", "value")
@@ -142,10 +183,45 @@ def test_rows_without_a_label_are_left_out_of_learning_and_measuring(tmp_path):
     assert result.metrics["test_skill"] > 0.4
 
 
-@pytest.mark.parametrize("model", ["lstm", "gbdt", "linear", "naive"])
+@pytest.mark.parametrize("model", list(OPTIONS))
 def test_a_feature_that_is_always_missing_does_no_harm(tmp_path, model):
     result = train(tmp_path, model, series() | {"humid": np.full(1200, np.nan)})
     assert np.isfinite(list(result.metrics.values())).all()
+
+
+def several(ahead: int = 3) -> tuple[dict[str, object], list[dict[str, object]]]:
+    """Two columns, each one and three rows ahead."""
+    columns = series(ahead=ahead)
+    second = columns["wave"] * 4 + 100
+    columns["second"] = second
+    back = np.roll(columns["ahead"], 2)
+    columns |= {"value_1": back, "second_3": np.roll(second, -3), "value_3": columns.pop("ahead")}
+    labels = [
+        {"name": "value_1", "column": "value"},
+        {"name": "value_3", "column": "value"},
+        {"name": "second_3", "column": "second"},
+    ]
+    return columns, labels
+
+
+@pytest.mark.parametrize("model", ["lstm", "mlp", "linear", "naive"])
+def test_several_labels_are_learned_at_once(tmp_path, model):
+    columns, labels = several()
+    features = ["value", "second", "wave", "slope"]
+    dataset = write_dataset(tmp_path, columns, label=None, labels=labels, features=features)
+    result = run(training_context(tmp_path, dataset, model, **OPTIONS[model]))
+    card = load_model(tmp_path / "outputs/m").card
+    assert card.labels == ("value_1", "value_3", "second_3")
+    assert card.usual[2] == pytest.approx(np.mean(columns["second"]), abs=1)
+    if model != "naive":
+        assert result.metrics["test_skill"] > 0.5
+
+
+def test_trees_refuse_several_labels(tmp_path):
+    columns, labels = several()
+    dataset = write_dataset(tmp_path, columns, label=None, labels=labels, features=["value", "second"])
+    with pytest.raises(InputError, match="a gbdt model learns one label; the dataset has 3"):
+        run(training_context(tmp_path, dataset, "gbdt"))
 
 
 def refused(

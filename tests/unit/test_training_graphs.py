@@ -8,7 +8,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from gridmill.jobs.features import Encoding
 from gridmill.jobs.metrics import classification, regression
 from gridmill.jobs.models import Card, make_predictor
-from gridmill.jobs.training.recurrent import Answer, Network, network_graph
+from gridmill.jobs.training.drawing import Answer, perceptron_graph, recurrent_graph
+from gridmill.jobs.training.networks import Perceptron, Recurrent, Shape
 from gridmill.jobs.training.residual import Base
 from gridmill.jobs.training.scaling import fit_scaler
 from gridmill.jobs.training.trees import collect_trees, tree_graph
@@ -17,7 +18,7 @@ from gridmill.model.training import ModelKind, Objective, TrainingSpec
 CARD = Card(
     kind=ModelKind.LSTM,
     objective=Objective.REGRESSION,
-    label="y",
+    labels=("y",),
     encodings=(Encoding(column="x", type="d"),),
 )
 
@@ -55,10 +56,11 @@ def test_networks(layers, classes):
     scaler = fit_scaler(x)
     spec = TrainingSpec(dataset="d", model=ModelKind.LSTM, hidden=8, layers=layers)
     torch.manual_seed(0)
-    network = Network(scaler.width, spec, outputs=classes or 1).eval()
-    answer = Answer(base=Base(present=0, fallback=0.25), mean=1.5, deviation=2.0)
+    shape = Shape(width=scaler.width, outputs=classes or 1, classes=bool(classes), relative=(0, 2))
+    network = Recurrent(shape, spec).eval()
+    answer = Answer(base=Base(presents=(0,), fallback=(0.25,)), mean=(1.5,), deviation=(2.0,))
     windows = x.reshape(40, 10, 6)
-    graph = network_graph(network, scaler, 10, answer, classes)
+    graph = recurrent_graph(network, scaler, 10, answer)
     found = make_predictor(CARD, graph).predict(windows)
     scaled = torch.from_numpy(scaler.apply(x).reshape(40, 10, -1).astype(np.float32))
     with torch.inference_mode():
@@ -66,6 +68,22 @@ def test_networks(layers, classes):
     present = np.where(np.isnan(windows[:, -1, 0]), 0.25, windows[:, -1, 0])
     expected = torch.softmax(raw, 1).numpy() if classes else raw[:, 0].numpy() * 2 + 1.5 + present
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_several_labels_of_a_perceptron_are_added_to_their_own_present_values():
+    x = inputs(60)
+    scaler = fit_scaler(x)
+    spec = TrainingSpec(dataset="d", model=ModelKind.MLP, hidden=8, layers=2)
+    torch.manual_seed(0)
+    network = Perceptron(Shape(width=scaler.width, outputs=3), spec).eval()
+    base = Base(presents=(0, None, 2), fallback=(0.25, 0.0, 0.5))
+    answer = Answer(base=base, mean=(1.0, 2.0, 3.0), deviation=(2.0, 1.0, 0.5))
+    found = make_predictor(CARD, perceptron_graph(network, scaler, answer)).predict(x)
+    with torch.inference_mode():
+        raw = network(torch.from_numpy(scaler.apply(x).astype(np.float32))).double().numpy()
+    present = np.stack([np.nan_to_num(x[:, 0], nan=0.25), np.zeros(60), np.nan_to_num(x[:, 2], nan=0.5)], 1)
+    np.testing.assert_allclose(found, raw * [2, 1, 0.5] + [1, 2, 3] + present, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(base.values(x), present)
 
 
 def test_metrics_of_known_numbers():

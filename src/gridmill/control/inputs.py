@@ -35,6 +35,17 @@ def left_behind(job_run: JobRun, attempt_id: str) -> tuple[str, ...]:
     return (f"{folder}/{name}", f"{folder}/.{name}.draft")
 
 
+def checkpoints_uri(job_run: JobRun) -> str:
+    """Where attempts of a training leave what the next one goes on from; emptied when one succeeds."""
+    return f"checkpoints/{job_run.name}" if job_run.job.kind == JobKind.TRAINING else ""
+
+
+def checkpoint_uri(job_run: JobRun) -> str:
+    """The same for this very work: the same declaration, code and inputs."""
+    folder = checkpoints_uri(job_run)
+    return f"{folder}/{job_run.fingerprint[:32]}" if folder and job_run.fingerprint else ""
+
+
 def table_uri(job_run: JobRun) -> str:
     """The Delta table of a sink, below the storage root."""
     return f"sinks/{job_run.name}/table" if job_run.job.kind == JobKind.SINK else ""
@@ -192,6 +203,7 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         root=control.storage.location,
         output_uri=output_uri(job_run, attempt.id),
         table_uri=table_uri(job_run),
+        checkpoint_uri=checkpoint_uri(job_run),
         folder=run.folder,
         bundle=run.bundle,
         inputs=inputs,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from gridmill.control.inputs import inputs_of, left_behind, size_of
+from gridmill.control.inputs import checkpoints_uri, inputs_of, left_behind, size_of
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError
@@ -31,6 +31,8 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
     after = settle(job_run, ended, transaction.now, largest=_largest(control, job_run))
     if after.state in DONE_JOBS:
         after = _publish(control, transaction, after, ended, outcome)
+        if checkpoints := checkpoints_uri(job_run):
+            transaction.then(partial(control.discarded.append, checkpoints))
     transaction.put(after)
     measure(control, transaction, after, ended, outcome)
     if after.state in FINISHED_JOBS:

@@ -47,6 +47,12 @@ class JobContext:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
+    @property
+    def checkpoints(self) -> Path | None:
+        """The folder that attempts of the same work hand on to each other, until one succeeds; it may not be
+        there yet. None where there is none."""
+        return self.below_root(self.order.checkpoint_uri) if self.order.checkpoint_uri else None
+
     def below_root(self, uri: str) -> Path:
         """The path of a relative URI. Raises UnsafePathError when it leaves the root."""
         path = (self.root / uri).resolve()

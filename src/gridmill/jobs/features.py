@@ -111,6 +111,16 @@ def numbers(column: pa.ChunkedArray) -> Floats:
     return values
 
 
+def present_values(table: pa.Table, columns: Sequence[str | None]) -> Floats:
+    """The label columns at the basis time, [rows] or [rows, labels]; NaN where there is no number."""
+    missing = np.full(table.num_rows, np.nan)
+    found = [
+        numbers(table[name]) if name in table.column_names and is_number(table[name].type) else missing
+        for name in columns
+    ]
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+
+
 def class_numbers(label: pa.ChunkedArray, classes: Sequence[str]) -> Floats:
     """For each row the number of its class; -1 for one that training never saw, NaN where missing."""
     text = label.cast(pa.string())

@@ -9,22 +9,23 @@ from gridmill.model.training import Objective
 
 HIGHER_IS_BETTER = frozenset({"r2", "skill", "accuracy", "auc"})
 NAMES: Mapping[Objective, tuple[str, ...]] = {
-    Objective.REGRESSION: ("rmse", "mae", "r2", "skill"),
+    Objective.REGRESSION: ("rmse", "mse", "mae", "r2", "skill"),
     Objective.CLASSIFICATION: ("log_loss", "accuracy", "auc"),
 }
 """The metrics of each objective; the first is the one models are chosen by unless said otherwise."""
 
 
 def regression(truth: Floats, predicted: Floats, naive: Floats | None = None) -> dict[str, float]:
-    """mae, rmse, r2; with `naive` (another prediction of the same rows) also skill = 1 - rmse / naive's rmse.
+    """rmse, mse, mae, r2; with `naive`, another prediction of the same rows, also skill: 1 - rmse / its rmse.
 
-    r2 is left out where the truth is constant, skill where the naive prediction is perfect.
+    All are [rows] or [rows, labels]; errors are means over everything, r2 is the mean of the labels'. r2 is
+    left out where a truth is constant, skill where the naive prediction is perfect.
     """
     error = _rmse(truth, predicted)
-    found = {"rmse": error, "mae": float(np.mean(np.abs(truth - predicted)))}
-    spread = float(np.std(truth))
-    if spread > 0:
-        found["r2"] = 1 - (error / spread) ** 2
+    found = {"rmse": error, "mse": error**2, "mae": float(np.mean(np.abs(truth - predicted)))}
+    spread = np.var(truth, axis=0)
+    if (spread > 0).all():
+        found["r2"] = 1 - float(np.mean(np.mean((truth - predicted) ** 2, axis=0) / spread))
     if naive is not None and (baseline := _rmse(truth, naive)) > 0:
         found["skill"] = 1 - error / baseline
     return found

@@ -25,22 +25,23 @@ class Card:
     """Everything about a model but its weights: what it takes, what it gives, what it was made from.
 
     It takes doubles [rows, inputs] (`sequence` is None) or [rows, sequence, inputs], NaN where missing, in
-    the order of `encodings`; scaling and missing values are its own affair. It gives the label [rows], or
-    probabilities [rows, classes]. `metrics` are `SPLIT_NAME` numbers. `present` is the input that the
-    label's present value is; `constant` is the naive model's answer where nothing can be repeated; `usual` is
-    the training rows' mean label.
+    the order of `encodings`; scaling and missing values are its own affair. It gives the label [rows],
+    several labels [rows, labels], or probabilities [rows, classes]. `metrics` are `SPLIT_NAME` numbers. Per
+    label, `label_columns` is the column whose later value it is, `presents` the input that its present value
+    is, `constant` the naive model's answer where nothing can be repeated (for classes: their shares), `usual`
+    the training rows' mean.
     """
 
     kind: ModelKind
     objective: Objective
-    label: str
+    labels: tuple[str, ...]
     encodings: tuple[Encoding, ...]
-    label_column: str | None = None
+    label_columns: tuple[str | None, ...] = ()
     classes: tuple[str, ...] = ()
     sequence: int | None = None
-    present: int | None = None
+    presents: tuple[int | None, ...] = ()
     constant: tuple[float, ...] = ()
-    usual: float = 0.0
+    usual: tuple[float, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, float | int | bool | str | None] = field(default_factory=dict)
     seed: int = 0
@@ -49,7 +50,12 @@ class Card:
     time: str | None = None
     rows: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
-    format: int = 1
+    format: int = 2
+
+    @property
+    def label(self) -> str:
+        """The label in words: its name, or how many there are."""
+        return self.labels[0] if len(self.labels) == 1 else f"{len(self.labels)} labels"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -71,7 +77,7 @@ class Predictor(Protocol):
         ...
 
     def predict(self, inputs: Floats) -> Floats:
-        """[rows] or [rows, classes] from [rows, inputs] or [rows, sequence, inputs]."""
+        """[rows], [rows, labels] or [rows, classes] from [rows, inputs] or [rows, sequence, inputs]."""
         ...
 
 
@@ -85,10 +91,15 @@ class NaivePredictor:
         """See Predictor."""
         if self.card.objective == Objective.CLASSIFICATION:
             return np.tile(np.asarray(self.card.constant), (len(inputs), 1))
-        if self.card.present is None:
-            return np.full(len(inputs), self.card.constant[0])
-        value = inputs[:, self.card.present]
-        return np.where(np.isnan(value), self.card.constant[0], value)
+        values = [
+            np.full(len(inputs), usual) if present is None else _or_else(inputs[:, present], usual)
+            for present, usual in zip(self.card.presents, self.card.constant, strict=True)
+        ]
+        return values[0] if len(values) == 1 else np.stack(values, axis=1)
+
+
+def _or_else(values: Floats, usual: float) -> Floats:
+    return np.where(np.isnan(values), usual, values)
 
 
 @dataclass(frozen=True, kw_only=True)

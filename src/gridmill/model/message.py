@@ -28,7 +28,8 @@ class Order:
 
     `root` is the storage root (a folder path or URL); the attempt may write only below `output_uri` in it,
     and, for sinks, to the sink's table `table_uri`. `folder` is the pipeline's folder on the user node.
-    `earlier` is the newest committed version of the same artifact, if any.
+    `earlier` is the newest committed version of the same artifact, if any. What is below `checkpoint_uri` is
+    kept from one attempt of the same work to the next, until one succeeds.
     """
 
     attempt_id: str
@@ -40,6 +41,7 @@ class Order:
     root: str
     output_uri: str
     table_uri: str = ""
+    checkpoint_uri: str = ""
     folder: str = ""
     bundle: str | None = None
     inputs: tuple[Input, ...] = ()

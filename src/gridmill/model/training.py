@@ -11,6 +11,7 @@ class ModelKind(StrEnum):
     """Built-in models."""
 
     LSTM = "lstm"
+    MLP = "mlp"
     GBDT = "gbdt"
     LINEAR = "linear"
     NAIVE = "naive"
@@ -23,17 +24,27 @@ class Objective(StrEnum):
     CLASSIFICATION = "classification"
 
 
+class Normalization(StrEnum):
+    """What a recurrent network sees of the columns it forecasts, and says of them."""
+
+    LAST = "last"  # differences from the last value, both ways
+    NONE = "none"  # the values themselves
+
+
+_NETWORK = frozenset(
+    {
+        "hidden", "layers", "dropout", "epochs", "patience", "batch_size", "learning_rate", "weight_decay",
+        "mixed_precision", "checkpoint_seconds",
+    }
+)  # fmt: skip
+
 OPTIONS: Mapping[ModelKind, frozenset[str]] = {
-    ModelKind.LSTM: frozenset(
-        {
-            "sequence", "hidden", "layers", "dropout", "epochs", "patience", "batch_size", "learning_rate",
-            "residual",
-        }
-    ),
+    ModelKind.LSTM: _NETWORK | {"sequence", "normalize"},
+    ModelKind.MLP: _NETWORK | {"residual"},
     ModelKind.GBDT: frozenset({"trees", "max_leaves", "learning_rate", "patience", "residual"}),
     ModelKind.LINEAR: frozenset({"regularization"}),
     ModelKind.NAIVE: frozenset({"repeat"}),
-}  # fmt: skip
+}
 """The fields of TrainingSpec that each model kind uses, beside the common ones."""
 
 
@@ -54,18 +65,27 @@ class TrainingSpec:
     # lstm
     sequence: int = 48
     """Rows of the entity that it sees, the basis row included."""
+    normalize: Normalization = Normalization.LAST
+    """`last`: columns to be forecast are seen, and forecast, as differences from their last value."""
+    # lstm and mlp
     hidden: int = 32
     layers: int = 1
     dropout: float = 0.0
     epochs: int = 20
     batch_size: int = 256
-    # lstm and gbdt
+    weight_decay: float = 0.0
+    mixed_precision: bool | None = None
+    """Half-precision arithmetic where it is safe. Default: on a GPU."""
+    checkpoint_seconds: float = 30.0
+    """How often the state of learning is written, so that an attempt that takes over goes on from there."""
+    # mlp and gbdt
     residual: bool = True
     """Regression: learn the change from the label column's present value, where that is a feature."""
+    # lstm, mlp and gbdt
     learning_rate: float | None = None
-    """Default: 0.001 for lstm, 0.1 for gbdt."""
+    """Default: 0.001 for lstm and mlp, 0.1 for gbdt."""
     patience: int | None = None
-    """It ends after so many epochs (lstm, default 4) or trees (gbdt, default 20) without a better loss."""
+    """It ends after so many epochs (lstm, mlp: default 4) or trees (gbdt: 20) without a better loss."""
     # gbdt
     trees: int = 300
     max_leaves: int = 31
@@ -99,6 +119,8 @@ class TrainingSpec:
                 raise InputError(f"{name} is {value}; it must be at least 1", place=f"training.{name}")
         ranges = (
             ("max_leaves", self.max_leaves >= 2, "at least 2"),
+            ("weight_decay", self.weight_decay >= 0, "at least 0"),
+            ("checkpoint_seconds", self.checkpoint_seconds >= 0, "at least 0"),
             ("dropout", 0 <= self.dropout < 1, "at least 0 and below 1"),
             ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "positive"),
             ("regularization", self.regularization > 0, "positive"),

@@ -37,6 +37,7 @@ _DUCKDB, _TORCH, _SKLEARN, _INFERENCE = 220 * MIB, 300 * MIB, 200 * MIB, 180 * M
 
 TRAINING: dict[ModelKind, Footprint] = {
     ModelKind.LSTM: Footprint(base_bytes=_TORCH, cell_bytes=24, floor_bytes=_TORCH + 84 * MIB),
+    ModelKind.MLP: Footprint(base_bytes=_TORCH, cell_bytes=24, floor_bytes=_TORCH + 84 * MIB),
     ModelKind.GBDT: Footprint(base_bytes=_SKLEARN, cell_bytes=32, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.LINEAR: Footprint(base_bytes=_SKLEARN, cell_bytes=40, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.NAIVE: Footprint(base_bytes=_DUCKDB, cell_bytes=16, floor_bytes=_DUCKDB + 42 * MIB),

@@ -61,7 +61,7 @@ def choose(candidates: Sequence[Candidate], best_by: str | None) -> Choice:
 
 def _check_alike(first: Card, candidate: Candidate) -> None:
     card = candidate.card
-    if (card.label, card.objective) != (first.label, first.objective):
+    if (card.labels, card.objective) != (first.labels, first.objective):
         raise InputError(
             f"model {candidate.name!r} predicts {card.label!r} ({card.objective}),"
             f" the first one {first.label!r} ({first.objective})",

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from gridmill.errors import InternalError
 from gridmill.jobs import metrics
-from gridmill.jobs.features import Floats, Integers, class_numbers, is_number, numbers, runs
+from gridmill.jobs.features import Floats, Integers, class_numbers, present_values, runs
 from gridmill.jobs.models import Card
 from gridmill.jobs.partitions import Partitions
-from gridmill.jobs.prediction.worker import part_name
+from gridmill.jobs.prediction.worker import part_name, result_names
 from gridmill.model.training import Objective
 
 MANIFEST = "_manifest.json"
@@ -50,14 +50,16 @@ def write_manifest(folder: Path, counts: Sequence[int], facts: dict[str, Any]) -
 
 def measure(table: pa.Table, parts: Partitions, card: Card, split: str | None) -> dict[str, float]:
     """`SPLIT_NAME` metrics over the rows whose truth is known; none when none is."""
-    if "truth" not in table.column_names:
+    pairs = [result_names(card, label) for label in card.labels]
+    if any(truth not in table.column_names for _, truth in pairs):
         return {}
-    known = np.flatnonzero(pc.is_valid(table["truth"]).to_numpy())
+    valid = [np.asarray(pc.is_valid(table[truth]).to_numpy(), bool) for _, truth in pairs]
+    known = np.flatnonzero(np.logical_and.reduce(valid))
     if len(known) == 0:
         return {}
     table = table.take(known)
     if card.objective == Objective.REGRESSION:
-        truth, predicted = table["truth"].to_numpy(), table["prediction"].to_numpy()
+        predicted, truth = (_together([table[pair[side]] for pair in pairs]) for side in (0, 1))
         found = metrics.regression(truth, predicted, _naive(table, parts, card))
     else:
         shares = [table[f"probability_{name}"].to_numpy() for name in card.classes]
@@ -68,11 +70,19 @@ def measure(table: pa.Table, parts: Partitions, card: Card, split: str | None) -
 
 def _naive(table: pa.Table, parts: Partitions, card: Card) -> Floats:
     """What skill is measured against: as in training."""
-    name, usual = card.label_column, card.usual
-    if name is None or name not in parts.schema.names or not is_number(parts.schema.field(name).type):
-        return np.full(table.num_rows, usual)
-    present = numbers(parts.read([name])[name])[table["row"].to_numpy()]
-    return np.where(np.isnan(present), usual, present)
+    there = [name for name in dict.fromkeys(card.label_columns) if name and name in parts.schema.names]
+    present = present_values(parts.read(there), card.label_columns)
+    if not there:
+        present = np.full((parts.rows, *present.shape[1:]), np.nan)
+    usual = np.array(card.usual) if len(card.usual) > 1 else card.usual[0]
+    found: Floats = np.where(np.isnan(present), usual, present)[table["row"].to_numpy()]
+    return found
+
+
+def _together(columns: Sequence[pa.ChunkedArray]) -> Floats:
+    """[rows] of one column, [rows, columns] of several."""
+    found = [column.to_numpy() for column in columns]
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
 def sample(table: pa.Table, card: Card, ahead: timedelta) -> dict[str, list[list[Any]]]:
@@ -93,6 +103,7 @@ def sample(table: pa.Table, card: Card, ahead: timedelta) -> dict[str, list[list
 
 def _points(piece: pa.Table, card: Card, ahead: timedelta) -> list[list[Any]]:
     where = piece[card.time] if card.time and card.time in piece.column_names else piece["row"]
-    truth = piece["truth"].to_pylist() if "truth" in piece.column_names else [None] * piece.num_rows
+    answer, name = result_names(card, card.labels[0])
+    truth = piece[name].to_pylist() if name in piece.column_names else [None] * piece.num_rows
     moments = [(at + ahead).isoformat() if isinstance(at, date) else at for at in where.to_pylist()]
-    return [list(point) for point in zip(moments, truth, piece["prediction"].to_pylist(), strict=True)]
+    return [list(point) for point in zip(moments, truth, piece[answer].to_pylist(), strict=True)]

@@ -68,7 +68,7 @@ class ShardWork:
 
 
 def _columns(card: Card, parts: Partitions, split: str | None) -> list[str]:
-    names = [*card.keys, *(encoding.column for encoding in card.encodings), card.label]
+    names = [*card.keys, *(encoding.column for encoding in card.encodings), *card.labels]
     names += ["split"] if split else []
     there = set(parts.schema.names)
     return [name for name in dict.fromkeys(names) if name in there]
@@ -78,15 +78,23 @@ def _result(table: pa.Table, rows: Any, predicted: Floats, card: Card) -> pa.Tab
     there = [name for name in card.keys if name in table.column_names]
     columns: dict[str, Any] = {name: table[name] for name in there}
     columns["row"] = pa.array(rows, pa.int64())
-    if card.objective == Objective.REGRESSION:
-        columns["prediction"] = pa.array(predicted)
-    else:
+    if card.objective == Objective.CLASSIFICATION:
         columns["prediction"] = pa.array(np.array(card.classes)[predicted.argmax(axis=1)], pa.string())
-    if card.label in table.column_names:
-        columns["truth"] = _truth(table[card.label], card)
+    for number, label in enumerate(card.labels):
+        answer, truth = result_names(card, label)
+        if card.objective == Objective.REGRESSION:
+            one = predicted if len(card.labels) == 1 else predicted[:, number]
+            columns[answer] = pa.array(np.ascontiguousarray(one))
+        if label in table.column_names:
+            columns[truth] = _truth(table[label], card)
     for number, name in enumerate(card.classes):
         columns[f"probability_{name}"] = pa.array(np.ascontiguousarray(predicted[:, number]))
     return pa.table(columns)
+
+
+def result_names(card: Card, label: str) -> tuple[str, str]:
+    """The result's columns of a label: `prediction` and `truth`; its name behind where there are several."""
+    return ("prediction", "truth") if len(card.labels) == 1 else (f"prediction_{label}", f"truth_{label}")
 
 
 def _truth(label: pa.ChunkedArray, card: Card) -> pa.ChunkedArray | pa.Array:

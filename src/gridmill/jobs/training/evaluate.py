@@ -30,12 +30,11 @@ def evaluate(predictor: Predictor, frame: Frame) -> dict[str, float]:
 
 def naive_values(frame: Frame) -> Floats:
     """What skill is measured against: the present value of the label column, else the training mean."""
-    usual = usual_label(frame)
-    if frame.present is None:
-        return np.full(len(frame.target), usual)
-    return np.where(np.isnan(frame.present), usual, frame.present)
+    usual = np.array(usual_labels(frame))
+    return np.where(np.isnan(frame.present), usual if len(usual) > 1 else usual[0], frame.present)
 
 
-def usual_label(frame: Frame) -> float:
-    """The mean label of the training rows (of a class: of its number, which nobody reads)."""
-    return float(frame.target[frame.rows["train"]].mean())
+def usual_labels(frame: Frame) -> tuple[float, ...]:
+    """Per label its mean over the training rows (of a class: of its number, which nobody reads)."""
+    means = np.atleast_1d(frame.target[frame.rows["train"]].mean(axis=0))
+    return tuple(float(mean) for mean in means)

@@ -17,7 +17,7 @@ class Fitted:
     graph: bytes | None = None
     weights: bytes | None = None
     sequence: int | None = None
-    present: int | None = None
+    presents: tuple[int | None, ...] = ()
     constant: tuple[float, ...] = ()
     curve: tuple[tuple[float, float, float], ...] = ()
     importance: Mapping[str, float] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from gridmill.jobs.features import (
     fit_encoding,
     is_number,
     numbers,
+    present_values,
     runs,
 )
 from gridmill.jobs.partitions import Partitions, open_partitions
@@ -31,18 +32,19 @@ MOST_CLASSES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Which columns of the dataset play which part."""
+    """Which columns of the dataset play which part. `label_columns` are, per label, the column whose later
+    value it is, where the dataset has it."""
 
     features: tuple[str, ...]
-    label: str
-    label_column: str | None
+    labels: tuple[str, ...]
+    label_columns: tuple[str | None, ...]
     entity: tuple[str, ...]
     time: str | None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All that must be read, each once."""
-        more = (self.label, self.label_column, *self.entity, self.time, "split")
+        more = (*self.labels, *self.label_columns, *self.entity, self.time, "split")
         return tuple(dict.fromkeys((*self.features, *(name for name in more if name))))
 
 
@@ -50,9 +52,10 @@ class Subject:
 class Frame:
     """Rows sorted by entity and time.
 
-    `target` is the label, or the number of its class; NaN where it is missing. `rows` are the numbers of
-    the rows with a label, per split. `starts` is for each row the first row of its entity. `present` is
-    the label column's value at the basis time, where there is one.
+    `target` is the label [rows] (of several: [rows, labels]), or the number of its class; NaN where it is
+    missing. `rows` are the numbers of the rows with all labels, per split. `starts` is for each row the first
+    row of its entity. `present` is like `target`: the label column's value at the basis time, NaN where there
+    is none.
     """
 
     subject: Subject
@@ -63,7 +66,7 @@ class Frame:
     classes: tuple[str, ...]
     rows: Mapping[str, Integers]
     starts: Integers
-    present: Floats | None
+    present: Floats
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,10 +74,10 @@ class Frame:
         return tuple(name for encoding in self.encodings for name in encoding.inputs)
 
     @property
-    def present_input(self) -> int | None:
-        """The input that is the label's present value, if it is among the features."""
-        name = self.subject.label_column
-        return self.names.index(name) if name in self.names else None
+    def present_inputs(self) -> tuple[int | None, ...]:
+        """Per label the input that is its present value, if that is among the features."""
+        place = {name: number for number, name in enumerate(self.names)}
+        return tuple(place.get(name) if name else None for name in self.subject.label_columns)
 
 
 def read_frame(context: JobContext, spec: TrainingSpec) -> Frame:
@@ -87,9 +90,9 @@ def read_frame(context: JobContext, spec: TrainingSpec) -> Frame:
 
 def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = ()) -> Subject:
     """Who is who, from what the dataset says about itself. Raises InputError."""
-    label = details.get("label")
+    labels, columns = _labels(details)
     names = set(parts.schema.names)
-    if not label or label not in names:
+    if not labels or not names.issuperset(labels):
         raise InputError(
             "the dataset has no label to learn",
             hint="Declare `label: {column: ..., horizon: ...}` in the dataset.",
@@ -104,14 +107,22 @@ def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence
             near = get_close_matches(name, features, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(features)}."
             raise InputError(f"the dataset has no feature {name!r}", hint=hint, place="training.features")
-    column = details.get("label_column")
     return Subject(
         features=tuple(chosen) or features,
-        label=label,
-        label_column=column if column in names else None,
+        labels=labels,
+        label_columns=tuple(column if column in names else None for column in columns),
         entity=tuple(details.get("entity") or ()),
         time=details.get("time"),
     )
+
+
+def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+    """Names of the labels, and the column that each is a later value of."""
+    if details.get("labels"):
+        known = details["labels"]
+        return tuple(one["name"] for one in known), tuple(one.get("column") for one in known)
+    label = details.get("label")
+    return ((label,), (details.get("label_column"),)) if label else ((), ())
 
 
 def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
@@ -123,14 +134,15 @@ def make_frame(table: pa.Table, subject: Subject, objective: Objective | None) -
     """The arrays of a sorted table. Raises InputError and DataError for what cannot be learned."""
     split = table["split"].cast(pa.string())
     train = pc.equal(split, "train")
-    label = table[subject.label]
-    aim = objective or _objective(label.type)
-    target, classes = _target(label, train, subject.label, aim)
+    aim = objective or _objective(table[subject.labels[0]].type)
+    target, classes = _targets(table, train, subject.labels, aim)
+    labelled = ~np.isnan(target.reshape(len(target), -1)).any(axis=1)
     rows = {
-        name: np.flatnonzero(_mask(pc.equal(split, name)) & ~np.isnan(target))
+        name: np.flatnonzero(_mask(pc.equal(split, name)) & labelled)
         for name in ("train", "validation", "test")
     }
-    _check_rows(rows, target, split, subject.label)
+    for number, name in enumerate(subject.labels):
+        _check_rows(rows, target.reshape(len(target), -1)[:, number], split, name)
     known = table.filter(train)
     encodings = tuple(fit_encoding(name, known[name]) for name in subject.features)
     if not encodings:
@@ -144,15 +156,8 @@ def make_frame(table: pa.Table, subject: Subject, objective: Objective | None) -
         classes=classes,
         rows=rows,
         starts=runs(table, subject.entity),
-        present=present_values(table, subject.label_column),
+        present=present_values(table, subject.label_columns),
     )
-
-
-def present_values(table: pa.Table, column: str | None) -> Floats | None:
-    """The label column at the basis time, where it is a number."""
-    if column is None or not is_number(table[column].type):
-        return None
-    return numbers(table[column])
 
 
 def _mask(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
@@ -163,6 +168,19 @@ def _mask(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 def _objective(kind: pa.DataType) -> Objective:
     numeric = is_number(kind) and not pa.types.is_boolean(kind)
     return Objective.REGRESSION if numeric else Objective.CLASSIFICATION
+
+
+def _targets(
+    table: pa.Table, train: pa.ChunkedArray, labels: Sequence[str], objective: Objective
+) -> tuple[Floats, tuple[str, ...]]:
+    if len(labels) == 1:
+        return _target(table[labels[0]], train, labels[0], objective)
+    if objective == Objective.CLASSIFICATION:
+        raise InputError(
+            f"the dataset has {len(labels)} labels, and classes are learned one label at a time",
+            hint="Make a dataset per label, or use numeric labels.",
+        )
+    return np.stack([_target(table[name], train, name, objective)[0] for name in labels], axis=1), ()
 
 
 def _target(

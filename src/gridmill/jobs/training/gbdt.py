@@ -4,6 +4,7 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
+from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.training.fitted import Fitted
@@ -24,6 +25,12 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
         "max_leaf_nodes": spec.max_leaves,
         "n_iter_no_change": spec.patience or PATIENCE,
     }
+    if len(frame.subject.labels) > 1:
+        raise InputError(
+            f"a gbdt model learns one label; the dataset has {len(frame.subject.labels)}",
+            hint="Use lstm, mlp or linear, or a dataset with one label.",
+            place="training.model",
+        )
     base = fit_base(frame, spec.residual)
     context.progress(0, spec.trees, "trees")
     with threadpool_limits(limits=context.threads):
@@ -36,10 +43,10 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     trees = collect_trees(model)
     return Fitted(
         graph=tree_graph(trees, len(frame.names), len(frame.classes), base),
-        present=base.present,
+        presents=base.presents,
         curve=curve,
         importance=_importance(frame, trees),
-        options={**options, "trees_used": int(model.n_iter_), "residual": base.present is not None},
+        options={**options, "trees_used": int(model.n_iter_), "residual": base.used},
         libraries=("scikit-learn",),
     )
 

@@ -83,8 +83,9 @@ class Graph:
             scores = self.add("Concat", first, scores, axis=1)
         return self.add("Softmax", scores, axis=1)
 
-    def finish(self, output: str, width: int, sequence: int | None = None, classes: int = 0) -> bytes:
-        """The graph as bytes, from doubles [rows, width] or [rows, sequence, width] to doubles."""
+    def finish(self, output: str, width: int, sequence: int | None = None, outputs: int = 0) -> bytes:
+        """The graph as bytes, from doubles [rows, width] or [rows, sequence, width] to doubles [rows], or
+        [rows, outputs]."""
         shape: list[str | int | None] = ["rows", width] if sequence is None else ["rows", sequence, width]
         self.nodes.append(helper.make_node("Cast", [output], ["output"], to=TensorProto.DOUBLE))
         graph = helper.make_graph(
@@ -93,7 +94,7 @@ class Graph:
             [helper.make_tensor_value_info("inputs", TensorProto.DOUBLE, shape)],
             [
                 helper.make_tensor_value_info(
-                    "output", TensorProto.DOUBLE, ["rows", classes] if classes else ["rows"]
+                    "output", TensorProto.DOUBLE, ["rows", outputs] if outputs else ["rows"]
                 )
             ],
             initializer=self.constants,

@@ -40,8 +40,11 @@ def _graph(scaler: Scaler, coefficients: Floats, intercept: Floats, classes: int
     graph = Graph()
     product = graph.add("MatMul", graph.scaled("inputs", scaler), graph.constant(coefficients.T))
     scores = graph.add("Add", product, graph.constant(intercept))
-    output = graph.probabilities(scores, classes) if classes else graph.flat(scores)
-    return graph.finish(output, len(scaler.mean), classes=classes)
+    many = classes if classes else len(intercept)
+    if classes or many > 1:
+        output = graph.probabilities(scores, classes) if classes else scores
+        return graph.finish(output, len(scaler.mean), outputs=many)
+    return graph.finish(graph.flat(scores), len(scaler.mean))
 
 
 def _importance(frame: Frame, coefficients: Floats) -> dict[str, float]:

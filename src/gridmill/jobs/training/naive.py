@@ -21,9 +21,10 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
             )
         shares = np.bincount(target.astype(int), minlength=len(frame.classes)) / len(target)
         return Fitted(constant=tuple(float(share) for share in shares))
+    labels = len(frame.subject.labels)
     return Fitted(
-        present=frame.present_input if spec.repeat is None else _input(frame, spec.repeat),
-        constant=(float(target.mean()),),
+        presents=frame.present_inputs if spec.repeat is None else (_input(frame, spec.repeat),) * labels,
+        constant=tuple(float(mean) for mean in np.atleast_1d(target.mean(axis=0))),
         options={"repeat": spec.repeat},
     )
 

@@ -10,7 +10,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.metrics import NAMES
 from gridmill.jobs.models import Card, make_predictor, save_model
-from gridmill.jobs.training.evaluate import evaluate, usual_label
+from gridmill.jobs.training.evaluate import evaluate, usual_labels
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame, read_frame
 from gridmill.model.artifact import ArtifactKind, Output
@@ -53,14 +53,14 @@ def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: str) -> Car
     return Card(
         kind=spec.model,
         objective=frame.objective,
-        label=frame.subject.label,
-        label_column=frame.subject.label_column,
+        labels=frame.subject.labels,
+        label_columns=frame.subject.label_columns,
         encodings=frame.encodings,
         classes=frame.classes,
         sequence=fitted.sequence,
-        present=fitted.present,
+        presents=fitted.presents,
         constant=fitted.constant,
-        usual=usual_label(frame),
+        usual=usual_labels(frame),
         options=fitted.options,
         seed=spec.seed,
         dataset=dataset,
@@ -77,6 +77,7 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "objective": card.objective.value,
         "best_by": NAMES[card.objective][0],
         "label": card.label,
+        "labels": list(card.labels),
         "classes": list(card.classes),
         "features": list(frame.subject.features),
         "inputs": len(card.inputs),

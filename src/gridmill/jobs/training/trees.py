@@ -84,4 +84,4 @@ def tree_graph(trees: Trees, width: int, classes: int, base: Base) -> bytes:
         output = graph.probabilities(scores, classes)
     else:
         output = base.add_to(graph, graph.flat(scores), "inputs")
-    return graph.finish(output, width, classes=classes)
+    return graph.finish(output, width, outputs=classes)

@@ -1,0 +1,234 @@
+"""Learning a network: a plain PyTorch loop with early stopping that a killed attempt's retry goes on with."""
+
+import copy
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gridmill.errors import InputError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.features import Integers
+from gridmill.jobs.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from gridmill.jobs.training.feed import Feed
+from gridmill.jobs.training.networks import Network
+from gridmill.model.training import TrainingSpec
+
+LEARNING_RATE, PATIENCE, GRADIENT_NORM, LAST_RATE = 1e-3, 4, 1.0, 0.05
+SCORING_BATCH = 1024
+
+Curve = tuple[tuple[float, float, float], ...]
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where learning is: `batch` of `epoch` comes next, `total` is the epoch's loss so far."""
+
+    epoch: int = 1
+    batch: int = 0
+    total: float = 0.0
+    best: float = math.inf
+    best_epoch: int = 0
+    curve: list[tuple[float, float, float]] = field(default_factory=list)
+    loaded: int = 0
+    """The epoch in which this attempt took over from a killed one; 0 when it began by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What learning tells beside the network, which holds its best epoch's weights."""
+
+    curve: Curve
+    best_epoch: int
+    resumed: int
+    """The epoch it went on from, 0 when it began anew."""
+    waiting: float
+    """The share of the loop's time that went into getting batches."""
+    device: str
+    mixed: bool
+
+
+class Learner:
+    """`network` and `feed` are on one device. All that decides what comes next is in a checkpoint: weights,
+    the optimizer's moments, the random state; an epoch's order follows from the seed and its number."""
+
+    def __init__(
+        self, network: Network, feed: Feed, spec: TrainingSpec, context: JobContext, folder: Path | None
+    ) -> None:
+        self._network, self._feed, self._spec, self._context, self._folder = (
+            network, feed, spec, context, folder,
+        )  # fmt: skip
+        self._rate = spec.learning_rate or LEARNING_RATE
+        self._optimizer = torch.optim.Adam(
+            network.parameters(), lr=self._rate, weight_decay=spec.weight_decay
+        )
+        cuda = feed.device.type == "cuda"
+        self._mixed = cuda if spec.mixed_precision is None else spec.mixed_precision
+        self._half = torch.float16 if cuda else torch.bfloat16
+        self._scaler = torch.amp.GradScaler(feed.device.type, enabled=self._mixed and cuda)
+        self._at = Progress()
+        self._kept = copy.deepcopy(network.state_dict())
+        self._next_checkpoint = 0.0
+        self._waited = self._worked = 0.0
+
+    def learn(self, rows: Integers, held: Integers) -> Learned:
+        """Learn on `rows`; the best epoch by the loss on `held` is kept in the network. Raises InputError."""
+        self._resume()
+        train, validation = (torch.from_numpy(some).to(self._feed.device) for some in (rows, held))
+        self._next_checkpoint = time.monotonic() + self._spec.checkpoint_seconds
+        begun = time.perf_counter()
+        while not self._ended():
+            self._epoch(train, held=validation)
+        self._worked = time.perf_counter() - begun
+        self._network.load_state_dict(self._kept)
+        return Learned(
+            curve=tuple(self._at.curve),
+            best_epoch=self._at.best_epoch,
+            resumed=self._at.loaded,
+            waiting=self._waited / self._worked if self._worked else 0.0,
+            device=self._feed.device.type,
+            mixed=self._mixed,
+        )
+
+    def _ended(self) -> bool:
+        at = self._at
+        patience = self._spec.patience or PATIENCE
+        return at.epoch > self._spec.epochs or at.epoch - 1 - at.best_epoch >= patience
+
+    def _epoch(self, train: Tensor, *, held: Tensor) -> None:
+        at, spec, device = self._at, self._spec, self._feed.device
+        seed = int(np.random.SeedSequence((spec.seed, at.epoch)).generate_state(1)[0])
+        if at.batch == 0:
+            torch.manual_seed(seed)
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).to(device)
+        batches, total = torch.split(order, spec.batch_size), torch.tensor(at.total, device=device)
+        self._network.train()
+        for number in range(at.batch, len(batches)):
+            step = (at.epoch - 1) * len(batches) + number
+            total += self._step(train[batches[number]], step / (spec.epochs * len(batches)))
+            at.batch = number + 1
+            if self._folder is not None and time.monotonic() >= self._next_checkpoint:
+                at.total = float(total)
+                self._save()
+        self._finish_epoch(float(total) / len(train), self._score(held))
+
+    def _step(self, rows: Tensor, done: float) -> Tensor:
+        """One batch; its loss times its rows. `done` is the share of all steps that came before."""
+        begin = time.perf_counter()
+        inputs, target = self._feed.batch(rows)
+        self._waited += time.perf_counter() - begin
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate * rate_share(done)
+        with torch.autocast(self._feed.device.type, dtype=self._half, enabled=self._mixed):
+            loss = self._network.loss(inputs, target)
+        self._optimizer.zero_grad()
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self._scaler.unscale_(self._optimizer)
+        nn.utils.clip_grad_norm_(self._network.parameters(), GRADIENT_NORM)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        return loss.detach() * len(target)
+
+    @torch.inference_mode()
+    def _score(self, rows: Tensor) -> float:
+        self._network.eval()
+        total = 0.0
+        for some in torch.split(rows, SCORING_BATCH):
+            inputs, target = self._feed.batch(some)
+            total += float(self._network.loss(inputs, target)) * len(target)
+        return total / max(1, len(rows))
+
+    def _finish_epoch(self, learned: float, validated: float) -> None:
+        at, context = self._at, self._context
+        _check_finite(learned, validated, at.epoch, self._rate)
+        at.curve.append((float(at.epoch), learned, validated))
+        context.metric("train_loss", learned, step=at.epoch)
+        context.metric("validation_loss", validated, step=at.epoch)
+        context.progress(at.epoch, self._spec.epochs, "epochs", note=f"validation loss {validated:.4f}")
+        if validated < at.best:
+            at.best, at.best_epoch = validated, at.epoch
+            self._kept = copy.deepcopy(self._network.state_dict())
+        at.epoch, at.batch, at.total = at.epoch + 1, 0, 0.0
+
+    def _save(self) -> None:
+        """Write a checkpoint; the next one is due after the declared time, and never more than a twentieth
+        of the time goes into them."""
+        if self._folder is None:
+            return
+        begin = time.monotonic()
+        write_checkpoint(self._folder, self._checkpoint(), self._at.epoch * 10**9 + self._at.batch)
+        now = time.monotonic()
+        self._next_checkpoint = now + max(self._spec.checkpoint_seconds, 20 * (now - begin))
+
+    def _checkpoint(self) -> Checkpoint:
+        moments = {
+            f"optimizer.{number}.{name}": value
+            for number, state in self._optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+        }
+        tensors = {
+            **{f"network.{name}": value for name, value in self._network.state_dict().items()},
+            **{f"best.{name}": value for name, value in self._kept.items()},
+            **moments,
+            "random": torch.get_rng_state(),
+        }
+        if self._feed.device.type == "cuda":
+            tensors["cuda_random"] = torch.cuda.get_rng_state()
+        facts = {"progress": _finite(asdict(self._at)), "scaler": self._scaler.state_dict()}
+        return Checkpoint(tensors=tensors, facts=facts)
+
+    def _resume(self) -> None:
+        found = read_checkpoint(self._folder) if self._folder is not None else None
+        if found is None:
+            return
+        facts = dict(found.facts["progress"])
+        facts["best"] = math.inf if facts["best"] is None else facts["best"]
+        facts["curve"] = [tuple(point) for point in facts["curve"]]
+        self._at = Progress(**facts)
+        self._at.loaded = self._at.epoch
+        self._network.load_state_dict(_below(found.tensors, "network."))
+        self._kept = _below(found.tensors, "best.")
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in _below(found.tensors, "optimizer.").items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = value
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self._scaler.load_state_dict(found.facts["scaler"])
+        torch.set_rng_state(found.tensors["random"])
+        if "cuda_random" in found.tensors and self._feed.device.type == "cuda":
+            torch.cuda.set_rng_state(found.tensors["cuda_random"])
+        for point in self._at.curve:
+            self._context.metric("train_loss", point[1], step=point[0])
+            self._context.metric("validation_loss", point[2], step=point[0])
+        print(f"going on from a checkpoint in epoch {self._at.epoch}, batch {self._at.batch}", flush=True)
+
+
+def _below(tensors: Any, prefix: str) -> dict[str, Tensor]:  # noqa: ANN401
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _finite(facts: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return facts | {"best": facts["best"] if math.isfinite(facts["best"]) else None}
+
+
+def rate_share(done: float) -> float:
+    """The learning rate's share: up over the first twentieth, then down along a cosine."""
+    warm = min(1.0, done / 0.05 + 0.05)
+    return warm * (LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+
+
+def _check_finite(learned: float, validated: float, epoch: int, rate: float) -> None:
+    if math.isfinite(learned) and math.isfinite(validated):
+        return
+    raise InputError(
+        f"the loss is no longer a number in epoch {epoch} (learning_rate {rate:g})",
+        hint="Use a smaller learning_rate, or look for extreme values in the features.",
+        place="training.learning_rate",
+    )

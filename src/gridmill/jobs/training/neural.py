@@ -1,0 +1,150 @@
+"""What `lstm` and `mlp` share: scaling, the answer's units, the device, learning, and what is told of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import save as to_safetensors
+
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.features import Floats, Integers
+from gridmill.jobs.training.drawing import Answer
+from gridmill.jobs.training.feed import Feed
+from gridmill.jobs.training.fitted import Fitted, Scalar
+from gridmill.jobs.training.frame import Frame
+from gridmill.jobs.training.learning import LEARNING_RATE, PATIENCE, Learned, Learner
+from gridmill.jobs.training.networks import Network, Shape
+from gridmill.jobs.training.residual import fit_base
+from gridmill.jobs.training.scaling import Scaler, fit_scaler
+from gridmill.model.training import ModelKind, Objective, TrainingSpec
+
+AnyNetwork = TypeVar("AnyNetwork", bound=Network)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one kind of network wants: `rows` to learn from, its window's length (None: no window), whether
+    it learns changes from the present values, and whether it sees them as such."""
+
+    rows: Integers
+    length: int | None
+    changes: bool
+    relative: bool
+
+
+def fit_network(
+    frame: Frame,
+    spec: TrainingSpec,
+    context: JobContext,
+    plan: Plan,
+    make: Callable[[Shape, TrainingSpec], AnyNetwork],
+    draw: Callable[[AnyNetwork, Scaler, Answer], bytes],
+) -> Fitted:
+    """Learn on a GPU where the attempt was given one; the best epoch by validation loss is kept."""
+    torch.set_num_threads(context.threads)
+    torch.manual_seed(spec.seed)
+    device = torch.device("cuda" if context.order.gpu_indices and torch.cuda.is_available() else "cpu")
+    scaler = fit_scaler(frame.inputs[frame.rows["train"]])
+    answer = _answer(frame, plan.changes)
+    network = make(_shape(frame, scaler, answer, plan), spec).to(device)
+    feed = _feed(frame, scaler, answer, plan.length, device)
+    learner = Learner(network, feed, spec, context, context.checkpoints)
+    learned = learner.learn(plan.rows, _scorable(frame))
+    network.cpu()
+    context.metric("data_wait_share", learned.waiting)
+    return Fitted(
+        graph=draw(network, scaler, answer),
+        weights=to_safetensors({name: value.contiguous() for name, value in network.state_dict().items()}),
+        sequence=plan.length,
+        presents=answer.base.presents,
+        curve=learned.curve,
+        options=_options(spec, answer) | _told(learned),
+        libraries=("torch", "safetensors"),
+    )
+
+
+def _told(learned: Learned) -> dict[str, Scalar]:
+    return {
+        "best_epoch": learned.best_epoch,
+        "device": learned.device,
+        "mixed_precision": learned.mixed,
+        "data_wait_share": round(learned.waiting, 4),
+        "resumed_in_epoch": learned.resumed or None,
+    }
+
+
+def _options(spec: TrainingSpec, answer: Answer) -> dict[str, Scalar]:
+    names = ["hidden", "layers", "dropout", "epochs", "batch_size", "weight_decay"]
+    names += ["sequence", "normalize"] if spec.model == ModelKind.LSTM else []
+    return {
+        **{name: getattr(spec, name) for name in names},
+        "learning_rate": spec.learning_rate or LEARNING_RATE,
+        "patience": spec.patience or PATIENCE,
+        "changes": answer.base.used,
+    }
+
+
+def _shape(frame: Frame, scaler: Scaler, answer: Answer, plan: Plan) -> Shape:
+    presents = (present for present in answer.base.presents if present is not None)
+    return Shape(
+        width=scaler.width,
+        outputs=len(frame.classes) or len(frame.subject.labels),
+        classes=frame.objective == Objective.CLASSIFICATION,
+        relative=tuple(dict.fromkeys(presents)) if plan.relative else (),
+        weights=_weights(frame, answer),
+    )
+
+
+def _weights(frame: Frame, answer: Answer) -> tuple[float, ...]:
+    """Several labels count by their error as a share of the label's own variance: what is learned is the mean
+    of their r2, whatever their units and however far ahead they are."""
+    if len(frame.subject.labels) == 1:
+        return ()
+    spread = frame.target[frame.rows["train"]].std(axis=0)
+    weights = (np.array(answer.deviation) / np.where(spread > 0, spread, 1.0)) ** 2
+    return tuple(float(weight) for weight in weights / weights.mean())
+
+
+def _feed(frame: Frame, scaler: Scaler, answer: Answer, length: int | None, device: torch.device) -> Feed:
+    return Feed(
+        inputs=torch.from_numpy(scaler.apply(frame.inputs).astype(np.float32)).to(device),
+        target=torch.from_numpy(_scaled_target(frame, answer)).to(device),
+        starts=torch.from_numpy(frame.starts).to(device),
+        length=length,
+    )
+
+
+def _scorable(frame: Frame) -> Integers:
+    """Validation rows; not those of a class that training never saw."""
+    rows = frame.rows["validation"]
+    return rows if frame.objective == Objective.REGRESSION else rows[frame.target[rows] >= 0]
+
+
+def _answer(frame: Frame, changes: bool) -> Answer:
+    """How the network's numbers become labels: scaled, and added to the present values if there are any."""
+    if frame.objective == Objective.CLASSIFICATION:
+        return Answer()
+    rows, base = frame.rows["train"], fit_base(frame, changes)
+    change = _matrix(frame.target[rows] - base.values(frame.inputs[rows]))
+    deviation = change.std(axis=0)
+    return Answer(
+        base=base,
+        mean=tuple(float(mean) for mean in change.mean(axis=0)),
+        deviation=tuple(float(one) or 1.0 for one in deviation),
+    )
+
+
+def _scaled_target(frame: Frame, answer: Answer) -> npt.NDArray[np.generic]:
+    if frame.objective == Objective.CLASSIFICATION:
+        return np.nan_to_num(frame.target, nan=-1.0).astype(np.int64)
+    change = _matrix(frame.target - answer.base.values(frame.inputs))
+    scaled: Floats = (change - np.array(answer.mean)) / np.array(answer.deviation)
+    return scaled.astype(np.float32)
+
+
+def _matrix(values: Floats) -> Floats:
+    """[rows, labels], also of one label."""
+    return values.reshape(len(values), -1)

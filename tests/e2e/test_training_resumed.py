@@ -1,0 +1,89 @@
+"""A training killed in the middle goes on from its checkpoint, and gives the model it would have given."""
+
+import json
+import math
+import os
+import signal
+
+import pytest
+
+from tests.e2e.conftest import Place, eventually
+
+pytestmark = pytest.mark.e2e
+
+PIPELINE = """
+pipeline: resumed
+jobs:
+  waves:
+    sink: {source: {path: waves.csv}}
+  features:
+    dataset:
+      basis: {table: waves, time: time, entity: [city]}
+      label: {column: value, steps: 3, name: ahead}
+      split: {validation: 0.2, test: 0.2}
+  lstm:
+    training:
+      {dataset: features, model: lstm, sequence: 24, hidden: 32, dropout: 0.2, epochs: 12, patience: 12,
+       batch_size: 64, seed: 5, checkpoint: 0s}
+"""
+
+
+def waves() -> str:
+    lines = ["city,time,value"]
+    for city in ("a", "b"):
+        for hour in range(1500):
+            value = 10 * math.sin(hour / 24 + len(city)) + 0.3 * math.sin(hour * hour)
+            lines.append(
+                f"{city},2024-{1 + hour // 672:02}-{1 + hour // 24 % 28:02}T{hour % 24:02}:00:00,{value:.4f}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def pod_of(place: Place, attempt: str) -> int | None:
+    """The pod that started the attempt."""
+    for pod in (place.home / "pods").iterdir():
+        starts = pod / "attempts"
+        if starts.exists() and attempt in starts.read_text():
+            return int((pod / "pid").read_text().split()[0])
+    return None
+
+
+def model(view: dict) -> tuple[list[str], dict]:
+    found = next(one for one in view["jobs"] if one["job"]["job"]["name"] == "lstm")
+    return [attempt["state"] for attempt in found["attempts"]], found["artifacts"][0]["output"]
+
+
+def weights(place: Place, output: dict) -> bytes:
+    return next(place.home.rglob(f"{output['uri']}/weights.safetensors")).read_bytes()
+
+
+def test_a_training_killed_in_the_middle_ends_with_the_same_weights(place: Place):
+    place.write(waves(), "waves.csv")
+    file = place.write(PIPELINE)
+    run = place.start("run", file, "--json")
+
+    def in_the_middle() -> bool:
+        for path in place.home.rglob("checkpoints/**/checkpoint.json"):
+            at = json.loads(path.read_bytes())["facts"]["progress"]
+            return at["epoch"] >= 3 and at["batch"] > 2
+        return False
+
+    assert eventually(in_the_middle, 60), "no checkpoint came"
+    pod = pod_of(place, "resumed-1.lstm.1")
+    assert pod is not None
+    os.kill(pod, signal.SIGKILL)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    states, killed = model(json.loads(out))
+    assert states == ["lost", "succeeded"]
+    assert killed["details"]["options"]["resumed_in_epoch"] >= 3
+    assert not list(place.home.rglob("checkpoints/resumed/lstm/*")), (
+        "a checkpoint outlives the model's success"
+    )
+
+    states, whole = model(place.json("run", file, "--force", "--only", "lstm"))
+    assert states == ["succeeded"]
+    assert whole["details"]["options"]["resumed_in_epoch"] is None
+    assert weights(place, whole) == weights(place, killed)
+    assert whole["metrics"] == killed["metrics"]
+    assert whole["details"]["curve"] == killed["details"]["curve"]
