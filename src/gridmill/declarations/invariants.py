@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from gridmill.declarations.problems import Path, show_value
 from gridmill.errors import InputError
-from gridmill.model.dataset import DatasetSpec, Label, Lag, Split, Window
+from gridmill.model.dataset import DatasetSpec, Label, Lag, Split, SplitBy, Window
 from gridmill.model.job import Job, JobKind
 
 Noun: TypeAlias = Any  # any dataclass of gridmill.model
@@ -27,6 +27,8 @@ POSITIVE = frozenset(
         "span_rows",
         "horizon_seconds",
         "within_seconds",
+        "next_rows",
+        "delay_seconds",
         "cpu_share",
     }
 )
@@ -95,7 +97,7 @@ def _exactly_one(noun: Noun) -> Iterator[Flaw]:
 def _split(split: Split) -> Iterator[Flaw]:
     times = (split.validation_from, split.test_from) != (None, None)
     shares = [share for share in (split.validation, split.test) if share is not None]
-    if times and shares:
+    if times and shares and split.by == SplitBy.TIME:
         yield Flaw(message="split either at times (`validation_from`, `test_from`) or by shares, not both")
     if any(not 0 < share < 1 for share in shares) or sum(shares) >= 1:
         yield Flaw(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import pairwise
 
 from gridmill.errors import InputError
 
@@ -94,48 +95,108 @@ class Lag:
 class Label:
     """What is to be predicted: `column` of the same entity, exactly `horizon_seconds` after the basis time.
 
-    With `steps` instead, that many rows ahead; with neither, the row's own value, which then is no feature.
-    `name` is the column's name in the dataset. Rows without a label are dropped, and counted.
+    With `steps` instead, that many rows ahead; with none of these, the row's own value, which then is no
+    feature. `next_rows` takes all values of `column` or `columns` of that many rows ahead, as one list per
+    row: step by step, the columns of a step side by side. A label is known with the row it is taken
+    from, unless `known_at` (a column or SQL expression over that row) says when, and `delay_seconds` later
+    than that. `name` is the column's name in the dataset. Rows without a label are dropped, and counted.
     """
 
-    column: str
+    column: str | None = None
+    columns: tuple[str, ...] = ()
     horizon_seconds: float | None = None
     steps: int | None = None
+    next_rows: int | None = None
+    known_at: str | None = None
+    delay_seconds: float | None = None
     name: str = "label"
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns it is taken from."""
+        return (self.column,) if self.column is not None else self.columns
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the row's own value."""
+        return self.horizon_seconds is None and self.steps is None and self.next_rows is None
+
     def check(self) -> None:
-        """Raise InputError for both a horizon and steps."""
-        if self.horizon_seconds is not None and self.steps is not None:
-            raise InputError("has horizon and steps; only one of them can be given", place="label.steps")
+        """Raise InputError for several ways of looking ahead, and for columns that do not go with them."""
+        ways = ("horizon_seconds", "steps", "next_rows")
+        given = [name.removesuffix("_seconds") for name in ways if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError(f"has {' and '.join(given)}; only one can be given", place=f"label.{given[-1]}")
+        if (self.column is None) == (not self.columns):
+            raise InputError("needs one of column, columns", place="label.column")
+        if self.columns and self.next_rows is None:
+            raise InputError(
+                "several columns are predicted over several rows ahead",
+                hint="Add `next_rows: 1` (or more); or give one `column`.",
+                place="label.columns",
+            )
+
+
+class SplitBy(StrEnum):
+    """What decides the split of a row beside the times that are given."""
+
+    TIME = "time"
+    RANDOM = "random"
+    ENTITY = "entity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Splits by time: `train` before `validation_from` ≤ validation before `test_from` ≤ test.
+    """Which rows are trained on, validated on and tested on.
 
-    Either times (ISO 8601, UTC unless they say otherwise) or shares of the time span (`validation: 0.15`,
-    `test: 0.15`). A row whose label lies in a later split than itself is dropped, and counted: it would tell
-    training what it is tested on.
+    By time: `train` before `validation_from` ≤ validation before `test_from` ≤ test, as times (ISO 8601, UTC
+    unless they say otherwise) or as shares of the time span (`validation: 0.15`, `test: 0.15`). A row whose
+    label is known in a later split only is dropped, and counted: it would tell training what it is tested on.
+    Rows from `until` on are dropped too.
+
+    `by` random: shares of the rows, chosen by a hash of the columns `on` (default: entity and time) and of
+    `seed`; rows that come later change nothing for those that are there. `by` entity: shares of the
+    entities, so that none has rows in two splits. Times can be given beside it: then rows for which both do
+    not agree are dropped.
     """
 
     validation_from: str | None = None
     test_from: str | None = None
+    until: str | None = None
     validation: float | None = None
     test: float | None = None
+    by: SplitBy = SplitBy.TIME
+    on: tuple[str, ...] = ()
+    seed: int = 0
 
     @property
     def times(self) -> tuple[datetime | None, datetime | None]:
         """`validation_from` and `test_from` in UTC, without a zone. Raises InputError for what is no time."""
         return _moment(self.validation_from, "validation_from"), _moment(self.test_from, "test_from")
 
+    @property
+    def end(self) -> datetime | None:
+        """`until` in UTC, without a zone. Raises InputError for what is no time."""
+        return _moment(self.until, "until")
+
     def check(self) -> None:
         """Raise InputError for what is no time, and for splits that overlap."""
         validation_from, test_from = self.times
-        if validation_from and test_from and validation_from >= test_from:
+        ordered = [(t, n) for t, n in ((validation_from, "validation"), (test_from, "test")) if t]
+        ordered += [(self.end, "the end")] if self.end else []
+        for (one, name), (other, following) in pairwise(ordered):
+            if one >= other:
+                raise InputError(
+                    f"{name} begins at {one.isoformat()}, which is not before {following} "
+                    f"({other.isoformat()})",
+                    hint="The order is train, validation, test.",
+                    place=f"split.{name}_from",
+                )
+        if self.by == SplitBy.TIME and (self.on or self.seed):
+            raise InputError("`on` and `seed` go with `by: random` or `by: entity`", place="split.by")
+        if self.by != SplitBy.TIME and self.validation is None and self.test is None:
             raise InputError(
-                f"validation begins at {self.validation_from}, which is not before test ({self.test_from})",
-                hint="The order is train, validation, test.",
-                place="split.validation_from",
+                f"`by: {self.by}` needs shares, such as `validation: 0.15`", place="split.validation"
             )
 
 
@@ -192,7 +253,7 @@ class DatasetSpec:
                 "lags": self.lags,
                 "split": self.split,
             }
-            ahead = self.label is not None and (self.label.horizon_seconds or self.label.steps)
+            ahead = self.label is not None and not self.label.is_own
             named = [name for name, value in needs.items() if value] + ["a label ahead"] * bool(ahead)
             if named:
                 raise InputError(f"{named[0]} needs `time`, the column that says when a row is", place="time")

@@ -1,18 +1,18 @@
 """What the data must be for a declaration to make sense, asked of the tables before the query runs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import duckdb
 
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.compile import Bounds
 from gridmill.jobs.dataset.expressions import expression_columns, expression_type
 from gridmill.jobs.dataset.names import Types, check_comparable, check_time, find_column
+from gridmill.jobs.dataset.splits import Bounds, drawn_on
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.model.amounts import show_seconds
-from gridmill.model.dataset import Basis, DatasetSpec, Split
+from gridmill.model.dataset import Basis, DatasetSpec, Split, SplitBy
 
 
 def check_tables(
@@ -34,9 +34,10 @@ def check_tables(
         check_time(asof.known_at, kind, asof.table, "asof_joins.known_at")
     for join in spec.joins:
         _check_unique(engine, join.table, join.on, basis, tables)
-    used = (
-        expression_columns(engine, text, f"dataset.features.{name}") for name, text in spec.features.items()
-    )
+    written = {f"features.{name}": text for name, text in spec.features.items()}
+    if spec.label is not None and spec.label.known_at is not None:
+        written["label.known_at"] = spec.label.known_at
+    used = (expression_columns(engine, text, f"dataset.{place}") for place, text in written.items())
     return tuple(dict.fromkeys(name for names in used for name in names))
 
 
@@ -82,17 +83,19 @@ def time_span(
     return row["n"], row["a"], row["b"]
 
 
-def resolve_bounds(split: Split | None, first: datetime, last: datetime) -> Bounds | None:
+def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: datetime) -> Bounds | None:
     """Where the splits begin. Raises InputError when they overlap, or one would have no rows at all."""
     if split is None:
         return None
     split.check()
     validation_from, test_from = split.times
-    span = last - first
-    if split.test is not None:
-        test_from = last - split.test * span
-    if split.validation is not None:
-        validation_from = (test_from or last) - split.validation * span
+    shares, on = None, drawn_on(split, basis)
+    if split.by == SplitBy.TIME:
+        validation_from, test_from = _shared_out(split, first, min(last, split.end or last))
+    else:
+        shares = (split.validation or 0.0, split.test or 0.0)
+    if split.by == SplitBy.ENTITY and not on:
+        raise InputError("the basis has no entity to split by", place="dataset.split.by")
     for name, begins in (("validation", validation_from), ("test", test_from)):
         if begins is not None and not first < begins <= last:
             raise InputError(
@@ -101,7 +104,25 @@ def resolve_bounds(split: Split | None, first: datetime, last: datetime) -> Boun
                 hint="Each split needs rows, the training before all.",
                 place=f"dataset.split.{name}_from",
             )
-    return Bounds(validation_from=validation_from, test_from=test_from)
+    return Bounds(
+        validation_from=validation_from,
+        test_from=test_from,
+        until=split.end,
+        on=on,
+        seed=split.seed,
+        shares=shares,
+    )
+
+
+def _shared_out(split: Split, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:
+    """Where validation and test begin by time: as declared, or shares of the span."""
+    validation_from, test_from = split.times
+    span = last - first
+    if split.test is not None:
+        test_from = last - split.test * span
+    if split.validation is not None:
+        validation_from = (test_from or last) - split.validation * span
+    return validation_from, test_from
 
 
 def check_kept(spec: DatasetSpec, dropped: Mapping[str, int], rows: int, span_seconds: float) -> None:
@@ -112,11 +133,11 @@ def check_kept(spec: DatasetSpec, dropped: Mapping[str, int], rows: int, span_se
     label = spec.label
     if label is not None and label.horizon_seconds is not None:
         hint = (
-            f"The label is {label.column!r} exactly {show_seconds(label.horizon_seconds)} later; "
+            f"The label is {label.sources[0]!r} exactly {show_seconds(label.horizon_seconds)} later; "
             f"the data spans {show_seconds(span_seconds)}."
         )
     else:
-        hint = f"The label is {label.column!r}." if label else ""
+        hint = f"The label is {', '.join(label.sources)}." if label else ""
     raise DataError(
         f"no row is left in the dataset ({reasons or 'there was none'})", hint=hint, place="dataset"
     )
@@ -124,7 +145,7 @@ def check_kept(spec: DatasetSpec, dropped: Mapping[str, int], rows: int, span_se
 
 def check_splits(bounds: Bounds | None, counts: Mapping[str, int]) -> None:
     """Raise DataError for a declared split without rows."""
-    for name in _declared(bounds):
+    for name in bounds.names if bounds else ():
         if not counts.get(name):
             there = ", ".join(f"{split} {count}" for split, count in counts.items())
             raise DataError(
@@ -132,15 +153,6 @@ def check_splits(bounds: Bounds | None, counts: Mapping[str, int]) -> None:
                 hint="Move the bounds in `split`.",
                 place="dataset.split",
             )
-
-
-def _declared(bounds: Bounds | None) -> Iterator[str]:
-    if bounds is not None:
-        yield "train"
-        if bounds.validation_from:
-            yield "validation"
-        if bounds.test_from:
-            yield "test"
 
 
 def check_label(label: str | None, facts: Mapping[str, Mapping[str, Any]], where: str) -> None:

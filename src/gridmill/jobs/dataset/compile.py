@@ -7,8 +7,8 @@ number of the first one at the same time: lags and windows of rows count back fr
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
+from gridmill.jobs.dataset.labels import label_columns, label_known, needs_upto
 from gridmill.jobs.dataset.names import (
     Types,
     check_comparable,
@@ -17,19 +17,23 @@ from gridmill.jobs.dataset.names import (
     refuse_duplicates,
     span_name,
 )
-from gridmill.jobs.engine import literal, quoted
-from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
-
-TIME, ROW, RANK, UPTO, LABEL_TIME, DROPPED = (
-    "__time",
-    "__row",
-    "__rank",
-    "__upto",
-    "__label_time",
-    "__dropped",
+from gridmill.jobs.dataset.splits import Bounds, dropped_column, split_column
+from gridmill.jobs.dataset.sqltext import (
+    DROPPED,
+    FLOATS,
+    HIDDEN,
+    RANK,
+    ROW,
+    TIME,
+    UPTO,
+    interval,
+    partition,
+    quote_all,
+    select,
+    sql_text,
 )
-NO_LABEL = "no label"
-REACHES = "label reaches into the next split"
+from gridmill.jobs.engine import quoted
+from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
 
 _FUNCTIONS = {
     Aggregate.COUNT: "count({0})",
@@ -40,15 +44,6 @@ _FUNCTIONS = {
     Aggregate.STD: "stddev_samp({0})",
     Aggregate.LAST: f'arg_max({{0}}, "{ROW}")',
 }
-_FLOATS = ("DOUBLE", "FLOAT")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Where validation and test begin (UTC); None: there is no such split."""
-
-    validation_from: datetime | None = None
-    test_from: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +91,22 @@ def compile_dataset(
         *([label] if label else []),
         *(["split"] if bounds else []),
     )
-    read = _read_columns(spec, basis, types, own, used)
-    hidden = [name for name in read if name not in columns and not (label == name and _is_own(spec.label))]
-    refuse_duplicates((*columns, *hidden, TIME, ROW, RANK, UPTO, LABEL_TIME, DROPPED))
-    ahead = _label(spec.label, basis, types)
+    read = _read_columns(spec, basis, types, own, used, bounds)
+    hidden = [
+        name
+        for name in read
+        if name not in columns and not (label == name and spec.label and spec.label.is_own)
+    ]
+    refuse_duplicates((*columns, *hidden, *HIDDEN))
+    ahead = label_columns(spec.label, basis, types)
     text = "\n".join(
         (
-            f"WITH basis AS (\n{_basis(basis, read, _needs_upto(spec.label))}\n),",
-            f"past AS (\n{_select(['*'], {**past.columns, **ahead}, 'basis')}\n),",
-            f"joined AS (\n{_select(['past.*'], joined.columns, 'past', joined.joins)}\n),",
-            f"featured AS (\n{_select(['*'], _expressions(spec.features), 'joined')}\n)",
+            f"WITH basis AS (\n{_basis(basis, read, spec.label)}\n),",
+            f"past AS (\n{select(['*'], {**past.columns, **ahead}, 'basis')}\n),",
+            f"joined AS (\n{select(['past.*'], joined.columns, 'past', joined.joins)}\n),",
+            f"featured AS (\n{select(['*'], _expressions(spec.features), 'joined')}\n)",
             _final(columns, spec.label, bounds, types),
-            f"ORDER BY {', '.join(_quote((*basis.entity, TIME, ROW)))}",
+            f"ORDER BY {', '.join(quote_all((*basis.entity, TIME, ROW)))}",
         )
     )
     return Compiled(
@@ -118,48 +117,43 @@ def compile_dataset(
 def _own_features(basis: Basis, types: Types, label: Label | None) -> tuple[str, ...]:
     for name in (basis.time, *basis.entity, *basis.columns):
         find_column(name, types, basis.table, "basis")
-    keys = {basis.time, *basis.entity, *([label.column] if label and _is_own(label) else [])}
+    keys = {basis.time, *basis.entity, *(label.sources if label and label.is_own else ())}
     return tuple(name for name in basis.columns or types if name not in keys)
 
 
-def _is_own(label: Label | None) -> bool:
-    return label is not None and label.horizon_seconds is None and label.steps is None
-
-
-def _needs_upto(label: Label | None) -> bool:
-    return label is not None and label.steps is not None
-
-
 def _read_columns(
-    spec: DatasetSpec, basis: Basis, types: Types, own: Sequence[str], used: Iterable[str]
+    spec: DatasetSpec,
+    basis: Basis,
+    types: Types,
+    own: Sequence[str],
+    used: Iterable[str],
+    bounds: Bounds | None,
 ) -> tuple[str, ...]:
     """What is read of the basis table, in its order: no other column decides anything."""
     named = {basis.time, *basis.entity, *own, *used}
     named |= {window.column for window in spec.windows} | {lag.column for lag in spec.lags}
     named |= {column for join in spec.joins for column in join.on}
     named |= {column for join in spec.asof_joins for column in join.on}
-    named |= {spec.label.column} if spec.label else set()
+    named |= set(spec.label.sources) if spec.label else set()
+    named |= set(bounds.on) if bounds else set()
     lower = {name.lower() for name in named}
     return tuple(name for name in types if name.lower() in lower)
 
 
-def _basis(basis: Basis, read: Sequence[str], upto: bool) -> str:
+def _basis(basis: Basis, read: Sequence[str], label: Label | None) -> str:
     time = quoted(basis.time)
     ties = [quoted(name) for name in read if name not in (basis.time, *basis.entity)]
-    by = _partition(basis)
+    by = partition(basis.entity)
     columns = {
         TIME: f"{time}::TIMESTAMP",
         ROW: f"row_number() OVER ({by}ORDER BY {', '.join([time, *ties])})",
         RANK: f"rank() OVER ({by}ORDER BY {time})",
     }
-    if upto:
+    if needs_upto(label):
         columns[UPTO] = f"count(*) OVER ({by}ORDER BY {time})"
+    columns |= label_known(label)
     known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in (basis.time, *basis.entity))
-    return _select(_quote(read), columns, quoted(basis.table), (f"WHERE {known}",))
-
-
-def _partition(basis: Basis) -> str:
-    return f"PARTITION BY {', '.join(_quote(basis.entity))} " if basis.entity else ""
+    return select(quote_all(read), columns, quoted(basis.table), (f"WHERE {known}",))
 
 
 def _past(spec: DatasetSpec, basis: Basis, types: Types) -> _Step:
@@ -183,14 +177,14 @@ def _window(window: Window, basis: Basis, types: Types) -> Iterator[tuple[str, s
     for aggregate in window.aggregates:
         value = _value(window.column, type_, aggregate, basis.table)
         name = f"{window.column}_{aggregate}_{span_name(window)}"
-        yield name, f"{_FUNCTIONS[aggregate].format(value)} OVER ({_partition(basis)}{frame})"
+        yield name, f"{_FUNCTIONS[aggregate].format(value)} OVER ({partition(basis.entity)}{frame})"
 
 
 def _value(column: str, type_: str, aggregate: Aggregate, table: str) -> str:
     if aggregate not in (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD):
         return quoted(column)
     check_number(column, type_, f"`{aggregate}`", table)
-    return quoted(column) if type_ in _FLOATS else f"{quoted(column)}::DOUBLE"
+    return quoted(column) if type_ in FLOATS else f"{quoted(column)}::DOUBLE"
 
 
 def _frame(window: Window, basis: Basis) -> str:
@@ -205,7 +199,7 @@ def _lag(lag: Lag, basis: Basis, types: Types) -> Iterator[tuple[str, str]]:
     find_column(lag.column, types, basis.table, "lags")
     for step in lag.steps:
         back = f'{step} + "{ROW}" - "{RANK}"'
-        over = f'OVER ({_partition(basis)}ORDER BY "{ROW}")'
+        over = f'OVER ({partition(basis.entity)}ORDER BY "{ROW}")'
         yield f"{lag.column}_lag_{step}", f"lag({quoted(lag.column)}, {back}) {over}"
 
 
@@ -250,10 +244,10 @@ def _same(
 
 def _newest(asof: AsOfJoin, added: Sequence[str]) -> str:
     """One row per key and moment: of several known at once the one whose values are last in order."""
-    keys = _quote(asof.on)
+    keys = quote_all(asof.on)
     last = ", ".join(f"{quoted(name)} DESC" for name in added) or '"__known"'
     by = ", ".join((*keys, '"__known"'))
-    columns = list(dict.fromkeys((*keys, *_quote(added))))
+    columns = list(dict.fromkeys((*keys, *quote_all(added))))
     inner = f'SELECT *, ({sql_text(asof.known_at)})::TIMESTAMP AS "__known" FROM {quoted(asof.table)}'
     return "\n".join(
         (
@@ -276,89 +270,9 @@ def _expressions(features: Mapping[str, str]) -> Mapping[str, str]:
     return {name: f"({sql_text(expression)})" for name, expression in features.items()}
 
 
-def _label(label: Label | None, basis: Basis, types: Types) -> Mapping[str, str]:
-    """The label, and when it is known where that is later than the row."""
-    if label is None:
-        return {}
-    find_column(label.column, types, basis.table, "label")
-    value, by = quoted(label.column), _partition(basis)
-    if label.horizon_seconds is not None:
-        ahead = interval(label.horizon_seconds)
-        frame = f'ORDER BY "{TIME}" RANGE BETWEEN {ahead} FOLLOWING AND {ahead} FOLLOWING'
-        at = f'"{TIME}" + {ahead}'
-        return {label.name: f'arg_max({value}, "{ROW}") OVER ({by}{frame})', LABEL_TIME: at}
-    if label.steps is not None:
-        ahead = f'{label.steps} + "{UPTO}" - "{ROW}"'
-        over = f'OVER ({by}ORDER BY "{ROW}")'
-        return {label.name: f"lead({value}, {ahead}) {over}", LABEL_TIME: f'lead("{TIME}", {ahead}) {over}'}
-    return {} if label.name == label.column else {label.name: value}
-
-
 def _final(columns: Sequence[str], label: Label | None, bounds: Bounds | None, types: Types) -> str:
     made: dict[str, str] = {}
     if bounds is not None:
-        made["split"] = _split(bounds)
-    made[DROPPED] = _dropped(label, bounds, types)
-    return _select(_quote(name for name in columns if name not in made), made, "featured", indent="")
-
-
-def _split(bounds: Bounds) -> str:
-    cases = [
-        f"WHEN \"{TIME}\" >= {moment(begins)} THEN '{name}'"
-        for name, begins in (("test", bounds.test_from), ("validation", bounds.validation_from))
-        if begins is not None
-    ]
-    return f"CASE {' '.join(cases)} ELSE 'train' END" if cases else "'train'"
-
-
-def _dropped(label: Label | None, bounds: Bounds | None, types: Types) -> str:
-    if label is None:
-        return "NULL::VARCHAR"
-    name = quoted(label.name)
-    missing = f"{name} IS NULL"
-    if types[label.column] in _FLOATS:
-        missing += f" OR isnan({name})"
-    cases = [f"WHEN {missing} THEN '{NO_LABEL}'"]
-    if bounds is not None and not _is_own(label):
-        starts = (start for start in (bounds.validation_from, bounds.test_from) if start is not None)
-        cases += [
-            f'WHEN "{TIME}" < {moment(start)} AND "{LABEL_TIME}" >= {moment(start)} THEN \'{REACHES}\''
-            for start in starts
-        ]
-    return f"CASE {' '.join(cases)} END"
-
-
-def _select(
-    first: Sequence[str],
-    columns: Mapping[str, str],
-    table: str,
-    more: Sequence[str] = (),
-    indent: str = "    ",
-) -> str:
-    listed = [", ".join(first), *(f"{sql} AS {quoted(name)}" for name, sql in columns.items())]
-    lines = [f"{indent}SELECT {listed[0]}"] + [f"{indent}    {item}" for item in listed[1:]]
-    text = ",\n".join(lines)
-    return "\n".join((text, f"{indent}FROM {table}", *(f"{indent}{line}" for line in more)))
-
-
-def _quote(names: Iterable[str]) -> list[str]:
-    return [quoted(name) for name in names]
-
-
-def sql_text(expression: str) -> str:
-    """An expression to be put in parentheses: a comment in it must not swallow them."""
-    text = expression.strip()
-    return f"{text}\n" if "--" in text else text
-
-
-def interval(seconds: float) -> str:
-    """An SQL interval, exact to the microsecond."""
-    whole = round(seconds * 1_000_000)
-    if whole % 1_000_000 == 0:
-        return f"INTERVAL '{whole // 1_000_000} seconds'"
-    return f"INTERVAL '{whole} microseconds'"
-
-
-def moment(time: datetime) -> str:
-    """An SQL timestamp."""
-    return f"TIMESTAMP {literal(time.isoformat(sep=' '))}"
+        made["split"] = split_column(bounds)
+    made[DROPPED] = dropped_column(label, bounds, types)
+    return select(quote_all(name for name in columns if name not in made), made, "featured", indent="")

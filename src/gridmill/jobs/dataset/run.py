@@ -22,9 +22,11 @@ from gridmill.jobs.dataset.checks import (
     resolve_bounds,
     time_span,
 )
-from gridmill.jobs.dataset.compile import DROPPED, Bounds, Compiled, compile_dataset
+from gridmill.jobs.dataset.compile import Compiled, compile_dataset
 from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select, types_of
 from gridmill.jobs.dataset.names import Types, find_column, is_learnable
+from gridmill.jobs.dataset.splits import Bounds
+from gridmill.jobs.dataset.sqltext import DROPPED
 from gridmill.jobs.engine import open_engine, quoted
 from gridmill.jobs.tables import (
     Part,
@@ -115,7 +117,7 @@ def _prepare(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, tables: dict[
     )
     assert first is not None
     assert last is not None
-    bounds = resolve_bounds(spec.split, first, last)
+    bounds = resolve_bounds(spec.split, basis, first, last)
     compiled = compile_dataset(spec, basis, tables, used=used, bounds=bounds)
     return Query(
         compiled=compiled,
@@ -135,7 +137,7 @@ def _sql_types(engine: duckdb.DuckDBPyConnection, text: str) -> dict[str, str]:
 
 def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Query:
     """SQL without a time: its rows as they are, in an order of their own or in that of their values."""
-    label = spec.label.column if spec.label else None
+    label = spec.label.sources[0] if spec.label else None
     for name in (*spec.entity, *([label] if label else [])):
         find_column(name, types, "sql", "label" if name == label else "entity")
     names = {name: spec.label.name if spec.label and name == label else name for name in types}
@@ -260,6 +262,7 @@ def _result(
             "features": [name for name in compiled.features if is_learnable(query.types[name])],
             "label": compiled.label,
             "label_column": _label_column(spec, compiled),
+            **_label_steps(spec, compiled),
             "ahead_seconds": (spec.label.horizon_seconds or 0.0) if spec.label else 0.0,
             "time": compiled.time,
             "entity": list(compiled.entity),
@@ -284,12 +287,21 @@ def _result(
 
 def _label_column(spec: DatasetSpec, compiled: Compiled) -> str | None:
     """The column whose later value is the label, where the row's own value is among the features."""
-    column = spec.label.column if spec.label else None
+    if spec.label is None or spec.label.next_rows is not None:
+        return None
+    (column,) = spec.label.sources
     return column if column in compiled.features else None
+
+
+def _label_steps(spec: DatasetSpec, compiled: Compiled) -> Mapping[str, Any]:
+    """Of a label of several rows: how many, and the columns of each, in the order of its list."""
+    if spec.label is None or spec.label.next_rows is None:
+        return {}
+    return {"label_steps": spec.label.next_rows, "label_columns": list(spec.label.sources)}
 
 
 def _bounds(bounds: Bounds | None) -> Mapping[str, str]:
     if bounds is None:
         return {}
-    begins = {"validation": bounds.validation_from, "test": bounds.test_from}
+    begins = {"validation": bounds.validation_from, "test": bounds.test_from, "until": bounds.until}
     return {name: time.isoformat() + "Z" for name, time in begins.items() if time is not None}

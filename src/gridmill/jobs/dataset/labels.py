@@ -1,0 +1,115 @@
+"""A label's SQL: its value, when it is known, and why a row without one is left out. Pure."""
+
+from collections.abc import Mapping
+
+from gridmill.jobs.dataset.names import Types, check_number, find_column
+from gridmill.jobs.dataset.sqltext import (
+    FLOATS,
+    LABEL_KNOWN,
+    LABEL_TIME,
+    ROW,
+    TIME,
+    UPTO,
+    interval,
+    partition,
+    sql_text,
+)
+from gridmill.jobs.engine import quoted
+from gridmill.model.dataset import Basis, Label
+
+NO_LABEL = "no label"
+
+
+def needs_upto(label: Label | None) -> bool:
+    """Whether rows are counted ahead of the last one at the same time."""
+    return label is not None and (label.steps is not None or label.next_rows is not None)
+
+
+def label_known(label: Label | None) -> Mapping[str, str]:
+    """When the value of a row is known, where the declaration says so."""
+    if label is None or label.known_at is None:
+        return {}
+    return {LABEL_KNOWN: f"({sql_text(label.known_at)})::TIMESTAMP"}
+
+
+def label_columns(label: Label | None, basis: Basis, types: Types) -> Mapping[str, str]:
+    """The label, and when it is known where that is later than the row. Raises InputError."""
+    if label is None:
+        return {}
+    kinds = [find_column(name, types, basis.table, "label") for name in label.sources]
+    by = partition(basis.entity)
+    if label.horizon_seconds is not None:
+        return _at_horizon(label, by)
+    if label.steps is not None:
+        over = f'{label.steps} + "{UPTO}" - "{ROW}") OVER ({by}ORDER BY "{ROW}")'
+        known = f'lead("{_known(label)}", {over}'
+        return {label.name: f"lead({quoted(label.sources[0])}, {over}", LABEL_TIME: _later(known, label)}
+    if label.next_rows is not None:
+        for name, kind in zip(label.sources, kinds, strict=True):
+            check_number(name, kind, "`next_rows`", basis.table)
+        return _next_rows(label, by, kinds)
+    return _own(label)
+
+
+def _at_horizon(label: Label, by: str) -> Mapping[str, str]:
+    ahead = interval(label.horizon_seconds or 0.0)
+    over = f'OVER ({by}ORDER BY "{TIME}" RANGE BETWEEN {ahead} FOLLOWING AND {ahead} FOLLOWING)'
+    at = f'"{TIME}" + {ahead}' if label.known_at is None else f'arg_max("{LABEL_KNOWN}", "{ROW}") {over}'
+    value = f'arg_max({quoted(label.sources[0])}, "{ROW}") {over}'
+    return {label.name: value, LABEL_TIME: _later(at, label)}
+
+
+def _next_rows(label: Label, by: str, kinds: list[str]) -> Mapping[str, str]:
+    """A list of steps x columns numbers, missing unless all of them are there."""
+    rows, after = label.next_rows, f'"{UPTO}" - "{ROW}"'
+    frame = f"ROWS BETWEEN (1 + {after}) FOLLOWING AND ({rows} + {after}) FOLLOWING"
+    over = f'OVER ({by}ORDER BY "{ROW}" {frame})'
+    values = [_number(name, kind) for name, kind in zip(label.sources, kinds, strict=True)]
+    found = f"flatten(list([{', '.join(values)}]) {over})"
+    length = (rows or 0) * len(values)
+    whole = f"CASE WHEN list_count({found}) = {length} THEN {found}::DOUBLE[{length}] END"
+    last = f"max({_quoted_known(label)}) {over}"
+    return {label.name: whole, LABEL_TIME: _later(last, label)}
+
+
+def _number(name: str, kind: str) -> str:
+    value = f"{quoted(name)}::DOUBLE"
+    return f"CASE WHEN NOT isnan({value}) THEN {value} END" if kind in FLOATS else value
+
+
+def _own(label: Label) -> Mapping[str, str]:
+    name = label.sources[0]
+    value = {} if label.name == name else {label.name: quoted(name)}
+    if label.known_at is None and label.delay_seconds is None:
+        return value
+    return {**value, LABEL_TIME: _later(_quoted_known(label), label)}
+
+
+def _known(label: Label) -> str:
+    return TIME if label.known_at is None else LABEL_KNOWN
+
+
+def _quoted_known(label: Label) -> str:
+    return f'"{_known(label)}"'
+
+
+def _later(known: str, label: Label) -> str:
+    return known if label.delay_seconds is None else f"{known} + {interval(label.delay_seconds)}"
+
+
+def has_time(label: Label | None) -> bool:
+    """Whether the label is known later than the row."""
+    if label is None:
+        return False
+    return not label.is_own or label.known_at is not None or label.delay_seconds is not None
+
+
+def missing_label(label: Label, types: Types) -> str:
+    """The SQL condition for a row without a label."""
+    name = quoted(label.name)
+    missing = f"{name} IS NULL"
+    if label.next_rows is None and types[label.sources[0]] in FLOATS:
+        missing += f" OR isnan({name})"
+    if label.known_at is not None:
+        missing += f' OR "{LABEL_TIME}" IS NULL'
+    return missing

@@ -1,0 +1,104 @@
+"""Which split a row is in, and why it is in none: as SQL. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gridmill.jobs.dataset.labels import NO_LABEL, has_time, missing_label
+from gridmill.jobs.dataset.names import Types
+from gridmill.jobs.dataset.sqltext import LABEL_TIME, TIME, moment
+from gridmill.jobs.engine import literal, quoted
+from gridmill.model.dataset import Basis, Label, Split, SplitBy
+
+REACHES = "label reaches into the next split"
+AFTER = "after the end of the splits"
+APART = "in one split by time, in another by chance or entity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Where validation and test begin and where all ends (UTC); None: there is no such bound.
+
+    `shares` are those of validation and test among the hashes of the columns `on`, when rows are drawn.
+    """
+
+    validation_from: datetime | None = None
+    test_from: datetime | None = None
+    until: datetime | None = None
+    on: tuple[str, ...] = ()
+    seed: int = 0
+    shares: tuple[float, float] | None = None
+
+    @property
+    def starts(self) -> tuple[datetime, ...]:
+        """The moments that no label may be known beyond, in order."""
+        found = (self.validation_from, self.test_from, self.until)
+        return tuple(start for start in found if start is not None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The splits there must be."""
+        validation, test = self.shares or (0.0, 0.0)
+        more = (("validation", self.validation_from or validation), ("test", self.test_from or test))
+        return ("train", *(name for name, there in more if there))
+
+
+def drawn_on(split: Split, basis: Basis) -> tuple[str, ...]:
+    """The columns whose hash draws the split; none when it goes by time."""
+    match split.by:
+        case SplitBy.RANDOM:
+            return split.on or (*basis.entity, basis.time)
+        case SplitBy.ENTITY:
+            return split.on or basis.entity
+    return ()
+
+
+def split_column(bounds: Bounds) -> str:
+    """The SQL of the split's name."""
+    if bounds.shares is None or bounds.validation_from or bounds.test_from:
+        return _by_time(bounds)
+    return _drawn(bounds)
+
+
+def _by_time(bounds: Bounds) -> str:
+    cases = [
+        f"WHEN \"{TIME}\" >= {moment(begins)} THEN '{name}'"
+        for name, begins in (("test", bounds.test_from), ("validation", bounds.validation_from))
+        if begins is not None
+    ]
+    return f"CASE {' '.join(cases)} ELSE 'train' END" if cases else "'train'"
+
+
+def _drawn(bounds: Bounds) -> str:
+    """By a hash that is the same everywhere and for ever."""
+    validation, test = bounds.shares or (0.0, 0.0)
+    texts = [f"coalesce({quoted(name)}::VARCHAR, chr(30))" for name in bounds.on]
+    text = f"concat_ws(chr(31), {', '.join((literal(str(bounds.seed)), *texts))})"
+    share = f"md5_number_lower({text}) / 18446744073709551616.0"
+    cases = [f"WHEN {share} < {test!r} THEN 'test'"] if test else []
+    cases += [f"WHEN {share} < {test + validation!r} THEN 'validation'"] if validation else []
+    return f"CASE {' '.join(cases)} ELSE 'train' END"
+
+
+def dropped_column(label: Label | None, bounds: Bounds | None, types: Types) -> str:
+    """The SQL of why a row is left out; null for one that stays."""
+    cases = list(_reasons(label, bounds, types))
+    return f"CASE {' '.join(cases)} END" if cases else "NULL::VARCHAR"
+
+
+def _reasons(label: Label | None, bounds: Bounds | None, types: Types) -> Iterator[str]:
+    if bounds is not None and bounds.until is not None:
+        yield f"WHEN \"{TIME}\" >= {moment(bounds.until)} THEN '{AFTER}'"
+    if label is not None:
+        yield f"WHEN {missing_label(label, types)} THEN '{NO_LABEL}'"
+    if bounds is None:
+        return
+    if has_time(label):
+        yield from _reaching(bounds.starts)
+    if bounds.shares is not None and (bounds.validation_from or bounds.test_from):
+        yield f"WHEN {_by_time(bounds)} <> {_drawn(bounds)} THEN '{APART}'"
+
+
+def _reaching(starts: Sequence[datetime]) -> Iterator[str]:
+    for start in starts:
+        yield (f'WHEN "{TIME}" < {moment(start)} AND "{LABEL_TIME}" >= {moment(start)} THEN \'{REACHES}\'')

@@ -1,0 +1,55 @@
+"""SQL as text: names, intervals, moments, a SELECT put together. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from gridmill.jobs.engine import literal, quoted
+
+TIME, ROW, RANK, UPTO = "__time", "__row", "__rank", "__upto"
+LABEL_KNOWN, LABEL_TIME, DROPPED = "__label_known", "__label_time", "__dropped"
+HIDDEN = (TIME, ROW, RANK, UPTO, LABEL_KNOWN, LABEL_TIME, DROPPED)
+"""Columns of the query that are not in the dataset."""
+FLOATS = ("DOUBLE", "FLOAT")
+
+
+def select(
+    first: Sequence[str],
+    columns: Mapping[str, str],
+    table: str,
+    more: Sequence[str] = (),
+    indent: str = "    ",
+) -> str:
+    """SELECT `first`, and `columns` (name -> SQL) a line each, FROM `table`, with `more` behind it."""
+    listed = [", ".join(first), *(f"{sql} AS {quoted(name)}" for name, sql in columns.items())]
+    lines = [f"{indent}SELECT {listed[0]}"] + [f"{indent}    {item}" for item in listed[1:]]
+    text = ",\n".join(lines)
+    return "\n".join((text, f"{indent}FROM {table}", *(f"{indent}{line}" for line in more)))
+
+
+def quote_all(names: Iterable[str]) -> list[str]:
+    """SQL identifiers."""
+    return [quoted(name) for name in names]
+
+
+def partition(keys: Sequence[str]) -> str:
+    """`PARTITION BY ... `, empty without keys."""
+    return f"PARTITION BY {', '.join(quote_all(keys))} " if keys else ""
+
+
+def sql_text(expression: str) -> str:
+    """An expression to be put in parentheses: a comment in it must not swallow them."""
+    text = expression.strip()
+    return f"{text}\n" if "--" in text else text
+
+
+def interval(seconds: float) -> str:
+    """An SQL interval, exact to the microsecond."""
+    whole = round(seconds * 1_000_000)
+    if whole % 1_000_000 == 0:
+        return f"INTERVAL '{whole // 1_000_000} seconds'"
+    return f"INTERVAL '{whole} microseconds'"
+
+
+def moment(time: datetime) -> str:
+    """An SQL timestamp."""
+    return f"TIMESTAMP {literal(time.isoformat(sep=' '))}"

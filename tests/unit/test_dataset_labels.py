@@ -1,0 +1,142 @@
+"""Labels of several rows and columns, labels that are known late, and every way to split."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dataset_case import DatasetCase
+
+from gridmill.errors import InputError
+from gridmill.model.dataset import Basis, DatasetSpec, Label, Split, SplitBy
+
+START = datetime(2020, 1, 1, tzinfo=UTC)
+BASIS = Basis(table="obs", time="t", entity=("e",))
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> DatasetCase:
+    case = DatasetCase(tmp_path)
+    times = [START + timedelta(hours=n) for n in range(40)]
+    case.give(
+        "obs",
+        {
+            "e": [f"e{n // 40}" for n in range(400)],
+            "t": times * 10,
+            "x": [float(n) for n in range(400)],
+            "y": [n * 10 for n in range(400)],
+            "known": [time + timedelta(hours=5) for time in times] * 10,
+        },
+    )
+    return case
+
+
+def test_the_next_rows_of_several_columns_are_one_list(case: DatasetCase) -> None:
+    output = case.make(DatasetSpec(basis=BASIS, label=Label(columns=("x", "y"), next_rows=3)))
+    rows = case.table(output).to_pylist()
+    assert len(rows) == 10 * 37
+    assert rows[0]["label"] == [1, 10, 2, 20, 3, 30]
+    shaped = np.asarray([row["label"] for row in rows]).reshape(-1, 3, 2)
+    assert (shaped[:, :, 1] == 10 * shaped[:, :, 0]).all()
+    assert (shaped[:, 0, 0] == [row["x"] + 1 for row in rows]).all()
+    details = output.details
+    assert (details["label_steps"], details["label_columns"]) == (3, ["x", "y"])
+    assert {"x", "y"} <= set(details["features"])
+    assert details["dropped"] == {"no label": 30}
+
+
+def test_a_missing_value_among_the_next_rows_leaves_no_label(case: DatasetCase) -> None:
+    times = [START + timedelta(hours=n) for n in range(6)]
+    for gap in (None, float("nan")):
+        case.give("obs", {"e": ["a"] * 6, "t": times, "x": [0.0, 1.0, gap, 3.0, 4.0, 5.0]})
+        rows = case.rows(DatasetSpec(basis=BASIS, label=Label(column="x", next_rows=2)))
+        assert [row["label"] for row in rows] == [[3, 4], [4, 5]]
+
+
+def test_rows_at_the_same_time_do_not_see_each_other_ahead(case: DatasetCase) -> None:
+    times = [START + timedelta(hours=n) for n in (0, 0, 1, 1, 2)]
+    case.give("obs", {"e": ["a"] * 5, "t": times, "x": [0.0, 1.0, 2.0, 3.0, 4.0]})
+    rows = case.rows(DatasetSpec(basis=BASIS, label=Label(column="x", next_rows=1)))
+    assert [row["label"] for row in rows] == [[2], [2], [4], [4]]
+
+
+@pytest.mark.parametrize(
+    ("label", "kept"),
+    [
+        (Label(column="x", name="l"), 20),
+        (Label(column="x", name="l", delay_seconds=3 * 3600), 17),
+        (Label(column="x", name="l", known_at="known"), 15),
+        (Label(column="x", name="l", known_at="known - INTERVAL 1 HOUR", delay_seconds=7200), 14),
+        (Label(column="x", name="l", horizon_seconds=7200), 18),
+        (Label(column="x", name="l", horizon_seconds=7200, known_at="known"), 13),
+        (Label(column="x", name="l", steps=2, delay_seconds=7200), 16),
+        (Label(column="x", name="l", next_rows=2, known_at="known"), 13),
+    ],
+)
+def test_no_training_label_is_known_after_validation_begins(
+    case: DatasetCase, label: Label, kept: int
+) -> None:
+    split = Split(validation_from="2020-01-01T20:00:00")
+    output = case.make(DatasetSpec(basis=BASIS, label=label, split=split))
+    assert output.details["splits"]["train"] == 10 * kept
+
+
+def test_a_split_has_an_end(case: DatasetCase) -> None:
+    split = Split(test_from="2020-01-01T20:00:00", until="2020-01-01T30:00:00".replace("T30", "T23"))
+    output = case.make(DatasetSpec(basis=BASIS, label=Label(column="x", steps=1), split=split))
+    assert output.details["splits"] == {"test": 20, "train": 190}
+    assert output.details["dropped"] == {
+        "after the end of the splits": 170,
+        "label reaches into the next split": 20,
+    }
+    assert output.details["bounds"]["until"] == "2020-01-01T23:00:00Z"
+
+
+def test_a_random_split_stays_when_rows_are_added(case: DatasetCase) -> None:
+    split = Split(by=SplitBy.RANDOM, validation=0.25, test=0.25, seed=3)
+    spec = DatasetSpec(basis=BASIS, label=Label(column="y"), split=split)
+    whole = {(row["e"], row["t"]): row["split"] for row in case.rows(spec)}
+    shares = {name: list(whole.values()).count(name) / len(whole) for name in set(whole.values())}
+    assert shares == pytest.approx({"train": 0.5, "validation": 0.25, "test": 0.25}, abs=0.08)
+    table = case.table(case.tables["obs"])
+    case.give("obs", table.slice(0, 200))
+    half = {(row["e"], row["t"]): row["split"] for row in case.rows(spec)}
+    assert half.items() <= whole.items()
+    other = DatasetSpec(basis=BASIS, label=Label(column="y"), split=Split(by=SplitBy.RANDOM, test=0.25))
+    assert {(row["e"], row["t"]): row["split"] for row in case.rows(other)} != half
+
+
+def test_no_entity_is_in_two_splits(case: DatasetCase) -> None:
+    split = Split(by=SplitBy.ENTITY, validation=0.3, test=0.3, seed=1)
+    rows = case.rows(DatasetSpec(basis=BASIS, label=Label(column="y"), split=split))
+    places = {(row["e"], row["split"]) for row in rows}
+    assert len(places) == len({entity for entity, _ in places}) == 10
+    assert {name for _, name in places} == {"train", "validation", "test"}
+
+
+def test_entities_and_times_must_agree_where_both_split(case: DatasetCase) -> None:
+    split = Split(by=SplitBy.ENTITY, test=0.4, seed=1, test_from="2020-01-01T20:00:00")
+    output = case.make(DatasetSpec(basis=BASIS, label=Label(column="y"), split=split))
+    rows = case.table(output).to_pylist()
+    entities = {name: {r["e"] for r in rows if r["split"] == name} for name in ("train", "test")}
+    assert entities["train"].isdisjoint(entities["test"])
+    assert max(row["t"] for row in rows if row["split"] == "train") < min(
+        row["t"] for row in rows if row["split"] == "test"
+    )
+    assert output.details["dropped"] == {"in one split by time, in another by chance or entity": 200}
+
+
+@pytest.mark.parametrize(
+    ("noun", "message"),
+    [
+        (Label(column="x", steps=1, horizon_seconds=5), "has horizon and steps"),
+        (Label(), "needs one of column, columns"),
+        (Label(columns=("x", "y")), "several columns are predicted over several rows"),
+        (Split(seed=4), "go with `by: random`"),
+        (Split(by=SplitBy.RANDOM, test_from="2020-01-02"), "needs shares"),
+        (Split(test_from="2020-01-02", until="2020-01-01"), "test begins at .* not before the end"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(noun: Label | Split, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        noun.check()
