@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from gridmill.model.amounts import Amounts
     from gridmill.model.artifact import Artifact, ArtifactKind
+    from gridmill.model.constraint import Constraint
     from gridmill.model.dataset import (
         Aggregate,
         AsOfJoin,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from gridmill.model.pipeline import Pipeline
     from gridmill.model.prediction import PredictionSpec
     from gridmill.model.resource import Resource, Sizing
-    from gridmill.model.sink import ColumnType, SinkSpec
+    from gridmill.model.sink import ColumnType, OnMisfit, SinkSpec
     from gridmill.model.source import FileSource, Format
     from gridmill.model.state import JobState, RunState
     from gridmill.model.training import ModelKind, Objective, TrainingSpec
@@ -62,13 +63,14 @@ _MODULES = {
     ),
     "gridmill.model.amounts": "Amounts",
     "gridmill.model.artifact": "Artifact ArtifactKind",
+    "gridmill.model.constraint": "Constraint",
     "gridmill.model.dataset": "Aggregate AsOfJoin Basis DatasetSpec Join Label Lag Split Window",
     "gridmill.model.event": "Event",
     "gridmill.model.job": "CommandSpec Job JobKind JobSize",
     "gridmill.model.pipeline": "Pipeline",
     "gridmill.model.prediction": "PredictionSpec",
     "gridmill.model.resource": "Resource Sizing",
-    "gridmill.model.sink": "ColumnType SinkSpec",
+    "gridmill.model.sink": "ColumnType OnMisfit SinkSpec",
     "gridmill.model.source": "FileSource Format",
     "gridmill.model.state": "JobState RunState",
     "gridmill.model.training": "ModelKind Objective TrainingSpec",
@@ -90,6 +92,8 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares
     "FileSource",
     "Format",
     "ColumnType",
+    "Constraint",
+    "OnMisfit",
     "DatasetSpec",
     "Basis",
     "Join",

@@ -67,6 +67,15 @@ def test_from_csv_files_to_a_forecast(home: Path):
     assert "6 of 6 jobs done" in done.stdout
 
 
+def test_rows_that_break_constraints_are_told(home: Path):
+    done = run(["gridmill", "run", "examples/checked/pipeline.yaml"], home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "checked/sales@1: 7 rows rejected" in done.stdout
+    shown = run(["gridmill", "show", "sink", "checked/sales", "--rejects"], home).stdout
+    assert "data/sales.csv:7" in shown
+    assert "id: there before" in shown
+
+
 def test_the_data_of_the_shops_is_what_its_script_makes(tmp_path: Path):
     script = ROOT / "examples" / "shops" / "make_data.py"
     shutil.copy(script, tmp_path)

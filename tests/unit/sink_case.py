@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.sink.run import run
 from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.artifact import Output
+from gridmill.model.artifact import Input, Output
 from gridmill.model.job import Job
 from gridmill.model.message import Order
 from gridmill.model.sink import SinkSpec
@@ -24,7 +24,7 @@ class SinkCase:
     folder: Path
     attempts: int = 0
 
-    def context(self, spec: SinkSpec, attempt: str = "") -> JobContext:
+    def context(self, spec: SinkSpec, attempt: str = "", inputs: tuple[Input, ...] = ()) -> JobContext:
         self.attempts += 1
         name = attempt or f"p-1.s.{self.attempts}"
         work = self.folder / "work" / name
@@ -40,8 +40,12 @@ class SinkCase:
             output_uri=f"sinks/p/s/{name}",
             table_uri=TABLE,
             folder=str(self.folder),
+            inputs=inputs,
         )
         return JobContext(order=order, work=work)
+
+    def context_spec(self, path: str) -> SinkSpec:
+        return SinkSpec(source=FileSource(path=path))
 
     def write(self, name: str, text: str | bytes) -> Path:
         path = self.folder / name
@@ -55,7 +59,8 @@ class SinkCase:
             for key in ("nulls", "encoding", "timestamp_format", "delimiter", "format", "compression")
             if key in spec
         }
-        context = self.context(SinkSpec(source=FileSource(**source), **spec), attempt)
+        inputs = spec.pop("inputs", ())
+        context = self.context(SinkSpec(source=FileSource(**source), **spec), attempt, inputs)
         return run(context).outputs[0]
 
     def table(self, version: int | None = None) -> pa.Table:
@@ -63,3 +68,11 @@ class SinkCase:
 
     def rows(self, version: int | None = None) -> list[dict[str, object]]:
         return sorted(self.table(version).to_pylist(), key=str)
+
+    def rejects(self, output: Output) -> list[dict[str, object]]:
+        """Rejected rows as that version has them, in the order of their places."""
+        known = output.details["rejects"]
+        if not known:
+            return []
+        table = DeltaTable(self.folder / "root" / known["uri"], version=known["table_version"])
+        return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: (row["source"], row["row"]))

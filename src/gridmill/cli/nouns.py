@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from gridmill.cli.complete import complete_nouns
+from gridmill.cli.rejects import show_rejects
 from gridmill.cli.render import amounts, details, metrics, moment, run_table, table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
@@ -31,6 +32,7 @@ def show(
     name: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]", help="Its name or id; for a job also RUN JOB.")
     ] = None,
+    rejects: Annotated[bool, typer.Option("--rejects", help="The rows that a sink rejected.")] = False,
     json: Json = False,
 ) -> None:
     """Show one noun: `show run weather-1`, `show job weather-1 train`, `show model weather/lstm`."""
@@ -39,7 +41,9 @@ def show(
         raise InputError(f"say which {kind}", hint=f"`gridmill list {kind}` shows them.")
     with session(context, embed=kind != Noun.CONTROL, reading=True) as client:
         found = find_noun(client.grid, kind, "/".join(name or ()))
-    if json:
+    if rejects:
+        show_rejects(found, as_json=json)
+    elif json:
         emit(found)
     elif isinstance(found, RunView):
         show_text(run_table(found, time.time()))

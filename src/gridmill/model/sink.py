@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.constraint import Constraint
 from gridmill.model.source import FileSource
 
 
@@ -19,6 +20,13 @@ class ColumnType(StrEnum):
     TIMESTAMP = "timestamp"
 
 
+class OnMisfit(StrEnum):
+    """What becomes of a row with a value that cannot be read as its column's declared type."""
+
+    FAIL = "fail"
+    REJECT = "reject"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
     """A table loaded from sources: appended to, versioned, each source file exactly once.
@@ -26,6 +34,10 @@ class SinkSpec:
     `rename` maps source names to table names and applies first; `select` keeps and orders columns;
     `columns` gives types (others are inferred over the whole of the files); `add` adds columns of one text
     each. A changed source file replaces its rows; a changed declaration loads the table anew.
+
+    Rows that break one of the `constraints` go to the sink's table of rejects. `on_misfit` says whether rows
+    with values not of their declared type do so too, or fail the load. More than `max_rejects` rejected
+    rows of one load (below 1: that share of them) fail it; None is no limit.
     """
 
     source: FileSource
@@ -33,13 +45,18 @@ class SinkSpec:
     select: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     add: Mapping[str, str] = field(default_factory=dict)
+    constraints: tuple[Constraint, ...] = ()
+    on_misfit: OnMisfit = OnMisfit.FAIL
+    max_rejects: float | None = None
 
     def references(self) -> tuple[str, ...]:
-        """A sink reads sources, no other job."""
-        return ()
+        """The sinks that foreign keys refer to."""
+        return tuple(dict.fromkeys(one.references for one in self.constraints if one.references))
 
     def check(self) -> None:
         """Raise InputError for a column selected, renamed to or added twice."""
+        if self.max_rejects is not None and self.max_rejects < 0:
+            raise InputError("`max_rejects` is a number of rows or a share", place="sink.max_rejects")
         for name, columns in (("select", self.select), ("rename", tuple(self.rename.values()))):
             twice = sorted({column for column in columns if columns.count(column) > 1})
             if twice:

@@ -42,6 +42,10 @@ class Columnar:
                 seen(int(self.file.size_bytes * done / total))
                 yield pa.Table.from_batches([batch])
 
+    def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
+        """Parquet has no lines."""
+        return (None for _ in rows)
+
     def place(self, row: int) -> str:
         """Parquet has no lines: the row's number from 1."""
         return f"{self.file.name}: row {row + 1}"

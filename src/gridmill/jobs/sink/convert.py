@@ -1,6 +1,6 @@
 """Raw values to the types of a table, and the first value that does not fit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -66,6 +66,47 @@ def convert(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> p
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError) as error:
         row = _first_misfit(column, to)
         raise MisfitError(row, column[row].as_py()) from error
+
+
+def convert_fitting(
+    column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
+) -> tuple[pa.ChunkedArray, tuple[int, ...]]:
+    """The column as `target`, and the rows (from 0) whose values do not fit: missing in it."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        return convert(column, target, rules), ()
+    except MisfitError:
+        to = _from_text(target, rules) if is_text(column.type) else _cast(column.type, target)
+        rows = tuple(_misfits(column, to))
+        bad = set(rows)
+        fitting = pa.array([row not in bad for row in range(len(column))], pa.bool_())
+        cleaned = pc.if_else(fitting, column, pa.scalar(None, column.type))
+        return convert(cleaned, target, rules), rows
+
+
+def _misfits(column: pa.ChunkedArray, to: Convert) -> Iterator[int]:
+    """All rows that do not fit, each different value tried once where Arrow can tell values apart."""
+    try:
+        codes = column.combine_chunks().dictionary_encode()
+    except pa.ArrowNotImplementedError:
+        yield from _bad_rows(column, to, 0)
+        return
+    bad = set(_bad_rows(pa.chunked_array([codes.dictionary]), to, 0))
+    yield from (row for row, code in enumerate(codes.indices.to_pylist()) if code in bad)
+
+
+def _bad_rows(column: pa.ChunkedArray, to: Convert, start: int) -> Iterator[int]:
+    """By halving: what fits as a whole is not looked at closer."""
+    try:
+        to(column)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError):
+        if len(column) == 1:
+            yield start
+            return
+        half = len(column) // 2
+        yield from _bad_rows(column.slice(0, half), to, start)
+        yield from _bad_rows(column.slice(half), to, start + half)
 
 
 def fits(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool:

@@ -13,7 +13,7 @@ import pyarrow.csv as pc
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.opening import Opened, open_file
-from gridmill.jobs.sink.reading import Seen, check_names
+from gridmill.jobs.sink.reading import Seen, check_names, pick
 from gridmill.model.source import FileSource
 
 BLOCK_BYTES = 4 * 2**20
@@ -50,8 +50,13 @@ class Delimited:
 
     def place(self, row: int) -> str:
         """The line at which the record of a row begins."""
-        lines = (line for number, (line, _) in enumerate(self._records()) if number == row + 1)
-        return f"{self.file.name}:{next(lines, '?')}"
+        return f"{self.file.name}:{next(self.lines(iter([row])), '?')}"
+
+    def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
+        """The lines at which the rows' records begin."""
+        records = (line for line, _ in self._records())
+        next(records, None)  # the header
+        yield from pick(records, rows)
 
     def _options(
         self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any]

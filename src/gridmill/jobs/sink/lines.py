@@ -11,7 +11,7 @@ import pyarrow.json as pj
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.opening import open_file
-from gridmill.jobs.sink.reading import Seen, check_names
+from gridmill.jobs.sink.reading import Seen, check_names, pick
 from gridmill.model.source import FileSource
 
 BLOCK_BYTES = 4 * 2**20
@@ -46,12 +46,15 @@ class Lines:
                     )
                 line += block.count(b"\n")
 
-    def place(self, row: int) -> str:
-        """The row's line."""
+    def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
+        """The rows' lines."""
         with open_file(self.file) as opened:
             lines = (number for number, line in enumerate(_each_line(opened.stream), start=1) if line.strip())
-            at = next((number for count, number in enumerate(lines) if count == row), "?")
-        return f"{self.file.name}:{at}"
+            yield from pick(lines, rows)
+
+    def place(self, row: int) -> str:
+        """The row's line."""
+        return f"{self.file.name}:{next(self.lines(iter([row])), '?')}"
 
     def _table(self, block: bytes, first_line: int) -> pa.Table:
         try:

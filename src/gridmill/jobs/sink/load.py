@@ -8,14 +8,15 @@ import pyarrow as pa
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.sink.columnar import Columnar
-from gridmill.jobs.sink.convert import ARROW, TYPES, MisfitError, TextRules, convert
+from gridmill.jobs.sink.convert import ARROW, TYPES, MisfitError, TextRules, convert, convert_fitting
 from gridmill.jobs.sink.delimited import Delimited
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.infer import Guesses, found_types, see_types
 from gridmill.jobs.sink.layout import Layout
 from gridmill.jobs.sink.lines import Lines
 from gridmill.jobs.sink.reading import Reader
-from gridmill.model.sink import SinkSpec
+from gridmill.jobs.sink.sieve import Batch
+from gridmill.model.sink import OnMisfit, SinkSpec
 from gridmill.model.source import FileSource, Format
 
 _READERS: Mapping[Format, Callable[[SourceFile, FileSource], Reader]] = {
@@ -106,8 +107,11 @@ class Loading:
         if known and have != known and file.format != Format.JSONL:
             raise _other_columns(file, sorted(known - have), sorted(have - known))
 
-    def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[pa.Table]:
-        """The file's rows in the table's columns. Raises DataError with file, line, column and value."""
+    def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[Batch]:
+        """The file's rows, as read and in the table's columns.
+
+        Raises DataError with file, line, column and value, unless rows that do not fit are to be rejected.
+        """
         reader = open_reader(file, self.spec.source)
         names = reader.names()
         sources = self.layout.asked() if names is None else self.layout.sources(names, file.name)
@@ -121,7 +125,10 @@ class Loading:
         constants = {name: self.layout.constant(name, rules) for name in self.spec.add}
         self.progress.begin(file)
         for batch in reader.batches(sources, self.progress.seen):
-            yield self._typed(self.layout.renamed(batch), schema, rules, constants, reader, row)
+            raw = self.layout.renamed(batch)
+            misfits: dict[int, list[str]] = {}
+            rows = self._typed(raw, schema, rules, constants, reader, row, misfits)
+            yield Batch(raw=raw, rows=rows, first=row, misfits=misfits)
             row += batch.num_rows
         self.progress.end(file)
 
@@ -133,6 +140,7 @@ class Loading:
         constants: Mapping[str, pa.Scalar],
         reader: Reader,
         row: int,
+        misfits: dict[int, list[str]],
     ) -> pa.Table:
         columns = []
         for item in schema:
@@ -140,6 +148,8 @@ class Loading:
                 columns.append(pa.repeat(constants[item.name], batch.num_rows))
             elif item.name not in batch.column_names:
                 columns.append(pa.nulls(batch.num_rows, item.type))
+            elif self.spec.on_misfit == OnMisfit.REJECT and item.name in self.spec.columns:
+                columns.append(_fitting(batch[item.name], item, rules, misfits))
             else:
                 columns.append(self._column(batch[item.name], item, rules, reader, row))
         surprises = sorted(set(batch.column_names) - set(schema.names))
@@ -162,10 +172,22 @@ class Loading:
             ) from error
 
 
-_DECLARED = "Correct the value, change the type under `columns`, or add the text to the source's `nulls`."
+_DECLARED = (
+    "Correct the value, change the type under `columns`, add the text to the source's `nulls`, or set "
+    "`on_misfit: reject`."
+)
 _INFERRED = (
     "All rows loaded before had this type. Give the column another under `columns`: {{{name}: string}}."
 )
+
+
+def _fitting(
+    column: pa.ChunkedArray, item: pa.Field, rules: TextRules, misfits: dict[int, list[str]]
+) -> pa.ChunkedArray:
+    converted, bad = convert_fitting(column, item.type, rules)
+    for row in bad:
+        misfits.setdefault(row, []).append(f"{item.name}: not of type {TYPES[item.type]}")
+    return converted
 
 
 def open_reader(file: SourceFile, source: FileSource) -> Reader:

@@ -28,6 +28,13 @@ class Reader(Protocol):
         """
         ...
 
+    def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
+        """The line at which each row (from 0, in order) begins; None where the format has no lines.
+
+        Reads the file again, once.
+        """
+        ...
+
     def place(self, row: int) -> str:
         """`FILE:LINE` of a row (from 0); reads the file again."""
         ...
@@ -47,3 +54,10 @@ def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
                 place=file.name,
             )
     return names
+
+
+def pick(lines: Iterator[int], rows: Iterator[int]) -> Iterator[int | None]:
+    """The lines of some rows (in order) among those of all rows."""
+    numbered = enumerate(lines)
+    for row in rows:
+        yield next((line for number, line in numbered if number == row), None)

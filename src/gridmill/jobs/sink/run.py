@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -14,11 +14,14 @@ from deltalake import DeltaTable
 from gridmill.codec import fingerprint, to_builtins
 from gridmill.errors import ConflictError, DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.sink.files import SourceFile, check_unchanged, find_files
+from gridmill.jobs.sink.files import SourceFile, find_files
 from gridmill.jobs.sink.load import Loading, Progress
-from gridmill.jobs.sink.plan import LoadPlan, decide, load_anew
-from gridmill.jobs.sink.table import LostRaceError, SinkTable, commit, open_sink_table, rules_number, stem_of
-from gridmill.jobs.tables import Part, columns_of, describe, write_parquet
+from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, load_anew
+from gridmill.jobs.sink.rejects import at_version, commit_rejects, count_reasons
+from gridmill.jobs.sink.sieve import Sieve, open_sieve, top
+from gridmill.jobs.sink.table import LostRaceError, Mark, SinkTable, commit, open_sink_table, rules_number
+from gridmill.jobs.sink.writing import Writing, kept_rows
+from gridmill.jobs.tables import Part, columns_of, describe
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.sink import SinkSpec
@@ -27,6 +30,7 @@ LOADER = 1
 """Part of every declaration's fingerprint: raised when the same declaration begins to load otherwise."""
 RACES = 10
 MOST_NAMES = 20
+MOST_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,9 @@ class Load:
 
     version: int
     plan: LoadPlan
-    rows: int
+    rows: int = 0
+    rejected: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
 
 def run(context: JobContext) -> JobResult:
@@ -61,19 +67,30 @@ def _load_against_others(context: JobContext, spec: SinkSpec, files: Sequence[So
 
 def load_onto(context: JobContext, spec: SinkSpec, files: Sequence[SourceFile], table: SinkTable) -> Load:
     """Bring the table up to the files. Raises LostRaceError when it changed since it was opened."""
-    rules = _rules(spec)
-    plan = decide(files, table.loaded, same_rules=table.rules == rules)
+    bench = Bench(
+        context=context,
+        spec=spec,
+        table=table,
+        rejects=at_version(context.below_root(rejects_uri(context)), table.rejects),
+        rules=_rules(spec),
+    )
+    plan = decide(files, bench.loaded, same_rules=table.rules == bench.rules)
     try:
-        return _carry_out(context, spec, plan, table, rules)
+        return bench.carry_out(plan)
     except DataError as misfit:
         if plan.anew:
             raise
         try:
-            plan = load_anew(files, table.loaded)
+            plan = load_anew(files, bench.loaded)
         except ConflictError as lossy:
             raise misfit from lossy
         print(f"{misfit}: loading the table anew, so that its types fit all files")
-        return _carry_out(context, spec, plan, table, rules)
+        return bench.carry_out(plan)
+
+
+def rejects_uri(context: JobContext) -> str:
+    """The table of rejects beside the sink's, below the storage root."""
+    return f"{context.order.table_uri.rpartition('/')[0]}/rejects"
 
 
 def _rules(spec: SinkSpec) -> int:
@@ -82,37 +99,75 @@ def _rules(spec: SinkSpec) -> int:
     return rules_number(fingerprint(LOADER, declared))
 
 
-def _carry_out(context: JobContext, spec: SinkSpec, plan: LoadPlan, table: SinkTable, rules: int) -> Load:
-    size = sum(file.size_bytes for file in plan.load)
-    loading = Loading(spec=spec, progress=Progress(context=context, total=size * (2 if plan.anew else 1)))
-    if not plan.load and not plan.remove and table.delta is not None:
-        return Load(version=table.delta.version(), plan=plan, rows=0)
-    schema = loading.schema(plan.load) if plan.anew else table.schema
-    folder = context.output / uuid4().hex
-    parts: list[Part] = []
-    try:
-        for file in plan.load:
-            parts += write_parquet(loading.batches(file, schema), schema, folder, stem_of(file))
-            check_unchanged(file)
-        return _committed(plan, table, schema, parts, rules)
-    finally:
-        _clear(folder, context)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """One load's surroundings: the table and its rejects as they were when opened."""
 
+    context: JobContext
+    spec: SinkSpec
+    table: SinkTable
+    rejects: SinkTable
+    rules: int
 
-def _committed(
-    plan: LoadPlan, table: SinkTable, schema: pa.Schema, parts: Sequence[Part], rules: int
-) -> Load:
-    rows = sum(part.rows for part in parts)
-    if plan.anew and rows == 0:
-        raise DataError(
-            "there are no rows in it",
-            hint="A table needs at least one row; the table is left as it was.",
-            place=", ".join(file.name for file in plan.load[:3]),
+    @property
+    def loaded(self) -> tuple[Loaded, ...]:
+        """What was loaded, as rows or as rejects."""
+        return (*self.table.loaded, *self.rejects.loaded)
+
+    def carry_out(self, plan: LoadPlan) -> Load:
+        """Load what the plan says, in one commit.
+
+        Raises DataError, InputError, LostRaceError, StorageError.
+        """
+        if not plan.load and not plan.remove and self.table.delta is not None:
+            return Load(version=self.table.delta.version(), plan=plan)
+        size = sum(file.size_bytes for file in plan.load)
+        progress = Progress(context=self.context, total=size * (2 if plan.anew else 1))
+        loading = Loading(spec=self.spec, progress=progress)
+        schema = loading.schema(plan.load) if plan.anew else self.table.schema
+        folder = self.context.output / uuid4().hex
+        try:
+            with open_sieve(self.context, self.spec, schema) as sieve:
+                writing = Writing(loading=loading, sieve=sieve, schema=schema, folder=folder)
+                return self._committed(plan, schema, sieve, *self._written(plan, writing))
+        finally:
+            _clear(folder, self.context)
+
+    def _written(self, plan: LoadPlan, writing: Writing) -> tuple[list[Part], list[Part]]:
+        written = [writing.write(file) for file in plan.load]
+        writing.drop_repeated(written, kept_rows(self.table, plan))
+        writing.sieve.check_share()
+        return [part for one in written for part in one.parts], writing.write_rejects(written)
+
+    def _committed(
+        self, plan: LoadPlan, schema: pa.Schema, sieve: Sieve, parts: list[Part], rejects: list[Part]
+    ) -> Load:
+        rows = sum(part.rows for part in parts)
+        if plan.anew and rows == 0:
+            raise _nothing_left(plan, sieve)
+        if not (parts or rejects or plan.remove) and self.table.delta is not None:
+            return Load(version=self.table.delta.version(), plan=plan)
+        gone = {entry.path for entry in plan.remove}
+        outdated = [entry for entry in self.rejects.loaded if entry.path in gone]
+        version = self.table.rejects
+        if rejects or outdated:
+            version = commit_rejects(self.rejects.path, self.rejects.loaded, outdated, rejects)
+        kept = replace(plan, remove=tuple(entry for entry in plan.remove if entry not in outdated))
+        note = [{"file": file.name, "content": file.content} for file in plan.load]
+        mark = Mark(rules=self.rules, rejects=version, note=note)
+        version = commit(self.table, kept, schema, parts, mark)
+        return Load(
+            version=version, plan=plan, rows=rows, rejected=sieve.rejected, reasons=dict(sieve.reasons)
         )
-    if not parts and not plan.remove and table.delta is not None:
-        return Load(version=table.delta.version(), plan=plan, rows=0)
-    note = [{"file": file.name, "content": file.content} for file in plan.load]
-    return Load(version=commit(table, plan, schema, parts, rules, note), plan=plan, rows=rows)
+
+
+def _nothing_left(plan: LoadPlan, sieve: Sieve) -> DataError:
+    why = f": all {sieve.rejected:,} break constraints ({top(sieve.reasons)})" if sieve.rejected else ""
+    return DataError(
+        f"there are no rows in it{why}",
+        hint="A table needs at least one row; the table is left as it was.",
+        place=", ".join(file.name for file in plan.load[:3]),
+    )
 
 
 def _clear(folder: Path, context: JobContext) -> None:
@@ -128,10 +183,17 @@ def _say(load: Load) -> None:
         print("nothing new in the source")
     else:
         print(
-            f"{load.rows:,} rows of {files} file{'s' * (files > 1)} {'loaded' if load.plan.anew else 'added'}"
+            f"{_counted(load.rows, 'row')} of {_counted(files, 'file')} "
+            f"{'loaded' if load.plan.anew else 'added'}"
         )
+    if load.rejected:
+        print(f"{_counted(load.rejected, 'row')} rejected: {top(load.reasons)}")
     if load.plan.vanished:
         print(f"{load.plan.vanished} loaded files are not in the source any more; their rows stay")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _result(context: JobContext, load: Load, files: int) -> JobResult:
@@ -155,10 +217,40 @@ def _result(context: JobContext, load: Load, files: int) -> JobResult:
             "loaded_anew": load.plan.anew,
             "vanished": load.plan.vanished,
             "columns": _statistics(context, table, load.version),
+            "rejects": _rejects(context, load, table),
         },
     )
     size = JobSize(rows=rows, columns=len(output.columns), input_bytes=size_bytes)
-    return JobResult(outputs=(output,), metrics={"rows": rows, "rows_added": load.rows}, size=size)
+    metrics = {"rows": rows, "rows_added": load.rows}
+    if output.details["rejects"]:
+        metrics["rejects"] = output.details["rejects"]["rows"]
+    return JobResult(outputs=(output,), metrics=metrics, size=size)
+
+
+def _rejects(context: JobContext, load: Load, table: SinkTable) -> Mapping[str, Any]:
+    """How many rows are rejected, how many of them now, why, and some of them; empty without any."""
+    rejects = at_version(context.below_root(rejects_uri(context)), table.rejects)
+    rows = sum(entry.rows for entry in rejects.loaded)
+    if rejects.delta is None or not rows:
+        return {}
+    head = (
+        rejects.delta.to_pyarrow_dataset()
+        .head(MOST_NAMES)
+        .sort_by([("source", "ascending"), ("row", "ascending")])
+    )
+    return {
+        "rows": rows,
+        "added": load.rejected,
+        "reasons": dict(count_reasons(rejects).most_common(MOST_NAMES)),
+        "uri": rejects_uri(context),
+        "table_version": table.rejects,
+        "sample": [row | {"record": row["record"][:MOST_TEXT]} for row in _by_place(head)],
+    }
+
+
+def _by_place(rejects: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = rejects.sort_by([("source", "ascending"), ("row", "ascending")]).to_pylist()
+    return rows
 
 
 def _statistics(context: JobContext, table: SinkTable, version: int) -> Mapping[str, Any]:

@@ -27,6 +27,7 @@ from gridmill.jobs.tables import Part, storage_errors
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _LOADS = "gridmill.load"
 _RULES = "gridmill.rules"
+_REJECTS = "gridmill.rejects"
 _CONFIGURATION = {"delta.logRetentionDuration": "interval 36500 days"}
 """Every version stays readable: artifacts refer to them."""
 
@@ -56,16 +57,21 @@ class SinkTable:
         return self.delta.transaction_version(_RULES) if self.delta else None
 
     @property
+    def rejects(self) -> int | None:
+        """The version of the table of rejects that belongs to it; None without one."""
+        return self.delta.transaction_version(_REJECTS) if self.delta else None
+
+    @property
     def schema(self) -> pa.Schema:
         """Its columns. Only for a table that exists."""
         assert self.delta is not None
         return pa.schema(self.delta.schema().to_arrow())
 
 
-def open_sink_table(path: Path) -> SinkTable:
-    """The newest version. Raises StorageError when it cannot be read."""
+def open_sink_table(path: Path, version: int | None = None) -> SinkTable:
+    """That version, or the newest. Raises StorageError when it cannot be read."""
     try:
-        return SinkTable(path=path, delta=DeltaTable(path))
+        return SinkTable(path=path, delta=DeltaTable(path, version=version))
     except TableNotFoundError:
         return SinkTable(path=path, delta=None)
     except OSError as error:
@@ -90,9 +96,17 @@ def stem_of(file: SourceFile) -> str:
     return f"{file.key}-{file.content}-{uuid4().hex}"
 
 
-def commit(
-    table: SinkTable, plan: LoadPlan, schema: pa.Schema, parts: Sequence[Part], rules: int, note: object
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a commit carries beside rows: the declaration's number, the version of the rejects that belongs to
+    it, and a note for readers of the table's history (JSON)."""
+
+    rules: int
+    rejects: int | None = None
+    note: object = None
+
+
+def commit(table: SinkTable, plan: LoadPlan, schema: pa.Schema, parts: Sequence[Part], mark: Mark) -> int:
     """Make the parts visible and what the plan removes invisible, in one commit; the new version.
 
     Raises LostRaceError when another attempt was quicker: nothing was changed. Raises StorageError.
@@ -102,8 +116,8 @@ def commit(
         try:
             if delta is None:
                 table.path.mkdir(parents=True, exist_ok=True)
-                delta = _create(table.path, schema)
-            return _commit(delta, plan, schema, _move(parts, table.path), rules, note)
+                delta = create(table.path, schema)
+            return _commit(delta, plan, schema, move(parts, table.path), mark)
         except CommitFailedError as error:
             _remove(parts, table.path)
             raise LostRaceError(str(error)) from error
@@ -116,33 +130,30 @@ def commit(
             raise
 
 
-def _create(path: Path, schema: pa.Schema) -> DeltaTable:
+def create(path: Path, schema: pa.Schema) -> DeltaTable:
+    """An empty table. Raises LostRaceError when another attempt made it."""
     delta = DeltaTable.create(path, schema, mode="ignore", configuration=_CONFIGURATION)
     if delta.version() != 0:
         raise LostRaceError("another attempt made the table")
     return delta
 
 
-def _commit(
-    delta: DeltaTable,
-    plan: LoadPlan,
-    schema: pa.Schema,
-    added: list[AddAction],
-    rules: int,
-    note: object,
-) -> int:
+def _commit(delta: DeltaTable, plan: LoadPlan, schema: pa.Schema, added: list[AddAction], mark: Mark) -> int:
     before = delta.version()
     loads = (delta.transaction_version(_LOADS) or 0) + 1
     now = int(time.time() * 1000)
+    transactions = [Transaction(_LOADS, loads), Transaction(_RULES, mark.rules)]
+    if mark.rejects is not None:
+        transactions.append(Transaction(_REJECTS, mark.rejects))
     removed = [] if plan.anew else [RemoveAction(entry.path, True, now) for entry in plan.remove]
     delta.create_write_transaction(
         [*added, *removed],
         mode="overwrite" if plan.anew else "append",
         schema=schema,
         commit_properties=CommitProperties(
-            custom_metadata={"gridmill": json.dumps(note)},
+            custom_metadata={"gridmill": json.dumps(mark.note)},
             max_commit_retries=0,  # a table that changed must be looked at again
-            app_transactions=[Transaction(_LOADS, loads), Transaction(_RULES, rules)],
+            app_transactions=transactions,
         ),
         post_commithook_properties=PostCommitHookProperties(
             create_checkpoint=True, cleanup_expired_logs=False
@@ -151,22 +162,26 @@ def _commit(
     return before + 1
 
 
-def _move(parts: Sequence[Part], folder: Path) -> list[AddAction]:
+def move(parts: Sequence[Part], folder: Path) -> list[AddAction]:
+    """Put the parts beside the table; what adds them to it."""
     actions: list[AddAction] = []
     for part in parts:
         part.path.rename(folder / part.path.name)
-        actions.append(
-            AddAction(
-                path=part.path.name,
-                size=part.size_bytes,
-                partition_values={},
-                modification_time=int(time.time() * 1000),
-                data_change=True,
-                stats=json.dumps({"numRecords": part.rows}),
-            )
-        )
+        actions.append(record_file(part.path.name, part.rows, part.size_bytes))
     _sync_folder(folder)
     return actions
+
+
+def record_file(name: str, rows: int, size_bytes: int) -> AddAction:
+    """What adds a data file to a table."""
+    return AddAction(
+        path=name,
+        size=size_bytes,
+        partition_values={},
+        modification_time=int(time.time() * 1000),
+        data_change=True,
+        stats=json.dumps({"numRecords": rows}),
+    )
 
 
 def _sync_folder(folder: Path) -> None:

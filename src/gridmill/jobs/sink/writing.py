@@ -1,0 +1,130 @@
+"""The files of a load to data files: good rows to the table's, the others to those of its rejects."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from gridmill.jobs.sink.files import SourceFile, check_unchanged
+from gridmill.jobs.sink.load import Loading, open_reader
+from gridmill.jobs.sink.plan import LoadPlan
+from gridmill.jobs.sink.rejects import REJECTS, placed
+from gridmill.jobs.sink.sieve import Sieve, Spool, rejects_of
+from gridmill.jobs.sink.table import SinkTable, stem_of
+from gridmill.jobs.sink.unique import find_repeated
+from gridmill.jobs.tables import Part, write_parquet
+
+
+@dataclass(slots=True)
+class Written:
+    """A source file's rows: `parts` hold the good ones, the spools the rejected ones."""
+
+    file: SourceFile
+    parts: list[Part]
+    spools: list[Spool] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """Where and how one load is written."""
+
+    loading: Loading
+    sieve: Sieve
+    schema: pa.Schema
+    folder: Path
+
+    def write(self, file: SourceFile) -> Written:
+        """One source file. Raises DataError, InputError, StorageError, UnavailableError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stem = stem_of(file)
+        spool = Spool(self.folder / f"{stem}.spool")
+        good = self.sieve.good(self.loading.batches(file, self.schema), spool)
+        parts = write_parquet(good, self.schema, self.folder, stem)
+        check_unchanged(file)
+        return Written(file=file, parts=list(parts), spools=[spool])
+
+    def drop_repeated(self, written: Sequence[Written], kept: ds.Dataset | None) -> None:
+        """Take rows whose key was there before out of the parts. Raises InputError for too many."""
+        if self.sieve.engine is None:
+            return
+        parts = [part for one in written for part in one.parts]
+        constraints = self.loading.spec.constraints
+        repeated = find_repeated(self.sieve.engine, constraints, [part.path for part in parts], kept)
+        starts = list(accumulate((part.rows for part in parts), initial=0))
+        by_part: dict[Path, dict[int, str]] = {}
+        for ordinal, reason in repeated.items():
+            number = bisect_right(starts, ordinal) - 1
+            by_part.setdefault(parts[number].path, {})[ordinal - starts[number]] = reason
+        for one in written:
+            if any(part.path in by_part for part in one.parts):
+                self._drop(one, by_part)
+
+    def _drop(self, one: Written, by_part: Mapping[Path, Mapping[int, str]]) -> None:
+        spool = Spool(self.folder / f"{stem_of(one.file)}.spool")
+        rejected = one.spools[0].rows
+        parts: list[Part] = []
+        start = 0
+        for part in one.parts:
+            repeated = by_part.get(part.path, {})
+            if repeated:
+                kept = self._kept(part, repeated, spool, Numbers(rejected=rejected, start=start))
+                parts += write_parquet(kept, self.schema, self.folder, stem_of(one.file))
+                part.path.unlink()
+            else:
+                parts.append(part)
+            start += part.rows
+        spool.close()
+        one.parts, one.spools = parts, [*one.spools, spool]
+
+    def _kept(
+        self, part: Part, repeated: Mapping[int, str], spool: Spool, numbers: "Numbers"
+    ) -> Iterator[pa.Table]:
+        row = 0
+        with pq.ParquetFile(part.path) as file:
+            for batch in file.iter_batches():
+                rows = pa.Table.from_batches([batch])
+                bad = [n for n in range(rows.num_rows) if row + n in repeated]
+                if bad:
+                    reasons = {n: [repeated[row + n]] for n in bad}
+                    rejects = rejects_of(rows, 0, reasons)
+                    places = pa.array([numbers.source(row + n) for n in bad], pa.int64())
+                    self.sieve.reject(spool, rejects.set_column(0, rejects.schema.field(0), places))
+                    rows = rows.filter(pa.array([n not in reasons for n in range(rows.num_rows)], pa.bool_()))
+                row += batch.num_rows
+                yield rows
+
+    def write_rejects(self, written: Sequence[Written]) -> list[Part]:
+        """The data files of all that was rejected."""
+        parts: list[Part] = []
+        for one in written:
+            if any(spool.rows for spool in one.spools):
+                rows = placed(one.file, open_reader(one.file, self.loading.spec.source), one.spools)
+                parts += write_parquet(rows, REJECTS, self.folder / "rejects", stem_of(one.file))
+        return parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """Rows of a part to rows of the source file: `rejected` (in order) are between them; the part's first row
+    is the file's good row number `start`."""
+
+    rejected: Sequence[int]
+    start: int
+
+    def source(self, row: int) -> int:
+        """The row's number in the file, from 0."""
+        good = self.start + row
+        before = bisect_right(range(len(self.rejected)), good, key=lambda index: self.rejected[index] - index)
+        return good + before
+
+
+def kept_rows(table: SinkTable, plan: LoadPlan) -> ds.Dataset | None:
+    """What stays of the table; None for nothing."""
+    gone = {entry.path for entry in plan.remove}
+    files = [str(table.path / entry.path) for entry in table.loaded if entry.path not in gone]
+    return ds.dataset(files, format="parquet", schema=table.schema) if files and not plan.anew else None
