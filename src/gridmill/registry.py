@@ -57,6 +57,9 @@ LINKS: Mapping[str, str] = {
 SOURCES: Mapping[str, str] = {"files": "gridmill.storage.sources:describe_source"}
 """What a source names now: a function of its declaration and the pipeline's folder."""
 
+READERS: Mapping[str, str] = {}
+"""How a sink's job reads what is no file of its machine: functions Asked -> Arrivals (jobs/sink/arrivals)."""
+
 JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}
 """How a site reads what a pod that is gone had not delivered."""
 
@@ -68,6 +71,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "stores": STORES,
     "links": LINKS,
     "sources": SOURCES,
+    "readers": READERS,
     "journals": JOURNALS,
     "reports": REPORTS,
 }

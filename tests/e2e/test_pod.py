@@ -13,7 +13,7 @@ from gridmill.model.event import EventType
 from gridmill.model.job import Job
 from gridmill.model.message import Goodbye, Order, Start, Stop
 from gridmill.model.sink import SinkSpec
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 from gridmill.model.state import AttemptState, Cause
 from gridmill.pod import processes
 from gridmill.ports.site import Sight
@@ -308,7 +308,7 @@ def sink(grid, attempt_id, path):
         token="t",
         run_id="p-1",
         pipeline="p",
-        job=Job(name="s", sink=SinkSpec(source=FileSource(path=path))),
+        job=Job(name="s", sink=SinkSpec(source=Source(path=path))),
         given=Amounts(cpus=1, memory_bytes=512 * MIB),
         root=str(grid.home / "storage"),
         output_uri=f"sinks/p/s-{attempt_id}",

@@ -14,7 +14,7 @@ from gridmill.model.artifact import Input, Output
 from gridmill.model.job import Job
 from gridmill.model.message import Order
 from gridmill.model.sink import SinkSpec
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 
 TABLE = "sinks/p/s/table"
 
@@ -45,7 +45,7 @@ class SinkCase:
         return JobContext(order=order, work=work)
 
     def context_spec(self, path: str) -> SinkSpec:
-        return SinkSpec(source=FileSource(path=path))
+        return SinkSpec(source=Source(path=path))
 
     def write(self, name: str, text: str | bytes) -> Path:
         path = self.folder / name
@@ -60,7 +60,7 @@ class SinkCase:
             if key in spec
         }
         inputs = spec.pop("inputs", ())
-        context = self.context(SinkSpec(source=FileSource(**source), **spec), attempt, inputs)
+        context = self.context(SinkSpec(source=Source(**source), **spec), attempt, inputs)
         return run(context).outputs[0]
 
     def table(self, version: int | None = None) -> pa.Table:

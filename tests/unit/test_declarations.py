@@ -13,7 +13,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.sink import SinkSpec
 from gridmill.model.site import Site, SiteKind
-from gridmill.model.source import FileSource, Format
+from gridmill.model.source import Format, Source
 from gridmill.model.training import ModelKind
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))
@@ -71,7 +71,7 @@ def test_short_forms_of_commands(written: str, run: object) -> None:
 
 def test_short_forms_of_sources_and_lists() -> None:
     assert job("{needs: a, sink: {source: [x.csv, y.csv]}}") == Job(
-        name="job", needs=("a",), sink=SinkSpec(source=FileSource(path=("x.csv", "y.csv")))
+        name="job", needs=("a",), sink=SinkSpec(source=Source(path=("x.csv", "y.csv")))
     )
     features = "{basis: {table: table, time: t}, windows: [{column: c, aggregates: mean, span: 3h}]}"
     dataset = job(f"{{dataset: {features}}}").dataset

@@ -17,7 +17,7 @@ from gridmill.jobs.sink.files import find_files
 from gridmill.jobs.sink.run import load_onto
 from gridmill.jobs.sink.table import LostRaceError, open_sink_table
 from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Compression, FileSource
+from gridmill.model.source import Compression, Source
 
 CSV = "a,b\n1,x\n2,y\n"
 ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
@@ -316,7 +316,7 @@ def test_a_project_may_move(case: SinkCase, tmp_path: Path) -> None:
     project = tmp_path / "one"
     project.mkdir()
     (project / "a.csv").write_text(CSV)
-    source = FileSource(path="*.csv")
+    source = Source(path="*.csv")
     first = find_files(source, str(project))
     second = find_files(source, str(project.rename(tmp_path / "two")))
     assert [file.key for file in first] == [file.key for file in second]
@@ -326,14 +326,14 @@ def test_an_attempt_that_lost_the_race_adds_nothing(case: SinkCase) -> None:
     case.write("a.csv", CSV)
     case.load()
     case.write("b.csv", "a,b\n3,z\n")
-    context = case.context(SinkSpec(source=FileSource(path="*.csv")))
+    context = case.context(SinkSpec(source=Source(path="*.csv")))
     spec = context.order.job.sink
     assert spec is not None
     seen_by_zombie = open_sink_table(context.below_root(TABLE))
     case.load()
     files = len(data_files(case))
     with pytest.raises(LostRaceError):
-        load_onto(context, spec, find_files(spec.source, str(case.folder)), seen_by_zombie)
+        load_onto(context, spec, seen_by_zombie)
     assert len(case.rows()) == 3
     assert len(data_files(case)) == files
 

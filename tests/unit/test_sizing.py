@@ -11,7 +11,7 @@ from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Measurement, Resource, Use, default_resource
 from gridmill.model.sink import SinkSpec
-from gridmill.model.source import FileSource, Format
+from gridmill.model.source import Format, Source
 from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.planning.footprint import footprint_of
 from gridmill.planning.history import PER_JOB, History
@@ -62,9 +62,9 @@ def history_of(*measurements):
     ("job", "subject"),
     [
         (training(ModelKind.LSTM), "training/lstm"),
-        (Job(name="s", sink=SinkSpec(source=FileSource(path="a/b.csv.gz"))), "sink/csv"),
-        (Job(name="s", sink=SinkSpec(source=FileSource(path=("x.json",)))), "sink/jsonl"),
-        (Job(name="s", sink=SinkSpec(source=FileSource(path="x", format=Format.PARQUET))), "sink/parquet"),
+        (Job(name="s", sink=SinkSpec(source=Source(path="a/b.csv.gz"))), "sink/csv"),
+        (Job(name="s", sink=SinkSpec(source=Source(path=("x.json",)))), "sink/jsonl"),
+        (Job(name="s", sink=SinkSpec(source=Source(path="x", format=Format.PARQUET))), "sink/parquet"),
         (Job(name="d", dataset=DatasetSpec(sql="select 1")), "dataset/sql"),
         (Job(name="d", dataset=DatasetSpec()), "dataset/features"),
         (Job(name="q", prediction=PredictionSpec(dataset="d", models=("m",))), "prediction"),

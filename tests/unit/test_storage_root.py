@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 from gridmill.storage.bundle import make_bundle
 from gridmill.storage.root import Root
 
@@ -71,7 +71,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def names(root: Root, data: Path, *path: str) -> list[str]:
-    source = FileSource(path=path if len(path) > 1 else path[0])
+    source = Source(path=path if len(path) > 1 else path[0])
     return [os.path.relpath(file.path, data) for file in root.describe_source(source, str(data))]
 
 
@@ -91,7 +91,7 @@ def test_files_are_found_once_and_sorted(root: Root, data: Path, path: list[str]
 
 def test_a_file_is_described_by_size_and_time(root: Root, data: Path) -> None:
     os.utime(data / "data/weather.csv", ns=(5, 7))
-    (file,) = root.describe_source(FileSource(path=str(data / "data/weather.csv")), "/elsewhere")
+    (file,) = root.describe_source(Source(path=str(data / "data/weather.csv")), "/elsewhere")
     assert (file.path, file.size_bytes, file.mtime_ns) == (str(data / "data/weather.csv"), 4, 7)
 
 
@@ -101,7 +101,7 @@ def test_a_name_with_glob_signs_can_be_a_file(root: Root, data: Path) -> None:
 
 
 def test_files_of_a_package(root: Root) -> None:
-    (file,) = root.describe_source(FileSource(path="package://gridmill/py.typ*"), "/")
+    (file,) = root.describe_source(Source(path="package://gridmill/py.typ*"), "/")
     assert file.path.endswith("/gridmill/py.typed")
 
 
@@ -120,7 +120,11 @@ def test_files_of_a_package(root: Root) -> None:
             "In {data}/data there is no *.parquet, but 2013, notes.txt, weather.csv.",
         ),
         ("data", "'data' is a folder", "Name the files in it, for example data/*.csv."),
-        ("s3://b/x", "'s3://b/x': sources at s3:// cannot be read", "Use file paths or package://NAME/PATH."),
+        (
+            "ftp://b/x",
+            "'ftp://b/x': sources at ftp:// cannot be read",
+            "Use file paths or package://NAME/PATH.",
+        ),
         ("package://nothing_here/x", "there is no Python package 'nothing_here'", "pip install nothing_here"),
         ("package://gridmill", "'package://gridmill' is not of the form package://NAME/PATH", ""),
         ("package://gridmill/../x", "'package://gridmill/../x' leaves the package", "Name a file that"),
@@ -130,7 +134,7 @@ def test_what_is_missing_is_said_with_what_is_near(
     root: Root, data: Path, path: str, message: str, hint: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        root.describe_source(FileSource(path=path), str(data))
+        root.describe_source(Source(path=path), str(data))
     assert message in caught.value.message
     assert hint.format(data=data) in caught.value.hint
 

@@ -171,10 +171,10 @@ def source_problem(control: Control, job: Job, folder: str) -> str:
 
 
 def unchanged_artifact(control: Control, job_run: JobRun, wanted: str) -> Artifact | None:
-    """An earlier version with the same fingerprint. Of what lives on (sinks, a command's effects) only the
-    newest counts; of immutable versions any."""
+    """An earlier version with the same fingerprint; none for a source that only the job can look at. Of
+    what lives on (sinks, a command's effects) only the newest counts; of immutable versions any."""
     newest = control.newest_artifact(job_run.name)
-    if newest is None:
+    if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
         return None
     if newest.fingerprint == wanted:
         return None if newest.removed else newest

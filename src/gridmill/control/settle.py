@@ -12,7 +12,15 @@ from gridmill.model.job import JobSize
 from gridmill.model.message import Outcome
 from gridmill.model.resource import Measurement, Use
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import ATTEMPT_MOVES, DONE_JOBS, FINISHED_JOBS, AttemptState, Cause, check_move
+from gridmill.model.state import (
+    ATTEMPT_MOVES,
+    DONE_JOBS,
+    FINISHED_JOBS,
+    AttemptState,
+    Cause,
+    JobState,
+    check_move,
+)
 from gridmill.planning.progress import settle
 from gridmill.planning.sizing import subject_of
 
@@ -76,6 +84,10 @@ def _publish(
     """Commit the versions the attempt made. A command without files makes an empty one: it can be
     found unchanged too."""
     outputs = outcome.outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
+    same = _found_nothing_new(control, job_run, outputs)
+    if same is not None:
+        message = f"as {same.run_id} made it"
+        return replace(job_run, state=JobState.UNCHANGED, artifacts=(same.id,), message=message)
     made: list[str] = []
     sources = tuple(_made_from(transaction, job_run))
     for output in outputs:
@@ -96,6 +108,16 @@ def _publish(
         transaction.put(artifact)
         made.append(artifact.id)
     return replace(job_run, artifacts=tuple(made))
+
+
+def _found_nothing_new(control: Control, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
+    """The newest version, where the job looked at its sources and the table is still the same."""
+    newest = control.newest_artifact(job_run.name)
+    if newest is None or newest.removed or newest.fingerprint != job_run.fingerprint or len(outputs) != 1:
+        return None
+    known, now = newest.output, outputs[0]
+    same = now.kind == ArtifactKind.SINK and (known.uri, known.table_version) == (now.uri, now.table_version)
+    return newest if same else None
 
 
 def _made_from(transaction: Transaction, job_run: JobRun) -> list[str]:

@@ -11,6 +11,7 @@ from gridmill.declarations.problems import Path, show_value
 from gridmill.errors import InputError
 from gridmill.model.dataset import DatasetSpec, Label, Lag, Split, SplitBy, Window
 from gridmill.model.job import Job, JobKind
+from gridmill.model.source import SqlSource
 
 Noun: TypeAlias = Any  # any dataclass of gridmill.model
 
@@ -37,6 +38,7 @@ EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
     Job: tuple(JobKind),
     Window: ("span_seconds", "span_rows"),
     DatasetSpec: ("basis", "sql"),
+    SqlSource: ("table", "query"),
 }
 
 

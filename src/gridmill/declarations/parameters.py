@@ -93,6 +93,8 @@ class _Filling:
             return "${"
         if name in words:
             return _show(words[name])
+        if name.startswith("env:") and "source" in path:
+            return match[0]  # read where the job runs, and kept nowhere
         if name.startswith("env:"):
             said = f"`{match[0]}`: the environment is not read; declare a parameter and pass it with --set"
         elif not match[0].endswith("}"):

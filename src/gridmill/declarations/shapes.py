@@ -26,6 +26,7 @@ from gridmill.errors import InputError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.site import Site
+from gridmill.model.source import Source
 
 Hint: TypeAlias = Any  # a type expression; typing has no type for them
 
@@ -38,6 +39,7 @@ _NOT_WRITTEN: Mapping[type, set[str]] = {
     Site: {"nodes"},
 }
 _FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
+_SHORT: Mapping[type, str] = {Source: "path"}
 _UNITS = {"_seconds": leaves.DURATION, "_bytes": leaves.SIZE}
 _COUNTS = ("rows", "columns")
 _SCALARS = frozenset({str, int, float, bool})
@@ -115,7 +117,10 @@ def nouns_in(hint: Hint) -> Iterator[type]:
 
 
 def shorthand(noun: type) -> Part | None:
-    """The field a noun's short form stands for: the only required one, when text can be written for it."""
+    """The field a noun's short form stands for: named in a table, or the only required one,
+    when text can be written for it."""
+    if noun in _SHORT:
+        return parts(noun)[_SHORT[noun]]
     required = [part for part in parts(noun).values() if part.required]
     if len(required) != 1 or is_named(noun):
         return None

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from gridmill.errors import InputError
 from gridmill.model.constraint import Constraint
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 
 
 class ColumnType(StrEnum):
@@ -40,7 +40,7 @@ class SinkSpec:
     rows of one load (below 1: that share of them) fail it; None is no limit.
     """
 
-    source: FileSource
+    source: Source
     columns: Mapping[str, ColumnType] = field(default_factory=dict)
     select: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)

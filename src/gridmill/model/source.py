@@ -1,10 +1,17 @@
 """Sources: where raw data comes from."""
 
+import re
 from codecs import lookup
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from gridmill.errors import InputError
+
+REMOTE: tuple[str, ...] = ()
+"""Paths that begin so are fetched by the job itself."""
+
+_SECRET_IN_URL = re.compile(r"^[^/]*//[^/@:]*:(?P<password>.+)@")
+_FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
 
 
 class Format(StrEnum):
@@ -27,33 +34,88 @@ class Compression(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSource:
-    """Files: a path, a glob or several. Relative paths start at the pipeline file's folder.
+class SqlSource:
+    """Rows of any SQL database: a `table` (`schema.table`), or a `query`.
 
-    `package://NAME/PATH` is a file that an installed Python package carries. Format and compression (a ZIP
-    file holds exactly one file) follow from the file's name unless given. `delimiter` (default: a comma, a
-    tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are for CSV.
-    `timestamp_format` is a strptime pattern for columns declared `timestamp` or `date`; without it they are
-    ISO 8601. Times without a zone are taken as UTC.
+    `url` is SQLAlchemy's, for example `postgresql+psycopg://user:${env:PASSWORD}@host/database` or
+    `sqlite:///shop.db` (relative to the pipeline file's folder); `${env:NAME}` is read from the environment
+    where the job runs. With `cursor`, a column that only grows (a number, a time, a text), each load takes
+    the rows beyond the last load's; without, every load takes all rows, and the table is replaced when they
+    differ. Rows may appear late, below a cursor value already seen: `lag` holds back what is nearer to the
+    newest value (numbers: as they are; times: seconds). Rows without a cursor value are not loaded.
     """
 
-    path: str | tuple[str, ...]
+    url: str
+    table: str | None = None
+    query: str | None = None
+    cursor: str | None = None
+    lag: float | None = None
+
+    def check(self) -> None:
+        """Raise InputError for a URL that is none or holds a password, and a lag that makes no sense."""
+        if "://" not in self.url and not _FROM_ENVIRONMENT.fullmatch(self.url):
+            raise InputError(
+                "this is no database URL",
+                hint="For example postgresql+psycopg://user@host/database, or sqlite:///shop.db.",
+                place="sql.url",
+            )
+        secret = _SECRET_IN_URL.match(self.url)
+        if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
+            raise InputError(
+                "the URL holds a password",
+                hint="Write ${env:NAME} in its place, and set NAME where the job runs.",
+                place="sql.url",
+            )
+        if self.lag is not None and (self.cursor is None or self.lag < 0):
+            raise InputError("`lag` is 0 or more, and goes with a `cursor`", place="sql.lag")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Files (`path`: a path, a URL, a glob or several), or a database (`sql`).
+
+    Relative paths start at the pipeline file's folder. `package://NAME/PATH` is a file that an installed
+    Python package carries. Format and compression (a ZIP file holds exactly one file) follow from the
+    file's name unless given. `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean
+    "missing") and `encoding` are for CSV. `timestamp_format` is a strptime pattern for columns declared
+    `timestamp` or `date`; without it they are ISO 8601. Times without a zone are taken as UTC.
+    """
+
+    path: str | tuple[str, ...] = ()
     format: Format | None = None
     compression: Compression | None = None
     delimiter: str | None = None
     nulls: tuple[str, ...] = ("", "NA", "NaN", "null")
     encoding: str = "utf-8"
     timestamp_format: str | None = None
+    sql: SqlSource | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths and globs as written."""
         return (self.path,) if isinstance(self.path, str) else self.path
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return (self.sql.table or "query") if self.sql else ", ".join(self.paths)
+
+    @property
+    def local_paths(self) -> tuple[str, ...]:
+        """Those that the machine's own file system has."""
+        return tuple(path for path in self.paths if not path.startswith(REMOTE))
+
+    @property
+    def live(self) -> bool:
+        """True when only the job can tell whether there is something new: it runs each time, and looks."""
+        return self.sql is not None or len(self.local_paths) < len(self.paths)
+
     def check(self) -> None:
-        """Raise InputError for no path, a delimiter of several characters, an unknown encoding."""
-        if not self.paths or not all(self.paths):
-            raise InputError("a source needs a path", place="source.path")
+        """Raise InputError for no source or two, a delimiter of several characters, an unknown encoding."""
+        if self.sql is not None:
+            self._check_alone("sql")
+        elif not self.paths or not all(self.paths):
+            raise InputError("a source needs a path, or `sql`", place="source.path")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise InputError(
                 f"the delimiter is one character, not {self.delimiter!r}", place="source.delimiter"
@@ -66,3 +128,10 @@ class FileSource:
                 hint="Common ones are utf-8, latin-1, cp1252 and utf-16.",
                 place="source.encoding",
             ) from error
+
+    def _check_alone(self, kind: str) -> None:
+        """What is said about files means nothing beside a database."""
+        plain = Source()
+        for item in fields(self):
+            if item.name != kind and getattr(self, item.name) != getattr(plain, item.name):
+                raise InputError(f"`{item.name}` does not go with `{kind}`", place=f"source.{item.name}")

@@ -89,7 +89,9 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.WAITING: frozenset(
         {JobState.RUNNING, JobState.UNCHANGED, JobState.STOPPED, JobState.FAILED, JobState.BLOCKED}
     ),
-    JobState.RUNNING: frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED, JobState.WAITING}),
+    JobState.RUNNING: frozenset(
+        {JobState.SUCCEEDED, JobState.UNCHANGED, JobState.FAILED, JobState.STOPPED, JobState.WAITING}
+    ),
     JobState.SUCCEEDED: frozenset(),
     JobState.UNCHANGED: frozenset(),
     JobState.FAILED: _RESUMED,

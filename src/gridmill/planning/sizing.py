@@ -46,7 +46,8 @@ def subject_of(job: Job, pipeline: str) -> str:
     if job.training:
         return f"training/{job.training.model}"
     if job.sink:
-        return f"sink/{job.sink.source.format or _suffix(job.sink.source.path)}"
+        source = job.sink.source
+        return f"sink/{'sql' if source.sql else source.format or _suffix(source.path)}"
     if job.dataset:
         return "dataset/sql" if job.dataset.sql else "dataset/features"
     if job.command:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Storage(Protocol):
         """The root, as jobs are told it (a folder path)."""
         ...
 
-    def describe_source(self, source: FileSource, folder: str) -> tuple[FileStat, ...]:
+    def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """The files a source names now, sorted by path; relative paths start at `folder`.
 
         Raises InputError when a path or glob matches nothing, naming what is near.

@@ -8,7 +8,7 @@ from shutil import disk_usage, rmtree
 from uuid import uuid4
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 from gridmill.ports.storage import FileStat
 from gridmill.storage.bundle import bundle_hash
 from gridmill.storage.sources import describe_source
@@ -44,7 +44,7 @@ class Root:
             raise UnsafePathError(f"{uri!r} leaves the storage root {self._folder} through a link")
         return path
 
-    def describe_source(self, source: FileSource, folder: str) -> tuple[FileStat, ...]:
+    def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """The files a source names now; see storage.sources."""
         return describe_source(source, folder)
 

@@ -8,20 +8,19 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from gridmill.errors import InputError, UnsafePathError
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 from gridmill.ports.storage import FileStat
 
 PACKAGE = "package://"
 
 
-def describe_source(source: FileSource, folder: str) -> tuple[FileStat, ...]:
-    """The files the source names, each once, sorted by path; relative paths start at `folder`.
+def describe_source(source: Source, folder: str) -> tuple[FileStat, ...]:
+    """This machine's files that the source names, each once, sorted by path; relative to `folder`.
 
     Raises InputError when a path or glob names nothing, with what is near; UnsafePathError when a
     `package://` path leaves its package.
     """
-    written = (source.path,) if isinstance(source.path, str) else source.path
-    paths = {path for one in written for path in _files(one, folder)}
+    paths = {path for one in source.local_paths for path in _files(one, folder)}
     return tuple(_stat(path) for path in sorted(paths))
 
 

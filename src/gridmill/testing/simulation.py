@@ -14,7 +14,7 @@ from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store
 from gridmill.testing.clock import FakeClock
@@ -26,7 +26,7 @@ class NoStorage:
 
     location = "/simulated"
 
-    def describe_source(self, source: FileSource, folder: str) -> tuple[FileStat, ...]:
+    def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """No files."""
         return ()
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.reading import Seen, check_names
-from gridmill.model.source import Compression, FileSource
+from gridmill.model.source import Compression, Source
 
 BATCH_ROWS = 65_536
 
@@ -20,7 +20,7 @@ class Columnar:
     """A Parquet file."""
 
     file: SourceFile
-    source: FileSource
+    source: Source
 
     def names(self) -> tuple[str, ...]:
         """The columns. Raises DataError."""
@@ -59,7 +59,7 @@ class Columnar:
                 place=self.file.name,
             )
         try:
-            with pq.ParquetFile(self.file.path) as parquet:
+            with pq.ParquetFile(self.file.local()) as parquet:
                 yield parquet
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"not a readable Parquet file: {error}", place=self.file.name) from error

@@ -14,7 +14,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.opening import Opened, open_file
 from gridmill.jobs.sink.reading import Seen, check_names, pick
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 
 BLOCK_BYTES = 4 * 2**20
 """One batch's text. A record longer than this is refused."""
@@ -25,7 +25,7 @@ class Delimited:
     """A CSV file (RFC 4180: quoted fields may hold delimiters, quotes and line ends)."""
 
     file: SourceFile
-    source: FileSource
+    source: Source
     _names: tuple[str, ...] | None = field(default=None, init=False)
 
     def names(self) -> tuple[str, ...]:

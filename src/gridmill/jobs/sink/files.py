@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gridmill.errors import DataError, InputError, UnavailableError
-from gridmill.model.source import Compression, FileSource, Format
+from gridmill.model.source import Compression, Format, Source
 from gridmill.ports.storage import FileStat
 from gridmill.registry import find
 
@@ -36,7 +36,8 @@ _FORMATS = {
 class SourceFile:
     """`key` and `content` are 16 hex digits each: which file it is, and what it holds.
 
-    `name` is how errors and reports call it: relative to the pipeline's folder where it is below it.
+    `name` is how errors and reports call it: relative to the pipeline's folder where it is below it. `fetch`
+    brings what is not on this machine to the path it is given, whole or not at all.
     """
 
     path: Path
@@ -48,14 +49,21 @@ class SourceFile:
     format: Format
     compression: Compression
     delimiter: str
+    fetch: Callable[[Path], None] | None = None
+
+    def local(self) -> Path:
+        """Its path, once it is there. Raises DataError or UnavailableError when it cannot be fetched."""
+        if self.fetch is not None and not self.path.exists():
+            self.fetch(self.path)
+        return self.path
 
 
-def find_files(source: FileSource, folder: str) -> tuple[SourceFile, ...]:
+def find_files(source: Source, folder: str) -> tuple[SourceFile, ...]:
     """The files the source names now, by name; their content is read to be hashed.
 
     Raises InputError when a path or glob names nothing, or a file's format cannot be told.
     """
-    describe: Callable[[FileSource, str], Sequence[FileStat]] = find("sources", "files")
+    describe: Callable[[Source, str], Sequence[FileStat]] = find("sources", "files")
     found: dict[str, SourceFile] = {}
     for written in source.paths:
         for stat in describe(replace(source, path=written), folder):
@@ -72,7 +80,7 @@ def _name(written: str, path: str, folder: str) -> str:
     return os.path.relpath(path, base) if not os.path.isabs(written) else path
 
 
-def _source_file(source: FileSource, stat: FileStat, name: str) -> SourceFile:
+def _source_file(source: Source, stat: FileStat, name: str) -> SourceFile:
     suffixes = [suffix.lower() for suffix in Path(stat.path).suffixes]
     last = suffixes[-1] if suffixes else ""
     compression = source.compression or _COMPRESSIONS.get(last, Compression.NONE)
@@ -108,6 +116,8 @@ def _content(path: Path, name: str) -> str:
 
 def check_unchanged(file: SourceFile) -> None:
     """Raise UnavailableError when the file was changed since it was hashed: what was read may be torn."""
+    if file.fetch is not None:  # a copy of our own
+        return
     try:
         now = file.path.stat()
     except OSError as error:

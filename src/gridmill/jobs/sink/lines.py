@@ -12,7 +12,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.opening import open_file
 from gridmill.jobs.sink.reading import Seen, check_names, pick
-from gridmill.model.source import FileSource
+from gridmill.model.source import Source
 
 BLOCK_BYTES = 4 * 2**20
 LONGEST_LINE_BYTES = 64 * 2**20
@@ -23,7 +23,7 @@ class Lines:
     """A file of JSON objects, one a line; what a line does not have is missing."""
 
     file: SourceFile
-    source: FileSource
+    source: Source
     _texts: set[str] = field(default_factory=set, init=False)
 
     def names(self) -> tuple[str, ...] | None:

@@ -17,9 +17,9 @@ from gridmill.jobs.sink.lines import Lines
 from gridmill.jobs.sink.reading import Reader
 from gridmill.jobs.sink.sieve import Batch
 from gridmill.model.sink import OnMisfit, SinkSpec
-from gridmill.model.source import FileSource, Format
+from gridmill.model.source import Format, Source
 
-_READERS: Mapping[Format, Callable[[SourceFile, FileSource], Reader]] = {
+_READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
     Format.CSV: Delimited,
     Format.PARQUET: Columnar,
     Format.JSONL: Lines,
@@ -190,7 +190,7 @@ def _fitting(
     return converted
 
 
-def open_reader(file: SourceFile, source: FileSource) -> Reader:
+def open_reader(file: SourceFile, source: Source) -> Reader:
     """The reader for the file's format."""
     return _READERS[file.format](file, source)
 

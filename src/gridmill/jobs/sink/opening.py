@@ -41,7 +41,7 @@ def open_file(file: SourceFile) -> Iterator[Opened]:
     """The file's bytes. Raises DataError when it cannot be read or decompressed."""
     with ExitStack() as stack:
         try:
-            raw = stack.enter_context(file.path.open("rb"))
+            raw = stack.enter_context(file.local().open("rb"))
             yield Opened(stream=stack.enter_context(_decompress(file, raw)), raw=raw)
         except _BROKEN as error:
             raise _broken(file, error) from error

@@ -1,10 +1,14 @@
 """Which source files to load and which rows they replace, from what is loaded and what is there."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from gridmill.errors import ConflictError
 from gridmill.jobs.sink.files import SourceFile
+
+Positions: TypeAlias = Mapping[str, Any]
+"""Where each source is to be read on, by its key: JSON values that only its own reader understands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,35 +29,53 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """`load` these files; take `remove` out of the table in the same commit. With `anew` the table gets a
-    new schema from these files, and nothing of it stays."""
+    """`load` these files; take `remove` out of the table in the same commit, and keep `positions` in it. With
+    `anew` the table gets a new schema from these files, and nothing of it stays."""
 
     load: tuple[SourceFile, ...] = ()
     remove: tuple[Loaded, ...] = ()
     anew: bool = False
     vanished: int = 0
+    seen: int = 0
+    positions: Positions = field(default_factory=dict)
 
 
-def decide(files: Sequence[SourceFile], loaded: Sequence[Loaded], *, same_rules: bool) -> LoadPlan:
+def decide(
+    files: Sequence[SourceFile], loaded: Sequence[Loaded], positions: Positions | None = None
+) -> LoadPlan:
     """What to load.
 
     A new file is added. A changed one replaces its rows, as does a renamed one. Rows of a file that is there
-    no more stay. When the declaration changed, or nothing that is loaded would stay, all is loaded anew.
+    no more stay. When nothing that is loaded would stay, all is loaded anew.
     Raises ConflictError when it must be loaded anew and that would lose rows.
     """
-    if not same_rules:
-        return load_anew(files, loaded)
     there = {file.key: file.content for file in files}
     same = {(entry.key, entry.content) for entry in loaded}
     fresh = tuple(file for file in files if (file.key, file.content) not in same)
     moved = {file.content for file in fresh}
     outdated = tuple(entry for entry in loaded if _is_outdated(entry, there, moved))
     if len(outdated) == len(loaded):
-        return load_anew(files, loaded)
-    return LoadPlan(load=fresh, remove=outdated, vanished=len(_vanished(files, loaded)))
+        return load_anew(files, loaded, positions)
+    return LoadPlan(
+        load=fresh,
+        remove=outdated,
+        vanished=len(_vanished(files, loaded)),
+        seen=len(files),
+        positions=positions or {},
+    )
 
 
-def load_anew(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> LoadPlan:
+def decide_next(
+    new: Sequence[SourceFile], loaded: Sequence[Loaded], positions: Positions, *, anew: bool
+) -> LoadPlan:
+    """What to load from a source that gives only what is new: all, beside what is loaded or in its place."""
+    remove = tuple(loaded) if anew else ()
+    return LoadPlan(load=tuple(new), remove=remove, anew=anew, seen=len(new), positions=positions)
+
+
+def load_anew(
+    files: Sequence[SourceFile], loaded: Sequence[Loaded], positions: Positions | None = None
+) -> LoadPlan:
     """Everything again, in place of everything. Raises ConflictError when that would lose rows."""
     lost = _vanished(files, loaded)
     if lost:
@@ -62,7 +84,9 @@ def load_anew(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> LoadPlan
             f"the table must be loaded anew, and {rows:,} of its rows are from source files that are gone",
             hint="Put the files back; or give the job another name to begin a new table.",
         )
-    return LoadPlan(load=tuple(files), remove=tuple(loaded), anew=True)
+    return LoadPlan(
+        load=tuple(files), remove=tuple(loaded), anew=True, seen=len(files), positions=positions or {}
+    )
 
 
 def _is_outdated(entry: Loaded, there: dict[str, str], moved: set[str]) -> bool:

@@ -1,6 +1,6 @@
 """The sink job: source files that are new or changed go onto the table, in one commit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from gridmill.codec import fingerprint, to_builtins
 from gridmill.errors import ConflictError, DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.sink.files import SourceFile, find_files
+from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.load import Loading, Progress
-from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, load_anew
+from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
 from gridmill.jobs.sink.rejects import at_version, commit_rejects, count_reasons
 from gridmill.jobs.sink.sieve import Sieve, open_sieve, top
 from gridmill.jobs.sink.table import LostRaceError, Mark, SinkTable, commit, open_sink_table, rules_number
@@ -49,24 +49,23 @@ def run(context: JobContext) -> JobResult:
     spec = context.order.job.sink
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is no sink")
-    files = find_files(spec.source, context.order.folder)
-    load = _load_against_others(context, spec, files)
+    load = _load_against_others(context, spec)
     _say(load)
-    return _result(context, load, len(files))
+    return _result(context, load)
 
 
-def _load_against_others(context: JobContext, spec: SinkSpec, files: Sequence[SourceFile]) -> Load:
+def _load_against_others(context: JobContext, spec: SinkSpec) -> Load:
     path = context.below_root(context.order.table_uri)
     for _ in range(RACES):
         try:
-            return load_onto(context, spec, files, open_sink_table(path))
+            return load_onto(context, spec, open_sink_table(path))
         except LostRaceError:
             continue
     raise UnavailableError("others keep changing the table", place=context.order.table_uri)
 
 
-def load_onto(context: JobContext, spec: SinkSpec, files: Sequence[SourceFile], table: SinkTable) -> Load:
-    """Bring the table up to the files. Raises LostRaceError when it changed since it was opened."""
+def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
+    """Bring the table up to its source. Raises LostRaceError when it changed since it was opened."""
     bench = Bench(
         context=context,
         spec=spec,
@@ -74,14 +73,14 @@ def load_onto(context: JobContext, spec: SinkSpec, files: Sequence[SourceFile], 
         rejects=at_version(context.below_root(rejects_uri(context)), table.rejects),
         rules=_rules(spec),
     )
-    plan = decide(files, bench.loaded, same_rules=table.rules == bench.rules)
+    plan = bench.plan(anew=table.rules != bench.rules)
     try:
         return bench.carry_out(plan)
     except DataError as misfit:
         if plan.anew:
             raise
         try:
-            plan = load_anew(files, bench.loaded)
+            plan = bench.plan(anew=True)
         except ConflictError as lossy:
             raise misfit from lossy
         print(f"{misfit}: loading the table anew, so that its types fit all files")
@@ -114,6 +113,21 @@ class Bench:
         """What was loaded, as rows or as rejects."""
         return (*self.table.loaded, *self.rejects.loaded)
 
+    def plan(self, *, anew: bool) -> LoadPlan:
+        """What the source holds now, against what is loaded."""
+        asked = Asked(
+            source=self.spec.source,
+            folder=self.context.order.folder,
+            work=self.context.work,
+            positions={} if anew else self.table.positions,
+        )
+        arrivals = look(asked)
+        if arrivals.append:
+            return decide_next(arrivals.files, self.loaded, arrivals.positions, anew=anew)
+        if anew:
+            return load_anew(arrivals.files, self.loaded, arrivals.positions)
+        return decide(arrivals.files, self.loaded, arrivals.positions)
+
     def carry_out(self, plan: LoadPlan) -> Load:
         """Load what the plan says, in one commit.
 
@@ -121,6 +135,8 @@ class Bench:
         """
         if not plan.load and not plan.remove and self.table.delta is not None:
             return Load(version=self.table.delta.version(), plan=plan)
+        if not plan.load:
+            raise _nothing_at_all(self.spec.source.name)
         size = sum(file.size_bytes for file in plan.load)
         progress = Progress(context=self.context, total=size * (2 if plan.anew else 1))
         loading = Loading(spec=self.spec, progress=progress)
@@ -145,7 +161,7 @@ class Bench:
         rows = sum(part.rows for part in parts)
         if plan.anew and rows == 0:
             raise _nothing_left(plan, sieve)
-        if not (parts or rejects or plan.remove) and self.table.delta is not None:
+        if not (parts or rejects or plan.remove or plan.positions) and self.table.delta is not None:
             return Load(version=self.table.delta.version(), plan=plan)
         gone = {entry.path for entry in plan.remove}
         outdated = [entry for entry in self.rejects.loaded if entry.path in gone]
@@ -153,12 +169,21 @@ class Bench:
         if rejects or outdated:
             version = commit_rejects(self.rejects.path, self.rejects.loaded, outdated, rejects)
         kept = replace(plan, remove=tuple(entry for entry in plan.remove if entry not in outdated))
-        note = [{"file": file.name, "content": file.content} for file in plan.load]
+        files = [{"file": file.name, "content": file.content} for file in plan.load]
+        note = {"files": files, "positions": plan.positions}
         mark = Mark(rules=self.rules, rejects=version, note=note)
         version = commit(self.table, kept, schema, parts, mark)
         return Load(
             version=version, plan=plan, rows=rows, rejected=sieve.rejected, reasons=dict(sieve.reasons)
         )
+
+
+def _nothing_at_all(place: str) -> DataError:
+    return DataError(
+        "there are no rows in it",
+        hint="A table needs at least one row; the table is left as it was.",
+        place=place,
+    )
 
 
 def _nothing_left(plan: LoadPlan, sieve: Sieve) -> DataError:
@@ -196,7 +221,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _result(context: JobContext, load: Load, files: int) -> JobResult:
+def _result(context: JobContext, load: Load) -> JobResult:
     uri = context.order.table_uri
     table = SinkTable(
         path=context.below_root(uri), delta=DeltaTable(context.below_root(uri), version=load.version)
@@ -211,7 +236,7 @@ def _result(context: JobContext, load: Load, files: int) -> JobResult:
         size_bytes=size_bytes,
         columns=columns_of(table.schema),
         details={
-            "files": files,
+            "files": load.plan.seen,
             "loaded": [file.name for file in load.plan.load][:MOST_NAMES],
             "rows_added": load.rows,
             "loaded_anew": load.plan.anew,

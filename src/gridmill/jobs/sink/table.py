@@ -21,13 +21,15 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from gridmill.errors import StorageError
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.plan import Loaded, LoadPlan
+from gridmill.jobs.sink.plan import Loaded, LoadPlan, Positions
 from gridmill.jobs.tables import Part, storage_errors
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _LOADS = "gridmill.load"
 _RULES = "gridmill.rules"
 _REJECTS = "gridmill.rejects"
+_POSITIONS = "gridmill.positions"
+"""The version whose commit says where each source is to be read on."""
 _CONFIGURATION = {"delta.logRetentionDuration": "interval 36500 days"}
 """Every version stays readable: artifacts refer to them."""
 
@@ -60,6 +62,19 @@ class SinkTable:
     def rejects(self) -> int | None:
         """The version of the table of rejects that belongs to it; None without one."""
         return self.delta.transaction_version(_REJECTS) if self.delta else None
+
+    @property
+    def positions(self) -> Positions:
+        """Where each source is to be read on: of the commit that loaded its newest rows."""
+        version = self.delta.transaction_version(_POSITIONS) if self.delta else None
+        if self.delta is None or version is None:
+            return {}
+        *_, entry = self.delta.history(self.delta.version() - version + 1)
+        if entry.get("version") != version:
+            message = f"the table's log does not reach back to version {version}"
+            raise StorageError(message, place=str(self.path))
+        positions: Positions = json.loads(entry["gridmill"])["positions"]
+        return positions
 
     @property
     def schema(self) -> pa.Schema:
@@ -107,7 +122,8 @@ class Mark:
 
 
 def commit(table: SinkTable, plan: LoadPlan, schema: pa.Schema, parts: Sequence[Part], mark: Mark) -> int:
-    """Make the parts visible and what the plan removes invisible, in one commit; the new version.
+    """Make the parts visible, what the plan removes invisible, and its positions those of the table, in one
+    commit; the new version.
 
     Raises LostRaceError when another attempt was quicker: nothing was changed. Raises StorageError.
     """
@@ -143,6 +159,8 @@ def _commit(delta: DeltaTable, plan: LoadPlan, schema: pa.Schema, added: list[Ad
     loads = (delta.transaction_version(_LOADS) or 0) + 1
     now = int(time.time() * 1000)
     transactions = [Transaction(_LOADS, loads), Transaction(_RULES, mark.rules)]
+    if plan.positions:
+        transactions.append(Transaction(_POSITIONS, before + 1))
     if mark.rejects is not None:
         transactions.append(Transaction(_REJECTS, mark.rejects))
     removed = [] if plan.anew else [RemoveAction(entry.path, True, now) for entry in plan.remove]
