@@ -16,7 +16,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.state import JobState, RunState
 from gridmill.ports.grid import Grid
-from gridmill.sdk.http import HttpGrid, over_socket, over_tcp
+from gridmill.sdk.http import over_socket, over_tcp
 from gridmill.testing.grid import Act, FakeGrid
 
 MakeGrid = Callable[[FakeGrid], Grid]
@@ -162,14 +162,6 @@ def test_no_control_node_is_unavailable_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError) as caught:
         over_socket(tmp_path / "none").control()
     assert "gridmill up" in caught.value.hint
-
-
-def test_what_is_no_control_node_is_said() -> None:
-    transport = httpx.MockTransport(lambda _: httpx.Response(502, text="<html>bad gateway"))
-    grid = HttpGrid(httpx.Client(transport=transport, base_url="http://x"), where="http://x")
-    with pytest.raises(UnavailableError) as caught:
-        grid.control()
-    assert "502" in caught.value.message
 
 
 def test_tcp_needs_the_token_and_a_loopback_host() -> None:

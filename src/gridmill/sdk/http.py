@@ -2,9 +2,7 @@
 
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
-
-import httpx
+from urllib.parse import quote, urlencode
 
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, UnavailableError, from_body
@@ -16,37 +14,30 @@ from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
 from gridmill.model.site import Site
 from gridmill.model.view import ControlView, DryRun, RunView
+from gridmill.sdk.connection import Answer, Connections, tcp_connections, unix_connections
 
 T = TypeVar("T")
-
-_TIMEOUT_SECONDS = 60.0
-_UP = "Start one with `gridmill up`."
 
 
 def over_socket(path: Path) -> "HttpGrid":
     """The control node behind a Unix socket."""
-    transport = httpx.HTTPTransport(uds=str(path))
-    client = httpx.Client(transport=transport, base_url="http://localhost", timeout=_TIMEOUT_SECONDS)
-    return HttpGrid(client, where=str(path))
+    return HttpGrid(unix_connections(path))
 
 
 def over_tcp(url: str, token: str | None) -> "HttpGrid":
-    """The control node at `http://HOST:PORT`."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    client = httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT_SECONDS, trust_env=False)
-    return HttpGrid(client, where=url)
+    """The control node at `http://HOST:PORT`. Raises InputError for what is no address."""
+    return HttpGrid(tcp_connections(url, token))
 
 
 class HttpGrid:
-    """A Grid (gridmill.ports.grid) that a control node serves; `where` names it in errors."""
+    """A Grid (gridmill.ports.grid) that a control node serves."""
 
-    def __init__(self, client: httpx.Client, *, where: str) -> None:
-        self._client = client
-        self._where = where
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._connections.close()
 
     def control(self) -> ControlView:
         """See Grid."""
@@ -172,26 +163,25 @@ class HttpGrid:
         params: dict[str, Any] | None = None,
         media: str = "application/json",
     ) -> bytes:
-        given = {key: value for key, value in (params or {}).items() if value is not None}
+        given = {key: _worded(value) for key, value in (params or {}).items() if value is not None}
+        query = f"?{urlencode(given, doseq=True)}" if given else ""
         headers = {"Content-Type": media} if body is not None else {}
-        try:
-            answer = self._client.request(method, f"/v1{path}", content=body, params=given, headers=headers)
-        except httpx.TransportError as error:
-            raise UnavailableError(
-                f"the control node at {self._where} does not answer ({type(error).__name__})", hint=_UP
-            ) from error
-        except httpx.InvalidURL as error:
-            raise InputError(f"{self._where} is no address of a control node: {error}") from error
-        if answer.is_error:
+        answer = self._connections.request(method, f"/v1{path}{query}", body, headers)
+        if answer.status >= 400:
             raise self._error(answer)
-        return answer.content
+        return answer.body
 
-    def _error(self, answer: httpx.Response) -> GridmillError:
+    def _error(self, answer: Answer) -> GridmillError:
         try:
-            return from_body(decode(answer.content, dict[str, object]))
+            return from_body(decode(answer.body, dict[str, object]))
         except InputError:
-            message = f"{self._where} answered HTTP {answer.status_code}, not as a control node does"
+            message = f"{self._connections.where} answered HTTP {answer.status}, not as a control node does"
             return UnavailableError(message, hint="Check the address.")
+
+
+def _worded(value: object) -> object:
+    """A query value as JSON has it."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _quoted(name: str) -> str:

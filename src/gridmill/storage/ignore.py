@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING
 
 from gridmill.errors import InputError
 
-ALWAYS = (".git", ".hg", ".svn", ".venv", "__pycache__", "*.pyc", ".gridmill", ".DS_Store")
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+ALWAYS = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", ".gridmill", ".DS_Store"})
+COMPILED = ".pyc"
 RULE_FILES = (".gitignore", ".gridmillignore")
 
 
@@ -17,7 +21,7 @@ class _Rules:
     """The rules of one folder; they apply to what lies below it."""
 
     folder: Path
-    spec: GitIgnoreSpec
+    spec: "GitIgnoreSpec"
 
     def ignores(self, path: Path, is_folder: bool) -> bool | None:
         """True or False where a rule speaks of the path, else None."""
@@ -63,7 +67,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _ignored(path: Path, is_folder: bool, rules: Sequence[_Rules]) -> bool:
-    if _ALWAYS.match_file(path.name):
+    if path.name in ALWAYS or path.name.endswith(COMPILED):
         return True
     verdicts = (rule.ignores(path, is_folder) for rule in reversed(rules))
     return next((verdict for verdict in verdicts if verdict is not None), False)
@@ -81,9 +85,11 @@ def _rules_of(folder: Path) -> tuple[_Rules, ...]:
     return (_Rules(folder=folder, spec=_spec(lines, folder)),) if lines else ()
 
 
-def _spec(lines: Sequence[str], folder: Path) -> GitIgnoreSpec:
+def _spec(lines: Sequence[str], folder: Path) -> "GitIgnoreSpec":
+    """Loads the library only where there are rules: most project folders have none of their own."""
+    spec: type[GitIgnoreSpec] = import_module("pathspec").GitIgnoreSpec
     try:
-        return GitIgnoreSpec.from_lines(lines)
+        return spec.from_lines(lines)
     except ValueError as error:
         raise InputError(
             f"a rule in {' or '.join(RULE_FILES)} is wrong: {error}", place=str(folder)
@@ -107,6 +113,3 @@ def unreadable(path: Path, error: OSError) -> InputError:
         place=str(path),
         hint="Make it readable, or leave it out with a line in .gridmillignore.",
     )
-
-
-_ALWAYS = GitIgnoreSpec.from_lines(ALWAYS)

@@ -1,0 +1,109 @@
+"""HTTP/1.1 to a control node over a Unix socket or TCP, by the standard library.
+
+A full HTTP client costs each command more to import than the command takes; this one knows what a control
+node speaks: requests with a body of known length, kept connections, no redirects, no proxies.
+"""
+
+import select
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gridmill.errors import InputError, UnavailableError
+
+TIMEOUT_SECONDS = 60.0
+_UP = "Start one with `gridmill up`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    body: bytes
+
+
+class UnixConnection(HTTPConnection):
+    """HTTP over the Unix socket at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        """Open the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+@dataclass(slots=True, kw_only=True)
+class Connections:
+    """Connections to one control node, kept between requests; safe for several threads.
+
+    `where` names the control node in errors.
+    """
+
+    make: Callable[[], HTTPConnection]
+    where: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    _idle: list[HTTPConnection] = field(default_factory=list)
+
+    def request(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send and wait for the whole answer. Raises UnavailableError where there is none."""
+        connection = self._take()
+        try:
+            connection.request(method, target, body, {**self.headers, **(headers or {})})
+            answer = connection.getresponse()
+            whole = Answer(status=answer.status, body=answer.read())
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise UnavailableError(
+                f"the control node at {self.where} does not answer ({type(error).__name__})", hint=_UP
+            ) from error
+        except BaseException:  # interrupted: what is left of the answer must not be taken for the next one
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return whole
+
+    def _take(self) -> HTTPConnection:
+        """A kept connection that the other end has not closed, or a new one."""
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread took the last
+                break
+            if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
+                return connection
+            connection.close()
+        return self.make()
+
+    def close(self) -> None:
+        """Close what is kept."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def unix_connections(path: Path) -> Connections:
+    """To the control node behind a Unix socket."""
+    return Connections(make=lambda: UnixConnection(path), where=str(path))
+
+
+def tcp_connections(url: str, token: str | None) -> Connections:
+    """To the control node at `http://HOST:PORT`. Raises InputError for what is no address."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError(f"{url} is no address of a control node: {error}") from error
+    if not host:
+        raise InputError(f"{url} is no address of a control node", hint="Write http://127.0.0.1:8700.")
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return Connections(make=lambda: kind(host, port, timeout=TIMEOUT_SECONDS), where=url, headers=headers)
