@@ -134,7 +134,47 @@ def test_no_process_is_left_behind(any_grid):
     outcome = any_grid.control.run(any_grid.command("p-1.j.1", script))
     assert outcome.state == AttemptState.SUCCEEDED
     assert all(is_gone(int(pid)) for pid in pids.read_text().split())
+    any_grid.control.run(
+        any_grid.command("p-1.j.2", "true")
+    )  # tidying is done by the time the next one starts
     assert not (any_grid.home / "attempts" / "p-1.j.1" / "work").exists()
+
+
+def spare_of(grid):
+    """The process that waits to become the next command."""
+    grid.control.wait(lambda: processes.children(pod_pid(grid)))
+    [spare] = processes.children(pod_pid(grid))
+    return spare
+
+
+def test_a_command_becomes_the_process_that_was_forked_ahead(any_grid):
+    spare = spare_of(any_grid)
+    outcome = any_grid.control.run(any_grid.command("p-1.j.1", "echo $$"))
+    assert outcome.state == AttemptState.SUCCEEDED
+    assert any_grid.control.log("p-1.j.1") == f"{spare}\n"
+    assert spare_of(any_grid) != spare
+
+
+def test_a_waiting_process_that_is_killed_is_missed_by_nobody(any_grid):
+    for number in range(1, 6):  # after some deaths no more are forked ahead
+        for spare in processes.children(pod_pid(any_grid)):
+            os.kill(spare, signal.SIGKILL)
+            any_grid.control.wait(lambda pid=spare: is_gone(pid))
+        outcome = any_grid.control.run(any_grid.command(f"p-1.j.{number}", "echo $GRIDMILL_JOB"))
+        assert outcome.state == AttemptState.SUCCEEDED
+        assert any_grid.control.log(f"p-1.j.{number}") == "my-job\n"
+
+
+def test_the_waiting_process_ends_with_its_pod(any_grid):
+    spare = spare_of(any_grid)
+    any_grid.control.send(Goodbye(reason="enough"))
+    any_grid.control.wait(lambda: is_gone(spare))
+
+
+def test_the_waiting_process_ends_with_a_pod_that_is_killed(any_grid):
+    spare = spare_of(any_grid)
+    os.kill(pod_pid(any_grid), signal.SIGKILL)
+    any_grid.control.wait(lambda: is_gone(spare))
 
 
 def test_a_stop_ends_gently_then_firmly(any_grid):
@@ -265,6 +305,7 @@ def test_a_flood_of_output_arrives_whole(grid):
 
 def test_a_work_folder_of_many_files_is_removed_too(grid):
     grid.control.run(grid.command("p-1.j.1", "for i in $(seq 500); do echo > $i; done"))
+    grid.control.run(grid.command("p-1.j.2", "true"))  # tidying is done by the time the next one starts
     assert not (grid.home / "attempts" / "p-1.j.1" / "work").exists()
     trash = grid.home / "pods" / "r-1.0" / "trash"
     grid.control.wait(lambda: not list(trash.iterdir()))

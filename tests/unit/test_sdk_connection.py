@@ -1,4 +1,4 @@
-"""The SDK's HTTP connections: kept, given up when stale, shared by threads, and clear when nothing answers."""
+"""The SDK's HTTP connections: kept, given up when stale, shared by threads, clear when nothing answers."""
 
 import threading
 from collections.abc import Iterator
@@ -57,7 +57,9 @@ def connections(server: Server) -> Iterator[Connections]:
 
 
 def test_a_connection_is_kept(server: Server, connections: Connections) -> None:
-    assert [connections.request("GET", f"/{n}").body for n in range(5)] == [f"/{n}".encode() for n in range(5)]
+    assert [connections.request("GET", f"/{n}").body for n in range(5)] == [
+        f"/{n}".encode() for n in range(5)
+    ]
     assert server.opened == 1
 
 

@@ -28,7 +28,6 @@ BRING_UPS = 3
 
 def dispatch(control: Control) -> Plan:
     """Plan once and act on it. The plan says when to look again and whether more is waiting."""
-    mark_idle(control)
     wanted = plan(control.ledger.snapshot, control.now(), limit=STARTS_PER_TICK)
     transaction = control.begin()
     for refusal in wanted.refusals:
@@ -40,19 +39,29 @@ def dispatch(control: Control) -> Plan:
         transaction.then(partial(bring_up, control, deployment))
     for release in wanted.releases:
         _release(transaction, release)
+    marked = mark_idle(control, transaction)
     control.ledger.commit(transaction)
-    return wanted
+    return replace(wanted, complete=wanted.complete and not marked)
 
 
-def mark_idle(control: Control) -> None:
-    """Note since when a deployment has no live attempt. `_start` forgets it."""
-    transaction = control.begin()
+def mark_idle(control: Control, transaction: Transaction) -> bool:
+    """Note since when a deployment has no live attempt, after what starts now; `_start` forgets it.
+
+    True when any was noted: the next plan may release it.
+    """
     snapshot = control.ledger.snapshot
-    for deployment in snapshot.deployments.values():
-        unmarked = deployment.idle_since is None and deployment.state == DeploymentState.UP
-        if unmarked and not snapshot.attempts_on(deployment.id):
-            transaction.put(replace(deployment, idle_since=transaction.now))
-    control.ledger.commit(transaction)
+    starting = {noun.deployment_id for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
+    idle = [
+        replace(deployment, idle_since=transaction.now)
+        for known in snapshot.deployments.values()
+        if (deployment := transaction.get(Deployment, known.id)) is not None
+        and deployment.idle_since is None
+        and deployment.state == DeploymentState.UP
+        and deployment.id not in starting
+        and not snapshot.attempts_on(deployment.id)
+    ]
+    transaction.put(*idle)
+    return bool(idle)
 
 
 def _start(control: Control, transaction: Transaction, start: StartJob) -> None:

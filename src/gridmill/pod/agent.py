@@ -21,7 +21,8 @@ from gridmill.pod.journal import Journal
 from gridmill.pod.leftovers import Leftovers, kill_group_before_reaping
 from gridmill.pod.limits import Limits, make_limits
 from gridmill.pod.nursery import Nursery
-from gridmill.pod.start import Starter
+from gridmill.pod.spare import Spares
+from gridmill.pod.start import Starter, become_command
 from gridmill.pod.supervise import Supervisor
 from gridmill.pod.sweep import sweep_attempts
 from gridmill.registry import find
@@ -59,6 +60,7 @@ class Agent:
         self._limits: Limits = make_limits(folder.path, order.capacity, cgroups=settings.cgroups)
         self._janitor = Janitor(folder.trash)
         self._nursery = self._make_nursery()
+        self._spares = self._make_spares()
         self._supervisor = self._make_supervisor()
         if self._nursery is not None:
             self._nursery.bring_up(self._supervisor, now)
@@ -78,11 +80,18 @@ class Agent:
         environment = {**os.environ, "GRIDMILL_POD": str(self._folder.path)}
         return Nursery(order.type, cpus=order.capacity.cpus, environment=environment, selector=self._selector)
 
+    def _make_spares(self) -> Spares | None:
+        """For commands, but not on macOS, where a fork should execute at once."""
+        if self._order.type != JobKind.COMMAND or sys.platform != "linux":
+            return None
+        return Spares(self._limits, lambda launch: become_command(launch, self._folder.home))
+
     def _make_supervisor(self) -> Supervisor:
         starter = Starter(
             folder=self._folder,
             base=dict(os.environ),
             nursery=self._nursery,
+            spares=self._spares,
             grace_seconds=self._settings.grace_seconds,
         )
         return Supervisor(
@@ -107,11 +116,15 @@ class Agent:
         )
 
     def _is_ours(self, pid: int) -> bool:
-        return self._supervisor.is_leader(pid) or pid in (self._zygote, self._janitor.pid)
+        return self._supervisor.is_leader(pid) or pid in (self._zygote, self._janitor.pid, self._spare)
 
     @property
     def _zygote(self) -> int:
         return self._nursery.pid if self._nursery is not None else 0
+
+    @property
+    def _spare(self) -> int:
+        return self._spares.pid if self._spares is not None else 0
 
     def _is_alone(self) -> bool:
         return len([state for state in self._supervisor.attempts().values() if state == "running"]) == 1
@@ -162,7 +175,14 @@ class Agent:
         self._supervisor.tick(now)
         self._journal.flush()
         self._courier.deliver(now)
+        self._catch_up()
         return self._has_ended(now)
+
+    def _catch_up(self) -> None:
+        """What nobody waits for: tidying up, and a process for the next command."""
+        self._supervisor.tidy()
+        if self._spares is not None and self._spares.wanted and self._ending is None:
+            self._spares.refill()
 
     def _patience(self) -> float:
         if self._child_ended or self._signalled:
@@ -189,6 +209,8 @@ class Agent:
     def _reaped(self, pid: int, end: Exit) -> None:
         if pid == self._janitor.pid:
             self._janitor.ended()
+        elif self._spares is not None and pid == self._spare:
+            self._spares.died()
         elif self._nursery is not None and pid == self._zygote:
             self._nursery.zygote_died(end.status or 0, time.monotonic())
         else:
@@ -244,6 +266,8 @@ class Agent:
         self._courier.close()
         if self._nursery is not None:
             self._nursery.close()
+        if self._spares is not None:
+            self._spares.close()
         self._supervisor.close()
         self._journal.close()
         self._limits.close()

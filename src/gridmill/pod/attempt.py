@@ -12,6 +12,7 @@ from gridmill.model.message import Order
 from gridmill.pod.cgroups import AttemptGroup
 from gridmill.pod.limits import Meter
 from gridmill.pod.lines import PROGRESS_SECONDS, LineBuffer, LogStream, parse_event
+from gridmill.pod.spare import Spare
 
 READ_BYTES = 64 * 1024
 _DRAIN_READS = 64
@@ -59,6 +60,7 @@ class Attempt:
     look_again: float = 0.0
     give_up: float = 0.0
     signalled: bool = field(default=False)
+    spare: Spare | None = None
 
     def begin(self, now: float) -> None:
         """Its process exists: time and timeout count from here, not from the wait for a warm process."""

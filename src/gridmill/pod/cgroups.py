@@ -98,6 +98,15 @@ class AttemptGroup:
         """Whether the kernel holds the memory limit."""
         return self.memory is not None
 
+    def limit(self, memory_bytes: int) -> bool:
+        """Hold it to so much memory (0: no limit); False where the kernel refuses."""
+        try:
+            if self.memory is not None:
+                _limit_memory(self.memory, memory_bytes)
+        except OSError:
+            return False
+        return True
+
     def pids(self) -> list[int]:
         """Its living processes."""
         return _pids(self.folders[0])

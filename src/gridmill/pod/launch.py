@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+PIPES = 3
+"""How many descriptors Pipes has."""
 EVENTS_FD = 3
 """Where a job's process finds the pipe for its reports (GRIDMILL_EVENTS_FD)."""
 
@@ -51,11 +53,11 @@ def adopt_orphans() -> None:
         _PRCTL(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def fork(launch: Launch, pipes: Pipes, become: Callable[[], None]) -> int:
-    """Fork a child that enters the launch and becomes the job; returns its pid.
+def fork(become: Callable[[int], None]) -> int:
+    """Fork a child that calls `become` with the parent's pid and ends with it; returns the child's pid.
 
     Signals are blocked around the fork: the child shares the parent's wake-up descriptor until it has
-    reset its handlers, and a signal of its own must not wake the parent.
+    reset its handlers (`settle`), and a signal of its own must not wake the parent.
     """
     parent = os.getpid()
     sys.stdout.flush()
@@ -64,17 +66,16 @@ def fork(launch: Launch, pipes: Pipes, become: Callable[[], None]) -> int:
     try:
         pid = os.fork()
         if pid == 0:
-            _be_the_child(launch, pipes, become, parent)
+            _be_the_child(become, parent)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
     return pid
 
 
-def _be_the_child(launch: Launch, pipes: Pipes, become: Callable[[], None], parent: int) -> NoReturn:
+def _be_the_child(become: Callable[[int], None], parent: int) -> NoReturn:
     code = 1
     try:
-        enter(launch, pipes, parent)
-        become()
+        become(parent)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:  # noqa: BLE001  nothing may ever return into the parent's loop
@@ -93,15 +94,35 @@ def _flush() -> None:
 
 
 def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
-    """Be a process of the attempt: own session, its cgroups, its descriptors, no inherited handlers."""
-    os.setsid()
+    """Be a process of the attempt: own session, its descriptors, its cgroups, no inherited handlers."""
+    leave_parent()
     _wire(pipes)  # first: what goes wrong from here on is in the job's log
-    for procs in launch.joins:
+    settle(launch.joins, parent)
+    _wear(launch)
+
+
+def leave_parent() -> None:
+    """Be the leader of a session of its own."""
+    os.setsid()
+
+
+def settle(joins: tuple[str, ...], parent: int) -> None:
+    """Enter the cgroups, reset what was inherited, die with the parent, be the first to go without memory."""
+    for procs in joins:
         _write(procs, b"0")
     _reset_signals()
     die_with_parent(parent)
     with contextlib.suppress(OSError):
         _write("/proc/self/oom_score_adj", _FIRST_TO_GO)
+
+
+def dress(launch: Launch, pipes: Pipes) -> None:
+    """The rest of `enter`, for a process that has settled before its launch was known."""
+    _wire(pipes)
+    _wear(launch)
+
+
+def _wear(launch: Launch) -> None:
     if launch.affinity:
         os.sched_setaffinity(0, launch.affinity)
     os.environ.clear()

@@ -103,6 +103,10 @@ class Limits:
         """A cgroup for the attempt, or None where the machine permits none."""
         return self._groups.attempt(attempt_id, given.memory_bytes) if self._groups else None
 
+    def hold(self, group: AttemptGroup | None, given: Amounts) -> bool:
+        """Give a group that was made ahead its limit; False where the kernel refuses."""
+        return group is None or group.limit(given.memory_bytes)
+
     def affinity(self, given: Amounts, group: AttemptGroup | None) -> tuple[int, ...]:
         """The CPUs to keep to; empty where the cgroup shares CPUs out, or all may be used."""
         count = max(1, round(given.cpus + 0.499))

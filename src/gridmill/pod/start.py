@@ -1,11 +1,13 @@
-"""How an attempt's process comes to be: forked and executed by the pod, or forked by the warm zygote."""
+"""How an attempt's process comes to be: forked by the pod, ahead or now, or by its warm zygote."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from gridmill.codec import decode
 from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.model.job import JobKind
@@ -13,18 +15,29 @@ from gridmill.model.message import Order
 from gridmill.pod.attempt import Attempt
 from gridmill.pod.commands import command_environment, devices, execute, markers
 from gridmill.pod.folders import PodFolder
-from gridmill.pod.launch import Launch, Pipes, fork
+from gridmill.pod.launch import Launch, Pipes, enter, fork
 from gridmill.pod.nursery import Nursery
+from gridmill.pod.spare import Spare, Spares
 
 
 class Starter:
-    """`nursery` is None where every job is executed."""
+    """`nursery` is None where every job is executed, `spares` where none is forked ahead."""
 
     def __init__(
-        self, *, folder: PodFolder, base: Mapping[str, str], nursery: Nursery | None, grace_seconds: float
+        self,
+        *,
+        folder: PodFolder,
+        base: Mapping[str, str],
+        nursery: Nursery | None,
+        spares: Spares | None,
+        grace_seconds: float,
     ) -> None:
         self.grace_seconds = grace_seconds
-        self._folder, self._base, self._nursery = folder, base, nursery
+        self._folder, self._base, self._nursery, self._spares = folder, base, nursery, spares
+
+    def spare(self, order: Order) -> Spare | None:
+        """A process forked ahead for that order, which is the caller's."""
+        return self._spares.take() if self._spares and order.job.kind == JobKind.COMMAND else None
 
     def start(
         self, attempt: Attempt, pipes: Pipes, affinity: tuple[int, ...], *, warm: bool = True
@@ -51,9 +64,18 @@ class Starter:
         ):
             return None
         try:
-            return fork(launch, pipes, self._become(order, attempt.folder))
+            return _wake(attempt.spare, launch, pipes) or self._fork(order, launch, pipes)
         finally:
             pipes.close()
+
+    def _fork(self, order: Order, launch: Launch, pipes: Pipes) -> int:
+        become = self._become(order, launch)
+
+        def child(parent: int) -> None:
+            enter(launch, pipes, parent)
+            become()
+
+        return fork(child)
 
     def cancel(self, attempt_id: str) -> bool:
         """Take back what the nursery has not begun; False when it has."""
@@ -66,20 +88,34 @@ class Starter:
         own = {**devices(order), **markers(order, self._folder.path), "TMPDIR": str(work)}
         return {**self._base, **own, "PYTHONUNBUFFERED": "1"}
 
-    def _become(self, order: Order, folder: Path) -> Callable[[], NoReturn]:
-        def command() -> NoReturn:
-            try:
-                execute(order, self._folder.home, folder / "work")
-            except (GridmillError, OSError) as error:
-                write_outcome(folder, failed_outcome(error))
-                raise SystemExit(1) from error
-
+    def _become(self, order: Order, launch: Launch) -> Callable[[], NoReturn]:
         def built_in() -> NoReturn:
-            os.chdir(folder / "work")
-            argv = [sys.executable, "-P", "-m", "gridmill.jobs.main", str(folder)]
+            os.chdir(Path(launch.folder) / "work")
+            argv = [sys.executable, "-P", "-m", "gridmill.jobs.main", launch.folder]
             os.execve(sys.executable, argv, os.environ)
 
-        return command if order.job.kind == JobKind.COMMAND else built_in
+        if order.job.kind == JobKind.COMMAND:
+            return lambda: become_command(launch, self._folder.home)
+        return built_in
+
+
+def become_command(launch: Launch, home: Path) -> NoReturn:
+    """Execute the command whose order lies in the launch's folder."""
+    folder = Path(launch.folder)
+    try:
+        execute(decode((folder / "order.json").read_bytes(), Order), home, folder / "work")
+    except (GridmillError, OSError) as error:
+        write_outcome(folder, failed_outcome(error))
+        raise SystemExit(1) from error
+
+
+def _wake(spare: Spare | None, launch: Launch, pipes: Pipes) -> int:
+    """The pid of the spare that becomes the job; 0 where there is none, or it has died meanwhile."""
+    if spare is not None:
+        with contextlib.suppress(OSError):
+            spare.launch(launch, pipes)
+            return spare.pid
+    return 0
 
 
 def _may_be_warm(order: Order) -> bool:

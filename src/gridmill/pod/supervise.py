@@ -28,6 +28,7 @@ from gridmill.pod.journal import Journal
 from gridmill.pod.launch import Pipes
 from gridmill.pod.leftovers import Leftovers
 from gridmill.pod.limits import Limits, Meter
+from gridmill.pod.spare import Spare
 from gridmill.pod.start import Starter
 from gridmill.pod.verdict import Ending, judge
 
@@ -58,6 +59,7 @@ class Supervisor:
         self._ever: set[str] = set()
         self._unacknowledged: dict[str, tuple[int, AttemptState]] = {}
         self._held_back = False
+        self._untidy: list[Attempt] = []
         self._record = os.open(folder.starts, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.last_end = time.monotonic()
 
@@ -103,7 +105,8 @@ class Supervisor:
     def _open(self, order: Order, now: float) -> Attempt:
         """The attempt with its pipes and limits, not yet launched."""
         timeout = order.job.timeout_seconds
-        group = self._limits.group(order.attempt_id, order.given)
+        spare = self._spare(order)
+        group = spare.group if spare is not None else self._limits.group(order.attempt_id, order.given)
         return Attempt(
             order=order,
             folder=self._folder.attempt(order.attempt_id),
@@ -112,7 +115,18 @@ class Supervisor:
             reader=Reader({}, self._emitter(order)),
             began=now,
             deadline=None if timeout is None else now + timeout,
+            spare=spare,
         )
+
+    def _spare(self, order: Order) -> Spare | None:
+        """A process forked ahead, held to what the order gives."""
+        spare = self._starter.spare(order)
+        if spare is not None and not self._limits.hold(spare.group, order.given):
+            spare.discard()
+            if spare.group is not None:
+                self._limits.release(spare.group)
+            return None
+        return spare
 
     def _emitter(self, order: Order) -> Callable[[EventType, Mapping[str, Any]], None]:
         def emit(kind: EventType, body: Mapping[str, Any]) -> None:
@@ -246,12 +260,12 @@ class Supervisor:
         attempt.meter.finish()
         outcome = judge(self._ending(attempt, now))
         self._by_pid.pop(attempt.pid, None)
-        if attempt.group is not None:
-            self._limits.release(attempt.group)
-        self._tidy(attempt, outcome)
+        with contextlib.suppress(OSError):  # a full disk must not keep the end from being said
+            write_outcome(attempt.folder, outcome)
         del self._live[attempt.order.attempt_id]
         self.last_end = now
         self._say_ended(attempt.order.attempt_id, attempt.order.token, outcome)
+        self._untidy.append(attempt)
 
     def _ending(self, attempt: Attempt, now: float) -> Ending:
         order, end = attempt.order, attempt.exit or Exit(status=None)
@@ -275,14 +289,14 @@ class Supervisor:
             outputs=files_output(order.root, order.output_uri) if is_command and end.status == 0 else (),
         )
 
-    def _tidy(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Leave only the order and the outcome; a full disk must not keep the end from being said."""
-        self._janitor.remove(attempt.folder / "work")
-        drop_empty_output(attempt.order.root, attempt.order.output_uri)
-        try:
-            write_outcome(attempt.folder, outcome)
-        except OSError:
-            return
+    def tidy(self) -> None:
+        """Remove what ended attempts leave, once their ends are on their way: nobody waits for this."""
+        while self._untidy:
+            attempt = self._untidy.pop()
+            if attempt.group is not None:
+                self._limits.release(attempt.group)
+            self._janitor.remove(attempt.folder / "work")
+            drop_empty_output(attempt.order.root, attempt.order.output_uri)
 
     def _say_ended(self, attempt_id: str, token: str, outcome: Outcome) -> None:
         body = {"outcome": to_builtins(outcome)}

@@ -20,12 +20,11 @@ from types import FrameType
 from gridmill.codec import decode, encode
 from gridmill.errors import NotFoundError
 from gridmill.jobs.main import run
-from gridmill.pod.launch import Launch, Pipes, die_with_parent, fork
+from gridmill.pod.launch import PIPES, Launch, Pipes, die_with_parent, enter, fork
 from gridmill.pod.leftovers import kill_group_before_reaping
 from gridmill.registry import PREIMPORTS, find
 
 MESSAGE_BYTES = 512 * 1024
-PIPES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class Zygote:
         launch = decode(data, Launch)
         pipes = Pipes(out=descriptors[0], err=descriptors[1], events=descriptors[2])
         try:
-            pid = fork(launch, pipes, lambda: _be(launch))
+            pid = fork(lambda parent: _be(launch, pipes, parent))
         except OSError as error:
             message = f"no process could be made: {error.strerror}"
             self._say(Report(kind="failed", attempt_id=launch.attempt_id, message=message))
@@ -107,8 +106,9 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     """SIGCHLD needs a handler for the wake-up descriptor to be written."""
 
 
-def _be(launch: Launch) -> None:
+def _be(launch: Launch, pipes: Pipes, parent: int) -> None:
     """The forked child: the attempt's process."""
+    enter(launch, pipes, parent)
     sys.argv = ["gridmill-job", launch.attempt_id]
     os.chdir(Path(launch.folder) / "work")
     _open_streams()
