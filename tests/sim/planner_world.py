@@ -58,6 +58,7 @@ class World:
         resources: tuple[Resource, ...] = (),
         *,
         limit: int | None = None,
+        one_pipeline: bool = False,
         on_plan: Callable[["World", Plan], None] | None = None,
     ) -> None:
         self.now = 1000.0
@@ -66,6 +67,7 @@ class World:
         self.finished: dict[str, JobRun] = {}
         self.started_at: dict[str, float] = {}
         self._limit, self._on_plan = limit, on_plan
+        self._one_pipeline = one_pipeline  # else every run is of a pipeline of its own
         self._works: dict[str, Work] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers, self._orders = count(1), count(1)
@@ -90,9 +92,10 @@ class World:
 
     def submit(self, works: tuple[Work, ...]) -> str:
         number = next(self._orders)
+        pipeline = "p" if self._one_pipeline else f"p{number}"
         run = Run(
             id=f"p-{number}",
-            pipeline="p",
+            pipeline=pipeline,
             order=number,
             state=RunState.ACTIVE,
             created=self.now,
@@ -111,7 +114,7 @@ class World:
             job_run = JobRun(
                 id=f"{run.id}/{work.name}",
                 run_id=run.id,
-                pipeline="p",
+                pipeline=pipeline,
                 job=job,
                 order=place,
                 state=JobState.BLOCKED,
@@ -308,6 +311,8 @@ class World:
     # --- what must hold at any time
 
     def check_room(self) -> None:
+        running = [job.name for job in self.snapshot.job_runs.values() if job.state is JobState.RUNNING]
+        assert len(running) == len(set(running)), "two at once make the same artifact"
         for deployment in self.snapshot.deployments.values():
             for pod in deployment.pods:
                 self._check_pod(pod)

@@ -241,7 +241,7 @@ def never_two_at_once(simulation: Simulation) -> None:
     ids = [e.order.attempt_id for e in simulation.world.executions]
     assert len(ids) == len(set(ids)), "an attempt was started twice"
     for execution in simulation.world.executions:
-        by_job.setdefault((execution.order.run_id, execution.order.job.name), []).append(execution)
+        by_job.setdefault((execution.order.pipeline, execution.order.job.name), []).append(execution)
     for executions in by_job.values():
         executions.sort(key=lambda e: e.began)
         for earlier, later in pairwise(executions):

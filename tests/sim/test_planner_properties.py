@@ -93,10 +93,12 @@ def worlds(draw: st.DrawFn) -> tuple[Site, tuple[Resource, ...], list[tuple[Work
 
 
 @QUICK
-@given(worlds())
-def test_every_workload_drains_and_nothing_is_ever_over_its_capacity(given_world):
+@given(worlds(), st.booleans())
+def test_every_workload_drains_and_nothing_is_ever_over_its_capacity(given_world, one_pipeline):
     site, known, submitted, limit = given_world
-    world = World(site, known, limit=limit)  # checks room, states and times at each decision
+    world = World(
+        site, known, limit=limit, one_pipeline=one_pipeline
+    )  # checks room, states and times at each decision
     for works in submitted:
         world.submit(works)
     world.run()
@@ -104,8 +106,8 @@ def test_every_workload_drains_and_nothing_is_ever_over_its_capacity(given_world
 
 
 @QUICK
-@given(worlds(), st.randoms(use_true_random=False))
-def test_a_plan_depends_on_what_there_is_and_not_on_how_it_came(given_world, shuffler):
+@given(worlds(), st.booleans(), st.randoms(use_true_random=False))
+def test_a_plan_depends_on_what_there_is_and_not_on_how_it_came(given_world, one_pipeline, shuffler):
     site, known, submitted, limit = given_world
 
     def same_from_scratch(world: World, made: Plan) -> None:
@@ -114,7 +116,7 @@ def test_a_plan_depends_on_what_there_is_and_not_on_how_it_came(given_world, shu
         scratch = world.scratch(lambda nouns: shuffler.sample(nouns, len(nouns)))
         assert plan(scratch, world.now, limit=limit) == made
 
-    world = World(site, known, limit=limit, on_plan=same_from_scratch)
+    world = World(site, known, limit=limit, one_pipeline=one_pipeline, on_plan=same_from_scratch)
     for works in submitted:
         world.submit(works)
     world.run()

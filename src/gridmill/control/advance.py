@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gridmill.control.defects import defect
 from gridmill.control.inputs import (
     external_references,
     fingerprint_of,
@@ -50,13 +51,22 @@ def _advance_job(control: Control, transaction: Transaction, run: Run, job_run: 
         names = ", ".join(f"`{need.job.name}` {need.state}" for need in ended_badly)
         after = replace(job_run, state=JobState.SKIPPED, message=f"needs {names}", ended=transaction.now)
     elif all(need.state in DONE_JOBS for need in needs):
-        after = _ready(control, transaction, run, job_run)
+        after = _looked_at(control, transaction, run, job_run)
     else:
         return
     transaction.put(after)
     if after.state in FINISHED_JOBS:
         dependents = control.ledger.snapshot.dependents_of(job_run.id)
         control.candidates.add(run.id, [job.id for job in dependents])
+
+
+def _looked_at(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
+    try:
+        return _ready(control, transaction, run, job_run)
+    except GridmillError:
+        raise
+    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+        return _failed(job_run, transaction.now, _explained(defect(control, job_run.id, error)))
 
 
 def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:

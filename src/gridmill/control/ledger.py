@@ -23,7 +23,7 @@ HISTORY_PER_START = 5000
 class Transaction:
     """Changes and events that will be committed together; reads see what was put before."""
 
-    def __init__(self, ledger: "Ledger", now: float) -> None:
+    def __init__(self, ledger: "Ledger | Transaction", now: float) -> None:
         self._ledger = ledger
         self.now = now
         self.nouns: dict[tuple[type[Any], str], Noun] = {}
@@ -46,6 +46,25 @@ class Transaction:
     def delete(self, kind: type[Any], key: str) -> None:
         """Remove a noun that is in memory."""
         self.deletes[(kind, key)] = Delete(noun=kind, key=key, expected=self._ledger.version(kind, key))
+
+    def find(self, kind: type[N], key: str) -> N | None:
+        """See get: what a transaction within this one starts from."""
+        return self.get(kind, key)
+
+    def version(self, kind: type[Any], key: str) -> int:
+        """See Ledger."""
+        return self._ledger.version(kind, key)
+
+    def within(self) -> "Transaction":
+        """A transaction that becomes part of this one when it is joined, and else is as if never begun."""
+        return Transaction(self, self.now)
+
+    def join(self, inner: "Transaction") -> None:
+        """Take over what was put within."""
+        self.nouns.update(inner.nouns)
+        self.deletes.update(inner.deletes)
+        self.events.extend(inner.events)
+        self.after.extend(inner.after)
 
     def then(self, act: Callable[[], None]) -> None:
         """Do `act` once this is committed: the world is touched only after the record."""

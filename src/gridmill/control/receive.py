@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gridmill.codec import from_builtins
+from gridmill.control.defects import defect
 from gridmill.control.inputs import order_for
 from gridmill.control.ledger import Transaction
 from gridmill.control.settle import LOST, settle_attempt
@@ -149,10 +150,17 @@ def start_attempt(control: Control, transaction: Transaction, attempt: Attempt) 
     except StorageError:  # the store, not the job: tried again
         raise
     except GridmillError as error:
-        failed = Outcome(state=AttemptState.FAILED, cause=Cause.INPUT, message=error.message, hint=error.hint)
-        settle_attempt(control, transaction, attempt, failed)
+        settle_attempt(control, transaction, attempt, _failed(Cause.INPUT, error))
+        return
+    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+        told = defect(control, attempt.id, error)
+        settle_attempt(control, transaction, attempt, _failed(Cause.INTERNAL, told))
         return
     transaction.then(lambda: send_to_pod(control, attempt.pod_id, Start(order=order)))
+
+
+def _failed(cause: Cause, error: GridmillError) -> Outcome:
+    return Outcome(state=AttemptState.FAILED, cause=cause, message=error.message, hint=error.hint)
 
 
 def send_to_pod(control: Control, pod_id: str, message: ToPod) -> None:

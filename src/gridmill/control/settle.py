@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+from gridmill.control.defects import defect
 from gridmill.control.inputs import checkpoints_uri, inputs_of, left_behind, size_of
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
@@ -28,7 +29,27 @@ LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is go
 
 
 def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
-    """Everything that follows from the end of an attempt, in one transaction."""
+    """Everything that follows from the end of an attempt, in one transaction.
+
+    An end that cannot be taken in, by a defect of Gridmill, is the failure of that attempt alone.
+    """
+    inner = transaction.within()
+    try:
+        _settle(control, inner, attempt, outcome)
+    except GridmillError:
+        raise
+    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+        inner = transaction.within()
+        control.newest.clear()
+        told = defect(control, attempt.id, error)
+        failed = Outcome(
+            state=AttemptState.FAILED, cause=Cause.INTERNAL, message=told.message, hint=told.hint
+        )
+        _settle(control, inner, attempt, failed)
+    transaction.join(inner)
+
+
+def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
     ended = _ended(control, attempt, outcome, transaction.now)
     job_run = transaction.get(JobRun, attempt.job_run_id)
     transaction.put(ended)
@@ -46,7 +67,18 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
     if after.state in FINISHED_JOBS:
         dependents = [job.id for job in control.ledger.snapshot.dependents_of(job_run.id)]
         control.candidates.add(job_run.run_id, dependents or [job_run.id])
+        _look_again(control, transaction, job_run)
     transaction.then(partial(_forget, control, job_run.id))
+
+
+def _look_again(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+    """Jobs of other runs that waited for this one's end: what it made may be what they would make."""
+    snapshot = control.ledger.snapshot
+    for key in snapshot.lines.turns.behind(job_run.name):
+        other = transaction.get(JobRun, key)
+        if other is not None and other.state == JobState.WAITING and not other.attempts:
+            transaction.put(replace(other, state=JobState.BLOCKED))
+            control.candidates.add(other.run_id, [other.id])
 
 
 def _forget(control: Control, job_run_id: str) -> None:

@@ -46,7 +46,7 @@ class Refuse:
 class Plan:
     """`again_at` is when time alone changes the plan (keep expiry, back-off end); None: only events do.
 
-    `complete` is false when the plan was cut at its bound and planning again will find more.
+    `complete` is false when the plan was cut at its bound, or refused jobs, and planning again may find more.
     """
 
     starts: tuple[StartJob, ...] = ()

@@ -129,7 +129,7 @@ class Draft:
             releases=tuple(self.releases),
             refusals=tuple(self.refusals),
             again_at=self.again_at,
-            complete=not self.is_full,
+            complete=not (self.is_full or self.refusals),  # who waits behind a refused job is next then
         )
 
     def _given_starts(self) -> tuple[StartJob, ...]:

@@ -6,6 +6,7 @@ from gridmill.model.run import JobRun, Run
 from gridmill.model.state import FINISHED_RUNS, JobState, RunState
 from gridmill.planning.ordered import Ordered
 from gridmill.planning.queue import Demand, Queue, Rank, demand_of, rank_of
+from gridmill.planning.turns import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,10 @@ class _Line:
 class Lines:
     """Jobs of active runs by resource: `waiting` are ready, `blocked` have unmet needs.
 
+    Of the ready jobs that make the same artifact (the same job of several runs) only the one whose turn it
+    is stands in line, and none while one runs: versions have one order, and nobody writes into a table
+    that another writes into.
+
     `held` and `held_until` tell the waiting jobs that were given a `not_before`. A job whose run is not known
     yet stands in no line until the run is put.
     """
@@ -33,6 +38,7 @@ class Lines:
         self.blocked: dict[str, Queue] = {}
         self.held: Ordered[tuple[float, str]] = Ordered()
         self.held_until: dict[str, float] = {}
+        self.turns = Turns()
         self._lines: dict[str, _Line] = {}
         self._jobs_of: dict[str, dict[str, None]] = {}
         self._dependents: dict[str, dict[str, None]] = {}
@@ -86,12 +92,36 @@ class Lines:
             self._leave_line(key)
             self._forget_needs(old)
             forget(self._jobs_of, old.run_id, key)
+            self.turns.leave(key)
+            self._let_next(old.name)
 
     def _forget_needs(self, job_run: JobRun) -> None:
         for need in job_run.needs:
             forget(self._dependents, need, job_run.id)
 
     def _line_up(self, job_run: JobRun) -> None:
+        before = self.turns.next(job_run.name)
+        self._take_turn(job_run)
+        self._place(job_run)
+        if before is not None and before != job_run.id:
+            self._place(self.job_runs[before])
+        self._let_next(job_run.name)
+
+    def _take_turn(self, job_run: JobRun) -> None:
+        run = self.runs.get(job_run.run_id)
+        if job_run.state is JobState.RUNNING:
+            self.turns.run(job_run.name, job_run.id)
+        elif job_run.state is JobState.WAITING and run is not None and run.state is RunState.ACTIVE:
+            self.turns.wait(job_run.name, job_run.id, rank_of(job_run, run.order))
+        else:
+            self.turns.leave(job_run.id)
+
+    def _let_next(self, name: str) -> None:
+        following = self.turns.next(name)
+        if following is not None:
+            self._place(self.job_runs[following])
+
+    def _place(self, job_run: JobRun) -> None:
         line = self._line_of(job_run)
         if line == self._lines.get(job_run.id):
             return
@@ -112,6 +142,8 @@ class Lines:
         run = self.runs.get(job_run.run_id)
         waiting = job_run.state is JobState.WAITING
         if run is None or run.state != RunState.ACTIVE or not (waiting or job_run.state is JobState.BLOCKED):
+            return None
+        if waiting and self.turns.next(job_run.name) != job_run.id:
             return None
         return _Line(
             resource=job_run.resource,

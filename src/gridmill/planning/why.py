@@ -1,6 +1,7 @@
 """Why a job does not run: a sentence for people, made when somebody asks."""
 
 from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.job import JobKind
 from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun
 from gridmill.model.state import DONE_JOBS, JobState, RunState
@@ -9,6 +10,14 @@ from gridmill.planning.limits import problem_of, problem_of_resource
 from gridmill.planning.queue import Demand, demand_of, rank_of
 from gridmill.planning.room import Pods, most_jobs
 from gridmill.planning.snapshot import Snapshot
+
+_DOING = {
+    JobKind.SINK: "is loading",
+    JobKind.DATASET: "is building",
+    JobKind.TRAINING: "is training",
+    JobKind.PREDICTION: "is writing",
+    JobKind.COMMAND: "is running",
+}
 
 
 def why_waiting(snapshot: Snapshot, job_run_id: str, now: float) -> str:
@@ -33,6 +42,10 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float) -> str:
         return "its run is stopping"
     if job_run.not_before > now:
         return f"held back {show_seconds(job_run.not_before - now)} more after a failure"
+    other = snapshot.job_runs.get(snapshot.lines.turns.before(job_run.name, job_run.id) or "")
+    if other is not None:
+        doing = _DOING[job_run.job.kind] if other.state is JobState.RUNNING else "comes first with"
+        return f"another run ({other.run_id}) {doing} {job_run.name}"
     demand = demand_of(job_run)
     resource = snapshot.resource_of(job_run.resource, demand.kind)
     problem = problem_of_resource(snapshot, job_run.resource, resource)

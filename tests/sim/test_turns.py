@@ -1,0 +1,124 @@
+"""Runs that make the same artifact take turns; a defect at one job is that job's alone."""
+
+from itertools import pairwise
+
+from tests.sim.test_races import command, finish, job_of, run_of, simulation
+
+from gridmill.model.artifact import Artifact
+from gridmill.model.job import Job
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import JobRun
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import Source
+from gridmill.model.state import FINISHED_RUNS, AttemptState, JobState, RunState
+from gridmill.planning.why import why_waiting
+from gridmill.testing.simulated import Behaviour
+from gridmill.testing.simulation import NoStorage, Simulation
+
+
+def slow(order) -> Behaviour:
+    return Behaviour(seconds=20.0)
+
+
+def line() -> Pipeline:
+    return Pipeline(name="p", jobs=(command("load"), command("after", needs=("load",))))
+
+
+def all_over(grid: Simulation) -> bool:
+    return not grid.node.control.ledger.snapshot.runs
+
+
+def test_two_runs_of_a_pipeline_write_one_after_the_other_and_overlap_otherwise():
+    grid = simulation(slow)
+    runs = [grid.submit(line()) for _ in range(3)]
+    assert grid.run_until(lambda: all_over(grid))
+    for name in ("load", "after"):
+        mine = [e for e in grid.world.executions if e.order.job.name == name]
+        assert [e.order.run_id for e in mine] == [run.id for run in runs]
+        assert all(earlier.ended <= later.began for earlier, later in pairwise(mine))
+        made = [grid.store.get(Artifact, f"p/{name}@{number}").noun for number in (1, 2, 3)]
+        assert [artifact.run_id for artifact in made] == [run.id for run in runs]
+    second_load, first_after = (
+        next(e for e in grid.world.executions if e.order.attempt_id == key)
+        for key in ("p-2.load.1", "p-1.after.1")
+    )
+    assert second_load.began < first_after.ended, "run 2 loads while run 1 goes on"
+
+
+def test_the_one_that_waits_says_for_which_run():
+    grid = simulation(slow)
+    grid.submit(line())
+    second, third = grid.submit(line()), grid.submit(line())
+    assert grid.run_until(lambda: bool(grid.world.executions))
+    snapshot, now = grid.node.control.ledger.snapshot, grid.node.control.now()
+    for run in (second, third):
+        assert why_waiting(snapshot, f"{run.id}/load", now) == "another run (p-1) is running p/load"
+
+
+def test_what_another_run_made_meanwhile_is_not_made_again():
+    grid = simulation(slow)
+    runs = [grid.submit(line(), force=False) for _ in range(3)]
+    assert grid.run_until(lambda: all_over(grid))
+    assert [job_of(grid, run, "load").state for run in runs] == [
+        JobState.SUCCEEDED,
+        JobState.UNCHANGED,
+        JobState.UNCHANGED,
+    ]
+    assert len(grid.world.executions) == 2
+
+
+def test_a_run_that_was_stopped_or_waits_for_a_retry_holds_nobody_up_for_ever():
+    ends = iter([Behaviour(outcome=AttemptState.FAILED, seconds=5.0), *[Behaviour(seconds=1.0)] * 3])
+    grid = simulation(lambda order: next(ends))
+    job = command("load", retries=1)
+    first, second, third = (grid.submit(Pipeline(name="p", jobs=(job,))) for _ in range(3))
+    assert grid.run_until(lambda: bool(grid.world.executions))
+    grid.stop(second.id)
+    finish(grid, third)
+    assert [run_of(grid, run).state for run in (first, second, third)] == [
+        RunState.SUCCEEDED,
+        RunState.STOPPED,
+        RunState.SUCCEEDED,
+    ]
+
+
+class Broken(NoStorage):
+    def __init__(self, good: int) -> None:
+        self.good, self.asked = good, 0
+
+    def describe_source(self, source, folder):
+        self.asked += 1
+        if self.asked > self.good:
+            raise ZeroDivisionError("nobody thought of this")
+        return ()
+
+
+def sink(name: str, path: str) -> Job:
+    return Job(name=name, sink=SinkSpec(source=Source(path=path)), memory_bytes=2**30)
+
+
+def test_a_defect_at_one_job_fails_that_job_and_no_other():
+    grid = simulation()
+    grid.node.control.storage = Broken(1)
+    broken = grid.submit(Pipeline(name="p", jobs=(sink("load", "bad.csv"), command("beside"))))
+    other = grid.submit(Pipeline(name="q", jobs=(command("a"), command("b", needs=("a",)))))
+    assert finish(grid, other).state == RunState.SUCCEEDED
+    assert finish(grid, broken).state == RunState.FAILED
+    failed = job_of(grid, broken, "load")
+    assert "a defect of Gridmill: ZeroDivisionError: nobody thought of this" in failed.message
+    assert job_of(grid, broken, "beside").state == JobState.SUCCEEDED
+    assert any("Traceback" in told and "in describe_source" in told for told in grid.warnings)
+
+
+def test_a_defect_at_an_attempts_start_or_end_fails_that_attempt_and_no_other():
+    for good in range(1, 6):
+        grid = simulation()
+        grid.node.control.storage = storage = Broken(good)
+        broken = grid.submit(Pipeline(name="p", jobs=(sink("load", "bad.csv"),)))
+        other = grid.submit(Pipeline(name="q", jobs=(command("a"), command("b", needs=("a",)))))
+        assert finish(grid, other).state == RunState.SUCCEEDED
+        state = finish(grid, broken).state
+        assert state in FINISHED_RUNS
+        assert state == (RunState.FAILED if storage.asked > good else RunState.SUCCEEDED)
+        assert any("Traceback" in told for told in grid.warnings) == (storage.asked > good)
+        assert len(grid.store.list(JobRun)) == 3
