@@ -9,7 +9,8 @@ import pytest
 
 from gridmill.api.app import make_app
 from gridmill.api.server import serve
-from gridmill.errors import InputError, NotFoundError, UnavailableError
+from gridmill.errors import InputError, NotFoundError, StaleVersionError, UnavailableError
+from gridmill.model.alias import Alias
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.job import CommandSpec, Job, JobKind
 from gridmill.model.pipeline import Pipeline
@@ -121,6 +122,19 @@ def test_resources_pipelines_artifacts_bundles(make: MakeGrid) -> None:
     assert not grid.has_bundle(digest)
     grid.put_bundle(digest, b"\x00\xff")
     assert grid.has_bundle(digest)
+
+
+def test_aliases(make: MakeGrid) -> None:
+    grid = make(FakeGrid())
+    grid.start_run(two_jobs())
+    prod = Alias(id="demo/first@prod", name="demo/first", alias="prod", number=1)
+    assert grid.set_alias(prod, expected=0).number == 1
+    with pytest.raises(StaleVersionError):
+        grid.set_alias(prod, expected=0)
+    assert [one.id for one in grid.aliases(name="demo/first")] == ["demo/first@prod"]
+    assert grid.artifact("demo/first@prod").id == "demo/first@1"
+    grid.remove_alias("demo/first@prod")
+    assert grid.aliases() == ()
 
 
 def test_the_rest_answers(make: MakeGrid) -> None:

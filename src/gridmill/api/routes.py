@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Body, Depends, Path, Query, Request
+from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
-from gridmill.codec import encode
+from gridmill.api.replies import Failure, Name, TheGrid, done, reply
 from gridmill.errors import InputError
-from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.pipeline import Pipeline
@@ -19,23 +18,11 @@ from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
 from gridmill.model.site import Site
 from gridmill.model.view import ControlView, DryRun, RunView
-from gridmill.ports.grid import Grid
 
 LONG_POLLS = 256
 """Followers served at once, in threads of their own, so that they never hold up other calls."""
 SLICE_SECONDS = 1.0
 """A long poll looks this often whether its client is still there and the server is to stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """The body of every error: `code` is stable, `message` says what, `place` where, `hint` what to do."""
-
-    code: str
-    message: str
-    hint: str
-    place: str
-    retryable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,69 +32,52 @@ class Presence:
     present: bool
 
 
-def _grid(request: Request) -> Grid:
-    grid: Grid = request.app.state.grid
-    return grid
-
-
-TheGrid = Annotated[Grid, Depends(_grid)]
-Name = Annotated[str, Path(min_length=1, max_length=200)]
 Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{8,128}$")]
-Long = Annotated[str, Path(min_length=1, max_length=500)]
-
 router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
-
-
-def _reply(noun: object) -> Response:
-    return Response(encode(noun), media_type="application/json")
-
-
-def _done() -> Response:
-    return Response(status_code=204)
 
 
 @router.get("/control", response_model=ControlView, tags=["control"])
 def show_control(grid: TheGrid) -> Response:
     """The control node."""
-    return _reply(grid.control())
+    return reply(grid.control())
 
 
 @router.post("/control/shutdown", status_code=204, response_class=Response, tags=["control"])
 def shutdown(grid: TheGrid) -> Response:
     """End the control node; jobs go on."""
     grid.shutdown()
-    return _done()
+    return done()
 
 
 @router.get("/pipelines", response_model=tuple[Pipeline, ...], tags=["pipelines"])
 def list_pipelines(grid: TheGrid) -> Response:
     """Kept pipelines, by name."""
-    return _reply(grid.pipelines())
+    return reply(grid.pipelines())
 
 
 @router.post("/pipelines", response_model=Pipeline, tags=["pipelines"])
 def apply_pipeline(grid: TheGrid, pipeline: Pipeline) -> Response:
     """Keep a pipeline without running it."""
-    return _reply(grid.apply(pipeline))
+    return reply(grid.apply(pipeline))
 
 
 @router.get("/pipelines/{name}", response_model=Pipeline, tags=["pipelines"])
 def show_pipeline(grid: TheGrid, name: Name) -> Response:
     """One pipeline."""
-    return _reply(grid.pipeline(name))
+    return reply(grid.pipeline(name))
 
 
 @router.delete("/pipelines/{name}", status_code=204, response_class=Response, tags=["pipelines"])
 def remove_pipeline(grid: TheGrid, name: Name) -> Response:
     """Forget a pipeline; its runs and artifacts stay."""
     grid.remove_pipeline(name)
-    return _done()
+    return done()
 
 
 @router.post("/plans", response_model=DryRun, tags=["runs"])
 def plan_run(grid: TheGrid, pipeline: Pipeline) -> Response:
     """What a run would do: sizes and why, order, expected memory and time."""
-    return _reply(grid.plan_run(pipeline))
+    return reply(grid.plan_run(pipeline))
 
 
 @router.post("/runs", response_model=RunView, tags=["runs"])
@@ -115,7 +85,7 @@ def start_run(
     grid: TheGrid, pipeline: Pipeline, force: bool = False, only: Annotated[tuple[str, ...], Query()] = ()
 ) -> Response:
     """Start a run; answers at once."""
-    return _reply(grid.start_run(pipeline, force=force, only=only))
+    return reply(grid.start_run(pipeline, force=force, only=only))
 
 
 @router.get("/runs", response_model=tuple[Run, ...], tags=["runs"])
@@ -123,25 +93,25 @@ def list_runs(
     grid: TheGrid, limit: Annotated[int, Query(ge=1, le=10_000)] = 50, pipeline: str | None = None
 ) -> Response:
     """Runs, newest first."""
-    return _reply(grid.runs(limit=limit, pipeline=pipeline))
+    return reply(grid.runs(limit=limit, pipeline=pipeline))
 
 
 @router.get("/runs/{run_id}", response_model=RunView, tags=["runs"])
 def show_run(grid: TheGrid, run_id: Name) -> Response:
     """A run and its jobs: states, progress, and what each waits for."""
-    return _reply(grid.run(run_id))
+    return reply(grid.run(run_id))
 
 
 @router.post("/runs/{run_id}/resume", response_model=RunView, tags=["runs"])
 def resume_run(grid: TheGrid, run_id: Name) -> Response:
     """Continue a failed or stopped run."""
-    return _reply(grid.resume(run_id))
+    return reply(grid.resume(run_id))
 
 
 @router.post("/runs/{run_id}/stop", response_model=RunView, tags=["runs"])
 def stop_run(grid: TheGrid, run_id: Name, job: str | None = None) -> Response:
     """Stop a run, or one job of it."""
-    return _reply(grid.stop_run(run_id, job=job))
+    return reply(grid.stop_run(run_id, job=job))
 
 
 @router.get("/runs/{run_id}/events", response_model=tuple[Event, ...], tags=["runs"])
@@ -164,7 +134,7 @@ async def follow_events(
 
         events = await to_thread.run_sync(look, limiter=_limiter(request))
         if events or left <= SLICE_SECONDS or await _over(request):
-            return _reply(events)
+            return reply(events)
 
 
 def _limiter(request: Request) -> CapacityLimiter:
@@ -189,7 +159,7 @@ def show_report(grid: TheGrid, run_id: Name) -> HTMLResponse:
 @router.get("/resources", response_model=tuple[Resource, ...], tags=["resources"])
 def list_resources(grid: TheGrid) -> Response:
     """Resources, by name."""
-    return _reply(grid.resources())
+    return reply(grid.resources())
 
 
 @router.put("/resources/{name}", response_model=tuple[Resource, Sizing], tags=["resources"])
@@ -197,58 +167,39 @@ def configure_resource(grid: TheGrid, name: Name, resource: Resource) -> Respons
     """Create or replace a resource; answers with it and the size chosen, with why."""
     if resource.name != name:
         raise InputError(f"the body's name is {resource.name!r}, the path's {name!r}", place="body.name")
-    return _reply(grid.configure_resource(resource))
+    return reply(grid.configure_resource(resource))
 
 
 @router.delete("/resources/{name}", status_code=204, response_class=Response, tags=["resources"])
 def remove_resource(grid: TheGrid, name: Name) -> Response:
     """Remove a resource."""
     grid.remove_resource(name)
-    return _done()
+    return done()
 
 
 @router.get("/sites", response_model=tuple[Site, ...], tags=["sites"])
 def list_sites(grid: TheGrid) -> Response:
     """Sites and their nodes."""
-    return _reply(grid.sites())
+    return reply(grid.sites())
 
 
 @router.get("/deployments", response_model=tuple[Deployment, ...], tags=["deployments"])
 def list_deployments(grid: TheGrid) -> Response:
     """Deployments that are not gone."""
-    return _reply(grid.deployments())
+    return reply(grid.deployments())
 
 
 @router.delete("/deployments/{name}", status_code=204, response_class=Response, tags=["deployments"])
 def release(grid: TheGrid, name: Name) -> Response:
     """Tear an idle deployment down."""
     grid.release(name)
-    return _done()
-
-
-@router.get("/artifacts", response_model=tuple[Artifact, ...], tags=["artifacts"])
-def list_artifacts(grid: TheGrid, kind: ArtifactKind | None = None, name: str | None = None) -> Response:
-    """Versions of sinks, datasets, models, predictions and files, newest first."""
-    return _reply(grid.artifacts(kind=kind, name=name))
-
-
-@router.get("/artifacts/{artifact_id:path}", response_model=Artifact, tags=["artifacts"])
-def show_artifact(grid: TheGrid, artifact_id: Long) -> Response:
-    """A version (`pipeline/job@N`) or the newest (`pipeline/job`)."""
-    return _reply(grid.artifact(artifact_id))
-
-
-@router.delete("/artifacts/{artifact_id:path}", status_code=204, response_class=Response, tags=["artifacts"])
-def remove_artifact(grid: TheGrid, artifact_id: Long) -> Response:
-    """Delete a version's content."""
-    grid.remove_artifact(artifact_id)
-    return _done()
+    return done()
 
 
 @router.get("/bundles/{bundle}", response_model=Presence, tags=["bundles"])
 def has_bundle(grid: TheGrid, bundle: Hash) -> Response:
     """Whether the code bundle of that hash is here."""
-    return _reply(Presence(present=grid.has_bundle(bundle)))
+    return reply(Presence(present=grid.has_bundle(bundle)))
 
 
 @router.put("/bundles/{bundle}", status_code=204, response_class=Response, tags=["bundles"])
@@ -257,4 +208,4 @@ def put_bundle(
 ) -> Response:
     """Keep a code bundle (tar.gz)."""
     grid.put_bundle(bundle, data)
-    return _done()
+    return done()

@@ -7,18 +7,20 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from gridmill.cli.aliases import stands_for
 from gridmill.cli.complete import complete_nouns
 from gridmill.cli.rejects import show_rejects
 from gridmill.cli.render import amounts, details, metrics, moment, run_table, table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
 from gridmill.errors import InputError
+from gridmill.model.alias import BEST, LATEST, Alias, best_of
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.artifact import Artifact
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run
 from gridmill.model.view import RunView
-from gridmill.sdk.lookup import LISTED, Noun, find_noun, list_nouns, read_noun, remove_noun
+from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun, remove_noun
 
 NounName = Annotated[
     str,
@@ -67,7 +69,8 @@ def list_all(
             return
         kind = read_noun(noun)
         found = list_nouns(client.grid, kind)
-    emit(found) if json else _tabulate(kind, found)
+        names = {} if json or kind not in ARTIFACTS else names_of(found, client.grid.aliases())
+    emit(found) if json else _tabulate(kind, found, names)
 
 
 def remove(
@@ -83,12 +86,33 @@ def remove(
     emit({"removed": name}) if json else print(f"{kind} {name} removed")
 
 
-def _tabulate(kind: Noun, found: Sequence[Any]) -> None:
+def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> None:
     if not found:
-        console(error=True).print(f"there are no {kind}s", markup=False)
+        console(error=True).print(f"there are no {plural(kind)}", markup=False)
         return
-    head, row = _TABLES.get(kind, _ARTIFACTS)
-    show_text(table(*head, rows=[row(one) for one in found]))
+    if kind in _TABLES:
+        head, row = _TABLES[kind]
+        show_text(table(*head, rows=[row(one) for one in found]))
+    else:
+        show_text(table(*_ARTIFACTS, rows=[_artifact_row(one, names) for one in found]))
+
+
+def names_of(versions: Sequence[Artifact], aliases: Sequence[Alias]) -> Mapping[str, str]:
+    """Each version's id and the names that stand for it: `latest, prod`."""
+    names: dict[str, list[str]] = {}
+    by_name: dict[str, list[Artifact]] = {}
+    for one in versions:
+        by_name.setdefault(one.name, []).append(one)
+    for name, some in by_name.items():
+        names.setdefault(some[0].id, []).append(LATEST)
+        metric = next((alias.metric for alias in aliases if alias.id == f"{name}@{BEST}"), "")
+        best = best_of(some, metric)
+        if best is not None and len(some) > 1:
+            names.setdefault(best.id, []).append(BEST)
+    for alias in aliases:
+        if alias.number is not None:
+            names.setdefault(f"{alias.name}@{alias.number}", []).append(alias.alias)
+    return {id: ", ".join(some) for id, some in names.items()}
 
 
 def run_list(runs: Sequence[Run]) -> Table:
@@ -114,10 +138,11 @@ def _resource_row(resource: Resource) -> tuple[object, ...]:
     return resource.name, resource.type, resource.site, wanted, keep, ", ".join(resource.jobs)
 
 
-def _artifact_row(one: Artifact) -> tuple[object, ...]:
+def _artifact_row(one: Artifact, names: Mapping[str, str]) -> tuple[object, ...]:
     made = moment(one.created or None)
     return (
         one.id,
+        names.get(one.id),
         one.kind,
         one.output.rows,
         show_bytes(one.output.size_bytes),
@@ -127,7 +152,7 @@ def _artifact_row(one: Artifact) -> tuple[object, ...]:
 
 
 _Table = tuple[tuple[str, ...], Callable[[Any], tuple[object, ...]]]
-_ARTIFACTS: _Table = (("id", "kind", "rows", "size", "metrics", "made"), _artifact_row)
+_ARTIFACTS = ("id", "named", "kind", "rows", "size", "metrics", "made")
 _TABLES: Mapping[Noun, _Table] = {
     Noun.RUN: (("run", "state", "created", "wall", ""), _run_row),
     Noun.RESOURCE: (("resource", "type", "site", "asked for", "keep", "jobs"), _resource_row),
@@ -146,6 +171,10 @@ _TABLES: Mapping[Noun, _Table] = {
             amounts(one.sizing.amounts),
             one.message,
         ),
+    ),
+    Noun.ALIAS: (
+        ("alias", "stands for", "set"),
+        lambda one: (one.id, stands_for(one), moment(one.changed)),
     ),
     Noun.PIPELINE: (
         ("pipeline", "jobs", "folder", "description"),

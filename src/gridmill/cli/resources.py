@@ -1,10 +1,11 @@
-"""`configure resource` and `alter resource`: sized from the job's size, or by hand."""
+"""`configure` and `alter`: resources, sized from the job's size or by hand, and the aliases of models."""
 
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
+from gridmill.cli.aliases import set_aliases
 from gridmill.cli.render import amounts
 from gridmill.cli.session import Json, emit, session
 from gridmill.errors import InputError
@@ -19,12 +20,17 @@ class Configured(StrEnum):
     """What can be configured."""
 
     RESOURCE = "resource"
+    MODEL = "model"
+    DATASET = "dataset"
 
 
 What = Annotated[
-    Configured, typer.Argument(metavar="resource", help="What is configured.", show_default=False)
+    Configured,
+    typer.Argument(metavar="NOUN", help="resource, or model or dataset for its aliases.", show_default=False),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The resource's name.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Its name; of a model PIPELINE/JOB.", show_default=False)
+]
 Rows = Annotated[str | None, typer.Option(help="Rows its jobs handle (250k, 1M): chooses the size.")]
 Columns = Annotated[int | None, typer.Option(min=1, help="Columns its jobs handle.")]
 Cpus = Annotated[float | None, typer.Option(min=0.01, help="CPUs per worker.")]
@@ -43,7 +49,7 @@ def configure(
     context: typer.Context,
     what: What,
     name: Name,
-    type: Annotated[JobKind, typer.Option("--type", help="The kind of job it serves.", show_default=False)],
+    type: Annotated[JobKind | None, typer.Option("--type", help="The kind of job a resource serves.")] = None,
     rows: Rows = None,
     columns: Columns = None,
     cpus: Cpus = None,
@@ -53,13 +59,28 @@ def configure(
     keep: Keep = None,
     site: Site = None,
     job: Jobs = None,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VERSION", help="Let a name stand for a version (prod=3); repeatable."),
+    ] = None,
+    best_by: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="What @best goes by: validation_auc, or max:NAME, min:NAME."),
+    ] = None,
+    expect: Annotated[
+        int | None, typer.Option(min=0, help="Move the alias only from this version (0: only set it anew).")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Create or replace a resource, and show the size chosen and why.
+    """Create or replace a resource, and show the size chosen and why; or name versions of a model.
 
     Give the job's size (--rows, --columns) and Gridmill chooses; --cpus, --memory, --gpus and --workers
-    override it.
+    override it. For a model, --alias and --best-by set what PIPELINE/JOB@NAME stands for.
     """
+    if what != Configured.RESOURCE:
+        return set_aliases(context, name, alias or [], best_by, expect, json)
+    if type is None:
+        raise InputError("say which jobs the resource serves", hint=f"--type is one of {', '.join(JobKind)}.")
     with session(context) as client:
         done = client.configure_resource(
             name,
@@ -74,7 +95,7 @@ def configure(
             site=site or "local",
             jobs=tuple(job or ()),
         )
-    _say(done, json)
+    return _say(done, json)
 
 
 def alter(
@@ -93,6 +114,10 @@ def alter(
     json: Json = False,
 ) -> None:
     """Change some settings of a resource; the others stay."""
+    if what != Configured.RESOURCE:
+        raise InputError(
+            f"a {what} version never changes", hint=f"`gridmill configure {what}` moves its aliases."
+        )
     given: dict[str, Any] = {
         "cpus": cpus,
         "memory_bytes": None if memory is None else parse_bytes(memory),

@@ -10,6 +10,7 @@ from gridmill.cli.session import console, say
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.metric import read_metric
 from gridmill.model.rejects import rejects_line
 from gridmill.model.run import Attempt
 from gridmill.model.state import Cause, JobState, RunState
@@ -18,7 +19,6 @@ from gridmill.sdk.client import Client
 
 _TAIL = 15
 _FAILED_SHOWN = 3
-_HIGHER_IS_BETTER = ("accuracy", "auc", "r2", "f1")
 
 
 def summarise(client: Client, view: RunView) -> None:
@@ -82,8 +82,7 @@ def best_model(artifacts: Iterable[Artifact]) -> tuple[Artifact, str] | None:
     if not shared:
         return None
     name = next((name for name in shared if "validation" in name), shared[0])
-    higher = any(word in name for word in _HIGHER_IS_BETTER)
-    pick = max if higher else min
+    pick = max if read_metric(name)[1] else min
     return pick(models, key=lambda one: one.output.metrics[name]), name
 
 

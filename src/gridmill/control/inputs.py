@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gridmill.codec import fingerprint, to_builtins
 from gridmill.control.ledger import Transaction
+from gridmill.control.references import fetch_artifact, find_version
 from gridmill.control.state import Control
 from gridmill.errors import InputError, NotFoundError
 from gridmill.model.artifact import Artifact, ArtifactKind, Input
@@ -51,21 +52,9 @@ def table_uri(job_run: JobRun) -> str:
     return f"sinks/{job_run.name}/table" if job_run.job.kind == JobKind.SINK else ""
 
 
-def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
-    """A version by id. Raises NotFoundError."""
-    known = control.versions.get(artifact_id)
-    if known is not None:
-        return known
-    record = control.ledger.store.get(Artifact, artifact_id)
-    if record is None or not isinstance(record.noun, Artifact):
-        raise NotFoundError(f"there is no version {artifact_id!r}")
-    control.versions[artifact_id] = record.noun
-    return record.noun
-
-
 def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tuple[Input, ...]:
-    """The versions a job reads: those of the jobs it needs, and those of other pipelines. The latter are the
-    newest ones at first; once the job is ready they are settled, whatever is made meanwhile.
+    """The versions a job reads: those of the jobs it needs, and those of other pipelines. The latter are what
+    their names stand for at first; once the job is ready they are settled, whatever is made meanwhile.
 
     Raises InputError when one does not exist, or not any more.
     """
@@ -75,11 +64,12 @@ def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tu
         for artifact_id in needed.artifacts if needed else ():
             artifact = fetch_artifact(control, artifact_id)
             inputs.append(Input(name=need.rpartition("/")[2], artifact=_kept(artifact, job_run)))
-    settled = {artifact_id.rpartition("@")[0]: artifact_id for artifact_id in job_run.external}
-    for name in external_references(job_run.job):
+    names = external_references(job_run.job)
+    settled = dict(zip(names, job_run.external, strict=False))
+    for name in names:
         known = settled.get(name)
-        newest = fetch_artifact(control, known) if known else external_artifact(control, name, job_run)
-        inputs.append(Input(name=name, artifact=_kept(newest, job_run)))
+        found = fetch_artifact(control, known) if known else external_artifact(control, name, job_run)
+        inputs.append(Input(name=name, artifact=_kept(found, job_run)))
     return tuple(inputs)
 
 
@@ -93,19 +83,23 @@ def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
 
 
 def external_references(job: Job) -> tuple[str, ...]:
-    """Names of other pipelines' artifacts (`pipeline/job`)."""
+    """Other pipelines' artifacts, as the declaration names them (`pipeline/job`, `pipeline/job@prod`)."""
     return tuple(name for name in dict.fromkeys(job.spec.references()) if "/" in name)
 
 
-def external_artifact(control: Control, name: str, job_run: JobRun) -> Artifact:
-    """The newest version of another pipeline's artifact. Raises InputError."""
-    newest = control.newest_artifact(name)
-    if newest is None or newest.removed:
+def external_artifact(control: Control, reference: str, job_run: JobRun) -> Artifact:
+    """The version of another pipeline that a reference stands for now. Raises InputError."""
+    try:
+        return find_version(control, reference)
+    except NotFoundError as error:
+        if control.newest_artifact(reference.partition("@")[0]) is not None:
+            raise InputError(
+                f"job {job_run.job.name!r} reads {reference!r}: {error}", hint=error.hint
+            ) from error
         raise InputError(
-            f"job {job_run.job.name!r} reads {name!r}, which does not exist",
-            hint=f"Run the pipeline {name.partition('/')[0]!r} first.",
-        )
-    return newest
+            f"job {job_run.job.name!r} reads {reference!r}, which does not exist",
+            hint=f"Run the pipeline {reference.partition('/')[0]!r} first.",
+        ) from error
 
 
 def fingerprint_of(control: Control, run: Run, job_run: JobRun, inputs: tuple[Input, ...]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from gridmill.errors import NotFoundError
+from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
@@ -160,7 +161,7 @@ class Ledger:
 
 def _is_over(noun: Noun) -> bool:
     match noun:
-        case Artifact() | Measurement():
+        case Artifact() | Alias() | Measurement():
             return True
         case Attempt():
             return noun.state not in LIVE_ATTEMPTS

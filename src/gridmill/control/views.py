@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from gridmill.control.inputs import fetch_artifact
 from gridmill.control.ledger import Ledger
+from gridmill.control.references import fetch_artifact
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError
 from gridmill.model.run import Attempt, JobRun, Run

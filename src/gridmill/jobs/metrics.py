@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from gridmill.jobs.features import Floats, Integers
+from gridmill.model.metric import HIGHER_IS_BETTER
 from gridmill.model.training import Objective
 
-HIGHER_IS_BETTER = frozenset({"r2", "skill", "accuracy", "auc"})
 NAMES: Mapping[Objective, tuple[str, ...]] = {
     Objective.REGRESSION: ("rmse", "mse", "mae", "r2", "skill"),
     Objective.CLASSIFICATION: ("log_loss", "accuracy", "auc"),

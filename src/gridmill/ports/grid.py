@@ -2,7 +2,6 @@
 
 from typing import Protocol
 
-from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.pipeline import Pipeline
@@ -10,9 +9,10 @@ from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
 from gridmill.model.site import Site
 from gridmill.model.view import ControlView, DryRun, RunView
+from gridmill.ports.versions import Versions
 
 
-class Grid(Protocol):
+class Grid(Versions, Protocol):
     """Everything a face can ask of a grid. SDK and command line work on any implementation.
 
     Takes and returns nouns; raises GridmillError and nothing else. Safe to call from several threads.
@@ -110,18 +110,6 @@ class Grid(Protocol):
 
     def remove_pipeline(self, name: str) -> None:
         """Forget the declaration; runs and artifacts stay. Raises ConflictError while a run is active."""
-        ...
-
-    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
-        """Versions that are not removed, newest first; `name` is `pipeline/job`."""
-        ...
-
-    def artifact(self, artifact_id: str) -> Artifact:
-        """A version by id (`pipeline/job@N`); `pipeline/job` alone is the newest."""
-        ...
-
-    def remove_artifact(self, artifact_id: str) -> None:
-        """Delete a version's content. Raises ConflictError while a run uses it."""
         ...
 
     def has_bundle(self, bundle: str) -> bool:

@@ -1,5 +1,6 @@
 """The key, the parent and the liveness of each noun, as every store uses them."""
 
+from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.pipeline import Pipeline
@@ -17,19 +18,19 @@ def key_of(noun: Noun) -> str:
             return noun.name
         case Measurement():
             return noun.attempt_id
-        case Run() | JobRun() | Attempt() | Deployment() | Artifact():
+        case Run() | JobRun() | Attempt() | Deployment() | Artifact() | Alias():
             return noun.id
 
 
 def parent_of(noun: Noun) -> str:
     """What `Store.list(parent=...)` filters by: a run's pipeline, a JobRun's run, an attempt's run,
-    an artifact's name, a measurement's subject, a deployment's resource; else empty."""
+    an artifact's or alias's name, a measurement's subject, a deployment's resource; else empty."""
     match noun:
         case Run():
             return noun.pipeline
         case JobRun() | Attempt():
             return noun.run_id
-        case Artifact():
+        case Artifact() | Alias():
             return noun.name
         case Measurement():
             return noun.subject
@@ -48,7 +49,7 @@ def is_live(noun: Noun) -> bool:
             return noun.state in LIVE_ATTEMPTS
         case Deployment():
             return noun.state != DeploymentState.GONE
-        case Artifact() | Measurement() | Pipeline():
+        case Artifact() | Alias() | Measurement() | Pipeline():
             return False
         case Site() | Resource() | JobRun():
             return True

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
@@ -12,7 +13,9 @@ from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Site
 
-Noun: TypeAlias = Site | Resource | Pipeline | Run | JobRun | Attempt | Deployment | Artifact | Measurement
+Noun: TypeAlias = (
+    Site | Resource | Pipeline | Run | JobRun | Attempt | Deployment | Artifact | Alias | Measurement
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.event import Event, EventType
+from gridmill.model.metric import read_metric
 from gridmill.model.rejects import rejects_of
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
@@ -174,14 +175,11 @@ def _metric_table(models: Sequence[Artifact]) -> dict[str, Any]:
     return {"names": names, "rows": rows, "best": best}
 
 
-HIGHER_IS_BETTER = ("accuracy", "auc", "r2", "skill")
-
-
 def _best(name: str, values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None
-    return max(known) if name.endswith(HIGHER_IS_BETTER) else min(known)
+    return max(known) if read_metric(name)[1] else min(known)
 
 
 def _curves(view: RunView, events: Sequence[Event]) -> list[tuple[str, str]]:

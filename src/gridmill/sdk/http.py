@@ -2,11 +2,10 @@
 
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, UnavailableError, from_body
-from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.pipeline import Pipeline
@@ -15,6 +14,7 @@ from gridmill.model.run import Run
 from gridmill.model.site import Site
 from gridmill.model.view import ControlView, DryRun, RunView
 from gridmill.sdk.connection import Answer, Connections, tcp_connections, unix_connections
+from gridmill.sdk.http_versions import HttpVersions, quoted
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ def over_tcp(url: str, token: str | None) -> "HttpGrid":
     return HttpGrid(tcp_connections(url, token))
 
 
-class HttpGrid:
+class HttpGrid(HttpVersions):
     """A Grid (gridmill.ports.grid) that a control node serves."""
 
     def __init__(self, connections: Connections) -> None:
@@ -62,15 +62,15 @@ class HttpGrid:
 
     def run(self, run_id: str) -> RunView:
         """See Grid."""
-        return self._get(f"/runs/{_quoted(run_id)}", RunView)
+        return self._get(f"/runs/{quoted(run_id)}", RunView)
 
     def resume(self, run_id: str) -> RunView:
         """See Grid."""
-        return decode(self._send("POST", f"/runs/{_quoted(run_id)}/resume"), RunView)
+        return decode(self._send("POST", f"/runs/{quoted(run_id)}/resume"), RunView)
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
         """See Grid."""
-        return decode(self._send("POST", f"/runs/{_quoted(run_id)}/stop", params={"job": job}), RunView)
+        return decode(self._send("POST", f"/runs/{quoted(run_id)}/stop", params={"job": job}), RunView)
 
     def events(
         self,
@@ -82,13 +82,13 @@ class HttpGrid:
         wait_seconds: float = 0,
     ) -> tuple[Event, ...]:
         """See Grid."""
-        path = f"/runs/{_quoted(run_id)}/events"
+        path = f"/runs/{quoted(run_id)}/events"
         asked = {"job": job, "after": after, "limit": limit, "wait_seconds": min(wait_seconds, 30.0)}
         return self._get(path, tuple[Event, ...], **asked)
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
         """See Grid."""
-        answer = self._send("PUT", f"/resources/{_quoted(resource.name)}", body=encode(resource))
+        answer = self._send("PUT", f"/resources/{quoted(resource.name)}", body=encode(resource))
         return decode(answer, tuple[Resource, Sizing])
 
     def resources(self) -> tuple[Resource, ...]:
@@ -97,7 +97,7 @@ class HttpGrid:
 
     def remove_resource(self, name: str) -> None:
         """See Grid."""
-        self._send("DELETE", f"/resources/{_quoted(name)}")
+        self._send("DELETE", f"/resources/{quoted(name)}")
 
     def sites(self) -> tuple[Site, ...]:
         """See Grid."""
@@ -109,7 +109,7 @@ class HttpGrid:
 
     def release(self, deployment_id: str) -> None:
         """See Grid."""
-        self._send("DELETE", f"/deployments/{_quoted(deployment_id)}")
+        self._send("DELETE", f"/deployments/{quoted(deployment_id)}")
 
     def pipelines(self) -> tuple[Pipeline, ...]:
         """See Grid."""
@@ -117,35 +117,23 @@ class HttpGrid:
 
     def pipeline(self, name: str) -> Pipeline:
         """See Grid."""
-        return self._get(f"/pipelines/{_quoted(name)}", Pipeline)
+        return self._get(f"/pipelines/{quoted(name)}", Pipeline)
 
     def remove_pipeline(self, name: str) -> None:
         """See Grid."""
-        self._send("DELETE", f"/pipelines/{_quoted(name)}")
-
-    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
-        """See Grid."""
-        return self._get("/artifacts", tuple[Artifact, ...], kind=kind and kind.value, name=name)
-
-    def artifact(self, artifact_id: str) -> Artifact:
-        """See Grid."""
-        return self._get(f"/artifacts/{_quoted(artifact_id)}", Artifact)
-
-    def remove_artifact(self, artifact_id: str) -> None:
-        """See Grid."""
-        self._send("DELETE", f"/artifacts/{_quoted(artifact_id)}")
+        self._send("DELETE", f"/pipelines/{quoted(name)}")
 
     def has_bundle(self, bundle: str) -> bool:
         """See Grid."""
-        return self._get(f"/bundles/{_quoted(bundle)}", dict[str, bool])["present"]
+        return self._get(f"/bundles/{quoted(bundle)}", dict[str, bool])["present"]
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
         """See Grid."""
-        self._send("PUT", f"/bundles/{_quoted(bundle)}", body=data, media="application/octet-stream")
+        self._send("PUT", f"/bundles/{quoted(bundle)}", body=data, media="application/octet-stream")
 
     def report(self, run_id: str) -> str:
         """See Grid."""
-        return self._send("GET", f"/runs/{_quoted(run_id)}/report").decode()
+        return self._send("GET", f"/runs/{quoted(run_id)}/report").decode()
 
     def shutdown(self) -> None:
         """See Grid."""
@@ -182,10 +170,3 @@ class HttpGrid:
 def _worded(value: object) -> object:
     """A query value as JSON has it."""
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _quoted(name: str) -> str:
-    """A name in a path; "." and ".." would be folded away by HTTP clients and are refused."""
-    if name.strip("./") == "":
-        raise InputError(f"{name!r} is no name")
-    return quote(name, safe="/@") if "/" in name else quote(name, safe="@")

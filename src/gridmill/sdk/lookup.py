@@ -27,6 +27,7 @@ class Noun(StrEnum):
     PREDICTION = "prediction"
     FILES = "files"
     ARTIFACT = "artifact"
+    ALIAS = "alias"
     CONTROL = "control"
 
 
@@ -42,8 +43,18 @@ LISTED: Mapping[Noun, Callable[[Grid], tuple[Any, ...]]] = {
     Noun.PREDICTION: lambda grid: grid.artifacts(kind=ArtifactKind.PREDICTION),
     Noun.FILES: lambda grid: grid.artifacts(kind=ArtifactKind.FILES),
     Noun.ARTIFACT: lambda grid: grid.artifacts(),
+    Noun.ALIAS: lambda grid: grid.aliases(),
 }
 """How each noun that can be listed is listed."""
+
+ARTIFACTS = frozenset({Noun.SINK, Noun.DATASET, Noun.MODEL, Noun.PREDICTION, Noun.FILES, Noun.ARTIFACT})
+"""Nouns that are versions."""
+
+
+def plural(noun: Noun) -> str:
+    """`runs`, `aliases`, `files`."""
+    return noun.value if noun == Noun.FILES else f"{noun}es" if noun == Noun.ALIAS else f"{noun}s"
+
 
 REMOVED: Mapping[Noun, Callable[[Grid, str], None]] = {
     Noun.RESOURCE: lambda grid, name: grid.remove_resource(name),
@@ -54,6 +65,7 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], None]] = {
     Noun.PREDICTION: lambda grid, name: grid.remove_artifact(name),
     Noun.FILES: lambda grid, name: grid.remove_artifact(name),
     Noun.ARTIFACT: lambda grid, name: grid.remove_artifact(name),
+    Noun.ALIAS: lambda grid, name: grid.remove_alias(name),
 }
 """How each noun that can be removed is removed."""
 
@@ -61,7 +73,7 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], None]] = {
 def read_noun(word: str) -> Noun:
     """A noun from what people write, plurals included. Raises InputError, naming what there is."""
     singular = word.lower()
-    for candidate in (singular, singular.removesuffix("s")):
+    for candidate in (singular, singular.removesuffix("s"), singular.removesuffix("es")):
         if candidate in list(Noun):
             return Noun(candidate)
     raise InputError(f"{word!r} is nothing Gridmill knows", hint=f"There are: {', '.join(Noun)}.")
@@ -96,7 +108,7 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
             return find_attempt(grid, name)
         case Noun.PIPELINE:
             return grid.pipeline(name)
-        case Noun.RESOURCE | Noun.SITE | Noun.DEPLOYMENT:
+        case Noun.RESOURCE | Noun.SITE | Noun.DEPLOYMENT | Noun.ALIAS:
             return _listed(grid, noun, name)
         case _:
             return _artifact(grid, noun, name)
@@ -142,7 +154,7 @@ def find_attempt(grid: Grid, name: str) -> Attempt:
 
 
 def _listed(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  as find_noun
-    known = {getattr(one, "name", None) or one.id: one for one in LISTED[noun](grid)}
+    known = {getattr(one, "id", None) or one.name: one for one in LISTED[noun](grid)}
     if name not in known:
         hint = f"There are: {', '.join(sorted(known))}." if known else "There are none."
         raise NotFoundError(f"there is no {noun} {name!r}", hint=hint)

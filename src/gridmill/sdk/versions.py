@@ -1,6 +1,7 @@
 """The verbs of versions: sinks, datasets, models, predictions and files."""
 
 from gridmill.errors import InputError
+from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.sdk.connected import Connected
 
@@ -13,6 +14,36 @@ class VersionVerbs(Connected):
     ) -> tuple[Artifact, ...]:
         """Versions of sinks, datasets, models, predictions and files, newest first."""
         return self.grid.artifacts(kind=None if kind is None else read_artifact_kind(kind), name=name)
+
+    def artifact(self, reference: str) -> Artifact:
+        """A version: `weather/lstm@3`, `weather/lstm@prod`, or the newest of `weather/lstm`."""
+        return self.grid.artifact(reference)
+
+    def set_alias(
+        self,
+        name: str,
+        alias: str,
+        version: int | None = None,
+        *,
+        best_by: str = "",
+        expected: int | None = None,
+    ) -> Alias:
+        """Let `alias` stand for a version of `name` (`weather/lstm`), or for the best by a metric.
+
+        With `expected` only where it stands for that version now (0: where it is not set), else
+        StaleVersionError: two people who move it at once cannot overwrite each other. `best_by` is a metric's
+        name as the version has it (`validation_auc`), with `max:` or `min:` before a name that does not say.
+        """
+        kept = Alias(id=f"{name}@{alias}", name=name, alias=alias, number=version, metric=best_by)
+        return self.grid.set_alias(kept, expected=expected)
+
+    def remove_alias(self, reference: str) -> None:
+        """Forget an alias (`weather/lstm@prod`); the version stays."""
+        self.grid.remove_alias(reference)
+
+    def list_aliases(self, name: str | None = None) -> tuple[Alias, ...]:
+        """The aliases that were set."""
+        return self.grid.aliases(name=name)
 
     def remove_artifact(self, artifact: str) -> None:
         """Delete a version's content."""

@@ -27,6 +27,7 @@ from gridmill.model.state import (
 )
 from gridmill.model.view import ControlView, DryRun, JobView, PlannedJob, RunView
 from gridmill.testing.acted import SIZE, ended, job_run, reset, with_needs
+from gridmill.testing.versions import FakeVersions
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Act(StrEnum):
 
 
 @dataclass(slots=True)
-class FakeGrid:
+class FakeGrid(FakeVersions):
     """Implements `gridmill.ports.grid.Grid`. Runs happen at once, inside `start_run` and `resume`.
 
     `acts` says what each job does (by its name; default: succeed). Time is `now`, moved by a second per
@@ -58,13 +59,11 @@ class FakeGrid:
 
     acts: dict[str, Act] = field(default_factory=dict)
     now: float = 1_700_000_000.0
-    calls: list[str] = field(default_factory=list)
     _views: dict[str, RunView] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
     _pipelines: dict[str, Pipeline] = field(default_factory=dict)
     _resources: dict[str, Resource] = field(default_factory=dict)
     _deployments: dict[str, Deployment] = field(default_factory=dict)
-    _artifacts: dict[str, Artifact] = field(default_factory=dict)
     _bundles: dict[str, bytes] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -236,22 +235,6 @@ class FakeGrid:
         self.pipeline(name)
         self.calls.append(f"remove pipeline {name}")
         del self._pipelines[name]
-
-    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
-        """See Grid."""
-        newest = reversed(self._artifacts.values())
-        return tuple(one for one in newest if kind in (None, one.kind) and name in (None, one.name))
-
-    def artifact(self, artifact_id: str) -> Artifact:
-        """See Grid."""
-        named = self.artifacts(name=artifact_id)
-        return named[0] if named else _found(self._artifacts, artifact_id, "artifact")
-
-    def remove_artifact(self, artifact_id: str) -> None:
-        """See Grid."""
-        artifact = self.artifact(artifact_id)
-        self.calls.append(f"remove artifact {artifact.id}")
-        del self._artifacts[artifact.id]
 
     def has_bundle(self, bundle: str) -> bool:
         """See Grid."""

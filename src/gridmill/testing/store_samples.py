@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gridmill.model.alias import Alias
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.deployment import Deployment, Pod
@@ -102,6 +103,11 @@ def an_artifact(number: int = 1, name: str = "weather/model") -> Artifact:
     return Artifact(id=f"{name}@{number}", name=name, number=number, output=output, fingerprint="f" * 64)
 
 
+def an_alias(number: int = 1, name: str = "weather/model") -> Alias:
+    """`prod` of `name`."""
+    return Alias(id=f"{name}@prod", name=name, alias="prod", number=number, changed=3.5)
+
+
 def a_measurement(number: int = 1) -> Measurement:
     """A measurement of `training/lstm`."""
     return Measurement(
@@ -127,6 +133,7 @@ def one_of_each() -> tuple[Noun, ...]:
         an_attempt(),
         a_deployment(),
         an_artifact(),
+        an_alias(),
         a_measurement(),
     )
 

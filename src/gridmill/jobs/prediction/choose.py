@@ -7,9 +7,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from gridmill.errors import InputError
-from gridmill.jobs.metrics import HIGHER_IS_BETTER, NAMES, better
+from gridmill.jobs.metrics import NAMES, better
 from gridmill.jobs.models import Card
 from gridmill.model.artifact import Artifact
+from gridmill.model.metric import HIGHER_IS_BETTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,41 @@
+"""What all routes share: the grid they ask, names in paths, and how they answer."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+from starlette.responses import Response
+
+from gridmill.codec import encode
+from gridmill.ports.grid import Grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The body of every error: `code` is stable, `message` says what, `place` where, `hint` what to do."""
+
+    code: str
+    message: str
+    hint: str
+    place: str
+    retryable: bool
+
+
+def _grid(request: Request) -> Grid:
+    grid: Grid = request.app.state.grid
+    return grid
+
+
+TheGrid = Annotated[Grid, Depends(_grid)]
+Name = Annotated[str, Path(min_length=1, max_length=200)]
+Long = Annotated[str, Path(min_length=1, max_length=500)]
+
+
+def reply(noun: object) -> Response:
+    """A noun as the codec writes it."""
+    return Response(encode(noun), media_type="application/json")
+
+
+def done() -> Response:
+    """Nothing to say."""
+    return Response(status_code=204)

@@ -1,0 +1,55 @@
+"""The routes of versions and aliases."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from gridmill.api.replies import Failure, Long, TheGrid, done, reply
+from gridmill.errors import InputError
+from gridmill.model.alias import Alias
+from gridmill.model.artifact import Artifact, ArtifactKind
+
+router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
+
+
+@router.get("/artifacts", response_model=tuple[Artifact, ...], tags=["artifacts"])
+def list_artifacts(grid: TheGrid, kind: ArtifactKind | None = None, name: str | None = None) -> Response:
+    """Versions of sinks, datasets, models, predictions and files, newest first."""
+    return reply(grid.artifacts(kind=kind, name=name))
+
+
+@router.get("/artifacts/{artifact_id:path}", response_model=Artifact, tags=["artifacts"])
+def show_artifact(grid: TheGrid, artifact_id: Long) -> Response:
+    """A version (`pipeline/job@N` or `@ALIAS`) or the newest (`pipeline/job`)."""
+    return reply(grid.artifact(artifact_id))
+
+
+@router.delete("/artifacts/{artifact_id:path}", status_code=204, response_class=Response, tags=["artifacts"])
+def remove_artifact(grid: TheGrid, artifact_id: Long) -> Response:
+    """Delete a version's content."""
+    grid.remove_artifact(artifact_id)
+    return done()
+
+
+@router.get("/aliases", response_model=tuple[Alias, ...], tags=["aliases"])
+def list_aliases(grid: TheGrid, name: str | None = None) -> Response:
+    """Names that were given to versions."""
+    return reply(grid.aliases(name=name))
+
+
+@router.put("/aliases/{alias_id:path}", response_model=Alias, tags=["aliases"])
+def set_alias(
+    grid: TheGrid, alias_id: Long, alias: Alias, expected: Annotated[int | None, Query(ge=0)] = None
+) -> Response:
+    """Set or move an alias; with `expected` only where it stands for that version now (0: not set)."""
+    if alias.id != alias_id:
+        raise InputError(f"the body's id is {alias.id!r}, the path's {alias_id!r}", place="body.id")
+    return reply(grid.set_alias(alias, expected=expected))
+
+
+@router.delete("/aliases/{alias_id:path}", status_code=204, response_class=Response, tags=["aliases"])
+def remove_alias(grid: TheGrid, alias_id: Long) -> Response:
+    """Forget an alias; its version stays."""
+    grid.remove_alias(alias_id)
+    return done()

@@ -1,0 +1,81 @@
+"""From what people write to a version: `pipeline/job`, `pipeline/job@3`, `pipeline/job@prod`."""
+
+from gridmill.control.state import Control
+from gridmill.errors import NotFoundError
+from gridmill.model.alias import BEST, LATEST, Alias, best_of, split_reference
+from gridmill.model.artifact import Artifact
+
+
+def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
+    """A version by id, removed or not. Raises NotFoundError."""
+    known = control.versions.get(artifact_id)
+    if known is not None:
+        return known
+    record = control.ledger.store.get(Artifact, artifact_id)
+    if record is None or not isinstance(record.noun, Artifact):
+        raise NotFoundError(f"there is no version {artifact_id!r}", hint=_what_there_is(control, artifact_id))
+    control.versions[artifact_id] = record.noun
+    return record.noun
+
+
+def find_version(control: Control, reference: str) -> Artifact:
+    """The version a reference stands for now; a name alone is `latest`. Raises NotFoundError."""
+    name, version = split_reference(reference)
+    if version.isdecimal():
+        return fetch_artifact(control, f"{name}@{int(version)}")
+    if version in ("", LATEST):
+        return _latest(control, name)
+    alias = find_alias(control, f"{name}@{version}")
+    if alias is not None and alias.number is not None:
+        return fetch_artifact(control, f"{name}@{alias.number}")
+    if alias is None and version != BEST:
+        raise NotFoundError(f"there is no {reference!r}", hint=_what_there_is(control, reference))
+    return _best(control, name, alias.metric if alias else "")
+
+
+def find_alias(control: Control, alias_id: str) -> Alias | None:
+    """An alias that was set, by `pipeline/job@alias`."""
+    record = control.ledger.store.get(Alias, alias_id)
+    return record.noun if record is not None and isinstance(record.noun, Alias) else None
+
+
+def aliases_of(control: Control, name: str | None) -> tuple[Alias, ...]:
+    """The aliases that were set, of one name or of all."""
+    records = control.ledger.store.list(Alias, parent=name)
+    return tuple(record.noun for record in records if isinstance(record.noun, Alias))
+
+
+def versions_of(control: Control, name: str) -> tuple[Artifact, ...]:
+    """All versions of that name that are not removed, newest first."""
+    records = control.ledger.store.list(Artifact, parent=name, newest_first=True)
+    found = (record.noun for record in records if isinstance(record.noun, Artifact))
+    return tuple(one for one in found if not one.removed)
+
+
+def _latest(control: Control, name: str) -> Artifact:
+    newest = control.newest_artifact(name)
+    if newest is not None and newest.removed:
+        newest = next(iter(versions_of(control, name)), None)
+    if newest is None:
+        raise NotFoundError(f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is.")
+    return newest
+
+
+def _best(control: Control, name: str, metric: str) -> Artifact:
+    found = best_of(versions_of(control, name), metric)
+    if found is None:
+        what = f"was measured by {metric!r}" if metric else "was measured on a validation split"
+        raise NotFoundError(
+            f"no version of {name!r} {what}",
+            hint=f"`gridmill configure model {name} --best-by METRIC` says what is best.",
+        )
+    return found
+
+
+def _what_there_is(control: Control, reference: str) -> str:
+    name, _ = split_reference(reference)
+    numbers = [str(one.number) for one in versions_of(control, name)[:5]]
+    if not numbers:
+        return "`gridmill list artifacts` shows what there is."
+    names = [alias.alias for alias in aliases_of(control, name) if alias.alias != BEST]
+    return f"{name} has the versions {', '.join(numbers)}; and {', '.join((LATEST, BEST, *names))}."

@@ -1,0 +1,74 @@
+"""Names for versions: `latest` and `best` without being asked, and those that users set."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+
+from gridmill.errors import InputError
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.metric import read_metric
+
+LATEST, BEST = "latest", "best"
+_ALIAS = re.compile("[a-z][a-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """A name for a version of `name` (`pipeline/job`), set by a user. Its id is `pipeline/job@alias`.
+
+    It stands for version `number`; without one, for whichever version is the best by `metric` (a name as in
+    the version's metrics, or `max:NAME`, `min:NAME`). `changed` is when it was set (Unix seconds).
+    """
+
+    id: str
+    name: str
+    alias: str
+    number: int | None = None
+    metric: str = ""
+    changed: float = 0.0
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """`pipeline/job` and what follows the `@` (a number, an alias, or nothing)."""
+    name, _, version = reference.partition("@")
+    return name, version
+
+
+def check_alias(alias: Alias) -> None:
+    """Raise InputError for what cannot be the name of an alias, or stands for nothing."""
+    if not _ALIAS.fullmatch(alias.alias):
+        raise InputError(
+            f"{alias.alias!r} cannot be the name of an alias",
+            hint="Use small letters, digits, - and _; begin with a letter.",
+        )
+    if alias.alias == LATEST:
+        raise InputError("`latest` is always the newest version", hint="Choose another name.")
+    if alias.id != f"{alias.name}@{alias.alias}" or (alias.number is None) == (not alias.metric):
+        raise InputError(f"alias {alias.id!r} must stand for a version, or for the best by a metric")
+    if alias.metric:
+        read_metric(alias.metric)
+
+
+def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
+    """The best of the versions, newest first, by a metric; of equal ones the newest.
+
+    Without one it is the metric that the newest model names itself (`best_by`), on the validation split.
+    None where no version has a value.
+    """
+    known = [one for one in versions if not one.removed]
+    wanted = metric or (own_metric(known[0]) if known else "")
+    if not wanted:
+        return None
+    name, higher = read_metric(wanted)
+    measured = [one for one in known if isfinite(one.output.metrics.get(name, float("nan")))]
+    pick = max if higher else min
+    return pick(measured, key=lambda one: one.output.metrics[name], default=None)
+
+
+def own_metric(version: Artifact) -> str:
+    """The metric a model wants to be compared by; empty for other versions."""
+    best_by = version.output.details.get("best_by")
+    if version.kind != ArtifactKind.MODEL or not best_by:
+        return ""
+    return f"validation_{best_by}" if f"validation_{best_by}" in version.output.metrics else str(best_by)

@@ -1,0 +1,39 @@
+"""The use cases of versions: what jobs made, and the names that users give them."""
+
+from typing import Protocol
+
+from gridmill.model.alias import Alias
+from gridmill.model.artifact import Artifact, ArtifactKind
+
+
+class Versions(Protocol):
+    """What a face can ask about versions. Where one is named, `pipeline/job@3` is a number,
+    `pipeline/job@prod` an alias, and `pipeline/job` the newest."""
+
+    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+        """Versions that are not removed, newest first; `name` is `pipeline/job`."""
+        ...
+
+    def artifact(self, artifact_id: str) -> Artifact:
+        """A version (`pipeline/job@N`, `pipeline/job@ALIAS`); `pipeline/job` alone is the newest."""
+        ...
+
+    def remove_artifact(self, artifact_id: str) -> None:
+        """Delete a version's content. Raises ConflictError while a run uses it or an alias stands for it."""
+        ...
+
+    def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
+        """The aliases that were set, of one `pipeline/job` or of all. `latest` and `best` need none."""
+        ...
+
+    def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
+        """Set or move an alias; it as it is kept.
+
+        With `expected` only where it stands for that version now (0: where it is not set), else
+        StaleVersionError. Raises InputError, NotFoundError for a version that is not there.
+        """
+        ...
+
+    def remove_alias(self, alias_id: str) -> None:
+        """Forget an alias; the version stays. One that is not set is fine."""
+        ...

@@ -1,0 +1,63 @@
+"""The use cases of versions over HTTP."""
+
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
+
+from gridmill.codec import decode, encode
+from gridmill.errors import InputError
+from gridmill.model.alias import Alias
+from gridmill.model.artifact import Artifact, ArtifactKind
+
+T = TypeVar("T")
+
+
+class _Sender(Protocol):
+    def _get(self, path: str, kind: type[T], /, **asked: Any) -> T: ...  # noqa: ANN401  query values
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        params: dict[str, Any] | None = None,
+        media: str = "application/json",
+    ) -> bytes: ...
+
+
+class HttpVersions:
+    """Implements gridmill.ports.versions for a class that can `_get` and `_send`."""
+
+    def artifacts(
+        self: _Sender, *, kind: ArtifactKind | None = None, name: str | None = None
+    ) -> tuple[Artifact, ...]:
+        """See Versions."""
+        return self._get("/artifacts", tuple[Artifact, ...], kind=kind and kind.value, name=name)
+
+    def artifact(self: _Sender, artifact_id: str) -> Artifact:
+        """See Versions."""
+        return self._get(f"/artifacts/{quoted(artifact_id)}", Artifact)
+
+    def remove_artifact(self: _Sender, artifact_id: str) -> None:
+        """See Versions."""
+        self._send("DELETE", f"/artifacts/{quoted(artifact_id)}")
+
+    def aliases(self: _Sender, *, name: str | None = None) -> tuple[Alias, ...]:
+        """See Versions."""
+        return self._get("/aliases", tuple[Alias, ...], name=name)
+
+    def set_alias(self: _Sender, alias: Alias, *, expected: int | None = None) -> Alias:
+        """See Versions."""
+        path = f"/aliases/{quoted(alias.id)}"
+        return decode(self._send("PUT", path, body=encode(alias), params={"expected": expected}), Alias)
+
+    def remove_alias(self: _Sender, alias_id: str) -> None:
+        """See Versions."""
+        self._send("DELETE", f"/aliases/{quoted(alias_id)}")
+
+
+def quoted(name: str) -> str:
+    """A name in a path; "." and ".." would be folded away by HTTP clients and are refused."""
+    if name.strip("./") == "":
+        raise InputError(f"{name!r} is no name")
+    return quote(name, safe="/@") if "/" in name else quote(name, safe="@")

@@ -1,0 +1,63 @@
+"""The versions of a grid in memory."""
+
+from dataclasses import dataclass, field, replace
+
+from gridmill.errors import NotFoundError, StaleVersionError
+from gridmill.model.alias import BEST, LATEST, Alias, best_of, check_alias, split_reference
+from gridmill.model.artifact import Artifact, ArtifactKind
+
+
+@dataclass(slots=True)
+class FakeVersions:
+    """Implements `gridmill.ports.versions.Versions` with dicts."""
+
+    calls: list[str] = field(default_factory=list)
+    _artifacts: dict[str, Artifact] = field(default_factory=dict)
+    _aliases: dict[str, Alias] = field(default_factory=dict)
+
+    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+        """See Versions."""
+        newest = reversed(self._artifacts.values())
+        return tuple(one for one in newest if kind in (None, one.kind) and name in (None, one.name))
+
+    def artifact(self, artifact_id: str) -> Artifact:
+        """See Versions."""
+        name, version = split_reference(artifact_id)
+        alias = self._aliases.get(artifact_id)
+        found: Artifact | None
+        if alias is not None and alias.number is not None:
+            found = self._artifacts.get(f"{name}@{alias.number}")
+        elif alias is not None or version == BEST:
+            found = best_of(self.artifacts(name=name), alias.metric if alias else "")
+        elif version in ("", LATEST):
+            found = next(iter(self.artifacts(name=name)), None)
+        else:
+            found = self._artifacts.get(artifact_id)
+        if found is None:
+            raise NotFoundError(f"there is no artifact {artifact_id!r}")
+        return found
+
+    def remove_artifact(self, artifact_id: str) -> None:
+        """See Versions."""
+        artifact = self.artifact(artifact_id)
+        self.calls.append(f"remove artifact {artifact.id}")
+        del self._artifacts[artifact.id]
+
+    def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
+        """See Versions."""
+        return tuple(alias for alias in self._aliases.values() if name in (None, alias.name))
+
+    def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
+        """See Versions."""
+        check_alias(alias)
+        self.artifact(alias.name if alias.number is None else f"{alias.name}@{alias.number}")
+        before = self._aliases.get(alias.id)
+        if expected is not None and (before.number if before else 0) != expected:
+            raise StaleVersionError(f"{alias.id} was changed meanwhile")
+        self.calls.append(f"set alias {alias.id}")
+        self._aliases[alias.id] = replace(alias, changed=1_700_000_000.0)
+        return self._aliases[alias.id]
+
+    def remove_alias(self, alias_id: str) -> None:
+        """See Versions."""
+        self._aliases.pop(alias_id, None)

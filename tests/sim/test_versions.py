@@ -1,0 +1,114 @@
+"""Versions and their names, on the real control node over a simulated world."""
+
+from dataclasses import replace
+
+import pytest
+from test_races import command, finish, service, simulation
+
+from gridmill.control.service import Service
+from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
+from gridmill.model.alias import Alias
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
+from gridmill.model.job import Job
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.prediction import PredictionSpec
+from gridmill.model.run import JobRun
+from gridmill.ports.store import Put
+from gridmill.testing.simulation import Simulation
+
+
+def model(number: int, rmse: float, name: str = "w/m", **changes) -> Artifact:
+    output = Output(
+        kind=ArtifactKind.MODEL,
+        uri=f"models/{name}/{number}",
+        metrics={"validation_rmse": rmse, "validation_auc": rmse},
+        details={"best_by": "rmse"},
+    )
+    made = Artifact(id=f"{name}@{number}", name=name, number=number, output=output, fingerprint=str(number))
+    return replace(made, **changes)
+
+
+def alias(name: str, number: int | None = None, metric: str = "", of: str = "w/m") -> Alias:
+    return Alias(id=f"{of}@{name}", name=of, alias=name, number=number, metric=metric)
+
+
+@pytest.fixture
+def grid() -> Simulation:
+    made = simulation()
+    versions = [model(1, 3.0), model(2, 1.0), model(3, 2.0), model(1, 1.0, "w/data")]
+    made.store.commit([Put(noun=one, expected=0) for one in versions])
+    return made
+
+
+@pytest.fixture
+def cases(grid: Simulation) -> Service:
+    return service(grid)
+
+
+def test_a_version_is_found_by_number_by_latest_by_best_and_by_its_alias(cases: Service) -> None:
+    cases.set_alias(alias("prod", 1))
+    named = {"w/m": 3, "w/m@latest": 3, "w/m@best": 2, "w/m@prod": 1, "w/m@2": 2}
+    assert {name: cases.artifact(name).number for name in named} == named
+
+
+def test_best_goes_by_the_metric_that_was_set(cases: Service) -> None:
+    cases.set_alias(alias("best", metric="validation_auc"))
+    assert cases.artifact("w/m@best").number == 1
+    cases.set_alias(alias("best", metric="min:validation_auc"))
+    assert cases.artifact("w/m@best").number == 2
+
+
+def test_an_alias_moves_only_from_where_it_is_expected(cases: Service) -> None:
+    cases.set_alias(alias("prod", 1), expected=0)
+    cases.set_alias(alias("prod", 2), expected=1)
+    for expected in (0, 1):
+        with pytest.raises(StaleVersionError, match="stands for version 2"):
+            cases.set_alias(alias("prod", 3), expected=expected)
+    assert cases.artifact("w/m@prod").number == 2
+
+
+@pytest.mark.parametrize("wrong", [alias("latest", 1), alias("3", 1), alias("Prod", 1), alias("prod")])
+def test_what_cannot_be_an_alias_is_refused(cases: Service, wrong: Alias) -> None:
+    with pytest.raises(InputError):
+        cases.set_alias(wrong)
+
+
+def test_an_alias_needs_a_version_that_is_there(cases: Service) -> None:
+    with pytest.raises(NotFoundError, match="w/m@7"):
+        cases.set_alias(alias("prod", 7))
+    cases.remove_artifact("w/m@1")
+    with pytest.raises(NotFoundError, match="removed"):
+        cases.set_alias(alias("prod", 1))
+
+
+def test_what_an_alias_stands_for_is_not_removed_until_it_moves(cases: Service) -> None:
+    cases.set_alias(alias("prod", 1))
+    with pytest.raises(ConflictError, match="prod"):
+        cases.remove_artifact("w/m@1")
+    cases.remove_alias("w/m@prod")
+    cases.remove_alias("w/m@prod")
+    cases.remove_artifact("w/m@1")
+    assert [one.number for one in cases.artifacts(name="w/m")] == [3, 2]
+    with pytest.raises(NotFoundError, match="prod"):
+        cases.artifact("w/m@prod")
+
+
+def test_latest_is_the_newest_that_was_not_removed(cases: Service) -> None:
+    cases.remove_artifact("w/m@3")
+    assert cases.artifact("w/m").number == 2
+
+
+def test_a_pipeline_reads_what_an_alias_stood_for_when_its_job_became_ready(
+    grid: Simulation, cases: Service
+) -> None:
+    cases.set_alias(alias("prod", 1))
+    reads = PredictionSpec(dataset="w/data", models=("w/m@prod", "w/m@2"))
+    use = Pipeline(name="use", jobs=(Job(name="p", prediction=reads), command("c")))
+    run = grid.submit(use, force=False)
+    assert finish(grid, run).state == "succeeded"
+    assert grid.store.get(JobRun, f"{run.id}/p").noun.external == ("w/data@1", "w/m@1", "w/m@2")
+    cases.set_alias(alias("prod", 3))
+    again = grid.submit(use, force=False)
+    finish(grid, again)
+    moved = grid.store.get(JobRun, f"{again.id}/p").noun
+    assert (moved.state, moved.external) == ("succeeded", ("w/data@1", "w/m@3", "w/m@2"))
