@@ -45,6 +45,11 @@ class GridmillError(Exception):
         return f"{self.place}: {self.message}" if self.place else self.message
 
 
+def explained(error: GridmillError) -> str:
+    """What happened and what to do next, as sentences on one line."""
+    return f"{str(error).removesuffix('.')}. {error.hint}" if error.hint else str(error)
+
+
 class InputError(GridmillError):
     """What the user wrote cannot be used."""
 

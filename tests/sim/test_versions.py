@@ -112,3 +112,17 @@ def test_a_pipeline_reads_what_an_alias_stood_for_when_its_job_became_ready(
     finish(grid, again)
     moved = grid.store.get(JobRun, f"{again.id}/p").noun
     assert (moved.state, moved.external) == ("succeeded", ("w/data@1", "w/m@3", "w/m@2"))
+
+
+def test_a_version_knows_its_names_and_its_lineage(grid: Simulation, cases: Service) -> None:
+    made = [
+        model(4, 0.5, made_from=("w/data@1",)),
+        model(1, 1.0, "w/end", made_from=("w/m@4", "w/gone@1")),
+    ]
+    grid.store.commit([Put(noun=one, expected=0) for one in made])
+    cases.set_alias(alias("prod", 4))
+    view = cases.version("w/m@prod")
+    assert view.names == ("latest", "best", "prod")
+    assert [one.id for one in view.lineage] == ["w/data@1"]
+    assert view.used_by == ("w/end@1",)
+    assert [one.id for one in cases.version("w/end").lineage] == ["w/m@4", "w/data@1"]

@@ -128,7 +128,7 @@ def test_status_of_the_grid_and_of_a_run(cli: Cli) -> None:
     cli.fake.acts["second"] = Act.HANG
     cli("run", cli.file, "--detach")
     assert cli("status") == 0
-    assert "1 active runs" in cli.out
+    assert "1 active run:" in cli.out
     assert cli("status", "demo") == 0
     assert "━━━━━━╌╌╌╌╌╌  50%" in cli.out
     assert cli.json("status")["control"]["active_runs"] == 1

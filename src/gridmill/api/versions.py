@@ -9,6 +9,7 @@ from gridmill.api.replies import Failure, Long, TheGrid, done, reply
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.view import VersionView
 
 router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
 
@@ -30,6 +31,12 @@ def remove_artifact(grid: TheGrid, artifact_id: Long) -> Response:
     """Delete a version's content."""
     grid.remove_artifact(artifact_id)
     return done()
+
+
+@router.get("/versions/{artifact_id:path}", response_model=VersionView, tags=["artifacts"])
+def show_version(grid: TheGrid, artifact_id: Long) -> Response:
+    """A version with its names, what it was made from, and what was made from it."""
+    return reply(grid.version(artifact_id))
 
 
 @router.get("/aliases", response_model=tuple[Alias, ...], tags=["aliases"])

@@ -9,8 +9,9 @@ from rich.table import Table
 
 from gridmill.cli.aliases import stands_for
 from gridmill.cli.complete import complete_nouns
+from gridmill.cli.describe import describe
 from gridmill.cli.rejects import show_rejects
-from gridmill.cli.render import amounts, details, metrics, moment, run_table, table
+from gridmill.cli.render import amounts, metrics, moment, run_table, table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
 from gridmill.errors import InputError
@@ -43,6 +44,7 @@ def show(
         raise InputError(f"say which {kind}", hint=f"`gridmill list {kind}` shows them.")
     with session(context, embed=kind != Noun.CONTROL, reading=True) as client:
         found = find_noun(client.grid, kind, "/".join(name or ()))
+        told = client.version(found.id) if isinstance(found, Artifact) else found
     if rejects:
         show_rejects(found, as_json=json)
     elif json:
@@ -50,7 +52,7 @@ def show(
     elif isinstance(found, RunView):
         show_text(run_table(found, time.time()))
     else:
-        show_text(details(found))
+        show_text(describe(told))
 
 
 def list_all(

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gridmill.model.amounts import Amounts, show_bytes, show_number, show_seconds
+from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number, show_seconds
 from gridmill.model.run import Attempt
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState, RunState
 from gridmill.model.view import JobView, RunView
@@ -59,7 +59,7 @@ def amounts(given: Amounts) -> str:
     """`2 CPUs, 1.5 GiB, 1 GPU`."""
     parts = [f"{given.cpus:g} CPU{'' if given.cpus == 1 else 's'}", show_bytes(given.memory_bytes)]
     if given.gpus:
-        parts.append(f"{given.gpus} GPU{'' if given.gpus == 1 else 's'}")
+        parts.append(show_count(given.gpus, "GPU"))
     return ", ".join(parts)
 
 

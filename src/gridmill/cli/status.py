@@ -1,6 +1,7 @@
 """`status`: how the grid or a run stands, now or until it ends."""
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -9,7 +10,10 @@ from gridmill.cli.complete import complete_runs
 from gridmill.cli.follow import Lines, LiveTable
 from gridmill.cli.nouns import run_list
 from gridmill.cli.render import run_table
-from gridmill.cli.session import Json, console, emit, session, show
+from gridmill.cli.session import Json, console, emit, session, settings_of, show
+from gridmill.errors import InputError
+from gridmill.model.amounts import show_count
+from gridmill.model.run import Run
 from gridmill.model.state import FINISHED_RUNS
 from gridmill.model.view import RunView
 from gridmill.sdk.client import Client
@@ -30,9 +34,13 @@ def status(
 ) -> None:
     """How a run stands: state, place, progress, and what each job waits for. Without RUN: the grid.
 
-    The grid's status needs a control node that is up (exit code 8 without one).
+    Where no control node is up, the grid's status is what the home's records say.
     """
-    with session(context, embed=run is not None and not watch, reading=run is not None) as client:
+    if watch and run is None:
+        raise InputError("say which run to watch", hint="`gridmill list runs` shows them.")
+    if run is None and _nothing_yet(context):
+        return _say_nothing_yet(context, json)
+    with session(context, embed=not watch, reading=True) as client:
         if run is None:
             _grid(client, json)
         elif watch:
@@ -44,13 +52,15 @@ def status(
 
 def _grid(client: Client, as_json: bool) -> None:
     control, runs = client.control(), client.list_runs(limit=_RECENT)
+    if client.embedded:
+        return _records(client, runs, as_json)
     if as_json:
         return emit({"control": control, "runs": runs})
     kind = "embedded in another command" if control.embedded else f"at {control.address}"
     print(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
     print(
-        f"{control.active_runs} active runs: {control.running_jobs} jobs running, "
-        f"{control.waiting_jobs} waiting; {control.deployments} deployments up"
+        f"{show_count(control.active_runs, 'active run')}: {show_count(control.running_jobs, 'job')} running"
+        f", {control.waiting_jobs} waiting; {show_count(control.deployments, 'deployment')} up"
     )
     for run in runs:
         if run.state not in FINISHED_RUNS:
@@ -58,6 +68,29 @@ def _grid(client: Client, as_json: bool) -> None:
     if runs:
         show(run_list(runs))
     return None
+
+
+def _records(client: Client, runs: Sequence[Run], as_json: bool) -> None:
+    """What is known without a control node."""
+    if as_json:
+        return emit({"control": None, "runs": runs})
+    print(f"no control node is up for {client.settings.home} (`gridmill up` starts one)")
+    if any(run.state not in FINISHED_RUNS for run in runs):
+        print("runs that are not finished go on when one is up, or with `gridmill resume RUN`")
+    return show(run_list(runs)) if runs else print("nothing has run yet")
+
+
+def _nothing_yet(context: typer.Context) -> bool:
+    if isinstance(context.obj, Client) or context.obj[1] is not None:
+        return False
+    home = settings_of(context).home
+    return not any((home / name).exists() for name in ("store.db", "control.sock"))
+
+
+def _say_nothing_yet(context: typer.Context, as_json: bool) -> None:
+    if as_json:
+        return emit({"control": None, "runs": ()})
+    return print(f"no control node is up for {settings_of(context).home}, and nothing has run there yet")
 
 
 def _watch(client: Client, run: str, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from gridmill.control.inputs import (
 )
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
-from gridmill.errors import GridmillError, StorageError
+from gridmill.errors import GridmillError, StorageError, explained
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Input
 from gridmill.model.run import JobRun, Run
@@ -66,7 +66,7 @@ def _looked_at(control: Control, transaction: Transaction, run: Run, job_run: Jo
     except GridmillError:
         raise
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        return _failed(job_run, transaction.now, _explained(defect(control, job_run.id, error)))
+        return _failed(job_run, transaction.now, explained(defect(control, job_run.id, error)))
 
 
 def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
@@ -79,7 +79,7 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
     except StorageError:  # the store, not the job: tried again
         raise
     except GridmillError as error:
-        return _failed(job_run, now, _explained(error))
+        return _failed(job_run, now, explained(error))
     job_run = replace(job_run, external=_external(job_run, inputs))
     if job_run.job.cache and not job_run.force:
         same = unchanged_artifact(control, job_run, fingerprint)
@@ -117,10 +117,6 @@ def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
     """The versions of other pipelines, so that every attempt reads the same ones and its record says so."""
     names = external_references(job_run.job)
     return tuple(entry.artifact.id for entry in inputs if entry.name in names)
-
-
-def _explained(error: GridmillError) -> str:
-    return f"{error}. {error.hint}" if error.hint else str(error)
 
 
 def _advance_run(control: Control, transaction: Transaction, run_id: str) -> None:

@@ -158,7 +158,7 @@ def _refuse(control: Control, transaction: Transaction, refusal: Refuse) -> None
     job_run = transaction.get(JobRun, refusal.job_run_id)
     if job_run is None:
         return
-    message = f"{refusal.message}. {refusal.hint}".strip()
+    message = f"{refusal.message.removesuffix('.')}. {refusal.hint}".strip()
     transaction.put(replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now))
     dependents = [job.id for job in control.ledger.snapshot.dependents_of(job_run.id)]
     control.candidates.add(job_run.run_id, dependents or [job_run.id])

@@ -6,7 +6,7 @@ from gridmill.codec import fingerprint, to_builtins
 from gridmill.control.ledger import Transaction
 from gridmill.control.references import fetch_artifact, find_version
 from gridmill.control.state import Control
-from gridmill.errors import InputError, NotFoundError
+from gridmill.errors import InputError, NotFoundError, explained
 from gridmill.model.artifact import Artifact, ArtifactKind, Input
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.message import Order
@@ -160,7 +160,7 @@ def source_problem(control: Control, job: Job, folder: str) -> str:
     try:
         size_of(control, job, folder, ())
     except (InputError, NotFoundError) as error:
-        return f"{error}. {error.hint}".strip()
+        return explained(error)
     return ""
 
 

@@ -12,7 +12,7 @@ from gridmill.control.observe import observe
 from gridmill.control.reap import reap
 from gridmill.control.receive import receive
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError, StorageError
+from gridmill.errors import GridmillError, StorageError, explained
 from gridmill.model.deployment import Deployment
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import DeploymentState, JobState
@@ -159,7 +159,7 @@ class ControlNode:
         try:
             return tick()
         except GridmillError as error:
-            self.control.warn(f"{error} {error.hint}")
+            self.control.warn(explained(error))
         except Exception as error:  # noqa: BLE001  the outermost loop of the control node
             self.failure = error
             self.control.warn(f"a tick failed: {error!r}")

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 from gridmill.control.cases import Cases
 from gridmill.control.inputs import external_references
+from gridmill.control.lineage import version_view
 from gridmill.control.references import aliases_of, find_alias, find_version
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
 from gridmill.model.alias import Alias, check_alias, split_reference
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.view import VersionView
 
 
 class VersionCases(Cases):
@@ -22,6 +24,11 @@ class VersionCases(Cases):
         """A version by its number or an alias; a name alone is the newest."""
         with self._node.lock:
             return find_version(self._control, artifact_id)
+
+    def version(self, artifact_id: str) -> VersionView:
+        """A version with its names and its lineage."""
+        with self._node.lock:
+            return version_view(self._control, artifact_id)
 
     def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
         """The aliases that were set."""

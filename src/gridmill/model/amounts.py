@@ -84,6 +84,11 @@ def parse_count(text: str | int) -> int:
     return int(_parse(str(text), _COUNTS, "a count", "250k, 1M or 42"))
 
 
+def show_count(count: int, thing: str) -> str:
+    """`1 job`, `2 jobs`, `1,000 jobs`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def show_bytes(count: float) -> str:
     """`1.5 GiB`: the largest binary unit that leaves at least one whole."""
     for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):

@@ -31,6 +31,20 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionView:
+    """A version: `names` stand for it now (`latest`, `best`, aliases); `lineage` is everything it was made
+    from, nearest first; `sources` says where the sinks among them (by id) are loaded from; `used_by` are
+    the versions made directly from it; `bundle` is the hash of the code its run had (empty: none)."""
+
+    artifact: Artifact
+    names: tuple[str, ...] = ()
+    lineage: tuple[Artifact, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    used_by: tuple[str, ...] = ()
+    bundle: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """One line of a dry run. `wave` numbers jobs that can run side by side, from 1; `starts` and `ends`
     are expected seconds from the start of the run (None: no measurement to tell from)."""

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.view import VersionView
 
 
 class Versions(Protocol):
@@ -16,6 +17,10 @@ class Versions(Protocol):
 
     def artifact(self, artifact_id: str) -> Artifact:
         """A version (`pipeline/job@N`, `pipeline/job@ALIAS`); `pipeline/job` alone is the newest."""
+        ...
+
+    def version(self, artifact_id: str) -> VersionView:
+        """A version with its names, what it was made from and what was made from it."""
         ...
 
     def remove_artifact(self, artifact_id: str) -> None:

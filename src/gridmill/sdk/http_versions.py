@@ -7,6 +7,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.view import VersionView
 
 T = TypeVar("T")
 
@@ -37,6 +38,10 @@ class HttpVersions:
     def artifact(self: _Sender, artifact_id: str) -> Artifact:
         """See Versions."""
         return self._get(f"/artifacts/{quoted(artifact_id)}", Artifact)
+
+    def version(self: _Sender, artifact_id: str) -> VersionView:
+        """See Versions."""
+        return self._get(f"/versions/{quoted(artifact_id)}", VersionView)
 
     def remove_artifact(self: _Sender, artifact_id: str) -> None:
         """See Versions."""

@@ -3,6 +3,7 @@
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.view import VersionView
 from gridmill.sdk.connected import Connected
 
 
@@ -18,6 +19,10 @@ class VersionVerbs(Connected):
     def artifact(self, reference: str) -> Artifact:
         """A version: `weather/lstm@3`, `weather/lstm@prod`, or the newest of `weather/lstm`."""
         return self.grid.artifact(reference)
+
+    def version(self, reference: str) -> VersionView:
+        """A version with its names, what it was made from (to the sources), and what was made from it."""
+        return self.grid.version(reference)
 
     def set_alias(
         self,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from gridmill.errors import NotFoundError, StaleVersionError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of, check_alias, split_reference
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.view import VersionView
 
 
 @dataclass(slots=True)
@@ -36,6 +37,10 @@ class FakeVersions:
         if found is None:
             raise NotFoundError(f"there is no artifact {artifact_id!r}")
         return found
+
+    def version(self, artifact_id: str) -> VersionView:
+        """See Versions."""
+        return VersionView(artifact=self.artifact(artifact_id))
 
     def remove_artifact(self, artifact_id: str) -> None:
         """See Versions."""

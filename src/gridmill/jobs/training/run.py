@@ -84,6 +84,8 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "sequence": card.sequence,
         "dataset": card.dataset,
         "options": dict(card.options),
+        "seed": card.seed,
+        "packages": dict(card.versions),
         "rows": {split: len(rows) for split, rows in frame.rows.items()},
         "curve": [list(point) for point in fitted.curve],
         "importance": dict(sorted(fitted.importance.items(), key=lambda item: -item[1])),

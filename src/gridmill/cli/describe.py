@@ -1,0 +1,309 @@
+"""`show`: a noun for people, a few lines and tables; `--json` has all of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gridmill.cli.render import COLOURS, amounts, details, metrics, moment, table
+from gridmill.model.amounts import show_bytes, show_number, show_seconds
+from gridmill.model.artifact import Artifact, ArtifactKind, Column
+from gridmill.model.deployment import Deployment
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
+from gridmill.model.run import Attempt
+from gridmill.model.site import Site
+from gridmill.model.view import ControlView, JobView, VersionView
+
+_SPLITS = ("train", "validation", "test")
+_LISTED = 40
+"""Columns that are listed; --json has all."""
+
+Facts = Sequence[tuple[str, object]]
+
+
+def describe(noun: object) -> RenderableType:
+    """Any noun that can be shown by itself."""
+    match noun:
+        case VersionView():
+            return Group(*_version(noun))
+        case JobView():
+            return Group(*_job(noun))
+        case Attempt():
+            return Group(_head(noun.id, noun.state), _facts(_attempt_facts(noun)))
+        case Resource():
+            return _facts([("resource", noun.name), *_resource_facts(noun)])
+        case Site():
+            return Group(
+                _head(noun.name, noun.kind),
+                table("node", "has", rows=[(node.name, amounts(node.capacity)) for node in noun.nodes]),
+            )
+        case Deployment():
+            return Group(*_deployment(noun))
+        case Pipeline():
+            return Group(*_pipeline(noun))
+        case ControlView():
+            return _facts(_control_facts(noun))
+        case _:
+            return details(noun)
+
+
+def _head(name: str, *words: object) -> Text:
+    head = Text(name, style="bold")
+    for word in words:
+        if word:
+            head.append(f"  {word}", style=COLOURS.get(str(word), "not bold"))
+    return head
+
+
+def _facts(facts: Facts) -> RenderableType:
+    made = table("", "", rows=[(name, value) for name, value in facts if value not in (None, "", ())])
+    made.show_header = False
+    made.columns[1].overflow = "fold"
+    return made
+
+
+def _version(view: VersionView) -> Iterator[RenderableType]:
+    one = view.artifact
+    names = f"({', '.join(view.names)})" if view.names else ""
+    yield _head(one.id, one.kind, names, "removed" if one.removed else "")
+    yield _facts(_version_facts(view))
+    if one.kind == ArtifactKind.MODEL:
+        yield from _model(view)
+    else:
+        if one.output.columns:
+            yield _columns(one)
+        if one.output.metrics:
+            yield _facts([("metrics", metrics(one.output.metrics))])
+    if view.lineage or view.sources:
+        yield Text("\nmade from", style="bold")
+        lines = (one, *view.lineage) if one.id in view.sources else view.lineage
+        yield table(
+            "version",
+            "kind",
+            "rows",
+            "made",
+            "source",
+            rows=[_ancestor(each, view.sources) for each in lines],
+        )
+    if view.used_by:
+        yield _facts([("used by", ", ".join(view.used_by))])
+
+
+def _version_facts(view: VersionView) -> Facts:
+    one, output = view.artifact, view.artifact.output
+    return [
+        ("made", f"{moment(one.created)} by run {one.run_id}, attempt {one.attempt_id}"),
+        ("size", f"{show_bytes(output.size_bytes)} in {output.uri}" if output.uri else ""),
+        ("rows", f"{output.rows:,}" if output.rows is not None else ""),
+        ("table version", output.table_version),
+        ("code", f"bundle {view.bundle[:12]}" if view.bundle else ""),
+        ("packages", ", ".join(f"{name} {is_}" for name, is_ in _mapping(one, "packages").items())),
+        ("why", str(output.details.get("why") or "")),
+    ]
+
+
+def _mapping(one: Artifact, name: str) -> Mapping[str, Any]:
+    found = one.output.details.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _model(view: VersionView) -> Iterator[RenderableType]:
+    one, told = view.artifact, view.artifact.output.details
+    settings = ", ".join(f"{name} {_value(value)}" for name, value in _mapping(one, "options").items())
+    rows = ", ".join(f"{count:,} {split}" for split, count in _mapping(one, "rows").items())
+    labels = ", ".join(told.get("labels") or filter(None, [str(told.get("label") or "")]))
+    yield _facts(
+        [
+            ("model", told.get("model")),
+            ("predicts", f"{labels} ({told['objective']})" if told.get("objective") else labels),
+            ("classes", ", ".join(map(str, told.get("classes") or ()))),
+            ("sees", f"{told['sequence']} rows of the entity" if told.get("sequence") else ""),
+            ("settings", settings),
+            ("seed", told.get("seed")),
+            ("learned from", f"{rows} rows of {told.get('dataset')}" if rows else ""),
+        ]
+    )
+    takes = tuple(str(name) for name in told.get("features") or ())
+    if takes:
+        yield Text("\ntakes", style="bold")
+        types = {column.name: column.type for each in view.lineage for column in each.output.columns}
+        weights = _mapping(one, "importance")
+        rows_ = [(name, types.get(name, ""), _value(weights.get(name))) for name in takes[:_LISTED]]
+        yield table("column", "type", "importance" if weights else "", rows=rows_)
+        yield from _more(len(takes))
+    if one.output.metrics:
+        yield Text("\nmetrics", style="bold")
+        yield metric_table(one.output.metrics)
+
+
+def metric_table(values: Mapping[str, float]) -> RenderableType:
+    """Metrics with a column per split; those of no split beside them."""
+    splits = [split for split in _SPLITS if any(name.startswith(f"{split}_") for name in values)]
+    plain = {name: value for name, value in values.items() if not name.startswith(tuple(_SPLITS))}
+    names = dict.fromkeys(name.partition("_")[2] for name in values if name not in plain)
+    rows = [(name, *(_value(values.get(f"{split}_{name}")) for split in splits)) for name in names]
+    rows += [(name, _value(value), *[""] * (len(splits) - 1)) for name, value in plain.items()]
+    return table("metric", *(splits or [""]), rows=rows)
+
+
+def _value(value: object) -> str:
+    return "" if value is None else show_number(value) if isinstance(value, float) else str(value)
+
+
+def _columns(one: Artifact) -> RenderableType:
+    """Columns with what is known of their values."""
+    known = _mapping(one, "columns")
+    rows = [_column_row(column, known.get(column.name) or {}) for column in one.output.columns[:_LISTED]]
+    head = ("column", "type", *(("missing", "distinct", "min", "mean", "max") if known else ()))
+    return Group(
+        Text("\ncolumns", style="bold"),
+        table(*head, rows=[row[: len(head)] for row in rows]),
+        *_more(len(one.output.columns)),
+    )
+
+
+def _column_row(column: Column, known: Mapping[str, Any]) -> tuple[object, ...]:
+    told = (_value(known.get(name)) for name in ("nulls", "distinct", "min", "mean", "max"))
+    return (column.name, column.type, *told)
+
+
+def _more(count: int) -> Iterator[RenderableType]:
+    if count > _LISTED:
+        yield Text(f"... and {count - _LISTED} more", style="dim")
+
+
+def _ancestor(one: Artifact, sources: Mapping[str, str]) -> tuple[object, ...]:
+    rows = f"{one.output.rows:,}" if one.output.rows is not None else ""
+    gone = " (removed)" if one.removed else ""
+    return one.id + gone, one.kind, rows, moment(one.created), sources.get(one.id)
+
+
+def _job(view: JobView) -> Iterator[RenderableType]:
+    job = view.job
+    yield _head(job.id, job.state, job.job.kind)
+    yield _facts(
+        [
+            ("why", view.why or (job.message if job.message != job.state else "")),
+            ("needs", ", ".join(need.rpartition("/")[2] for need in job.needs)),
+            ("reads", ", ".join(job.external)),
+            ("resource", job.resource),
+            ("size", f"{amounts(job.sizing.amounts)}{_each(job.sizing.workers)}"),
+            ("", "; ".join(job.sizing.why)),
+            ("ready", moment(job.ready)),
+            ("started", moment(job.started)),
+            ("ended", moment(job.ended)),
+            ("made", ", ".join(one.id for one in view.artifacts)),
+        ]
+    )
+    if view.attempts:
+        yield Text("\nattempts", style="bold")
+        head = ("attempt", "state", "on", "given", "wall", "cpu", "peak memory", "")
+        yield table(*head, rows=[_attempt_row(one) for one in view.attempts])
+    if view.metrics:
+        yield Text("\nmetrics", style="bold")
+        yield metric_table(view.metrics)
+
+
+def _each(workers: int) -> str:
+    return f", {workers} workers" if workers > 1 else ""
+
+
+def _attempt_row(one: Attempt) -> tuple[object, ...]:
+    use = one.use
+    return (
+        one.id,
+        one.state,
+        one.pod_id,
+        amounts(one.given),
+        show_seconds(use.wall_seconds) if use else "",
+        show_seconds(use.cpu_seconds) if use else "",
+        show_bytes(use.peak_memory_bytes) if use else "",
+        one.message,
+    )
+
+
+def _attempt_facts(one: Attempt) -> Facts:
+    use = one.use
+    return [
+        ("pod", f"{one.pod_id} of {one.deployment_id}"),
+        ("given", amounts(one.given)),
+        ("GPUs", ", ".join(map(str, one.gpu_indices))),
+        ("placed", moment(one.placed)),
+        ("started", moment(one.started)),
+        ("ended", moment(one.ended)),
+        (
+            "used",
+            f"{show_seconds(use.wall_seconds)}, CPU {show_seconds(use.cpu_seconds)}, peak memory "
+            f"{show_bytes(use.peak_memory_bytes)}"
+            if use
+            else "",
+        ),
+        ("exit code", one.exit_code),
+        ("cause", one.cause),
+        ("message", one.message),
+        ("hint", one.hint),
+        ("metrics", metrics(one.metrics)),
+    ]
+
+
+def _resource_facts(one: Resource) -> Facts:
+    size = one.size
+    return [
+        ("for", f"{one.type} jobs at {one.site}"),
+        ("rows", f"{size.rows:,}" if size and size.rows else ""),
+        ("columns", size.columns if size else ""),
+        ("CPUs", one.cpus),
+        ("memory", show_bytes(one.memory_bytes) if one.memory_bytes else ""),
+        ("GPUs", one.gpus or ""),
+        ("workers", one.workers),
+        ("kept up", f"{show_seconds(one.keep_seconds)} after the last job"),
+        ("jobs", ", ".join(one.jobs)),
+        ("made by", "Gridmill, as a default" if one.default else ""),
+    ]
+
+
+def _deployment(one: Deployment) -> Iterator[RenderableType]:
+    yield _head(one.id, one.state, f"of {one.resource} at {one.site}", one.message)
+    yield _facts(
+        [
+            ("size", f"{amounts(one.sizing.amounts)}{_each(one.sizing.workers)}"),
+            ("made", moment(one.created)),
+            ("idle since", moment(one.idle_since)),
+            ("kept up", f"{show_seconds(one.keep_seconds)} after the last job"),
+        ]
+    )
+    rows = [(pod.id, pod.state, pod.node, amounts(pod.capacity), pod.message) for pod in one.pods]
+    yield table("pod", "state", "node", "has", "", rows=rows)
+
+
+def _pipeline(one: Pipeline) -> Iterator[RenderableType]:
+    yield _head(one.name, one.description)
+    parameters = ", ".join(f"{name}={value}" for name, value in one.parameters.items())
+    yield _facts(
+        [
+            ("folder", one.folder),
+            ("code", f"bundle {one.bundle[:12]}" if one.bundle else ""),
+            ("parameters", parameters),
+            ("resources", ", ".join(resource.name for resource in one.resources)),
+        ]
+    )
+    rows = [
+        (job.name, job.kind, ", ".join(job.spec.references() or job.needs), job.resource) for job in one.jobs
+    ]
+    yield table("job", "kind", "reads", "resource", rows=rows)
+
+
+def _control_facts(one: ControlView) -> Facts:
+    return [
+        ("version", one.version),
+        ("process", one.pid),
+        ("address", one.address),
+        ("home", one.home),
+        ("storage root", one.root),
+        ("started", moment(one.started)),
+        ("active runs", one.active_runs),
+        ("jobs", f"{one.running_jobs} running, {one.waiting_jobs} waiting"),
+        ("deployments", one.deployments),
+    ]

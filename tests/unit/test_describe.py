@@ -1,0 +1,56 @@
+"""What `show` says of nouns: words and tables, not dumps."""
+
+from io import StringIO
+
+from rich.console import Console
+
+from gridmill.cli.describe import describe
+from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.model.view import VersionView
+from gridmill.testing.store_samples import one_of_each
+
+
+def text(noun: object) -> str:
+    out = StringIO()
+    Console(file=out, width=150).print(describe(noun))
+    return out.getvalue()
+
+
+def version(name: str, output: Output) -> Artifact:
+    return Artifact(id=f"{name}@1", name=name, number=1, output=output, fingerprint="f")
+
+
+def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> None:
+    columns = (Column(name="sold", type="double"), Column(name="day", type="date32"))
+    data = version("s/data", Output(kind=ArtifactKind.DATASET, uri="d", rows=1000, columns=columns))
+    table = version("s/sales", Output(kind=ArtifactKind.SINK, uri="t", rows=2000))
+    details = {
+        "model": "gbdt",
+        "objective": "regression",
+        "labels": ["next"],
+        "features": ["sold"],
+        "importance": {"sold": 0.75},
+        "packages": {"numpy": "2.0"},
+    }
+    metrics = {"validation_rmse": 1.5, "test_rmse": 2.5}
+    model = version("s/m", Output(kind=ArtifactKind.MODEL, uri="m", metrics=metrics, details=details))
+    shown = text(
+        VersionView(
+            artifact=model,
+            names=("latest", "prod"),
+            lineage=(data, table),
+            sources={"s/sales@1": "data/*.csv"},
+            used_by=("s/forecast@2",),
+        )
+    )
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines[0] == "s/m@1 model (latest, prod)"
+    for line in ("predicts next (regression)", "sold double 0.75", "rmse 1.5 2.5", "packages numpy 2.0"):
+        assert line in lines
+    assert "used by s/forecast@2" in lines
+    assert any(line.startswith("s/sales@1 sink 2,000") and line.endswith("data/*.csv") for line in lines)
+
+
+def test_every_noun_can_be_described() -> None:
+    for noun in one_of_each():
+        assert text(noun).strip()
