@@ -7,7 +7,7 @@ from gridmill.cli.render import table
 from gridmill.cli.session import emit, show
 from gridmill.errors import InputError
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.rejects import rejects_line, rejects_of
+from gridmill.model.loaded import rejects_line, rejects_of
 
 
 def show_rejects(found: object, *, as_json: bool) -> None:

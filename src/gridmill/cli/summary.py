@@ -10,8 +10,8 @@ from gridmill.cli.session import console, say
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.loaded import remarks
 from gridmill.model.metric import read_metric
-from gridmill.model.rejects import rejects_line
 from gridmill.model.run import Attempt
 from gridmill.model.state import Cause, JobState, RunState
 from gridmill.model.view import JobView, RunView
@@ -29,7 +29,7 @@ def summarise(client: Client, view: RunView) -> None:
     began = view.run.started or view.run.created
     took = show_seconds(max(0.0, (view.run.ended or began) - began))
     screen.print(f"{escape(view.run.id)} {view.run.state} in {took}: {counts(view)}")
-    for line in filter(None, (rejects_line(one) for job in view.jobs for one in job.artifacts)):
+    for line in (line for job in view.jobs for one in job.artifacts for line in remarks(one)):
         screen.print(escape(line), soft_wrap=True)
     best = best_model(artifact for job in view.jobs for artifact in job.artifacts)
     if best is not None:

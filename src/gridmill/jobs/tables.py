@@ -229,7 +229,7 @@ def describe(
     parts = [
         f"{expression} AS {quoted(f'{number} {fact}')}"
         for number, name in enumerate(plain)
-        for fact, expression in _facts(name, table.schema.field(name).type).items()
+        for fact, expression in facts_of(name, table.schema.field(name).type).items()
     ]
     with open_engine(context, {"described": table}) as engine:
         row = fetch_rows(engine, f"SELECT {', '.join(parts)} FROM described WHERE {where}")[0]
@@ -240,7 +240,8 @@ def describe(
     return described
 
 
-def _facts(name: str, kind: pa.DataType) -> Mapping[str, str]:
+def facts_of(name: str, kind: pa.DataType) -> Mapping[str, str]:
+    """What is told of a column of that type, each as SQL over its rows."""
     column = quoted(name)
     facts = {"nulls": f"count(*) - count({column})", "distinct": f"approx_count_distinct({column})"}
     if not pa.types.is_binary(kind):

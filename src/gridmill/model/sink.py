@@ -38,6 +38,10 @@ class SinkSpec:
     Rows that break one of the `constraints` go to the sink's table of rejects. `on_misfit` says whether rows
     with values not of their declared type do so too, or fail the load. More than `max_rejects` rejected
     rows of one load (below 1: that share of them) fail it; None is no limit.
+
+    Each load is measured: per column what is missing, min, max, mean, how many differ; and the sink's own
+    `metrics`, SQL aggregates over its rows by name. A column whose population stability index against the
+    load before is above `drift_threshold` is warned of; None looks for no drift.
     """
 
     source: Source
@@ -48,6 +52,8 @@ class SinkSpec:
     constraints: tuple[Constraint, ...] = ()
     on_misfit: OnMisfit = OnMisfit.FAIL
     max_rejects: float | None = None
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    drift_threshold: float | None = 0.25
 
     def references(self) -> tuple[str, ...]:
         """The sinks that foreign keys refer to."""

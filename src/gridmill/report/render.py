@@ -12,8 +12,8 @@ from markupsafe import Markup
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.event import Event, EventType
+from gridmill.model.loaded import rejects_of, shifted_of
 from gridmill.model.metric import read_metric
-from gridmill.model.rejects import rejects_of
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, RunView
@@ -66,6 +66,7 @@ def render(view: RunView, events: Sequence[Event]) -> str:
         forecasts=[_forecast(artifact) for artifact in predictions],
         tables=[a for a in _artifacts(view) if a.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)],
         rejects_of=rejects_of,
+        shifted_of=shifted_of,
         show_bytes=show_bytes,
         show_number=show_number,
     )

@@ -8,20 +8,19 @@ from shutil import rmtree
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
-from deltalake import DeltaTable
-
 from gridmill.codec import fingerprint, to_builtins
 from gridmill.errors import ConflictError, DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.load import Loading, Progress
+from gridmill.jobs.sink.metrics import Meter, check_metrics
+from gridmill.jobs.sink.note import Noted
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
-from gridmill.jobs.sink.rejects import at_version, commit_rejects, count_reasons
+from gridmill.jobs.sink.rejects import at_version, commit_rejects
 from gridmill.jobs.sink.sieve import Sieve, open_sieve, top
 from gridmill.jobs.sink.table import LostRaceError, Mark, SinkTable, commit, open_sink_table, rules_number
 from gridmill.jobs.sink.writing import Writing, kept_rows
-from gridmill.jobs.tables import Part, columns_of, describe
+from gridmill.jobs.tables import Part, columns_of
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.sink import SinkSpec
@@ -29,8 +28,6 @@ from gridmill.model.sink import SinkSpec
 LOADER = 1
 """Part of every declaration's fingerprint: raised when the same declaration begins to load otherwise."""
 RACES = 10
-MOST_NAMES = 20
-MOST_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +39,7 @@ class Load:
     rows: int = 0
     rejected: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    shifted: Mapping[str, float] = field(default_factory=dict)
 
 
 def run(context: JobContext) -> JobResult:
@@ -93,8 +91,11 @@ def rejects_uri(context: JobContext) -> str:
 
 
 def _rules(spec: SinkSpec) -> int:
+    """Of all that decides which rows are in the table, and how."""
     declared = to_builtins(spec)
     del declared["source"]["path"]
+    for name in ("metrics", "drift_threshold"):
+        del declared[name]
     return rules_number(fingerprint(LOADER, declared))
 
 
@@ -144,37 +145,52 @@ class Bench:
         folder = self.context.output / uuid4().hex
         try:
             with open_sieve(self.context, self.spec, schema) as sieve:
-                writing = Writing(loading=loading, sieve=sieve, schema=schema, folder=folder)
-                return self._committed(plan, schema, sieve, *self._written(plan, writing))
+                check_metrics(self.context, schema, self.spec.metrics)
+                meter = Meter(context=self.context, schema=schema, own=self.spec.metrics)
+                writing = Writing(loading=loading, sieve=sieve, meter=meter, schema=schema, folder=folder)
+                parts, rejects = self._written(plan, writing)
+                noted = Noted(
+                    context=self.context,
+                    plan=plan,
+                    table=self.table,
+                    schema=schema,
+                    sieve=sieve,
+                    meter=meter,
+                    parts=parts,
+                )
+                return self._committed(noted, rejects)
         finally:
             _clear(folder, self.context)
 
     def _written(self, plan: LoadPlan, writing: Writing) -> tuple[list[Part], list[Part]]:
-        written = [writing.write(file) for file in plan.load]
+        with writing.meter.running():
+            written = [writing.write(file) for file in plan.load]
         writing.drop_repeated(written, kept_rows(self.table, plan))
         writing.sieve.check_share()
         return [part for one in written for part in one.parts], writing.write_rejects(written)
 
-    def _committed(
-        self, plan: LoadPlan, schema: pa.Schema, sieve: Sieve, parts: list[Part], rejects: list[Part]
-    ) -> Load:
-        rows = sum(part.rows for part in parts)
-        if plan.anew and rows == 0:
+    def _committed(self, noted: Noted, rejects: list[Part]) -> Load:
+        plan, sieve, table = noted.plan, noted.sieve, self.table
+        if plan.anew and noted.rows == 0:
             raise _nothing_left(plan, sieve)
-        if not (parts or rejects or plan.remove or plan.positions) and self.table.delta is not None:
-            return Load(version=self.table.delta.version(), plan=plan)
+        if not (noted.parts or rejects or plan.remove or plan.positions) and table.delta is not None:
+            return Load(version=table.delta.version(), plan=plan)
         gone = {entry.path for entry in plan.remove}
         outdated = [entry for entry in self.rejects.loaded if entry.path in gone]
-        version = self.table.rejects
+        rejected = table.rejects
         if rejects or outdated:
-            version = commit_rejects(self.rejects.path, self.rejects.loaded, outdated, rejects)
+            rejected = commit_rejects(self.rejects.path, self.rejects.loaded, outdated, rejects)
+        note = noted.write(at_version(self.rejects.path, rejected), rejected, rejects_uri(self.context))
         kept = replace(plan, remove=tuple(entry for entry in plan.remove if entry not in outdated))
-        files = [{"file": file.name, "content": file.content} for file in plan.load]
-        note = {"files": files, "positions": plan.positions}
-        mark = Mark(rules=self.rules, rejects=version, note=note)
-        version = commit(self.table, kept, schema, parts, mark)
+        mark = Mark(rules=self.rules, rejects=rejected, note=note)
+        version = commit(table, kept, noted.schema, noted.parts, mark)
         return Load(
-            version=version, plan=plan, rows=rows, rejected=sieve.rejected, reasons=dict(sieve.reasons)
+            version=version,
+            plan=plan,
+            rows=noted.rows,
+            rejected=sieve.rejected,
+            reasons=dict(sieve.reasons),
+            shifted=note["details"]["drift"].get("shifted", {}),
         )
 
 
@@ -213,6 +229,8 @@ def _say(load: Load) -> None:
         )
     if load.rejected:
         print(f"{_counted(load.rejected, 'row')} rejected: {top(load.reasons)}")
+    for column, index in load.shifted.items():
+        print(f"{column} has drifted since the load before: population stability index {index:g}")
     if load.plan.vanished:
         print(f"{load.plan.vanished} loaded files are not in the source any more; their rows stay")
 
@@ -223,9 +241,7 @@ def _counted(number: int, noun: str) -> str:
 
 def _result(context: JobContext, load: Load) -> JobResult:
     uri = context.order.table_uri
-    table = SinkTable(
-        path=context.below_root(uri), delta=DeltaTable(context.below_root(uri), version=load.version)
-    )
+    table = open_sink_table(context.below_root(uri), load.version)
     rows = sum(entry.rows for entry in table.loaded)
     size_bytes = sum(entry.size_bytes for entry in table.loaded)
     output = Output(
@@ -235,55 +251,16 @@ def _result(context: JobContext, load: Load) -> JobResult:
         rows=rows,
         size_bytes=size_bytes,
         columns=columns_of(table.schema),
-        details={
-            "files": load.plan.seen,
-            "loaded": [file.name for file in load.plan.load][:MOST_NAMES],
-            "rows_added": load.rows,
-            "loaded_anew": load.plan.anew,
-            "vanished": load.plan.vanished,
-            "columns": _statistics(context, table, load.version),
-            "rejects": _rejects(context, load, table),
-        },
+        details={**table.note.get("details", {}), "files": load.plan.seen, "vanished": load.plan.vanished},
     )
     size = JobSize(rows=rows, columns=len(output.columns), input_bytes=size_bytes)
-    metrics = {"rows": rows, "rows_added": load.rows}
-    if output.details["rejects"]:
-        metrics["rejects"] = output.details["rejects"]["rows"]
-    return JobResult(outputs=(output,), metrics=metrics, size=size)
+    return JobResult(outputs=(output,), metrics=_metrics(rows, load, output.details), size=size)
 
 
-def _rejects(context: JobContext, load: Load, table: SinkTable) -> Mapping[str, Any]:
-    """How many rows are rejected, how many of them now, why, and some of them; empty without any."""
-    rejects = at_version(context.below_root(rejects_uri(context)), table.rejects)
-    rows = sum(entry.rows for entry in rejects.loaded)
-    if rejects.delta is None or not rows:
-        return {}
-    head = (
-        rejects.delta.to_pyarrow_dataset()
-        .head(MOST_NAMES)
-        .sort_by([("source", "ascending"), ("row", "ascending")])
-    )
-    return {
-        "rows": rows,
-        "added": load.rejected,
-        "reasons": dict(count_reasons(rejects).most_common(MOST_NAMES)),
-        "uri": rejects_uri(context),
-        "table_version": table.rejects,
-        "sample": [row | {"record": row["record"][:MOST_TEXT]} for row in _by_place(head)],
-    }
-
-
-def _by_place(rejects: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = rejects.sort_by([("source", "ascending"), ("row", "ascending")]).to_pylist()
-    return rows
-
-
-def _statistics(context: JobContext, table: SinkTable, version: int) -> Mapping[str, Any]:
-    """Of every column; those of an earlier artifact where the table is the same."""
-    for entry in context.order.earlier:
-        before = entry.artifact.output
-        if (before.uri, before.table_version) == (context.order.table_uri, version):
-            known: Mapping[str, Any] = before.details.get("columns", {})
-            return known
-    assert table.delta is not None
-    return describe(context, table.delta.to_pyarrow_dataset(), table.schema.names)
+def _metrics(rows: int, load: Load, details: Mapping[str, Any]) -> Mapping[str, float]:
+    """What is told of the run itself; the sink's own metrics are those of the last load that brought rows."""
+    metrics: dict[str, float] = {"rows": rows, "rows_added": load.rows}
+    if details.get("rejects"):
+        metrics["rejects"] = details["rejects"]["rows"]
+    own = details.get("metrics", {}).get("values", {})
+    return metrics | {name: value for name, value in own.items() if isinstance(value, int | float)}

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,15 @@ class SinkTable:
     def rejects(self) -> int | None:
         """The version of the table of rejects that belongs to it; None without one."""
         return self.delta.transaction_version(_REJECTS) if self.delta else None
+
+    @property
+    def note(self) -> Mapping[str, Any]:
+        """What the newest commit says of its load; empty for a table that another program wrote to."""
+        if self.delta is None:
+            return {}
+        entry = self.delta.history(1)[0]
+        note: Mapping[str, Any] = json.loads(entry.get("gridmill", "{}"))
+        return note
 
     @property
     def positions(self) -> Positions:

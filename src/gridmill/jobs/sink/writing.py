@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
 from gridmill.jobs.sink.load import Loading, open_reader
+from gridmill.jobs.sink.metrics import Meter
 from gridmill.jobs.sink.plan import LoadPlan
 from gridmill.jobs.sink.rejects import REJECTS, placed
 from gridmill.jobs.sink.sieve import Sieve, Spool, rejects_of
@@ -35,6 +36,7 @@ class Writing:
 
     loading: Loading
     sieve: Sieve
+    meter: Meter
     schema: pa.Schema
     folder: Path
 
@@ -44,7 +46,7 @@ class Writing:
         stem = stem_of(file)
         spool = Spool(self.folder / f"{stem}.spool")
         good = self.sieve.good(self.loading.batches(file, self.schema), spool)
-        parts = write_parquet(good, self.schema, self.folder, stem)
+        parts = write_parquet(self.meter.passing(good), self.schema, self.folder, stem)
         check_unchanged(file)
         return Written(file=file, parts=list(parts), spools=[spool])
 
@@ -63,6 +65,8 @@ class Writing:
         for one in written:
             if any(part.path in by_part for part in one.parts):
                 self._drop(one, by_part)
+        if repeated:
+            self.meter.again(_rows_of([part for one in written for part in one.parts]))
 
     def _drop(self, one: Written, by_part: Mapping[Path, Mapping[int, str]]) -> None:
         spool = Spool(self.folder / f"{stem_of(one.file)}.spool")
@@ -106,6 +110,12 @@ class Writing:
                 rows = placed(one.file, open_reader(one.file, self.loading.spec.source), one.spools)
                 parts += write_parquet(rows, REJECTS, self.folder / "rejects", stem_of(one.file))
         return parts
+
+
+def _rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        with pq.ParquetFile(part.path) as file:
+            yield from file.iter_batches()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

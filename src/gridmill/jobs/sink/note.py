@@ -1,0 +1,108 @@
+"""What a commit says of its load, for the report and for the next load; it is part of the commit itself, so
+that an attempt that dies right after it takes nothing with it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.sink.drift import drifts, histograms
+from gridmill.jobs.sink.metrics import Facts, Meter, merged
+from gridmill.jobs.sink.plan import LoadPlan
+from gridmill.jobs.sink.rejects import count_reasons
+from gridmill.jobs.sink.sieve import Sieve
+from gridmill.jobs.sink.table import SinkTable
+from gridmill.jobs.tables import Part, describe
+
+MOST_NAMES = 20
+MOST_TEXT = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """One load that is about to be committed."""
+
+    context: JobContext
+    plan: LoadPlan
+    table: SinkTable
+    schema: pa.Schema
+    sieve: Sieve
+    meter: Meter
+    parts: Sequence[Part]
+
+    @property
+    def rows(self) -> int:
+        """Rows that it adds."""
+        return sum(part.rows for part in self.parts)
+
+    def write(self, rejects: SinkTable, rejects_version: int | None, uri: str) -> Mapping[str, Any]:
+        """The note: JSON values."""
+        before = self.table.note
+        drift = self._drift(before)
+        details = {
+            "loaded": [file.name for file in self.plan.load][:MOST_NAMES],
+            "rows_added": self.rows,
+            "loaded_anew": self.plan.anew,
+            "columns": self._columns(before.get("details", {}).get("columns", {})),
+            "metrics": {
+                "rows": self.rows,
+                "columns": self.meter.columns if self.rows else {},
+                "values": self.meter.values if self.rows else {},
+            },
+            "drift": drift,
+            "rejects": _rejects(self.sieve, rejects, rejects_version, uri),
+        }
+        return {
+            "files": [{"file": file.name, "content": file.content} for file in self.plan.load],
+            "positions": self.plan.positions,
+            "details": details,
+            "histograms": histograms(self.meter.sample.rows()) if self.rows else before.get("histograms", {}),
+        }
+
+    def _drift(self, before: Mapping[str, Any]) -> Mapping[str, Any]:
+        limit = self.sieve.spec.drift_threshold
+        if limit is None or not self.rows or not before.get("histograms"):
+            return {}
+        found = drifts(before["histograms"], self.meter.sample.rows())
+        shifted = {name: index for name, index in found.items() if index > limit}
+        return {"columns": found, "shifted": shifted, "threshold": limit}
+
+    def _columns(self, before: Facts) -> Facts:
+        """Of the whole table: put together from what is known where rows were only added."""
+        if self.plan.anew:
+            return self.meter.columns
+        if not self.rows and not self.plan.remove:
+            return before
+        if before and not self.plan.remove:
+            old_rows = sum(entry.rows for entry in self.table.loaded)
+            return merged(before, old_rows, self.meter.columns, self.rows)
+        gone = {entry.path for entry in self.plan.remove}
+        kept = [self.table.path / entry.path for entry in self.table.loaded if entry.path not in gone]
+        files = [str(path) for path in (*kept, *(part.path for part in self.parts))]
+        if not files:
+            return {}
+        return describe(self.context, ds.dataset(files, schema=self.schema), self.schema.names)
+
+
+def _rejects(sieve: Sieve, table: SinkTable, version: int | None, uri: str) -> Mapping[str, Any]:
+    """How many rows are rejected, how many of them now, why, and some of them; empty without any."""
+    rows = sum(entry.rows for entry in table.loaded)
+    if table.delta is None or not rows:
+        return {}
+    head = table.delta.to_pyarrow_dataset().head(MOST_NAMES)
+    return {
+        "rows": rows,
+        "added": sieve.rejected,
+        "reasons": dict(count_reasons(table).most_common(MOST_NAMES)),
+        "uri": uri,
+        "table_version": version,
+        "sample": [row | {"record": row["record"][:MOST_TEXT]} for row in _by_place(head)],
+    }
+
+
+def _by_place(rejects: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = rejects.sort_by([("source", "ascending"), ("row", "ascending")]).to_pylist()
+    return rows

@@ -1,0 +1,45 @@
+"""What a sink's version says of its last load: rows it rejected, how far its values drifted."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gridmill.model.amounts import show_number
+from gridmill.model.artifact import Artifact
+
+_REASONS = 3
+
+
+def rejects_of(artifact: Artifact) -> Mapping[str, Any]:
+    """`rows` in all, `added` by the last load, `reasons` with counts, the `uri` and `table_version` of the
+    Delta table that has them all, and a `sample`; empty when none was rejected."""
+    found: Mapping[str, Any] = artifact.output.details.get("rejects") or {}
+    return found
+
+
+def shifted_of(artifact: Artifact) -> Mapping[str, float]:
+    """The columns that drifted by more than the sink allows, with their population stability index."""
+    found: Mapping[str, float] = (artifact.output.details.get("drift") or {}).get("shifted", {})
+    return found
+
+
+def remarks(artifact: Artifact) -> Iterator[str]:
+    """What somebody should know of a sink's version, a line each."""
+    if rejects_of(artifact):
+        yield rejects_line(artifact)
+    for column, index in shifted_of(artifact).items():
+        yield (
+            f"{artifact.id}: {column} has drifted since the load before "
+            f"(population stability index {show_number(index)})"
+        )
+
+
+def rejects_line(artifact: Artifact) -> str:
+    """`shops/sales@3: 12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty without any."""
+    found = rejects_of(artifact)
+    if not found:
+        return ""
+    rows, added, reasons = found["rows"], found["added"], found["reasons"]
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in list(reasons.items())[:_REASONS])
+    more = f", and {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
+    counted = f"{rows:,} row{'s' * (rows != 1)} rejected, {added:,} by its last load"
+    return f"{artifact.id}: {counted}: {listed}{more}"
