@@ -201,9 +201,9 @@ def test_a_version_that_a_run_of_another_pipeline_reads_is_not_removed():
     run = grid.submit(reader())
     assert grid.run_until(lambda: len(grid.world.executions) == 2)
     with pytest.raises(ConflictError, match="p-1"):
-        service(grid).remove_artifact("data/table@1")
+        service(grid).remove_artifact("data/table@1", force=True)
     finish(grid, run)
-    service(grid).remove_artifact("data/table@1")
+    service(grid).remove_artifact("data/table@1", force=True)
 
 
 def test_a_resumed_run_says_which_version_was_removed():

@@ -126,3 +126,51 @@ def test_a_version_knows_its_names_and_its_lineage(grid: Simulation, cases: Serv
     assert [one.id for one in view.lineage] == ["w/data@1"]
     assert view.used_by == ("w/end@1",)
     assert [one.id for one in cases.version("w/end").lineage] == ["w/m@4", "w/data@1"]
+
+
+def test_what_others_were_made_from_is_removed_by_force_only(grid: Simulation, cases: Service) -> None:
+    made = model(1, 1.0, "w/end", made_from=("w/m@2",))
+    grid.store.commit([Put(noun=made, expected=0)])
+    cases.set_alias(alias("prod", 2))
+    plan = cases.remove_artifact("w/m@2", dry_run=True)
+    assert (plan.versions, plan.aliases, plan.used_by) == (("w/m@2",), ("w/m@prod",), ("w/end@1",))
+    with pytest.raises(ConflictError, match="prod"):
+        cases.remove_artifact("w/m@2")
+    cases.remove_alias("w/m@prod")
+    with pytest.raises(ConflictError, match="w/end@1 was made from"):
+        cases.remove_artifact("w/m@2")
+    cases.set_alias(alias("prod", 2))
+    assert cases.remove_artifact("w/m@2", force=True) == plan
+    assert cases.aliases() == ()
+    assert [one.id for one in cases.version("w/end").lineage if one.removed] == ["w/m@2"]
+    assert "models/w/m/2" in grid.storage.removed
+
+
+def test_a_name_alone_removes_all_its_versions_and_may_be_repeated(grid: Simulation, cases: Service) -> None:
+    cases.set_alias(alias("best", metric="validation_auc"))
+    cases.remove_artifact("w/m", force=True)
+    assert cases.artifacts(name="w/m") == ()
+    cases.remove_artifact("w/m")
+    assert sorted(grid.storage.removed) == sorted(2 * [f"models/w/m/{number}" for number in (1, 2, 3)])
+    with pytest.raises(NotFoundError):
+        cases.remove_artifact("w/never")
+
+
+def test_not_even_force_removes_what_a_run_may_use(grid: Simulation, cases: Service) -> None:
+    reads = PredictionSpec(dataset="w/data", models=("w/m@2",))
+    run = grid.submit(Pipeline(name="use", jobs=(Job(name="p", prediction=reads),)), force=False)
+    for reference in ("w/m@2", "w/m@1", "w/data"):
+        with pytest.raises(ConflictError, match="may be using"):
+            cases.remove_artifact(reference, force=True)
+    assert cases.remove_artifact("w/m@2", dry_run=True).running == ("use-1",)
+    finish(grid, run)
+    cases.remove_artifact("w/m@1", force=True)
+
+
+def test_a_sinks_table_is_removed_as_a_whole(grid: Simulation, cases: Service) -> None:
+    output = Output(kind=ArtifactKind.SINK, uri="sinks/w/t/table", size_bytes=7)
+    grid.store.commit([Put(noun=model(n, 1.0, "w/t", output=output), expected=0) for n in (1, 2)])
+    with pytest.raises(ConflictError, match="share"):
+        cases.remove_artifact("w/t@1")
+    assert cases.remove_artifact("w/t").size_bytes == 7
+    assert set(grid.storage.removed) == {"sinks/w/t"}

@@ -114,6 +114,7 @@ def test_resources_pipelines_artifacts_bundles(make: MakeGrid) -> None:
     assert [one.id for one in grid.artifacts()] == ["demo/second@1", "demo/first@1"]
     assert grid.artifacts(kind=ArtifactKind.MODEL) == ()
     assert grid.artifact("demo/first@1") == grid.artifact("demo/first")
+    assert grid.remove_artifact("demo/first@1", dry_run=True).versions == ("demo/first@1",)
     grid.remove_artifact("demo/first@1")
     assert [one.id for one in grid.artifacts()] == ["demo/second@1"]
     grid.remove_pipeline("demo")

@@ -9,7 +9,7 @@ from gridmill.api.replies import Failure, Long, TheGrid, done, reply
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.view import VersionView
+from gridmill.model.view import Removal, VersionView
 
 router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
 
@@ -26,11 +26,10 @@ def show_artifact(grid: TheGrid, artifact_id: Long) -> Response:
     return reply(grid.artifact(artifact_id))
 
 
-@router.delete("/artifacts/{artifact_id:path}", status_code=204, response_class=Response, tags=["artifacts"])
-def remove_artifact(grid: TheGrid, artifact_id: Long) -> Response:
-    """Delete a version's content."""
-    grid.remove_artifact(artifact_id)
-    return done()
+@router.delete("/artifacts/{artifact_id:path}", response_model=Removal, tags=["artifacts"])
+def remove_artifact(grid: TheGrid, artifact_id: Long, force: bool = False, dry_run: bool = False) -> Response:
+    """Delete the content of a version, or of all (`pipeline/job`)."""
+    return reply(grid.remove_artifact(artifact_id, force=force, dry_run=dry_run))
 
 
 @router.get("/versions/{artifact_id:path}", response_model=VersionView, tags=["artifacts"])

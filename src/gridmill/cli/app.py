@@ -20,7 +20,7 @@ COMMANDS = {
     "logs": ("gridmill.cli.logs:logs", "What jobs wrote."),
     "show": ("gridmill.cli.nouns:show", "Show one run, job, resource, model, ..."),
     "list": ("gridmill.cli.nouns:list_all", "List runs, resources, models, ..."),
-    "remove": ("gridmill.cli.nouns:remove", "Remove a resource, pipeline, model, ..."),
+    "remove": ("gridmill.cli.remove:remove", "Remove a resource, pipeline, model, ..."),
     "configure": (
         "gridmill.cli.resources:configure",
         "Create or replace a resource: sized from the job's size.",

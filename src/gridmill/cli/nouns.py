@@ -21,7 +21,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run
 from gridmill.model.view import RunView
-from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun, remove_noun
+from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun
 
 NounName = Annotated[
     str,
@@ -73,19 +73,6 @@ def list_all(
         found = list_nouns(client.grid, kind)
         names = {} if json or kind not in ARTIFACTS else names_of(found, client.grid.aliases())
     emit(found) if json else _tabulate(kind, found, names)
-
-
-def remove(
-    context: typer.Context,
-    noun: NounName,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.", show_default=False)],
-    json: Json = False,
-) -> None:
-    """Remove a resource, a pipeline, a version of what jobs made, or release a deployment."""
-    kind = read_noun(noun)
-    with session(context) as client:
-        remove_noun(client.grid, kind, name)
-    emit({"removed": name}) if json else print(f"{kind} {name} removed")
 
 
 def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> None:

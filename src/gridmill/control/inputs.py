@@ -201,7 +201,7 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         folder=run.folder,
         bundle=run.bundle,
         inputs=inputs,
-        earlier=(Input(name=job_run.job.name, artifact=earlier),) if earlier else (),
+        earlier=(Input(name=job_run.job.name, artifact=earlier),) if earlier and not earlier.removed else (),
         workers=job_run.sizing.workers,
         gpu_indices=attempt.gpu_indices,
         size=size_of(control, job_run.job, run.folder, inputs),

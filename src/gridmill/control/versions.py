@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from gridmill.control.cases import Cases
-from gridmill.control.inputs import external_references
 from gridmill.control.lineage import version_view
 from gridmill.control.references import aliases_of, find_alias, find_version
-from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
-from gridmill.model.alias import Alias, check_alias, split_reference
+from gridmill.control.removal import check_removal, plan_removal, removed_uris
+from gridmill.errors import NotFoundError, StaleVersionError
+from gridmill.model.alias import Alias, check_alias
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.view import VersionView
+from gridmill.model.view import Removal, VersionView
 
 
 class VersionCases(Cases):
@@ -63,45 +63,24 @@ class VersionCases(Cases):
                 self._ledger.fetch(Alias, alias_id)
                 transaction.delete(Alias, alias_id)
 
-    def remove_artifact(self, artifact_id: str) -> None:
-        """Delete a version's content; its record stays as removed, for lineage."""
+    def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+        """Delete the content of a version or of all; the records stay as removed, for lineage."""
+        if dry_run:
+            with self._node.lock:
+                return plan_removal(self._control, artifact_id)[0]
         with self._node.changing() as transaction:
-            _, version = split_reference(artifact_id)
-            if version and not version.isdecimal():
-                raise InputError(
-                    f"{version!r} is a name for a version, not a version",
-                    hint=f"`gridmill remove alias {artifact_id}` removes the name. "
-                    f"`gridmill show artifact {artifact_id}` says which version it stands for.",
-                )
-            artifact = self._ledger.fetch(Artifact, find_version(self._control, artifact_id).id)
-            aliases = aliases_of(self._control, artifact.name)
-            named = [one.id for one in aliases if one.number == artifact.number]
-            if named and not artifact.removed:
-                raise ConflictError(
-                    f"{artifact.id} is what {named[0]!r} stands for",
-                    hint=f"Move the alias to another version, or `gridmill remove alias {named[0]}`.",
-                )
-            user = None if artifact.removed else self._user_of(artifact)
-            if user is not None:
-                raise ConflictError(f"run {user} may be using {artifact.id}", hint="Wait for its end.")
-            if artifact.kind == ArtifactKind.SINK:
-                raise ConflictError(
-                    f"{artifact.id} is one version of a table that later versions share",
-                    hint="Versions of datasets, models, predictions and files can be removed.",
-                )
-            transaction.put(replace(artifact, removed=True))
-            self._control.newest.pop(artifact.name, None)
+            plan, versions = plan_removal(self._control, artifact_id)
+            check_removal(plan, force=force)
+            for one in versions:
+                transaction.put(replace(self._ledger.fetch(Artifact, one.id), removed=True))
+            for alias_id in plan.aliases:
+                self._ledger.fetch(Alias, alias_id)
+                transaction.delete(Alias, alias_id)
+            self._control.newest.pop(versions[0].name, None)
             self._control.versions.clear()
-        if artifact.output.uri:  # without the lock: it may take long; again for what a crash kept from it
-            self._control.storage.remove(artifact.output.uri)
-
-    def _user_of(self, artifact: Artifact) -> str | None:
-        """An active run of its pipeline, or of one whose jobs read it."""
-        for job_run in self._ledger.snapshot.job_runs.values():
-            names = external_references(job_run.job)
-            if job_run.pipeline == artifact.name.partition("/")[0] or artifact.name in names:
-                return job_run.run_id
-        return None
+        for uri in removed_uris(self._control, versions):  # without the lock: it may take long
+            self._control.storage.remove(uri)
+        return plan
 
 
 def _moved(alias: Alias, before: Alias | None, expected: int) -> str:

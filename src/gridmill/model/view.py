@@ -45,6 +45,18 @@ class VersionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What removing `versions` takes away, and what stands against it: `aliases` that stand for them,
+    versions that were made from them (`used_by`), active runs that may use them (`running`)."""
+
+    versions: tuple[str, ...]
+    size_bytes: int = 0
+    aliases: tuple[str, ...] = ()
+    used_by: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """One line of a dry run. `wave` numbers jobs that can run side by side, from 1; `starts` and `ends`
     are expected seconds from the start of the run (None: no measurement to tell from)."""

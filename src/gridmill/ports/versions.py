@@ -4,7 +4,7 @@ from typing import Protocol
 
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.view import VersionView
+from gridmill.model.view import Removal, VersionView
 
 
 class Versions(Protocol):
@@ -23,8 +23,13 @@ class Versions(Protocol):
         """A version with its names, what it was made from and what was made from it."""
         ...
 
-    def remove_artifact(self, artifact_id: str) -> None:
-        """Delete a version's content. Raises ConflictError while a run uses it or an alias stands for it."""
+    def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+        """Delete the content of a version, or of all (`pipeline/job`); their records stay, for lineage.
+
+        Raises ConflictError while a run may use it; without `force` also where an alias stands for it or
+        another version was made from it. With `dry_run` nothing is removed or raised for that.
+        May be repeated.
+        """
         ...
 
     def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:

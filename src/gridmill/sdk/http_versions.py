@@ -7,7 +7,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.view import VersionView
+from gridmill.model.view import Removal, VersionView
 
 T = TypeVar("T")
 
@@ -43,9 +43,12 @@ class HttpVersions:
         """See Versions."""
         return self._get(f"/versions/{quoted(artifact_id)}", VersionView)
 
-    def remove_artifact(self: _Sender, artifact_id: str) -> None:
+    def remove_artifact(
+        self: _Sender, artifact_id: str, *, force: bool = False, dry_run: bool = False
+    ) -> Removal:
         """See Versions."""
-        self._send("DELETE", f"/artifacts/{quoted(artifact_id)}")
+        asked = {"force": force, "dry_run": dry_run}
+        return decode(self._send("DELETE", f"/artifacts/{quoted(artifact_id)}", params=asked), Removal)
 
     def aliases(self: _Sender, *, name: str | None = None) -> tuple[Alias, ...]:
         """See Versions."""

@@ -60,14 +60,9 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], None]] = {
     Noun.RESOURCE: lambda grid, name: grid.remove_resource(name),
     Noun.PIPELINE: lambda grid, name: grid.remove_pipeline(name),
     Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
-    Noun.DATASET: lambda grid, name: grid.remove_artifact(name),
-    Noun.MODEL: lambda grid, name: grid.remove_artifact(name),
-    Noun.PREDICTION: lambda grid, name: grid.remove_artifact(name),
-    Noun.FILES: lambda grid, name: grid.remove_artifact(name),
-    Noun.ARTIFACT: lambda grid, name: grid.remove_artifact(name),
     Noun.ALIAS: lambda grid, name: grid.remove_alias(name),
 }
-"""How each noun that can be removed is removed."""
+"""How each noun that can be removed is removed; versions aside."""
 
 
 def read_noun(word: str) -> Noun:
@@ -89,9 +84,10 @@ def list_nouns(grid: Grid, noun: Noun) -> tuple[Any, ...]:
 
 
 def remove_noun(grid: Grid, noun: Noun, name: str) -> None:
-    """Remove it. Raises InputError for what is a record of what happened."""
+    """Remove what is no version. Raises InputError for what is a record of what happened."""
     if noun not in REMOVED:
-        raise InputError(f"a {noun} cannot be removed", hint=f"These can: {', '.join(REMOVED)}.")
+        hint = f"These can: {', '.join((*REMOVED, *sorted(ARTIFACTS)))}."
+        raise InputError(f"a {noun} cannot be removed", hint=hint)
     REMOVED[noun](grid, name)
 
 

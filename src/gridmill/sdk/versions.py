@@ -3,7 +3,7 @@
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.view import VersionView
+from gridmill.model.view import Removal, VersionView
 from gridmill.sdk.connected import Connected
 
 
@@ -50,9 +50,13 @@ class VersionVerbs(Connected):
         """The aliases that were set."""
         return self.grid.aliases(name=name)
 
-    def remove_artifact(self, artifact: str) -> None:
-        """Delete a version's content."""
-        self.grid.remove_artifact(artifact)
+    def remove_artifact(self, artifact: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+        """Delete the content of a version (`weather/lstm@3`) or of all (`weather/lstm`); what went.
+
+        Raises ConflictError while a run may use it; without `force` also where an alias stands for it or
+        another version was made from it.
+        """
+        return self.grid.remove_artifact(artifact, force=force, dry_run=dry_run)
 
 
 def read_artifact_kind(kind: ArtifactKind | str) -> ArtifactKind:

@@ -22,16 +22,20 @@ from gridmill.testing.simulated import Behaviour, SimulatedWorld
 
 
 class NoStorage:
-    """Storage of a simulation: no files at all."""
+    """Storage of a simulation: no files at all. `removed` lists what was to be removed."""
 
     location = "/simulated"
+
+    def __init__(self) -> None:
+        self.removed: list[str] = []
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """No files."""
         return ()
 
     def remove(self, uri: str) -> None:
-        """Nothing to remove."""
+        """Nothing to remove, but to remember."""
+        self.removed.append(uri)
 
     def free_bytes(self) -> int:
         """Plenty."""
@@ -72,6 +76,7 @@ class Simulation:
     tokens: int = 0
     strict: bool = True
     limits: Limits = field(default_factory=Limits)
+    storage: NoStorage = field(default_factory=NoStorage)
 
     def __post_init__(self) -> None:
         self.world = SimulatedWorld(self.clock, self.behave, nodes=self.nodes)
@@ -88,7 +93,7 @@ class Simulation:
             clock=self.clock,
             sites={"local": self.world},
             links=self.world,
-            storage=NoStorage(),
+            storage=self.storage,
             secret=b"simulated",
             new_token=self._token,
             counters=Counters(self.store.counters()),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from gridmill.errors import NotFoundError, StaleVersionError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of, check_alias, split_reference
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.view import VersionView
+from gridmill.model.view import Removal, VersionView
 
 
 @dataclass(slots=True)
@@ -42,11 +42,16 @@ class FakeVersions:
         """See Versions."""
         return VersionView(artifact=self.artifact(artifact_id))
 
-    def remove_artifact(self, artifact_id: str) -> None:
-        """See Versions."""
-        artifact = self.artifact(artifact_id)
-        self.calls.append(f"remove artifact {artifact.id}")
-        del self._artifacts[artifact.id]
+    def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+        """See Versions. (Nothing stands against it.)"""
+        name, version = split_reference(artifact_id)
+        wanted = [self.artifact(artifact_id)] if version else list(self.artifacts(name=name))
+        if not wanted:
+            raise NotFoundError(f"there is no artifact {artifact_id!r}")
+        for one in wanted if not dry_run else ():
+            self.calls.append(f"remove artifact {one.id}")
+            del self._artifacts[one.id]
+        return Removal(versions=tuple(one.id for one in wanted))
 
     def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
         """See Versions."""

@@ -1,0 +1,65 @@
+"""`remove`: any noun that can be, after a look at what stands against it."""
+
+from typing import Annotated
+
+import typer
+
+from gridmill.cli.nouns import NounName
+from gridmill.cli.session import Json, emit, session
+from gridmill.errors import InputError
+from gridmill.model.amounts import show_bytes, show_count
+from gridmill.model.view import Removal
+from gridmill.sdk.lookup import ARTIFACTS, Noun, find_noun, read_noun, remove_noun
+
+
+def remove(
+    context: typer.Context,
+    noun: NounName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.", show_default=False)],
+    force: Annotated[
+        bool, typer.Option("--force", help="Versions: also where aliases or other versions refer to them.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Versions: only say what would go, and what stands against it.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Remove a resource, a pipeline, an alias, versions of what jobs made, or release a deployment.
+
+    `remove model weather/lstm@3` removes that version, `remove model weather/lstm` all of them. What an
+    active run may be using is never removed.
+    """
+    kind = read_noun(noun)
+    if kind in ARTIFACTS:
+        return _remove_versions(context, kind, name, force, dry_run, json)
+    if force or dry_run:
+        raise InputError("--force and --dry-run are for versions", hint=f"`gridmill remove {kind} {name}`")
+    with session(context) as client:
+        remove_noun(client.grid, kind, name)
+    return emit({"removed": name}) if json else print(f"{kind} {name} removed")
+
+
+def _remove_versions(
+    context: typer.Context, kind: Noun, name: str, force: bool, dry_run: bool, as_json: bool
+) -> None:
+    with session(context, reading=dry_run) as client:
+        plan = client.remove_artifact(name, dry_run=True)
+        if kind != Noun.ARTIFACT:
+            find_noun(client.grid, kind, plan.versions[0])  # of that kind, or an error
+        if not dry_run:
+            plan = client.remove_artifact(name, force=force)
+    if as_json:
+        return emit(plan if dry_run else {"removed": name, "versions": plan.versions})
+    return print("\n".join(_told(plan, "would be removed" if dry_run else "removed")))
+
+
+def _told(plan: Removal, verb: str) -> list[str]:
+    listed = ", ".join(reversed(plan.versions))
+    lines = [f"{show_count(len(plan.versions), 'version')} {verb}, {show_bytes(plan.size_bytes)}: {listed}"]
+    if plan.aliases:
+        lines.append(f"named by {', '.join(plan.aliases)}")
+    if plan.used_by:
+        lines.append(f"made from them: {', '.join(plan.used_by)}")
+    if plan.running:
+        lines.append(f"active runs that may use them: {', '.join(plan.running)}")
+    return lines
