@@ -1,10 +1,13 @@
 """The only reader of the environment: one frozen dataclass, each setting with its unit and reason."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
+from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_seconds
 
 
@@ -51,3 +54,29 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         zygote=env.get("GRIDMILL_ZYGOTE", "1") != "0",
         fault=env.get("GRIDMILL_FAULT", ""),
     )
+
+
+_VARIABLE = re.compile(r"\$\{env:([^}]+)\}")
+
+
+def fill_in_environment(
+    text: str, place: str, *, in_url: bool = False, environment: Mapping[str, str] | None = None
+) -> str:
+    """The text with each `${env:NAME}` as this process's environment has it: for secrets, kept nowhere.
+
+    `in_url`: what stands within a URL is quoted for it. Raises InputError, at `place`, for one not set.
+    """
+    env = os.environ if environment is None else environment
+    alone = _VARIABLE.fullmatch(text) is not None
+
+    def value(match: re.Match[str]) -> str:
+        found = env.get(match[1])
+        if found is None:
+            raise InputError(
+                f"the environment variable {match[1]!r} is not set where the job runs",
+                hint="Set it before `gridmill run`, or before `gridmill up` where that is running.",
+                place=place,
+            )
+        return quote(found, safe="") if in_url and not alone else found
+
+    return _VARIABLE.sub(value, text)

@@ -30,13 +30,15 @@ class Loaded:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """`load` these files; take `remove` out of the table in the same commit, and keep `positions` in it. With
-    `anew` the table gets a new schema from these files, and nothing of it stays."""
+    `anew` the table gets a new schema from these files, and nothing of it stays; fewer rows than `least`
+    would lose some."""
 
     load: tuple[SourceFile, ...] = ()
     remove: tuple[Loaded, ...] = ()
     anew: bool = False
     vanished: int = 0
     seen: int = 0
+    least: int = 0
     positions: Positions = field(default_factory=dict)
 
 
@@ -70,7 +72,14 @@ def decide_next(
 ) -> LoadPlan:
     """What to load from a source that gives only what is new: all, beside what is loaded or in its place."""
     remove = tuple(loaded) if anew else ()
-    return LoadPlan(load=tuple(new), remove=remove, anew=anew, seen=len(new), positions=positions)
+    return LoadPlan(
+        load=tuple(new),
+        remove=remove,
+        anew=anew,
+        seen=len(new),
+        least=sum(entry.rows for entry in remove),
+        positions=positions,
+    )
 
 
 def load_anew(

@@ -96,6 +96,7 @@ def _rules(spec: SinkSpec) -> int:
     del declared["source"]["path"]
     for name in ("metrics", "drift_threshold"):
         del declared[name]
+    (declared["source"]["sql"] or {}).pop("lag", None)
     return rules_number(fingerprint(LOADER, declared))
 
 
@@ -173,6 +174,9 @@ class Bench:
         plan, sieve, table = noted.plan, noted.sieve, self.table
         if plan.anew and noted.rows == 0:
             raise _nothing_left(plan, sieve)
+        arrived = noted.rows + sieve.rejected
+        if arrived < plan.least:
+            raise _fewer(plan, arrived)
         if not (noted.parts or rejects or plan.remove or plan.positions) and table.delta is not None:
             return Load(version=table.delta.version(), plan=plan)
         gone = {entry.path for entry in plan.remove}
@@ -192,6 +196,13 @@ class Bench:
             reasons=dict(sieve.reasons),
             shifted=note["details"]["drift"].get("shifted", {}),
         )
+
+
+def _fewer(plan: LoadPlan, rows: int) -> ConflictError:
+    return ConflictError(
+        f"the table must be loaded anew, and {plan.least - rows:,} of its rows are gone from the source",
+        hint="Give the job another name to begin a new table.",
+    )
 
 
 def _nothing_at_all(place: str) -> DataError:

@@ -1,0 +1,106 @@
+"""A database as a sink's source: one consistent look, the rows beyond the position, and where they end."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.sink.arrivals import Arrivals, Asked
+from gridmill.jobs.sink.sql.address import Address, address_of
+from gridmill.jobs.sink.sql.position import next_position, read_position
+from gridmill.jobs.sink.sql.shape import Shape, shape_of
+from gridmill.jobs.sink.sql.staging import Staged, stage
+
+BATCH_ROWS = 10_000
+"""Rows the server hands over at a time, and that are held in Python's objects."""
+_DRIVERS = {"psycopg": "gridmill[postgresql]"}
+
+
+def arrive(asked: Asked) -> Arrivals:
+    """The rows that are new since the position (all, without a cursor), brought here.
+
+    Raises InputError for a URL, table or column that is not right, DataError for what the database refuses,
+    UnavailableError when it does not answer.
+    """
+    source = asked.source.sql
+    assert source is not None
+    address = address_of(source.url, asked.folder)
+    name = f"{address.shown} {asked.source.name}"
+    key = hashlib.sha256((source.table or source.query or "").encode()).hexdigest()[:16]
+    with _connected(address, name) as connection:
+        shape = shape_of(connection, source, name)
+        if source.cursor is None:
+            staged = _staged(connection, shape, shape.statement(), asked, name, key)
+            return Arrivals(files=staged.files(staged.content))
+        low = read_position(asked.positions.get(key))
+        high = next_position(_newest(connection, shape), source, low, name)
+        if high is None:
+            return Arrivals(files=(), append=True)
+        statement = shape.statement(shape.between(low, high))
+        staged = _staged(connection, shape, statement, asked, name, key)
+        written = high.written()
+        content = hashlib.sha256(repr((low and low.written(), written)).encode()).hexdigest()[:16]
+        return Arrivals(files=staged.files(content), positions={key: written}, append=True)
+
+
+def _newest(connection: sa.Connection, shape: Shape) -> Any:  # noqa: ANN401  of the column's type
+    return connection.execute(shape.newest()).scalar()
+
+
+def _staged(
+    connection: sa.Connection, shape: Shape, statement: sa.Select[Any], asked: Asked, name: str, key: str
+) -> Staged:
+    streaming = connection.execution_options(stream_results=True, max_row_buffer=BATCH_ROWS)
+    with streaming.execute(statement) as result:
+        batches = ([tuple(row) for row in rows] for rows in result.partitions(BATCH_ROWS))
+        return stage(batches, tuple(result.keys()), shape.types, asked.work, name, key)
+
+
+@contextmanager
+def _connected(address: Address, name: str) -> Iterator[sa.Connection]:
+    """A transaction that sees one state of the database and changes nothing."""
+    try:
+        engine = sa.create_engine(address.url, poolclass=sa.NullPool, hide_parameters=True)
+    except NoSuchModuleError as error:
+        raise InputError(
+            f"SQLAlchemy knows no database {address.url.drivername!r}",
+            hint="Write postgresql+psycopg://, sqlite:///, or install the package with its dialect.",
+            place="source.sql.url",
+        ) from error
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the package {error.name!r} is not installed here",
+            hint=f"pip install '{_DRIVERS.get(error.name or '', error.name)}'",
+            place="source.sql.url",
+        ) from error
+    try:
+        with engine.connect() as connection:
+            if engine.dialect.name in ("postgresql", "mysql", "mariadb"):
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin() as transaction:
+                yield connection
+                transaction.rollback()
+    except DBAPIError as error:
+        raise (UnavailableError if _is_lost(error, address) else DataError)(
+            f"the database says: {_said(error)}", place=name
+        ) from error
+    except SQLAlchemyError as error:
+        raise DataError(f"cannot be read: {error}", place=name) from error
+    finally:
+        engine.dispose()
+
+
+def _is_lost(error: DBAPIError, address: Address) -> bool:
+    """Whether trying again can help. SQLite calls every mistake operational."""
+    if address.url.get_backend_name() == "sqlite":
+        return "locked" in str(error.orig)
+    return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
+
+
+def _said(error: DBAPIError) -> str:
+    """The driver's own words, which name hosts and columns, never passwords."""
+    return " ".join(str(error.orig).split())[:500]

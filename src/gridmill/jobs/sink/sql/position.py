@@ -1,0 +1,111 @@
+"""How far a table has been read: a value of its cursor column, in JSON between loads."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from gridmill.errors import DataError, InputError
+from gridmill.model.source import SqlSource
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "number": int,
+    "float": float,
+    "decimal": Decimal,
+    "time": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "text": str,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """All rows below `value` are loaded and, when `included`, those at it."""
+
+    value: Any
+    included: bool
+
+    def written(self) -> Mapping[str, Any]:
+        """As JSON has it."""
+        kind = _kind(self.value)
+        text = self.value.isoformat() if isinstance(self.value, date) else str(self.value)
+        return {"kind": kind, "value": text, "included": self.included}
+
+
+def read_position(written: Mapping[str, Any] | None) -> Position | None:
+    """The other way."""
+    if written is None:
+        return None
+    return Position(value=_READ[written["kind"]](written["value"]), included=written["included"])
+
+
+def next_position(newest: Any, source: SqlSource, low: Position | None, place: str) -> Position | None:  # noqa: ANN401
+    """Where this load goes up to; None when that is no further than the last. Raises InputError, DataError.
+
+    Without a `lag` it goes up to the newest value; with one, up to what is further from it than the lag (0:
+    below it), so that rows which come late are still beyond the position.
+    """
+    if newest is None:
+        return None
+    _kind(newest, place)
+    if low is not None and _kind(low.value) != _kind(newest):
+        raise DataError(
+            f"the cursor is of another type than at the last load: {newest!r} after {low.value!r}",
+            hint="Give the sink another name to begin a new table.",
+            place=place,
+        )
+    high = Position(value=newest, included=True)
+    if source.lag is not None:
+        high = Position(value=_before(newest, source.lag), included=False)
+    return high if low is None or _beyond(high, low) else None
+
+
+def _beyond(high: Position, low: Position) -> bool:
+    if high.value == low.value:
+        return high.included and not low.included
+    return bool(high.value > low.value)
+
+
+def _before(newest: Any, lag: float) -> Any:  # noqa: ANN401
+    match newest:
+        case datetime():
+            return newest - timedelta(seconds=lag)
+        case date():
+            return newest - timedelta(days=-(-lag // 86_400))
+        case Decimal():
+            return newest - Decimal(str(lag))
+        case int():
+            return newest - int(-(-lag // 1))
+        case float():
+            return newest - lag
+    if lag == 0:
+        return newest
+    raise InputError(
+        "a `lag` needs a cursor of numbers or times, and this one holds texts",
+        hint="`lag: 0` holds back the newest value itself.",
+        place="source.sql.lag",
+    )
+
+
+def _kind(value: Any, place: str = "") -> str:  # noqa: ANN401
+    match value:
+        case bool():
+            pass
+        case int():
+            return "number"
+        case float():
+            return "float"
+        case Decimal():
+            return "decimal"
+        case datetime():
+            return "time"
+        case date():
+            return "date"
+        case str():
+            return "text"
+    raise InputError(
+        f"a cursor column holds numbers, times or texts, not {type(value).__name__}",
+        hint="Name a column that only grows, or leave `cursor` out.",
+        place=place or "source.sql.cursor",
+    )

@@ -1,0 +1,125 @@
+"""What is selected from: a table with its declared types, or a query as it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.exc import NoSuchTableError
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.convert import TIMESTAMP
+from gridmill.jobs.sink.sql.position import Position
+from gridmill.model.source import SqlSource
+
+_RAW = ("sqlite",)
+"""Databases that keep times and booleans as texts and numbers: they are read so, and typed by us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """`columns` of `origin`; `types` are the declared ones that say more than the values do."""
+
+    origin: sa.FromClause
+    columns: tuple[sa.ColumnElement[Any], ...]
+    cursor: sa.ColumnElement[Any] | None = None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+    def newest(self) -> sa.Select[Any]:
+        """The largest cursor value."""
+        return sa.select(sa.func.max(self.cursor, type_=_typed(self.cursor))).select_from(self.origin)
+
+    def between(self, low: Position | None, high: Position) -> sa.ColumnElement[bool]:
+        """Rows beyond `low`, up to `high`."""
+        assert self.cursor is not None
+        up_to: sa.ColumnElement[bool] = (
+            self.cursor <= high.value if high.included else self.cursor < high.value
+        )
+        if low is None:
+            return up_to
+        return sa.and_(self.cursor > low.value if low.included else self.cursor >= low.value, up_to)
+
+    def statement(self, where: sa.ColumnElement[bool] | None = None) -> sa.Select[Any]:
+        """The rows; in the cursor's order where there is one."""
+        statement = sa.select(*self.columns).select_from(self.origin)
+        if where is None or self.cursor is None:
+            return statement
+        return statement.where(where).order_by(self.cursor)
+
+
+def _typed(cursor: sa.ColumnElement[Any] | None) -> Any:  # noqa: ANN401  SQLAlchemy's type of the column
+    return cursor.type if cursor is not None else None
+
+
+def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
+    """Raises DataError for a table or a cursor column that is not there."""
+    return _of_query(source) if source.query is not None else _of_table(connection, source, place)
+
+
+def _of_query(source: SqlSource) -> Shape:
+    text = (source.query or "").strip().rstrip(";")
+    origin = sa.text(f"({text}\n) AS source_query")
+    cursor: sa.ColumnElement[Any] | None = sa.column(source.cursor) if source.cursor else None
+    return Shape(origin=origin, columns=(sa.literal_column("*"),), cursor=cursor)  # type: ignore[arg-type]
+
+
+def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
+    schema, _, name = (source.table or "").rpartition(".")
+    try:
+        table = sa.Table(
+            name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False
+        )
+    except NoSuchTableError as error:
+        inspector = sa.inspect(connection)
+        there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
+        raise _missing(f"there is no table {source.table!r}", name, there, place) from error
+    if source.cursor is not None and source.cursor not in table.c:
+        raise _missing(
+            f"there is no column {source.cursor!r}, which `cursor` names",
+            source.cursor,
+            list(table.c.keys()),
+            place,
+        )
+    raw = connection.dialect.name in _RAW
+    columns = tuple(sa.type_coerce(c, sa.types.NullType()).label(c.name) if raw else c for c in table.c)
+    found = {column.name: _declared(column.type) for column in table.c}
+    cursor: sa.ColumnElement[Any] | None = table.c[source.cursor] if source.cursor else None
+    if raw and cursor is not None:
+        cursor = sa.type_coerce(cursor, sa.types.NullType())
+    return Shape(
+        origin=table,
+        columns=columns,
+        cursor=cursor,
+        types={name: type_ for name, type_ in found.items() if type_ is not None},
+    )
+
+
+def _declared(type_: sa.types.TypeEngine[Any]) -> pa.DataType | None:
+    """The Arrow type of a declared one, where an empty column would not tell it; None: as the values are."""
+    match type_:
+        case sa.Boolean():
+            return pa.bool_()
+        case sa.DateTime():
+            return TIMESTAMP
+        case sa.Date():
+            return pa.date32()
+        case sa.Integer():
+            return pa.int64()
+        case sa.Float():
+            return pa.float64()
+        case sa.Numeric(precision=int() as digits, scale=int() as scale) if 0 < digits <= 38 and scale >= 0:
+            return pa.decimal128(digits, scale)
+        case sa.Numeric():
+            return pa.float64()
+        case sa.LargeBinary():
+            return pa.binary()
+    return None
+
+
+def _missing(message: str, name: str, there: list[str], place: str) -> DataError:
+    near = get_close_matches(name, there, n=1)
+    more = f" Did you mean {near[0]!r}?" if near else ""
+    shown = ", ".join(sorted(there)[:10]) or "nothing"
+    return DataError(message, hint=f"There is {shown}.{more}", place=place)

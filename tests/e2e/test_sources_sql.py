@@ -1,0 +1,161 @@
+"""A sink over a real PostgreSQL: types, snapshots, passwords, and kills in the middle of loads."""
+
+import os
+import signal
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from gridmill.errors import UnavailableError
+from gridmill.jobs.sink.run import run
+from gridmill.model.artifact import Output
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import Source, SqlSource
+from tests.e2e.conftest import Place, eventually
+from tests.postgresql import PostgresqlServer
+from tests.unit.sink_case import SinkCase
+
+pytestmark = pytest.mark.e2e
+
+PIPELINE = """\
+pipeline: shop
+jobs:
+  sales:
+    sink:
+      source:
+        sql:
+          url: postgresql://gridmill:${env:SHOP_PASSWORD}@127.0.0.1:PORT/DATABASE
+          table: sales
+          cursor: id
+  count:
+    dataset: {sql: "SELECT count(*) AS rows FROM sales", tables: sales}
+"""
+
+
+def load(case: SinkCase, url: str, **sql: object) -> Output:
+    return run(case.context(SinkSpec(source=Source(sql=SqlSource(url=url, **sql))))).outputs[0]
+
+
+def test_every_type_arrives_as_it_is(postgresql: PostgresqlServer, tmp_path: Path) -> None:
+    database = postgresql.create_database()
+    postgresql.execute(
+        """CREATE TABLE kinds AS
+        SELECT 1::bigint AS i, 2.5::float8 AS f, 12.50::numeric(9, 2) AS n, true AS b,
+        'ä'::text AS s, DATE '2024-02-29' AS d, TIMESTAMP '2024-01-01 10:00:00.000001' AS t,
+        TIMESTAMPTZ '2024-01-01 10:00:00+02' AS z, '\\x0001'::bytea AS raw, TIME '10:30' AS clock,
+        '{"a": [1]}'::jsonb AS doc, NULL::int AS nothing, NULL::timestamptz AS never""",
+        database,
+    )
+    case = SinkCase(tmp_path)
+    load(case, postgresql.socket_url(database), table="kinds", cursor="i")
+    (row,) = case.rows()
+    assert row == {
+        "i": 1,
+        "f": 2.5,
+        "n": 12.5,
+        "b": True,
+        "s": "ä",
+        "d": date(2024, 2, 29),
+        "t": datetime(2024, 1, 1, 10, 0, 0, 1, tzinfo=UTC),
+        "z": datetime(2024, 1, 1, 8, tzinfo=UTC),
+        "raw": b"\x00\x01",
+        "clock": "10:30:00",
+        "doc": '{"a": [1]}',
+        "nothing": None,
+        "never": None,
+    }
+    types = {item.name: str(item.type) for item in case.table().schema}
+    assert (types["nothing"], types["never"]) == ("int64", "timestamp[us, tz=UTC]")
+
+
+def test_times_as_cursors(postgresql: PostgresqlServer, tmp_path: Path) -> None:
+    database = postgresql.create_database()
+    insert = "INSERT INTO seen SELECT x, TIMESTAMPTZ '2024-01-01 00:00:00Z' + x * INTERVAL '1 second' FROM "
+    postgresql.execute("CREATE TABLE seen (id int, at timestamptz)", database)
+    postgresql.execute(insert + "generate_series(1, 100) AS x", database)
+    case = SinkCase(tmp_path)
+    url = postgresql.socket_url(database)
+    load(case, url, table="public.seen", cursor="at", lag=10)
+    assert case.table().num_rows == 89
+    postgresql.execute(insert + "generate_series(95, 200) AS x", database)  # some of them late
+    load(case, url, table="public.seen", cursor="at", lag=10)
+    load(case, url, table="public.seen", cursor="at")
+    assert case.table().num_rows == 206
+
+
+def test_a_large_table_is_streamed(postgresql: PostgresqlServer, tmp_path: Path) -> None:
+    database = postgresql.create_database()
+    postgresql.execute(
+        "CREATE TABLE big AS SELECT x AS id, repeat('y', 1000) AS pad FROM generate_series(1, 100000) AS x",
+        database,
+    )
+    case = SinkCase(tmp_path)
+    before = peak_bytes()
+    load(case, postgresql.socket_url(database), table="big", cursor="id")
+    assert case.table().num_rows == 100_000
+    assert peak_bytes() - before < 400 * 2**20  # 100 MB of text, several times over were it held at once
+
+
+def peak_bytes() -> int:
+    return (
+        int(
+            next(
+                line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line
+            ).split()[1]
+        )
+        * 1024
+    )
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password(tmp_path: Path) -> None:
+    os.environ["SECRET_OF_THIS_TEST"] = "hush-hush"
+    with pytest.raises(UnavailableError) as caught:
+        load(SinkCase(tmp_path), "postgresql://u:${env:SECRET_OF_THIS_TEST}@127.0.0.1:1/d", table="t")
+    assert "127.0.0.1" in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_killed_in_the_middle_no_row_is_lost_or_doubled(place: Place, postgresql: PostgresqlServer) -> None:
+    database = postgresql.create_database()
+    postgresql.execute("CREATE TABLE sales (id bigint PRIMARY KEY, pad text)", database)
+    insert = "INSERT INTO sales SELECT x, repeat('y', 100) FROM generate_series({}, {}) AS x"
+    text = PIPELINE.replace("PORT", str(postgresql.port)).replace("DATABASE", database)
+    file = place.write(text)
+    env = {"SHOP_PASSWORD": postgresql.password}
+    for number in range(4):
+        postgresql.execute(insert.format(number * 50_000 + 1, (number + 1) * 50_000), database)
+        started = place.start("run", file, **env)
+        assert eventually(lambda: reading(postgresql, database), 60)
+        if number % 2:  # between reading and commit, or just after it
+            assert eventually(lambda: not reading(postgresql, database), 60)
+        for pid in place.leftovers():
+            kill(pid)
+        started.wait(30)
+    assert place.gridmill("run", file, **env).returncode == 0
+    again = place.json("run", file, **env)
+    assert [job["state"] for job in again["jobs"]] == ["unchanged", "unchanged"]
+    table = DeltaTable(place.home / "storage" / "sinks" / "shop" / "sales" / "table").to_pyarrow_table(
+        columns=["id"]
+    )
+    assert sorted(table["id"].to_pylist()) == list(range(1, 200_001))
+    assert not holds(place.home, postgresql.password)
+
+
+def reading(postgresql: PostgresqlServer, database: str) -> bool:
+    (count,) = postgresql.execute(
+        f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND pid <> pg_backend_pid()"
+    )[0]
+    return count != 0
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def holds(folder: Path, secret: str) -> bool:
+    """Whether any file below holds the text."""
+    return any(secret.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())

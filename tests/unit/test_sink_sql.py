@@ -1,0 +1,168 @@
+import sqlite3
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from sink_case import SinkCase
+
+from gridmill.errors import ConflictError, DataError, InputError
+from gridmill.jobs.sink.run import run
+from gridmill.jobs.sink.sql.position import Position, next_position, read_position
+from gridmill.model.artifact import Output
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import Source, SqlSource
+from gridmill.settings import fill_in_environment
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> SinkCase:
+    made = SinkCase(tmp_path)
+    change(
+        made, "CREATE TABLE sales (id INTEGER PRIMARY KEY, price DECIMAL(8, 2), at TIMESTAMP, paid BOOLEAN)"
+    )
+    change(made, "INSERT INTO sales VALUES (1, 9.5, '2024-01-01 10:00:00', 1), (2, NULL, NULL, 0)")
+    return made
+
+
+def change(case: SinkCase, *statements: str) -> None:
+    with sqlite3.connect(case.folder / "shop.db") as database:
+        for statement in statements:
+            database.execute(statement)
+
+
+def load(case: SinkCase, **sql: object) -> Output:
+    given = {"url": "sqlite:///shop.db", "table": "sales", "cursor": "id"} | sql
+    if "query" in sql:
+        del given["table"]
+    return run(case.context(SinkSpec(source=Source(sql=SqlSource(**given))))).outputs[0]
+
+
+def ids(case: SinkCase) -> list[object]:
+    return sorted(row["id"] for row in case.rows())
+
+
+def test_rows_come_in_the_declared_types(case: SinkCase) -> None:
+    output = load(case)
+    assert (output.rows, output.table_version) == (2, 1)
+    assert [str(item.type) for item in case.table().schema] == [
+        "int64",
+        "double",
+        "timestamp[us, tz=UTC]",
+        "bool",
+    ]
+    assert case.rows() == [
+        {"id": 1, "price": 9.5, "at": datetime(2024, 1, 1, 10, tzinfo=UTC), "paid": True},
+        {"id": 2, "price": None, "at": None, "paid": False},
+    ]
+
+
+def test_only_what_is_beyond_the_position_is_loaded_and_nothing_new_makes_no_version(case: SinkCase) -> None:
+    load(case)
+    assert load(case).table_version == 1
+    change(case, "INSERT INTO sales (id) VALUES (3), (4)", "UPDATE sales SET price = 0 WHERE id = 1")
+    output = load(case)
+    assert (output.table_version, output.rows, output.details["rows_added"]) == (2, 4, 2)
+    assert case.rows()[0]["price"] == 9.5  # a row that was loaded is not looked at again
+    assert load(case).table_version == 2
+
+
+def test_a_position_outlives_other_commits_to_the_table(case: SinkCase) -> None:
+    load(case)
+    for number in range(3, 9):
+        change(case, f"INSERT INTO sales (id) VALUES ({number})")
+        load(case)
+        load(case)
+    assert ids(case) == list(range(1, 9))
+
+
+def test_without_a_cursor_the_table_is_what_the_database_holds_now(case: SinkCase) -> None:
+    assert load(case, cursor=None).table_version == 1
+    assert load(case, cursor=None).table_version == 1
+    change(case, "DELETE FROM sales WHERE id = 1", "INSERT INTO sales (id) VALUES (7)")
+    assert load(case, cursor=None).table_version == 2
+    assert ids(case) == [2, 7]
+
+
+def test_a_lag_holds_back_what_may_not_be_complete(case: SinkCase) -> None:
+    change(case, "CREATE TABLE events (id INTEGER, hour INTEGER)", "INSERT INTO events VALUES (1, 1), (2, 2)")
+    load(case, table="events", cursor="hour", lag=0)
+    assert ids(case) == [1]
+    change(case, "INSERT INTO events VALUES (3, 2), (4, 3)")  # a tie, and something newer
+    load(case, table="events", cursor="hour", lag=0)
+    load(case, table="events", cursor="hour", lag=0)
+    assert ids(case) == [1, 2, 3]
+    load(case, table="events", cursor="hour")  # another lag loads nothing again
+    assert ids(case) == [1, 2, 3, 4]
+
+
+def test_a_query_is_read_like_a_table(case: SinkCase) -> None:
+    query = "SELECT id, price * 2 AS twice FROM sales WHERE price IS NOT NULL -- all;\n;"
+    load(case, query=query)
+    assert case.rows() == [{"id": 1, "twice": 19.0}]
+
+
+def test_types_that_widen_load_the_table_anew(case: SinkCase) -> None:
+    change(case, "CREATE TABLE loose (id INTEGER, x)", "INSERT INTO loose VALUES (1, 1)")
+    load(case, table="loose")
+    change(case, "INSERT INTO loose VALUES (2, 2.5), (3, 'z')")
+    load(case, table="loose")
+    assert [row["x"] for row in case.rows()] == ["1", "2.5", "z"]
+
+
+def test_loading_anew_from_less_than_there_was_is_refused(case: SinkCase) -> None:
+    load(case)
+    change(case, "DELETE FROM sales WHERE id = 1")
+    with pytest.raises(ConflictError, match="1 of its rows"):
+        load(case, query="SELECT * FROM sales")
+    assert ids(case) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("sql", "message", "hint"),
+    [
+        ({"table": "sale"}, "there is no table 'sale'", "Did you mean 'sales'?"),
+        ({"cursor": "idd"}, "there is no column 'idd', which `cursor` names", "Did you mean 'id'?"),
+        ({"query": "SELECT absent"}, "the database says: no such column: absent", ""),
+        (
+            {"cursor": "paid", "query": "SELECT x'00' AS paid"},
+            "a cursor column holds numbers, times or texts",
+            "",
+        ),
+        ({"url": "sqlite:///none.db"}, "the SQLite file .*none.db does not exist", ""),
+        ({"url": "nosuch://h/d"}, "SQLAlchemy knows no database 'nosuch'", "install"),
+        ({"url": "mysql://h/d"}, "the package 'MySQLdb' is not installed here", "pip install"),
+        (
+            {"url": "postgresql://u:${env:NOT_SET}@h/d"},
+            "the environment variable 'NOT_SET' is not set",
+            "Set it",
+        ),
+        ({"cursor": "at", "lag": 5}, "a `lag` needs a cursor of numbers or times", "lag: 0"),
+    ],
+)
+def test_what_is_wrong_is_said_once(case: SinkCase, sql: dict[str, object], message: str, hint: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        load(case, **sql)
+    assert hint in caught.value.hint
+
+
+def test_secrets_are_quoted_within_a_url() -> None:
+    env = {"P": "a/b@c", "URL": "postgresql://u:a%2Fb@h/d"}
+    filled = fill_in_environment("postgresql://u:${env:P}@h/d", "url", in_url=True, environment=env)
+    assert filled == "postgresql://u:a%2Fb%40c@h/d"
+    assert fill_in_environment("${env:URL}", "url", in_url=True, environment=env) == env["URL"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [7, 1.5, Decimal("1.50"), "x", date(2024, 1, 31), datetime(2024, 1, 31, 1, 2, 3, 4, tzinfo=UTC)],
+)
+def test_positions_are_the_same_after_json(value: object) -> None:
+    position = Position(value=value, included=True)
+    assert read_position(position.written()) == position
+
+
+def test_a_cursor_that_changed_its_type_is_refused() -> None:
+    source = SqlSource(url="sqlite:///x", table="t", cursor="c")
+    with pytest.raises(DataError, match="of another type"):
+        next_position("x", source, Position(value=1, included=True), "t")
