@@ -136,7 +136,7 @@ def test_killed_in_the_middle_no_row_is_lost_or_doubled(place: Place, postgresql
         started.wait(30)
     assert place.gridmill("run", file, **env).returncode == 0
     again = place.json("run", file, **env)
-    assert [job["state"] for job in again["jobs"]] == ["unchanged", "unchanged"]
+    assert [job["run"]["state"] for job in again["jobs"]] == ["unchanged", "unchanged"]
     table = DeltaTable(place.home / "storage" / "sinks" / "shop" / "sales" / "table").to_pyarrow_table(
         columns=["id"]
     )
