@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 from dataset_case import DatasetCase
 
@@ -31,17 +30,25 @@ def case(tmp_path: Path) -> DatasetCase:
     return case
 
 
-def test_the_next_rows_of_several_columns_are_one_list(case: DatasetCase) -> None:
-    output = case.make(DatasetSpec(basis=BASIS, label=Label(columns=("x", "y"), next_rows=3)))
+def test_the_next_rows_of_several_columns_are_a_label_each(case: DatasetCase) -> None:
+    output = case.make(DatasetSpec(basis=BASIS, label=Label(columns=("x", "y"), next_rows=3, name="ahead")))
     rows = case.table(output).to_pylist()
+    names = [f"{column}_ahead_{step}" for step in (1, 2, 3) for column in ("x", "y")]
+    assert [column.name for column in output.columns][-6:] == names
     assert len(rows) == 10 * 37
-    assert rows[0]["label"] == [1, 10, 2, 20, 3, 30]
-    shaped = np.asarray([row["label"] for row in rows]).reshape(-1, 3, 2)
-    assert (shaped[:, :, 1] == 10 * shaped[:, :, 0]).all()
-    assert (shaped[:, 0, 0] == [row["x"] + 1 for row in rows]).all()
+    for row in rows:
+        assert [row[name] - row["x"] * (10 if name[0] == "y" else 1) for name in names] == [
+            1,
+            10,
+            2,
+            20,
+            3,
+            30,
+        ]
     details = output.details
-    assert (details["label_steps"], details["label_columns"]) == (3, ["x", "y"])
+    assert details["labels"][3] == {"name": "y_ahead_2", "column": "y", "step": 2}
     assert {"x", "y"} <= set(details["features"])
+    assert not set(names) & set(details["features"])
     assert details["dropped"] == {"no label": 30}
 
 
@@ -50,14 +57,14 @@ def test_a_missing_value_among_the_next_rows_leaves_no_label(case: DatasetCase) 
     for gap in (None, float("nan")):
         case.give("obs", {"e": ["a"] * 6, "t": times, "x": [0.0, 1.0, gap, 3.0, 4.0, 5.0]})
         rows = case.rows(DatasetSpec(basis=BASIS, label=Label(column="x", next_rows=2)))
-        assert [row["label"] for row in rows] == [[3, 4], [4, 5]]
+        assert [(row["x_label_1"], row["x_label_2"]) for row in rows] == [(3, 4), (4, 5)]
 
 
 def test_rows_at_the_same_time_do_not_see_each_other_ahead(case: DatasetCase) -> None:
     times = [START + timedelta(hours=n) for n in (0, 0, 1, 1, 2)]
     case.give("obs", {"e": ["a"] * 5, "t": times, "x": [0.0, 1.0, 2.0, 3.0, 4.0]})
     rows = case.rows(DatasetSpec(basis=BASIS, label=Label(column="x", next_rows=1)))
-    assert [row["label"] for row in rows] == [[2], [2], [4], [4]]
+    assert [row["x_label_1"] for row in rows] == [2, 2, 4, 4]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def aggregates(rows: Sequence[Row], name: str) -> dict[str, object]:
         f"x_max_{name}": max(known, default=None),
         f"x_std_{name}": stdev(known) if len(known) > 1 else None,
         f"x_last_{name}": known[-1] if known else None,
+        f"x_distinct_{name}": len(set(known)),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from gridmill.declarations.problems import Path, show_value
 from gridmill.errors import InputError
-from gridmill.model.dataset import DatasetSpec, Label, Lag, Split, SplitBy, Window
+from gridmill.model.dataset import DatasetSpec, Label, Split, SplitBy, Window
 from gridmill.model.job import Job, JobKind
 from gridmill.model.source import SqlSource
 
@@ -57,8 +57,6 @@ def flaws(noun: Noun) -> Iterator[Flaw]:
     yield from amounts
     yield from _exactly_one(noun)
     match noun:
-        case Lag(steps=steps) if not steps or min(steps) < 1:
-            yield Flaw(message="`steps` must be 1 or more: 1 is the row before", path=("steps",))
         case Label(steps=int(steps)) if steps < 1:
             yield Flaw(message="`steps` must be 1 or more: 1 is the next row", path=("steps",))
         case Split():

@@ -19,33 +19,57 @@ class Aggregate(StrEnum):
     MAX = "max"
     STD = "std"
     LAST = "last"
+    DISTINCT = "distinct"
+
+
+class Outcome(StrEnum):
+    """What a label says of the rows that follow."""
+
+    ANY = "any"
+    COUNT = "count"
+    SUM = "sum"
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
     """The rows of the dataset: one per row of `table`, at time `time`, for the entity that `entity` names.
 
-    `columns` are the features known with the row itself (default: all of them). Rows without a time or an
-    entity are dropped, and counted.
+    `columns` are the features known with the row itself (default: all of them). `known_at`, a column or SQL
+    expression over the row, says when other rows may see it in windows and lags (default: after `time`). Rows
+    without a time or an entity are dropped, and counted.
     """
 
     table: str
     time: str
     entity: tuple[str, ...] = ()
+    known_at: str | None = None
     columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """An ordinary left join to a static table on equal columns, unique in it.
+    """An ordinary left join on equal columns, unique in the table.
 
-    `columns` are those it adds (default: all others), each with `prefix` before its name.
+    A table that has a column of times says with `known_at` (a column or SQL expression over it) when a row
+    became known: what was not known before the basis time is missing. Or it is `exempt`: its rows count as
+    known whenever they are from, and the dataset says so. `columns` are those it adds (default: all others),
+    each with `prefix` before its name.
     """
 
     table: str
     on: tuple[str, ...]
     columns: tuple[str, ...] = ()
     prefix: str = ""
+    known_at: str | None = None
+    exempt: bool = False
+
+    def check(self) -> None:
+        """Raise InputError for a join that is both checked and exempt."""
+        if self.known_at is not None and self.exempt:
+            raise InputError("has known_at and exempt; only one of them can be given", place="joins.exempt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,28 +91,51 @@ class AsOfJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Aggregates of `column` over the entity's rows strictly before the basis time.
+    """Aggregates of `column` over the rows with the same `on` that were known strictly before the basis time.
 
-    `span_seconds` back from it, or the last `span_rows` rows. Missing values are passed over: without any
-    value `count` is 0 and the others are missing, as is `std` (of a sample) of a single one. The features
-    are called `temp_mean_1d`, `temp_mean_24rows`.
+    They are those of the basis table with the same entity; or those of `table`, whose `known_at` (a column
+    or SQL expression over it) says when a row became known. `span_seconds` back from the basis time, or the
+    last `span_rows` rows. Missing values are passed over: without any value `count` and `distinct` are 0
+    and the others are missing, as is `std` (of a sample) of a single one. `column` can also be the label's
+    name: then only labels count that were known before. The features are called `temp_mean_1d`,
+    `temp_mean_24rows`, with `prefix` before it.
     """
 
     column: str
     aggregates: tuple[Aggregate, ...]
     span_seconds: float | None = None
     span_rows: int | None = None
+    table: str | None = None
+    on: tuple[str, ...] = ()
+    known_at: str | None = None
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """Earlier values of `column` of the same entity: `temp_lag_1`, ...
+    """Earlier values of `column` of the same entity: `temp_lag_1`, `temp_lag_7d`, ...
 
-    `steps` are rows back among those strictly before the basis time (1 = the row before).
+    `steps` are rows back among those strictly before the basis time (1 = the row before); `back_seconds`
+    times back: the value of the newest row that was known by then. `table`, `on`, `known_at` and `prefix` are
+    those of a window.
     """
 
     column: str
-    steps: tuple[int, ...]
+    steps: tuple[int, ...] = ()
+    back_seconds: tuple[float, ...] = ()
+    table: str | None = None
+    on: tuple[str, ...] = ()
+    known_at: str | None = None
+    prefix: str = ""
+
+    def check(self) -> None:
+        """Raise InputError for a lag that goes nowhere."""
+        if not self.steps and not self.back_seconds:
+            raise InputError("needs `steps` or `back`", place="lags.steps")
+        if any(step < 1 for step in self.steps):
+            raise InputError("`steps` must be 1 or more: 1 is the row before", place="lags.steps")
+        if any(seconds <= 0 for seconds in self.back_seconds):
+            raise InputError("`back` must be more than 0", place="lags.back")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +143,14 @@ class Label:
     """What is to be predicted: `column` of the same entity, exactly `horizon_seconds` after the basis time.
 
     With `steps` instead, that many rows ahead; with none of these, the row's own value, which then is no
-    feature. `next_rows` takes all values of `column` or `columns` of that many rows ahead, as one list per
-    row: step by step, the columns of a step side by side. A label is known with the row it is taken
-    from, unless `known_at` (a column or SQL expression over that row) says when, and `delay_seconds` later
-    than that. `name` is the column's name in the dataset. Rows without a label are dropped, and counted.
+    feature. `next_rows` gives a label for each of that many rows ahead, of `column` or of several `columns`,
+    step by step: `temp_label_1`, `temp_label_2`, ... A label is known with the row it is taken from, unless
+    `known_at` (a column or SQL expression over that row) says when, and `delay_seconds` later than that.
+
+    Of a `table` of events it is the `outcome` of those with the same `on` that become known (`known_at`)
+    within `horizon_seconds` after the basis time: whether there is any, how many, an aggregate of `column`.
+
+    `name` is the column's name in the dataset. Rows without a label are dropped, and counted.
     """
 
     column: str | None = None
@@ -109,6 +160,9 @@ class Label:
     next_rows: int | None = None
     known_at: str | None = None
     delay_seconds: float | None = None
+    table: str | None = None
+    on: tuple[str, ...] = ()
+    outcome: Outcome | None = None
     name: str = "label"
 
     @property
@@ -119,7 +173,12 @@ class Label:
     @property
     def is_own(self) -> bool:
         """Whether it is the row's own value."""
-        return self.horizon_seconds is None and self.steps is None and self.next_rows is None
+        return (
+            self.table is None
+            and self.horizon_seconds is None
+            and self.steps is None
+            and self.next_rows is None
+        )
 
     def check(self) -> None:
         """Raise InputError for several ways of looking ahead, and for columns that do not go with them."""
@@ -127,7 +186,11 @@ class Label:
         given = [name.removesuffix("_seconds") for name in ways if getattr(self, name) is not None]
         if len(given) > 1:
             raise InputError(f"has {' and '.join(given)}; only one can be given", place=f"label.{given[-1]}")
-        if (self.column is None) == (not self.columns):
+        if self.table is not None:
+            self._check_events()
+        elif self.on or self.outcome:
+            raise InputError("`on` and `outcome` go with `table`", place="label.table")
+        elif (self.column is None) == (not self.columns):
             raise InputError("needs one of column, columns", place="label.column")
         if self.columns and self.next_rows is None:
             raise InputError(
@@ -135,6 +198,17 @@ class Label:
                 hint="Add `next_rows: 1` (or more); or give one `column`.",
                 place="label.columns",
             )
+
+    def _check_events(self) -> None:
+        if self.horizon_seconds is None or self.known_at is None or self.outcome is None or self.columns:
+            raise InputError(
+                "a label made of a table's events needs horizon, known_at and outcome, and no columns",
+                hint="Such as {table: exits, on: [user], known_at: time, horizon: 30d, outcome: any}.",
+                place="label.table",
+            )
+        if (self.column is None) != (self.outcome in (Outcome.ANY, Outcome.COUNT)):
+            needs = "no column" if self.column else "a column"
+            raise InputError(f"`outcome: {self.outcome}` needs {needs}", place="label.column")
 
 
 class SplitBy(StrEnum):
@@ -239,7 +313,8 @@ class DatasetSpec:
     def references(self) -> tuple[str, ...]:
         """The tables that are read."""
         named = [self.basis.table] if self.basis else []
-        named += [join.table for join in self.joins] + [join.table for join in self.asof_joins]
+        parts = (*self.joins, *self.asof_joins, *self.windows, *self.lags, self.label)
+        named += [part.table for part in parts if part is not None and part.table is not None]
         return tuple(dict.fromkeys((*named, *self.tables)))
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
 """What the data must be for a declaration to make sense, asked of the tables before the query runs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -8,11 +8,11 @@ import duckdb
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.expressions import expression_columns, expression_type
-from gridmill.jobs.dataset.names import Types, check_comparable, check_time, find_column
+from gridmill.jobs.dataset.names import Types, check_comparable, check_time, find_column, is_time
 from gridmill.jobs.dataset.splits import Bounds, drawn_on
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.model.amounts import show_seconds
-from gridmill.model.dataset import Basis, DatasetSpec, Split, SplitBy
+from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, SplitBy, Window
 
 
 def check_tables(
@@ -23,22 +23,71 @@ def check_tables(
     check_time(
         basis.time, find_column(basis.time, tables[basis.table], basis.table, "basis"), basis.table, "basis"
     )
-    for asof in spec.asof_joins:
-        expression_columns(engine, asof.known_at, "dataset.asof_joins.known_at")
-        if asof.known_at not in tables[asof.table]:
-            kind = expression_type(
-                engine, asof.known_at, asof.table, tables[asof.table], "dataset.asof_joins.known_at"
-            )
-        else:
-            kind = tables[asof.table][asof.known_at]
-        check_time(asof.known_at, kind, asof.table, "asof_joins.known_at")
+    for table, text, place in _known_ats(spec, basis):
+        _check_known_at(engine, table, text, tables[table], place)
     for join in spec.joins:
         _check_unique(engine, join.table, join.on, basis, tables)
+        _check_static(join, tables[join.table])
     written = {f"features.{name}": text for name, text in spec.features.items()}
-    if spec.label is not None and spec.label.known_at is not None:
+    if spec.label is not None and spec.label.known_at is not None and spec.label.table is None:
         written["label.known_at"] = spec.label.known_at
     used = (expression_columns(engine, text, f"dataset.{place}") for place, text in written.items())
     return tuple(dict.fromkeys(name for names in used for name in names))
+
+
+def _known_ats(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str, str]]:
+    """Every `known_at`: of which table, its text, and where it is declared."""
+    if basis.known_at is not None:
+        yield basis.table, basis.known_at, "basis"
+    label = (spec.label,) if spec.label is not None else ()
+    kinds: Mapping[str, tuple[Join | AsOfJoin | Window | Lag | Label, ...]] = {
+        "joins": spec.joins,
+        "asof_joins": spec.asof_joins,
+        "windows": spec.windows,
+        "lags": spec.lags,
+        "label": label,
+    }
+    for place, parts in kinds.items():
+        for part in parts:
+            table = part.table or basis.table
+            if part.known_at is not None:
+                yield table, part.known_at, place
+            elif table != basis.table and place in ("windows", "lags"):
+                raise InputError(
+                    f"of table {table!r} it is not said when its rows became known",
+                    hint="Add `known_at: COLUMN` (or an SQL expression).",
+                    place=f"dataset.{place}.known_at",
+                )
+
+
+def _check_known_at(
+    engine: duckdb.DuckDBPyConnection, table: str, text: str, types: Types, place: str
+) -> None:
+    place = f"{place}.known_at"
+    expression_columns(engine, text, f"dataset.{place}")
+    kind = types.get(text) or expression_type(engine, text, table, types, f"dataset.{place}")
+    check_time(text, kind, table, place)
+
+
+def _check_static(join: Join, types: Types) -> None:
+    """A table with times may tell of the future: it must say when its rows became known."""
+    times = [name for name, kind in types.items() if is_time(kind)]
+    if times and join.known_at is None and not join.exempt:
+        raise InputError(
+            f"table {join.table!r} has times ({', '.join(times)}), and the join does not say when its rows "
+            "became known",
+            hint=f"Add `known_at: {times[0]}`; or `exempt: true` if they may be from later than the row.",
+            place="dataset.joins.known_at",
+        )
+
+
+def seen_until(engine: duckdb.DuckDBPyConnection, label: Label | None, last: datetime) -> datetime | None:
+    """The latest moment that the basis and the events of a label tell of; None for another label."""
+    if label is None or label.table is None:
+        return None
+    sql = f"SELECT max(({label.known_at}\n)::TIMESTAMP) AS last FROM {quoted(label.table)}"
+    found = fetch_rows(engine, sql)[0]["last"]
+    return max(last, found) if found is not None else last
 
 
 def _check_unique(
@@ -130,17 +179,19 @@ def check_kept(spec: DatasetSpec, dropped: Mapping[str, int], rows: int, span_se
     if rows:
         return
     reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
-    label = spec.label
-    if label is not None and label.horizon_seconds is not None:
-        hint = (
-            f"The label is {label.sources[0]!r} exactly {show_seconds(label.horizon_seconds)} later; "
-            f"the data spans {show_seconds(span_seconds)}."
-        )
-    else:
-        hint = f"The label is {', '.join(label.sources)}." if label else ""
+    hint = _of_label(spec.label, span_seconds) if spec.label else ""
     raise DataError(
         f"no row is left in the dataset ({reasons or 'there was none'})", hint=hint, place="dataset"
     )
+
+
+def _of_label(label: Label, span_seconds: float) -> str:
+    if label.horizon_seconds is None:
+        return f"The label is {', '.join(label.sources)}."
+    ahead, spans = show_seconds(label.horizon_seconds), f"the data spans {show_seconds(span_seconds)}"
+    if label.table is not None:
+        return f"The label is made of the events of {label.table!r} in the next {ahead}; {spans}."
+    return f"The label is {label.column!r} exactly {ahead} later; {spans}."
 
 
 def check_splits(bounds: Bounds | None, counts: Mapping[str, int]) -> None:

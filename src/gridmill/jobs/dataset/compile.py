@@ -6,22 +6,29 @@ number of the first one at the same time: lags and windows of rows count back fr
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 
-from gridmill.jobs.dataset.labels import label_columns, label_known, needs_upto
-from gridmill.jobs.dataset.names import (
-    Types,
-    check_comparable,
-    check_number,
-    find_column,
-    refuse_duplicates,
-    span_name,
+from gridmill.jobs.dataset.feeds import (
+    FUNCTIONS,
+    event_label,
+    find_feeds,
+    in_place,
+    merge,
+    newest_joins,
+    time_values,
+    time_windows,
+    window_name,
 )
+from gridmill.jobs.dataset.joins import join_all
+from gridmill.jobs.dataset.labels import Step, label_columns, label_known, label_steps, needs_upto
+from gridmill.jobs.dataset.names import Types, check_number, find_column, refuse_duplicates
 from gridmill.jobs.dataset.splits import Bounds, dropped_column, split_column
 from gridmill.jobs.dataset.sqltext import (
     DROPPED,
     FLOATS,
     HIDDEN,
+    NEXT,
     RANK,
     ROW,
     TIME,
@@ -33,17 +40,10 @@ from gridmill.jobs.dataset.sqltext import (
     sql_text,
 )
 from gridmill.jobs.engine import quoted
-from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
+from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Outcome, Window
 
-_FUNCTIONS = {
-    Aggregate.COUNT: "count({0})",
-    Aggregate.SUM: "sum({0})",
-    Aggregate.MEAN: "avg({0})",
-    Aggregate.MIN: "min({0})",
-    Aggregate.MAX: "max({0})",
-    Aggregate.STD: "stddev_samp({0})",
-    Aggregate.LAST: f'arg_max({{0}}, "{ROW}")',
-}
+BEFORE = "__before"
+"""Stands for the stage that joins are made to, until it is known which one is the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +57,29 @@ class Compiled:
     entity: tuple[str, ...] = ()
     time: str | None = None
     label: str | None = None
+    steps: tuple[Step, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """Columns that a step adds (name -> SQL) and, for joins, the text after FROM."""
+@dataclass(slots=True)
+class _Stages:
+    """The query's parts, each a table made from the one before, and the features that they make."""
 
-    columns: Mapping[str, str]
-    joins: tuple[str, ...] = ()
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    features: list[str] = field(default_factory=list)
+
+    @property
+    def last(self) -> str:
+        return self.texts[-1][0]
+
+    def add(self, name: str, text: str, features: Iterable[str] = ()) -> None:
+        self.texts.append((name, text))
+        for feature in features:
+            refuse_duplicates((*self.features, feature))
+            self.features.append(feature)
+
+    @property
+    def text(self) -> str:
+        return "WITH " + ",\n".join(f"{name} AS (\n{text}\n)" for name, text in self.texts)
 
 
 def compile_dataset(
@@ -74,44 +89,75 @@ def compile_dataset(
     *,
     used: Iterable[str] = (),
     bounds: Bounds | None = None,
+    seen_until: datetime | None = None,
 ) -> Compiled:
     """The query. `basis` is the declared one, or stands for the result of `sql`; `used` are the columns that
-    feature expressions name. Raises InputError for unknown or doubled columns and wrong types.
+    feature expressions name; `seen_until` is the latest moment that the events of a label tell of.
+
+    Raises InputError for unknown or doubled columns and wrong types.
     """
     types = tables[basis.table]
     own = _own_features(basis, types, spec.label)
-    past = _past(spec, basis, types)
-    joined = _joined(spec, basis, tables)
-    label = spec.label.name if spec.label else None
-    features = (*own, *joined.columns, *past.columns, *spec.features)
-    columns = (
-        *basis.entity,
-        basis.time,
-        *features,
-        *([label] if label else []),
-        *(["split"] if bounds else []),
-    )
+    steps = label_steps(spec.label)
+    labels = tuple(step.name for step in steps) or ((spec.label.name,) if spec.label else ())
     read = _read_columns(spec, basis, types, own, used, bounds)
-    hidden = [
-        name
-        for name in read
-        if name not in columns and not (label == name and spec.label and spec.label.is_own)
-    ]
+    stages = _stages(spec, basis, tables, read)
+    features = (*own, *stages.features, *spec.features)
+    columns = (*basis.entity, basis.time, *features, *labels, *(["split"] if bounds else []))
+    hidden = [name for name in read if name not in columns and not (name in labels and _is_own(spec.label))]
     refuse_duplicates((*columns, *hidden, *HIDDEN))
-    ahead = label_columns(spec.label, basis, types)
     text = "\n".join(
         (
-            f"WITH basis AS (\n{_basis(basis, read, spec.label)}\n),",
-            f"past AS (\n{select(['*'], {**past.columns, **ahead}, 'basis')}\n),",
-            f"joined AS (\n{select(['past.*'], joined.columns, 'past', joined.joins)}\n),",
-            f"featured AS (\n{select(['*'], _expressions(spec.features), 'joined')}\n)",
-            _final(columns, spec.label, bounds, types),
+            stages.text,
+            _final(columns, steps, bounds, dropped_column(spec.label, bounds, types, seen_until)),
             f"ORDER BY {', '.join(quote_all((*basis.entity, TIME, ROW)))}",
         )
     )
     return Compiled(
-        sql=text, columns=columns, features=features, entity=basis.entity, time=basis.time, label=label
+        sql=text,
+        columns=columns,
+        features=features,
+        entity=basis.entity,
+        time=basis.time,
+        label=labels[0] if labels else None,
+        steps=steps,
     )
+
+
+def _stages(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], read: Sequence[str]) -> _Stages:
+    types, stages = tables[basis.table], _Stages()
+    past = _past(spec, basis, types)
+    stages.add("basis", _basis(basis, read, spec.label))
+    stages.add("past", select(["*"], {**past, **label_columns(spec.label, basis, types)}, "basis"))
+    joined = join_all(spec, basis, tables, BEFORE)
+    before = [*joined.columns, *past]
+    if spec.label is not None and spec.label.table is not None:
+        feed, made = event_label(spec.label, basis, tables)
+        values = (spec.label.column,) if spec.label.column else ()
+        stages.add("labelled", merge(stages.last, feed, values, made, event=True))
+    late: list[str] = []
+    for number, fed in enumerate(find_feeds(spec, basis, tables, _label_type(spec.label, types)), start=1):
+        if windows := time_windows(fed):
+            stages.add(f"fed{number}", merge(stages.last, fed.feed, time_values(fed), windows))
+            late += windows
+        for newest in newest_joins(fed, number, BEFORE):
+            joined.add(newest.columns, newest.join)
+            late += newest.columns
+    for name in (*before, *late):
+        refuse_duplicates((*stages.features, name))
+        stages.features.append(name)
+    text = select([f"{stages.last}.*"], joined.columns, stages.last, joined.joins)
+    stages.add("joined", text.replace(BEFORE, stages.last))
+    stages.add("featured", select(["*"], _expressions(spec.features), "joined"))
+    return stages
+
+
+def _label_type(label: Label | None, types: Types) -> str:
+    if label is None or label.next_rows is not None:
+        return "DOUBLE[]"
+    if label.table is not None:
+        return {Outcome.ANY: "BOOLEAN", Outcome.COUNT: "BIGINT"}.get(label.outcome or Outcome.SUM, "DOUBLE")
+    return types.get(label.sources[0], "DOUBLE")
 
 
 def _own_features(basis: Basis, types: Types, label: Label | None) -> tuple[str, ...]:
@@ -119,6 +165,10 @@ def _own_features(basis: Basis, types: Types, label: Label | None) -> tuple[str,
         find_column(name, types, basis.table, "basis")
     keys = {basis.time, *basis.entity, *(label.sources if label and label.is_own else ())}
     return tuple(name for name in basis.columns or types if name not in keys)
+
+
+def _is_own(label: Label | None) -> bool:
+    return label is not None and label.is_own
 
 
 def _read_columns(
@@ -131,11 +181,13 @@ def _read_columns(
 ) -> tuple[str, ...]:
     """What is read of the basis table, in its order: no other column decides anything."""
     named = {basis.time, *basis.entity, *own, *used}
-    named |= {window.column for window in spec.windows} | {lag.column for lag in spec.lags}
-    named |= {column for join in spec.joins for column in join.on}
-    named |= {column for join in spec.asof_joins for column in join.on}
-    named |= set(spec.label.sources) if spec.label else set()
+    parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
+    named |= {part.column for part in parts if in_place(part, basis, spec.label)}
+    keyed: tuple[Join | AsOfJoin | Window | Lag, ...] = (*spec.joins, *spec.asof_joins, *parts)
+    named |= {column for part in keyed for column in part.on}
     named |= set(bounds.on) if bounds else set()
+    if spec.label is not None:
+        named |= set(spec.label.sources) if spec.label.table is None else set(spec.label.on)
     lower = {name.lower() for name in named}
     return tuple(name for name in types if name.lower() in lower)
 
@@ -156,28 +208,27 @@ def _basis(basis: Basis, read: Sequence[str], label: Label | None) -> str:
     return select(quote_all(read), columns, quoted(basis.table), (f"WHERE {known}",))
 
 
-def _past(spec: DatasetSpec, basis: Basis, types: Types) -> _Step:
+def _past(spec: DatasetSpec, basis: Basis, types: Types) -> dict[str, str]:
+    """Windows and lags over the rows of the same entity, known with their time."""
     columns: dict[str, str] = {}
-    for window in spec.windows:
-        _add(columns, _window(window, basis, types))
-    for lag in spec.lags:
-        _add(columns, _lag(lag, basis, types))
-    return _Step(columns=columns)
-
-
-def _add(columns: dict[str, str], more: Iterable[tuple[str, str]]) -> None:
-    for name, sql in more:
-        refuse_duplicates((*columns, name))
-        columns[name] = sql
+    windows = (
+        _window(window, basis, types) for window in spec.windows if in_place(window, basis, spec.label)
+    )
+    lags = (_lag(lag, basis, types) for lag in spec.lags if in_place(lag, basis, spec.label))
+    for made in (*windows, *lags):
+        for name, sql in made:
+            refuse_duplicates((*columns, name))
+            columns[name] = sql
+    return columns
 
 
 def _window(window: Window, basis: Basis, types: Types) -> Iterator[tuple[str, str]]:
     type_ = find_column(window.column, types, basis.table, "windows")
-    frame = _frame(window, basis)
+    frame = _frame(window)
     for aggregate in window.aggregates:
         value = _value(window.column, type_, aggregate, basis.table)
-        name = f"{window.column}_{aggregate}_{span_name(window)}"
-        yield name, f"{_FUNCTIONS[aggregate].format(value)} OVER ({partition(basis.entity)}{frame})"
+        function = FUNCTIONS[aggregate].format(value, f'"{ROW}"')
+        yield window_name(window, aggregate), f"{function} OVER ({partition(basis.entity)}{frame})"
 
 
 def _value(column: str, type_: str, aggregate: Aggregate, table: str) -> str:
@@ -187,7 +238,7 @@ def _value(column: str, type_: str, aggregate: Aggregate, table: str) -> str:
     return quoted(column) if type_ in FLOATS else f"{quoted(column)}::DOUBLE"
 
 
-def _frame(window: Window, basis: Basis) -> str:
+def _frame(window: Window) -> str:
     if window.span_seconds is not None:
         span = interval(window.span_seconds)
         return f'ORDER BY "{TIME}" RANGE BETWEEN {span} PRECEDING AND {interval(1e-6)} PRECEDING'
@@ -200,79 +251,16 @@ def _lag(lag: Lag, basis: Basis, types: Types) -> Iterator[tuple[str, str]]:
     for step in lag.steps:
         back = f'{step} + "{ROW}" - "{RANK}"'
         over = f'OVER ({partition(basis.entity)}ORDER BY "{ROW}")'
-        yield f"{lag.column}_lag_{step}", f"lag({quoted(lag.column)}, {back}) {over}"
-
-
-def _joined(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types]) -> _Step:
-    columns: dict[str, str] = {}
-    joins: list[str] = []
-    for number, join in enumerate(spec.joins, start=1):
-        alias, types = f"j{number}", tables[join.table]
-        added = _added(join.columns, join.on, types, join.table, "joins")
-        _add(columns, ((f"{join.prefix}{name}", f"{alias}.{quoted(name)}") for name in added))
-        same = _same(join.on, basis, tables, join.table, alias, "joins")
-        joins.append(f"LEFT JOIN {quoted(join.table)} AS {alias} ON {' AND '.join(same)}")
-    for number, asof in enumerate(spec.asof_joins, start=1):
-        alias = f"a{number}"
-        added = _added(asof.columns, (*asof.on, asof.known_at), tables[asof.table], asof.table, "asof_joins")
-        _add(columns, ((f"{asof.prefix}{name}", _within(asof, alias, name)) for name in added))
-        same = _same(asof.on, basis, tables, asof.table, alias, "asof_joins")
-        before = f'past."{TIME}" > {alias}."__known"'
-        joins.append(
-            f"ASOF LEFT JOIN (\n{_newest(asof, added)}\n) AS {alias} ON {' AND '.join((*same, before))}"
-        )
-    return _Step(columns=columns, joins=tuple(joins))
-
-
-def _added(
-    columns: Sequence[str], keys: Sequence[str], types: Types, table: str, field: str
-) -> tuple[str, ...]:
-    for name in columns:
-        find_column(name, types, table, field)
-    return tuple(columns) or tuple(name for name in types if name not in keys)
-
-
-def _same(
-    on: Sequence[str], basis: Basis, tables: Mapping[str, Types], table: str, alias: str, field: str
-) -> list[str]:
-    for name in on:
-        left = find_column(name, tables[basis.table], basis.table, field)
-        right = find_column(name, tables[table], table, field)
-        check_comparable(name, (basis.table, left), (table, right))
-    return [f"past.{quoted(name)} = {alias}.{quoted(name)}" for name in on]
-
-
-def _newest(asof: AsOfJoin, added: Sequence[str]) -> str:
-    """One row per key and moment: of several known at once the one whose values are last in order."""
-    keys = quote_all(asof.on)
-    last = ", ".join(f"{quoted(name)} DESC" for name in added) or '"__known"'
-    by = ", ".join((*keys, '"__known"'))
-    columns = list(dict.fromkeys((*keys, *quote_all(added))))
-    inner = f'SELECT *, ({sql_text(asof.known_at)})::TIMESTAMP AS "__known" FROM {quoted(asof.table)}'
-    return "\n".join(
-        (
-            f"    SELECT {', '.join((*columns, chr(34) + '__known' + chr(34)))}",
-            f"    FROM ({inner})",
-            '    WHERE "__known" IS NOT NULL',
-            f"    QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {last}) = 1",
-        )
-    )
-
-
-def _within(asof: AsOfJoin, alias: str, name: str) -> str:
-    value = f"{alias}.{quoted(name)}"
-    if asof.within_seconds is None:
-        return value
-    return f'CASE WHEN {alias}."__known" >= past."{TIME}" - {interval(asof.within_seconds)} THEN {value} END'
+        yield f"{lag.prefix}{lag.column}_lag_{step}", f"lag({quoted(lag.column)}, {back}) {over}"
 
 
 def _expressions(features: Mapping[str, str]) -> Mapping[str, str]:
     return {name: f"({sql_text(expression)})" for name, expression in features.items()}
 
 
-def _final(columns: Sequence[str], label: Label | None, bounds: Bounds | None, types: Types) -> str:
-    made: dict[str, str] = {}
+def _final(columns: Sequence[str], steps: Sequence[Step], bounds: Bounds | None, dropped: str) -> str:
+    made = {step.name: f'"{NEXT}"[{step.number}]' for step in steps}
     if bounds is not None:
         made["split"] = split_column(bounds)
-    made[DROPPED] = dropped_column(label, bounds, types)
+    made[DROPPED] = dropped
     return select(quote_all(name for name in columns if name not in made), made, "featured", indent="")

@@ -1,12 +1,15 @@
 """A label's SQL: its value, when it is known, and why a row without one is left out. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
 
 from gridmill.jobs.dataset.names import Types, check_number, find_column
 from gridmill.jobs.dataset.sqltext import (
     FLOATS,
     LABEL_KNOWN,
     LABEL_TIME,
+    NEXT,
     ROW,
     TIME,
     UPTO,
@@ -27,14 +30,14 @@ def needs_upto(label: Label | None) -> bool:
 
 def label_known(label: Label | None) -> Mapping[str, str]:
     """When the value of a row is known, where the declaration says so."""
-    if label is None or label.known_at is None:
+    if label is None or label.known_at is None or label.table is not None:
         return {}
     return {LABEL_KNOWN: f"({sql_text(label.known_at)})::TIMESTAMP"}
 
 
 def label_columns(label: Label | None, basis: Basis, types: Types) -> Mapping[str, str]:
     """The label, and when it is known where that is later than the row. Raises InputError."""
-    if label is None:
+    if label is None or label.table is not None:
         return {}
     kinds = [find_column(name, types, basis.table, "label") for name in label.sources]
     by = partition(basis.entity)
@@ -60,16 +63,37 @@ def _at_horizon(label: Label, by: str) -> Mapping[str, str]:
 
 
 def _next_rows(label: Label, by: str, kinds: list[str]) -> Mapping[str, str]:
-    """A list of steps x columns numbers, missing unless all of them are there."""
+    """A list of numbers, step by step; missing unless all of them are there."""
     rows, after = label.next_rows, f'"{UPTO}" - "{ROW}"'
     frame = f"ROWS BETWEEN (1 + {after}) FOLLOWING AND ({rows} + {after}) FOLLOWING"
     over = f'OVER ({by}ORDER BY "{ROW}" {frame})'
     values = [_number(name, kind) for name, kind in zip(label.sources, kinds, strict=True)]
     found = f"flatten(list([{', '.join(values)}]) {over})"
     length = (rows or 0) * len(values)
-    whole = f"CASE WHEN list_count({found}) = {length} THEN {found}::DOUBLE[{length}] END"
+    whole = f"CASE WHEN list_count({found}) = {length} THEN {found} END"
     last = f"max({_quoted_known(label)}) {over}"
-    return {label.name: whole, LABEL_TIME: _later(last, label)}
+    return {NEXT: whole, LABEL_TIME: _later(last, label)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One label of several: `column`, `step` rows ahead; it is item `number` (from 1) of the list."""
+
+    name: str
+    column: str
+    step: int
+    number: int
+
+
+def label_steps(label: Label | None) -> tuple[Step, ...]:
+    """The labels of the next rows, step by step, all columns of a step; none for another label."""
+    if label is None or label.next_rows is None:
+        return ()
+    each = product(range(1, label.next_rows + 1), label.sources)
+    return tuple(
+        Step(name=f"{column}_{label.name}_{step}", column=column, step=step, number=number)
+        for number, (step, column) in enumerate(each, start=1)
+    )
 
 
 def _number(name: str, kind: str) -> str:
@@ -106,10 +130,10 @@ def has_time(label: Label | None) -> bool:
 
 def missing_label(label: Label, types: Types) -> str:
     """The SQL condition for a row without a label."""
-    name = quoted(label.name)
+    name = quoted(label.name if label.next_rows is None else NEXT)
     missing = f"{name} IS NULL"
-    if label.next_rows is None and types[label.sources[0]] in FLOATS:
+    if label.table is None and label.next_rows is None and types[label.sources[0]] in FLOATS:
         missing += f" OR isnan({name})"
-    if label.known_at is not None:
+    if label.known_at is not None and label.table is None:
         missing += f' OR "{LABEL_TIME}" IS NULL'
     return missing

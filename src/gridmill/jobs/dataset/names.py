@@ -5,7 +5,6 @@ from difflib import get_close_matches
 from typing import TypeAlias
 
 from gridmill.errors import InputError
-from gridmill.model.dataset import Window
 
 Types: TypeAlias = Mapping[str, str]
 """A table's columns in order, and their types in DuckDB's words."""
@@ -91,11 +90,8 @@ def _nature(type_: str) -> str:
     return "number" if is_number(type_) else "time" if is_time(type_) else type_
 
 
-def span_name(window: Window) -> str:
-    """`1d`, `90m`, `24rows`."""
-    if window.span_rows is not None:
-        return f"{window.span_rows}rows"
-    seconds = window.span_seconds or 0
+def show_span(seconds: float) -> str:
+    """`1d`, `90m`, `1500ms`."""
     for size, unit in _UNITS:
         if seconds % size == 0:
             return f"{int(seconds // size)}{unit}"

@@ -20,6 +20,7 @@ from gridmill.jobs.dataset.checks import (
     check_splits,
     check_tables,
     resolve_bounds,
+    seen_until,
     time_span,
 )
 from gridmill.jobs.dataset.compile import Compiled, compile_dataset
@@ -118,7 +119,9 @@ def _prepare(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, tables: dict[
     assert first is not None
     assert last is not None
     bounds = resolve_bounds(spec.split, basis, first, last)
-    compiled = compile_dataset(spec, basis, tables, used=used, bounds=bounds)
+    compiled = compile_dataset(
+        spec, basis, tables, used=used, bounds=bounds, seen_until=seen_until(engine, spec.label, last)
+    )
     return Query(
         compiled=compiled,
         types=_bound_types(engine, spec, basis, tables, compiled),
@@ -262,7 +265,7 @@ def _result(
             "features": [name for name in compiled.features if is_learnable(query.types[name])],
             "label": compiled.label,
             "label_column": _label_column(spec, compiled),
-            **_label_steps(spec, compiled),
+            **_labels(compiled),
             "ahead_seconds": (spec.label.horizon_seconds or 0.0) if spec.label else 0.0,
             "time": compiled.time,
             "entity": list(compiled.entity),
@@ -271,7 +274,8 @@ def _result(
             "dropped": dict(sorted(tally.dropped.items())),
             "columns": facts,
             "point_in_time": spec.sql is None,
-            "static": list(dict.fromkeys(join.table for join in spec.joins)),
+            "static": [join.table for join in spec.joins if join.known_at is None and not join.exempt],
+            "exempt": [join.table for join in spec.joins if join.exempt],
             "sql": compiled.sql if spec.sql is None or spec.time is None else f"{spec.sql}\n\n{compiled.sql}",
         },
     )
@@ -289,15 +293,16 @@ def _label_column(spec: DatasetSpec, compiled: Compiled) -> str | None:
     """The column whose later value is the label, where the row's own value is among the features."""
     if spec.label is None or spec.label.next_rows is not None:
         return None
-    (column,) = spec.label.sources
+    column = spec.label.column if spec.label.table is None else None
     return column if column in compiled.features else None
 
 
-def _label_steps(spec: DatasetSpec, compiled: Compiled) -> Mapping[str, Any]:
-    """Of a label of several rows: how many, and the columns of each, in the order of its list."""
-    if spec.label is None or spec.label.next_rows is None:
+def _labels(compiled: Compiled) -> Mapping[str, Any]:
+    """Of labels of several rows ahead: their names, of which column each is, how many rows ahead."""
+    if not compiled.steps:
         return {}
-    return {"label_steps": spec.label.next_rows, "label_columns": list(spec.label.sources)}
+    steps = ({"name": step.name, "column": step.column, "step": step.step} for step in compiled.steps)
+    return {"labels": list(steps)}
 
 
 def _bounds(bounds: Bounds | None) -> Mapping[str, str]:

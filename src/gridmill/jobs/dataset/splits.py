@@ -12,6 +12,7 @@ from gridmill.model.dataset import Basis, Label, Split, SplitBy
 
 REACHES = "label reaches into the next split"
 AFTER = "after the end of the splits"
+UNSEEN = "label not known yet"
 APART = "in one split by time, in another by chance or entity"
 
 
@@ -80,15 +81,21 @@ def _drawn(bounds: Bounds) -> str:
     return f"CASE {' '.join(cases)} ELSE 'train' END"
 
 
-def dropped_column(label: Label | None, bounds: Bounds | None, types: Types) -> str:
+def dropped_column(
+    label: Label | None, bounds: Bounds | None, types: Types, seen_until: datetime | None
+) -> str:
     """The SQL of why a row is left out; null for one that stays."""
-    cases = list(_reasons(label, bounds, types))
+    cases = list(_reasons(label, bounds, types, seen_until))
     return f"CASE {' '.join(cases)} END" if cases else "NULL::VARCHAR"
 
 
-def _reasons(label: Label | None, bounds: Bounds | None, types: Types) -> Iterator[str]:
+def _reasons(
+    label: Label | None, bounds: Bounds | None, types: Types, seen_until: datetime | None
+) -> Iterator[str]:
     if bounds is not None and bounds.until is not None:
         yield f"WHEN \"{TIME}\" >= {moment(bounds.until)} THEN '{AFTER}'"
+    if seen_until is not None:
+        yield f"WHEN \"{LABEL_TIME}\" > {moment(seen_until)} THEN '{UNSEEN}'"
     if label is not None:
         yield f"WHEN {missing_label(label, types)} THEN '{NO_LABEL}'"
     if bounds is None:

@@ -1,0 +1,112 @@
+"""Ordinary and as-of joins as SQL. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gridmill.jobs.dataset.names import Types, check_comparable, find_column, refuse_duplicates
+from gridmill.jobs.dataset.sqltext import TIME, interval, quote_all, sql_text
+from gridmill.jobs.engine import quoted
+from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join
+
+
+@dataclass(slots=True)
+class Joined:
+    """Columns that joins add (name -> SQL), and the text after FROM."""
+
+    columns: dict[str, str] = field(default_factory=dict)
+    joins: list[str] = field(default_factory=list)
+
+    def add(self, columns: Mapping[str, str], join: str) -> None:
+        """One more join. Raises InputError for a column that is there already."""
+        for name, sql in columns.items():
+            refuse_duplicates((*self.columns, name))
+            self.columns[name] = sql
+        self.joins.append(join)
+
+
+def join_all(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], before: str) -> Joined:
+    """The declared joins of `before`. Raises InputError."""
+    made = Joined()
+    for number, join in enumerate(spec.joins, start=1):
+        _ordinary(made, join, f"j{number}", basis, tables, before)
+    for number, asof in enumerate(spec.asof_joins, start=1):
+        _as_of(made, asof, f"a{number}", basis, tables, before)
+    return made
+
+
+def _ordinary(
+    made: Joined, join: Join, alias: str, basis: Basis, tables: Mapping[str, Types], before: str
+) -> None:
+    added = _added(join.columns, (*join.on, join.known_at or ""), tables[join.table], join.table, "joins")
+    same = _same(join.on, basis, tables, join.table, alias, before, "joins")
+    values = {name: f"{alias}.{quoted(name)}" for name in added}
+    table = quoted(join.table)
+    if join.known_at is not None:
+        table = f'(SELECT *, ({sql_text(join.known_at)})::TIMESTAMP AS "__known" FROM {table})'
+        before_it = f'{alias}."__known" < {before}."{TIME}"'
+        values = {name: f"CASE WHEN {before_it} THEN {sql} END" for name, sql in values.items()}
+    made.add(
+        {f"{join.prefix}{name}": sql for name, sql in values.items()},
+        f"LEFT JOIN {table} AS {alias} ON {' AND '.join(same)}",
+    )
+
+
+def _as_of(
+    made: Joined, asof: AsOfJoin, alias: str, basis: Basis, tables: Mapping[str, Types], before: str
+) -> None:
+    added = _added(asof.columns, (*asof.on, asof.known_at), tables[asof.table], asof.table, "asof_joins")
+    same = _same(asof.on, basis, tables, asof.table, alias, before, "asof_joins")
+    earlier = f'{before}."{TIME}" > {alias}."__known"'
+    made.add(
+        {f"{asof.prefix}{name}": _within(asof, alias, name, before) for name in added},
+        f"ASOF LEFT JOIN (\n{_newest(asof, added)}\n) AS {alias} ON {' AND '.join((*same, earlier))}",
+    )
+
+
+def _added(
+    columns: Sequence[str], keys: Iterable[str], types: Types, table: str, field_: str
+) -> tuple[str, ...]:
+    for name in columns:
+        find_column(name, types, table, field_)
+    return tuple(columns) or tuple(name for name in types if name not in set(keys))
+
+
+def _same(
+    on: Sequence[str],
+    basis: Basis,
+    tables: Mapping[str, Types],
+    table: str,
+    alias: str,
+    before: str,
+    field_: str,
+) -> list[str]:
+    for name in on:
+        left = find_column(name, tables[basis.table], basis.table, field_)
+        right = find_column(name, tables[table], table, field_)
+        check_comparable(name, (basis.table, left), (table, right))
+    return [f"{before}.{quoted(name)} = {alias}.{quoted(name)}" for name in on]
+
+
+def _newest(asof: AsOfJoin, added: Sequence[str]) -> str:
+    """One row per key and moment: of several known at once the one whose values are last in order."""
+    keys = quote_all(asof.on)
+    last = ", ".join(f"{quoted(name)} DESC" for name in added) or '"__known"'
+    by = ", ".join((*keys, '"__known"'))
+    columns = list(dict.fromkeys((*keys, *quote_all(added))))
+    inner = f'SELECT *, ({sql_text(asof.known_at)})::TIMESTAMP AS "__known" FROM {quoted(asof.table)}'
+    return "\n".join(
+        (
+            f"    SELECT {', '.join((*columns, chr(34) + '__known' + chr(34)))}",
+            f"    FROM ({inner})",
+            '    WHERE "__known" IS NOT NULL',
+            f"    QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {last}) = 1",
+        )
+    )
+
+
+def _within(asof: AsOfJoin, alias: str, name: str, before: str) -> str:
+    value = f"{alias}.{quoted(name)}"
+    if asof.within_seconds is None:
+        return value
+    oldest = f'{before}."{TIME}" - {interval(asof.within_seconds)}'
+    return f'CASE WHEN {alias}."__known" >= {oldest} THEN {value} END'
