@@ -1,5 +1,6 @@
 """The program `gridmill`: runs the command line and lets no traceback reach a user."""
 
+import contextlib
 import json
 import os
 import sys
@@ -12,6 +13,22 @@ from pathlib import Path
 
 from gridmill.cli.app import app
 from gridmill.errors import TABLE, GridmillError, InternalError, to_body
+
+
+def program() -> None:
+    """What is installed as `gridmill`: main, and then the process ends without taking itself apart, which
+    would take longer than many a command. Nothing is left to do: clients are closed by then."""
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def main(arguments: Sequence[str] | None = None, *, context: object = None) -> None:
@@ -67,4 +84,4 @@ def _defect(error: Exception) -> InternalError:
 
 
 if __name__ == "__main__":
-    main()
+    program()

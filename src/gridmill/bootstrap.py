@@ -23,6 +23,7 @@ from gridmill.model.site import Site, SiteKind
 from gridmill.model.view import RunView
 from gridmill.ports.grid import Grid
 from gridmill.ports.link import LinkServer, Received
+from gridmill.ports.site import SitePort
 from gridmill.ports.store import Store
 from gridmill.registry import find
 from gridmill.settings import Settings
@@ -120,12 +121,18 @@ def embed(
 
 
 def _control(
-    settings: Settings, store: Store, links: LinkServer, warn: Callable[[str], None], *, secret: bytes
+    settings: Settings,
+    store: Store,
+    site: SitePort,
+    links: LinkServer,
+    warn: Callable[[str], None],
+    *,
+    secret: bytes,
 ) -> Control:
     return Control(
         ledger=Ledger(store),
         clock=SystemClock(),
-        sites={"local": find("sites", "local")(settings)},
+        sites={"local": site},
         links=links,
         storage=Root(settings.root, bundles=settings.home / "bundles"),
         secret=secret,
@@ -154,11 +161,14 @@ def _identity(settings: Settings, address: str, embedded: bool) -> Identity:
 def _wire(
     settings: Settings, lock: IO[str], *, embedded: bool, warn: Callable[[str], None], address: str
 ) -> EmbeddedNode:
+    site: SitePort = find("sites", "local")(settings)
+    if embedded:
+        site.prepare()  # its process starts while this one imports the store
     store = with_faults(find("stores", "sqlite")(settings.home / "store.db"), settings.fault)
     wakers: list[Callable[[], None]] = []
     links = Links(lambda: _all(wakers))
     links.listen_unix(settings.home / "links.sock")
-    control = _control(settings, store, links, warn, secret=home_secret(settings.home))
+    control = _control(settings, store, site, links, warn, secret=home_secret(settings.home))
     node = ControlNode(control)
     wakers.append(node.wake)
     control.ledger.load()
@@ -217,7 +227,9 @@ def read(settings: Settings) -> EmbeddedNode:
     """
     make_home(settings.home)
     store: Store = find("stores", "sqlite")(settings.home / "store.db")
-    control = _control(settings, store, NoLinks(), warn, secret=b"")  # no pod is ever told one
+    control = _control(
+        settings, store, find("sites", "local")(settings), NoLinks(), warn, secret=b""
+    )  # no pod is ever told one
     control.ledger.load()
     control.ledger.snapshot.put(_local_site(control))
     node = ControlNode(control)

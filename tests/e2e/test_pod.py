@@ -177,6 +177,30 @@ def test_the_waiting_process_ends_with_a_pod_that_is_killed(any_grid):
     any_grid.control.wait(lambda: is_gone(spare))
 
 
+def test_a_pod_started_ahead_that_died_is_missed_by_nobody(tmp_path):
+    grid = Grid(tmp_path)
+    grid.site.prepare()
+    [ahead] = processes.children(os.getpid())
+    os.kill(ahead, signal.SIGKILL)
+    grid.control.wait(lambda: is_gone(ahead))
+    grid.site.bring_up([grid.pod_order()])
+    try:
+        outcome = grid.control.run(grid.command("p-1.j.1", "true"))
+        assert outcome.state == AttemptState.SUCCEEDED
+        assert is_gone(ahead)
+    finally:
+        grid.close()
+
+
+def test_a_pod_started_ahead_that_nobody_needs_ends_with_its_site(tmp_path):
+    grid = Grid(tmp_path)
+    grid.site.prepare()
+    [ahead] = processes.children(os.getpid())
+    grid.site.close()
+    assert is_gone(ahead)
+    grid.close()
+
+
 def test_a_stop_ends_gently_then_firmly(any_grid):
     gentle = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.01; done"
     any_grid.control.send(Start(order=any_grid.command("p-1.j.1", gentle)))

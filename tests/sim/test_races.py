@@ -3,6 +3,7 @@
 import pytest
 
 from gridmill.control.service import Identity, Service
+from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import ConflictError, InputError, PipelineError, StorageError
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact
@@ -291,3 +292,15 @@ def test_gpus_are_told_apart_by_their_numbers():
     simulation.submit(Pipeline(name="devices", jobs=jobs, resources=(resource,)))
     assert simulation.run_until(lambda: len(simulation.world.executions) == 3)
     assert sorted(e.order.gpu_indices for e in simulation.world.executions) == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize("before", ["placed", "started"])
+def test_a_view_never_shows_a_finished_job_with_an_attempt_that_runs(before):
+    grid = simulation()
+    run = grid.submit(Pipeline(name="p", jobs=(command("a"),)))
+    if before == "started":
+        assert grid.run_until(lambda: any(attempts_of(grid.store, run.id).values()), at_most_steps=5000)
+    early = attempts_of(grid.store, run.id)  # as a reader has them, who then waits for the lock
+    finish(grid, run)
+    [job] = run_view(grid.node.control, run.id, early).jobs
+    assert [attempt.state for attempt in job.attempts] == [AttemptState.SUCCEEDED]

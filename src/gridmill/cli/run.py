@@ -23,6 +23,9 @@ from gridmill.sdk.client import Client
 _SERVE_AFTER_SECONDS = 2.0
 """An embedded control node listens only once a run has taken this long: short runs do not pay for it."""
 
+_SWITCH_SECONDS = 0.0005
+"""Threads that import must not keep the control node beside them waiting (Python's default is 0.005)."""
+
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)]
 Set = Annotated[
     list[str] | None,
@@ -142,6 +145,7 @@ def _run(
 def _prepare_report(client: Client) -> None:
     """Import what writes the report while the jobs run: at the end it would be waited for."""
     if client.embedded:
+        sys.setswitchinterval(_SWITCH_SECONDS)
         threading.Thread(target=import_module, args=("gridmill.report.render",), daemon=True).start()
 
 

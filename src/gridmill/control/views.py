@@ -8,7 +8,7 @@ from gridmill.control.references import fetch_artifact
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import JobState
+from gridmill.model.state import LIVE_ATTEMPTS, JobState
 from gridmill.model.view import JobView, RunView
 from gridmill.planning.why import why_waiting
 from gridmill.ports.store import Store
@@ -29,7 +29,7 @@ def attempts_of(store: Store, run_id: str) -> Attempts:
 
 
 def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
-    """A run with its jobs. Raises NotFoundError."""
+    """A run with its jobs; `attempts` may have been read a moment before. Raises NotFoundError."""
     ledger = control.ledger
     run = ledger.snapshot.runs.get(run_id)
     if run is not None:
@@ -37,9 +37,18 @@ def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
     else:
         run, job_runs = _finished(ledger, run_id)
     ordered = sorted(job_runs, key=lambda job: job.order)
+    if any(_is_behind(job, attempts.get(job.id, ())) for job in ordered):
+        attempts = attempts_of(ledger.store, run_id)
     explained = {job.id for job in islice(filter(_waits, ordered), WHYS_PER_VIEW)}
     jobs = tuple(_job_view(control, job, attempts.get(job.id, ()), job.id in explained) for job in ordered)
     return RunView(run=run, jobs=jobs)
+
+
+def _is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:
+    """The attempts were read before a commit that the job's state has seen."""
+    return len(attempts) < job_run.attempts or any(
+        attempt.state in LIVE_ATTEMPTS and job_run.state != JobState.RUNNING for attempt in attempts
+    )
 
 
 def _waits(job_run: JobRun) -> bool:

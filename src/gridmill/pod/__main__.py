@@ -16,9 +16,11 @@ from gridmill.settings import read_settings
 _LOCK_PATIENCE_SECONDS = 0.3
 
 
-def main(path: Path) -> int:
-    """0 at the pod's end, and when it lives or lived already; 2 for an order that cannot be used."""
-    lock = inherited_lock()
+def main(path: Path, lock: int | None = None) -> int:
+    """0 at the pod's end, and when it lives or lived already; 2 for an order that cannot be used.
+
+    `lock` is its lock where a site has taken it.
+    """
     if lock is None:
         lock = acquire_lock(path, patience_seconds=_LOCK_PATIENCE_SECONDS)
     if lock is None or was_started(path) or has_ended(path):
@@ -45,4 +47,4 @@ def _leave_session() -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1]).absolute()))
+    raise SystemExit(main(Path(sys.argv[1]).absolute(), inherited_lock()))

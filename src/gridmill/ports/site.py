@@ -41,6 +41,11 @@ class SitePort(Protocol):
         """PodOrder.home for a pod brought up here."""
         ...
 
+    def prepare(self) -> None:
+        """A job will probably be run soon: do what makes the first `bring_up` quicker, if there is anything.
+        Whatever it leaves ends with `close`."""
+        ...
+
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Start pods. A pod id that was ever started is not started again. Raises UnavailableError."""
         ...

@@ -25,6 +25,7 @@ from gridmill.model.site import Node
 from gridmill.ports.site import PodSight, Sight, SitePort
 from gridmill.registry import find
 from gridmill.settings import Settings
+from gridmill.sites.ahead import Ahead, start_ahead
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 _MEMORY_SHARE = 0.8
@@ -38,6 +39,7 @@ class LocalSite:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._ahead: Ahead | None = None
 
     @cached_property
     def _nodes(self) -> tuple[Node, ...]:
@@ -57,6 +59,11 @@ class LocalSite:
 
     def _folder(self, pod_id: str) -> Path:
         return self._settings.home / "pods" / pod_id
+
+    def prepare(self) -> None:
+        """Start a process that imports what a pod needs; the first pod is made of it."""
+        if self._ahead is None:
+            self._ahead = start_ahead(self._environment())
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Start each pod unless it ever was. Raises UnavailableError."""
@@ -80,19 +87,22 @@ class LocalSite:
             os.close(lock)
 
     def _spawn(self, folder: Path, lock: int) -> subprocess.Popen[bytes]:
+        ahead, self._ahead = self._ahead, None
         with (folder / "log").open("ab") as log:
+            if ahead is not None and ahead.become(folder, lock=lock, log=log.fileno()):
+                return ahead.process
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "gridmill.pod", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env=self._environment(lock),
+                env={**self._environment(), LOCK_FD: str(lock)},
                 pass_fds=(lock,),
                 start_new_session=True,
             )
 
-    def _environment(self, lock: int) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         """Ours, with the settings as they are here, whatever they came from."""
         settings = self._settings
         return {
@@ -102,7 +112,6 @@ class LocalSite:
             "GRIDMILL_GRACE": str(settings.grace_seconds),
             "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
             "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
-            LOCK_FD: str(lock),
         }
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
@@ -197,6 +206,8 @@ class LocalSite:
 
     def close(self) -> None:
         """Forget the pods: they go on."""
+        if self._ahead is not None:
+            self._ahead.end()
         for child in self._children.values():
             child.returncode = child.poll() or 0  # no complaint that it still runs
         self._children.clear()

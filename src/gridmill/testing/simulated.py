@@ -130,8 +130,6 @@ class SimulatedWorld:
         self._doubt_until = 0.0
         self.dial_seconds = 0.1
 
-    # SitePort
-
     def nodes(self) -> tuple[Node, ...]:
         """As given."""
         return self._nodes
@@ -143,6 +141,9 @@ class SimulatedWorld:
     def pod_home(self, pod_id: str) -> str:
         """Nothing real."""
         return f"/simulated/{pod_id}"
+
+    def prepare(self) -> None:
+        """Nothing makes it quicker."""
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Start pods that were never started."""

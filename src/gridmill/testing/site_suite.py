@@ -82,6 +82,23 @@ class SiteSuite:
         harness.wait(lambda: harness.greetings("r-1.0") > 0, "it greets")
         assert harness.sight("r-1.0") == Sight.RUNNING
 
+    def test_a_site_that_was_prepared_brings_up_the_same_pods(self, harness: SiteHarness) -> None:
+        """They run jobs, and can be killed and torn down like others."""
+        harness.site.prepare()
+        harness.site.prepare()
+        harness.up("r-1.0")
+        job_lives = harness.run_job("r-1.0")
+        harness.kill("r-1.0")
+        harness.wait(lambda: harness.sight("r-1.0") == Sight.GONE, "it is gone")
+        assert not job_lives()
+        harness.site.prepare()
+        harness.up("r-2.0")
+        harness.site.prepare()
+        harness.reopen()
+        assert harness.sight("r-2.0") == Sight.RUNNING
+        harness.site.tear_down(["r-2.0"])
+        assert harness.sight("r-2.0") == Sight.GONE
+
     def test_bringing_up_again_starts_nothing(self, harness: SiteHarness) -> None:
         """At once, later, and by a control node that started again."""
         harness.site.bring_up([harness.order("r-1.0"), harness.order("r-1.0")])
