@@ -12,6 +12,8 @@ MODULES = {
     "planner": "bench.planning",
     "peers": "bench.peers",
     "demo": "bench.demo",
+    "training": "bench.training",
+    "swarm": "bench.swarm",
 }
 """What can be measured, in the page's order, and by which module."""
 HEAD = f"""\

@@ -79,9 +79,9 @@ class Place:
             check=False,
         )
 
-    def json(self, *words: object, **env: str):
+    def json(self, *words: object, timeout: float = 90, **env: str):
         """What the command prints with --json."""
-        done = self.gridmill(*words, "--json", **env)
+        done = self.gridmill(*words, "--json", timeout=timeout, **env)
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
 

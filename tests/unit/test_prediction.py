@@ -181,3 +181,24 @@ def test_a_cut_skips_what_lies_far_between():
     rows = np.concatenate([np.arange(10), np.arange(50_000, 50_010), np.arange(50_050, 50_060)])
     spans = [[(span.start, span.stop) for span in shard] for shard in cut(rows, 2)]
     assert spans == [[(0, 10), (50_000, 50_005)], [(50_005, 50_060)]]
+
+
+def test_a_series_without_entities_is_sorted_by_time_alone(tmp_path):
+    columns = {name: values[:400] for name, values in series().items() if name != "city"}
+    dataset = write_dataset(tmp_path, columns, entity=[])
+    result = train(training_context(tmp_path, dataset, "lstm", name="lstm", **OPTIONS["lstm"]))
+    run(prediction_context(tmp_path, dataset, {"lstm": artifact_of("lstm", result.outputs[0])}))
+    assert result_of(tmp_path).num_rows == 100
+
+
+def test_several_labels_are_predicted_as_lists(tmp_path):
+    columns = series(ahead=1)
+    columns["ahead"] = list(np.stack([columns["ahead"], np.roll(columns["ahead"], -1)], axis=1))
+    dataset = write_dataset(tmp_path, columns, label_steps=2, label_columns=["value"], label_column=None)
+    result = train(training_context(tmp_path, dataset, "lstm", name="lstm", **OPTIONS["lstm"]))
+    models = {"lstm": artifact_of("lstm", result.outputs[0])}
+    predicted = run(prediction_context(tmp_path, dataset, models))
+    assert predicted.metrics["test_mse"] == pytest.approx(result.metrics["test_mse"])
+    table = result_of(tmp_path)
+    assert {len(one) for one in table["prediction"].to_pylist()} == {2}
+    assert table["truth"].to_pylist()[0] == pytest.approx(list(columns["ahead"][300]))

@@ -1,5 +1,7 @@
 """ONNX graphs give what the libraries that learned them give, missing values included."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,9 +20,15 @@ from gridmill.model.training import ModelKind, Objective, TrainingSpec
 CARD = Card(
     kind=ModelKind.LSTM,
     objective=Objective.REGRESSION,
+    label="y",
     labels=("y",),
     encodings=(Encoding(column="x", type="d"),),
 )
+
+
+def with_classes(count: int) -> Card:
+    classes = tuple(f"c{number}" for number in range(count))
+    return replace(CARD, objective=Objective.CLASSIFICATION, classes=classes) if count else CARD
 
 
 def inputs(rows: int = 3000) -> np.ndarray:
@@ -45,7 +53,9 @@ def test_trees_of_a_classifier(classes):
     x = inputs()
     y = np.digitize(np.nan_to_num(x[:, 0]), [-0.4, 0.4][: classes - 1])
     model = HistGradientBoostingClassifier(max_iter=30, random_state=0).fit(x, y)
-    found = make_predictor(CARD, tree_graph(collect_trees(model), 6, classes, Base())).predict(x)
+    found = make_predictor(
+        with_classes(classes), tree_graph(collect_trees(model), 6, classes, Base())
+    ).predict(x)
     np.testing.assert_allclose(found, model.predict_proba(x), rtol=1e-5, atol=1e-7)
 
 
@@ -61,7 +71,7 @@ def test_networks(layers, classes):
     answer = Answer(base=Base(presents=(0,), fallback=(0.25,)), mean=(1.5,), deviation=(2.0,))
     windows = x.reshape(40, 10, 6)
     graph = recurrent_graph(network, scaler, 10, answer)
-    found = make_predictor(CARD, graph).predict(windows)
+    found = make_predictor(with_classes(classes), graph).predict(windows)
     scaled = torch.from_numpy(scaler.apply(x).reshape(40, 10, -1).astype(np.float32))
     with torch.inference_mode():
         raw = network(scaled).double()
@@ -78,7 +88,9 @@ def test_several_labels_of_a_perceptron_are_added_to_their_own_present_values():
     network = Perceptron(Shape(width=scaler.width, outputs=3), spec).eval()
     base = Base(presents=(0, None, 2), fallback=(0.25, 0.0, 0.5))
     answer = Answer(base=base, mean=(1.0, 2.0, 3.0), deviation=(2.0, 1.0, 0.5))
-    found = make_predictor(CARD, perceptron_graph(network, scaler, answer)).predict(x)
+    found = make_predictor(
+        replace(CARD, labels=("a", "b", "c")), perceptron_graph(network, scaler, answer)
+    ).predict(x)
     with torch.inference_mode():
         raw = network(torch.from_numpy(scaler.apply(x).astype(np.float32))).double().numpy()
     present = np.stack([np.nan_to_num(x[:, 0], nan=0.25), np.zeros(60), np.nan_to_num(x[:, 2], nan=0.5)], 1)

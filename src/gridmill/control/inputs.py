@@ -115,7 +115,7 @@ def fingerprint_of(control: Control, run: Run, job_run: JobRun, inputs: tuple[In
         job.kind,
         to_builtins(job.spec),
         job.rows,
-        run.bundle if job.kind == JobKind.COMMAND else None,
+        run.bundle if job.runs_code else None,
         [to_builtins(stat) for stat in sources],
         [(entry.name, content_of(entry.artifact)) for entry in inputs],
     )

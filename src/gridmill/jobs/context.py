@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -28,12 +29,14 @@ class JobContext:
     """One attempt, from the inside. Text printed to stdout and stderr becomes its log.
 
     `work` is a private folder that is removed after the attempt. `events_fd` is where progress and metrics
-    go, one JSON object a line (None: nowhere).
+    go, one JSON object a line (None: nowhere). `pythons` are the interpreters of environments that were built
+    for the job, by the name of the input whose code needs it ("" is the job's own).
     """
 
     order: Order
     work: Path
     events_fd: int | None = None
+    pythons: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -66,6 +69,10 @@ class JobContext:
             if entry.name == name:
                 return entry.artifact
         raise InputError(f"job {self.order.job.name!r} has no input {name!r}")
+
+    def python(self, name: str = "") -> str:
+        """The interpreter for that input's code, or the job's own; Gridmill's where none was asked for."""
+        return self.pythons.get(name, sys.executable)
 
     @property
     def threads(self) -> int:

@@ -5,6 +5,7 @@ that it is there whole or not at all; the pod adds what it saw from outside.
 """
 
 import errno
+import json
 import os
 import signal
 import sys
@@ -79,7 +80,12 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 def _result(folder: Path) -> JobResult:
     order = decode((folder / "order.json").read_bytes(), Order)
     descriptor = os.environ.get("GRIDMILL_EVENTS_FD")
-    context = JobContext(order=order, work=folder / "work", events_fd=int(descriptor) if descriptor else None)
+    context = JobContext(
+        order=order,
+        work=folder / "work",
+        events_fd=int(descriptor) if descriptor else None,
+        pythons=json.loads(os.environ.get("GRIDMILL_PYTHONS", "{}")),
+    )
     limit_threads(context.threads)
     job: Callable[[JobContext], JobResult] = find("jobs", order.job.kind)
     keep_pandas_out: Callable[[], None] = import_module("gridmill.jobs.arrow").keep_pandas_out

@@ -26,16 +26,19 @@ class Card:
 
     It takes doubles [rows, inputs] (`sequence` is None) or [rows, sequence, inputs], NaN where missing, in
     the order of `encodings`; scaling and missing values are its own affair. It gives the label [rows],
-    several labels [rows, labels], or probabilities [rows, classes]. `metrics` are `SPLIT_NAME` numbers. Per
-    label, `label_columns` is the column whose later value it is, `presents` the input that its present value
-    is, `constant` the naive model's answer where nothing can be repeated (for classes: their shares), `usual`
-    the training rows' mean.
+    several labels [rows, labels], or probabilities [rows, classes]. `metrics` are `SPLIT_NAME` numbers.
+    `label` is the dataset's column, `labels` the names of what it holds (of one label: its own). Per label,
+    `label_columns` is the column whose later value it is, `presents` the input that its present value is,
+    `constant` the naive model's answer where nothing can be repeated (for classes: their shares), `usual`
+    the training rows' mean. `predict` names the code (`code/FILE:FUNCTION`) or pickled file in the model's
+    folder that predicts where no graph does, `environment` is the text of its requirements.
     """
 
     kind: ModelKind
     objective: Objective
-    labels: tuple[str, ...]
+    label: str
     encodings: tuple[Encoding, ...]
+    labels: tuple[str, ...] = ()
     label_columns: tuple[str | None, ...] = ()
     classes: tuple[str, ...] = ()
     sequence: int | None = None
@@ -49,13 +52,15 @@ class Card:
     entity: tuple[str, ...] = ()
     time: str | None = None
     rows: int = 0
+    predict: str = ""
+    environment: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     format: int = 2
 
     @property
-    def label(self) -> str:
-        """The label in words: its name, or how many there are."""
-        return self.labels[0] if len(self.labels) == 1 else f"{len(self.labels)} labels"
+    def many(self) -> bool:
+        """Whether it predicts several labels at once."""
+        return len(self.labels) > 1
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -120,8 +125,32 @@ class GraphPredictor:
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor."""
-        found: Floats = self._session.run(None, {"inputs": inputs})[0].astype(np.float64)
-        return found
+        taken = self._session.get_inputs()[0]
+        given = inputs.astype(np.float32) if taken.type == "tensor(float)" else inputs
+        found: Floats = self._session.run([self._output], {taken.name: given})[0].astype(np.float64)
+        return shaped(found, self.card)
+
+    @cached_property
+    def _output(self) -> str:
+        """The probabilities where there are several outputs (as converters give them), else the first."""
+        names: list[str] = [one.name for one in self._session.get_outputs()]
+        return next((name for name in names if "probabilit" in name), names[0])
+
+
+def shaped(found: Floats, card: Card) -> Floats:
+    """A model's answer as Predictor gives it. Raises DataError for a shape that cannot be meant."""
+    rows = len(found)
+    if len(card.classes) == 2 and found.size == rows:
+        ones = found.reshape(-1)
+        return np.stack([1 - ones, ones], axis=1)
+    if not card.classes and not card.many and found.size == rows:
+        return found.reshape(-1)
+    if found.ndim != 2 or found.shape[1] != len(card.classes or card.labels):
+        raise DataError(
+            f"the model gave an array of shape {found.shape} for {rows} rows",
+            hint="One number per row and label is wanted, or one probability per row and class.",
+        )
+    return found
 
 
 def make_predictor(card: Card, graph: bytes | None, threads: int = 1) -> Predictor:
@@ -164,6 +193,19 @@ def load_card(folder: Path) -> Card:
     except ValueError as error:
         raise DataError(f"{folder / CARD} is not a model card: {error}") from error
     return from_builtins(content, Card)
+
+
+def load_graph(path: Path) -> bytes:
+    """An ONNX graph from a file that anybody may have made. Raises DataError when it is none."""
+    content = path.read_bytes()
+    try:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise DataError(f"{path.name} is not a model that ONNX Runtime can load: {error}") from error
+    if len(session.get_inputs()) != 1:
+        names = ", ".join(one.name for one in session.get_inputs())
+        raise DataError(f"{path.name} takes {names}; a model takes one input [rows, inputs]")
+    return content
 
 
 def load_model(folder: Path, threads: int = 1) -> Predictor:

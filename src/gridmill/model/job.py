@@ -9,7 +9,7 @@ from gridmill.errors import InputError
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.sink import SinkSpec
-from gridmill.model.training import TrainingSpec
+from gridmill.model.training import ModelKind, TrainingSpec
 
 
 class JobKind(StrEnum):
@@ -99,6 +99,13 @@ class Job:
         """The declaration of the one kind that is set."""
         spec: Spec = getattr(self, self.kind.value)
         return spec
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether it runs code of the project: a command, or a custom training."""
+        return self.command is not None or (
+            self.training is not None and self.training.model == ModelKind.CUSTOM
+        )
 
     @property
     def all_needs(self) -> tuple[str, ...]:

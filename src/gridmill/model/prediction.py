@@ -9,8 +9,8 @@ from gridmill.errors import InputError
 class PredictionSpec:
     """A swarm predicts `split` of `dataset` (all rows when None) with the best of `models`.
 
-    `best_by` names the validation metric: `rmse` (default for regression), `mae`, `r2`, `skill`,
-    `log_loss` (default for classification), `accuracy`, `auc`; the direction follows from the name.
+    `best_by` names the validation metric: `rmse` (default for regression), `mse`, `mae`, `r2`,
+    `skill`, `log_loss` (default for classification), `accuracy`, `auc`; the direction follows from the name.
     Shards are handed to workers made for this job; each row's prediction is written exactly once.
     """
 
@@ -20,6 +20,8 @@ class PredictionSpec:
     best_by: str | None = None
     shards: int | None = None
     workers: int | None = None
+    trust: bool = False
+    """Use models that predict by their own code or a pickled file, which can do anything on the machine."""
 
     def references(self) -> tuple[str, ...]:
         """The dataset and the candidate models."""

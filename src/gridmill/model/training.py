@@ -1,8 +1,9 @@
 """Declaration of a training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
 from gridmill.errors import InputError
 
@@ -15,6 +16,7 @@ class ModelKind(StrEnum):
     GBDT = "gbdt"
     LINEAR = "linear"
     NAIVE = "naive"
+    CUSTOM = "custom"
 
 
 class Objective(StrEnum):
@@ -44,6 +46,7 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
     ModelKind.GBDT: frozenset({"trees", "max_leaves", "learning_rate", "patience", "residual"}),
     ModelKind.LINEAR: frozenset({"regularization"}),
     ModelKind.NAIVE: frozenset({"repeat"}),
+    ModelKind.CUSTOM: frozenset({"script", "file", "predict", "environment", "options", "trust"}),
 }
 """The fields of TrainingSpec that each model kind uses, beside the common ones."""
 
@@ -93,6 +96,19 @@ class TrainingSpec:
     regularization: float = 1.0
     # naive: the feature repeated as the prediction (default: the label column's present value)
     repeat: str | None = None
+    # custom
+    script: str | None = None
+    """`train.py`, executed; or `train.py:fit`, a function that is called with the data."""
+    file: str | None = None
+    """A model that exists already, instead of a script: an ONNX file, or (with `trust`) a pickled one."""
+    predict: str | None = None
+    """`train.py:predict`: the function that predicts where the script leaves no `model.onnx`."""
+    environment: str | None = None
+    """A requirements file of the project; it is built once per content."""
+    options: Mapping[str, float | int | bool | str] = field(default_factory=dict)
+    """What the script is to know; it finds them as `options`."""
+    trust: bool = False
+    """Load a pickled model, which can do anything on the machine."""
 
     def references(self) -> tuple[str, ...]:
         """The dataset."""
@@ -102,15 +118,21 @@ class TrainingSpec:
         """Raise InputError for a field this model kind does not use, or a value out of its range."""
         own = OPTIONS[self.model]
         every = frozenset().union(*OPTIONS.values())
-        for field in fields(self):
-            if field.name in every - own and getattr(self, field.name) != field.default:
-                users = ", ".join(kind for kind in ModelKind if field.name in OPTIONS[kind])
+        for one in fields(self):
+            if one.name in every - own and getattr(self, one.name) != _default(one):
+                users = ", ".join(kind for kind in ModelKind if one.name in OPTIONS[kind])
                 raise InputError(
-                    f"a {self.model} model does not use {field.name!r} (it is for {users})",
+                    f"a {self.model} model does not use {one.name!r} (it is for {users})",
                     hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
-                    place=f"training.{field.name}",
+                    place=f"training.{one.name}",
                 )
         self._check_ranges()
+        if self.model == ModelKind.CUSTOM and (self.script is None) == (self.file is None):
+            raise InputError(
+                "a custom model has a `script`, or a `file`: one of them",
+                hint="`script: train.py` learns a model; `file: model.onnx` takes one that exists.",
+                place="training.script",
+            )
 
     def _check_ranges(self) -> None:
         for name in ("sequence", "hidden", "layers", "epochs", "batch_size", "trees", "patience"):
@@ -130,3 +152,7 @@ class TrainingSpec:
             if not right:
                 value = getattr(self, name)
                 raise InputError(f"{name} is {value}; it must be {rule}", place=f"training.{name}")
+
+
+def _default(one: Field[Any]) -> object:
+    return one.default_factory() if one.default_factory is not MISSING else one.default

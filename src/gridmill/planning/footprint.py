@@ -40,6 +40,7 @@ TRAINING: dict[ModelKind, Footprint] = {
     ModelKind.MLP: Footprint(base_bytes=_TORCH, cell_bytes=24, floor_bytes=_TORCH + 84 * MIB),
     ModelKind.GBDT: Footprint(base_bytes=_SKLEARN, cell_bytes=32, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.LINEAR: Footprint(base_bytes=_SKLEARN, cell_bytes=40, floor_bytes=_SKLEARN + 56 * MIB),
+    ModelKind.CUSTOM: Footprint(base_bytes=2 * _TORCH, cell_bytes=40, floor_bytes=2 * _TORCH),
     ModelKind.NAIVE: Footprint(base_bytes=_DUCKDB, cell_bytes=16, floor_bytes=_DUCKDB + 42 * MIB),
 }
 KINDS: dict[JobKind, Footprint] = {

@@ -43,6 +43,8 @@ class _Estimate:
 
 def subject_of(job: Job, pipeline: str) -> str:
     """What measurements of this job are filed under: kind and variant (`training/lstm`, `sink/csv`)."""
+    if job.training and job.runs_code:
+        return f"training/custom/{pipeline}/{job.name}"
     if job.training:
         return f"training/{job.training.model}"
     if job.sink:

@@ -65,8 +65,7 @@ def command_environment(
     """
     spec = _spec(order)
     _check(spec.env)
-    prefixes = ("LC_", "PIP_") if spec.environment else ("LC_",)
-    kept = {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
+    kept = inherited(base, pip=spec.environment is not None)
     return {
         **kept,
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath))),
@@ -78,6 +77,13 @@ def command_environment(
         "GRIDMILL_OUTPUT": f"{order.root}/{order.output_uri}",
         **{f"GRIDMILL_INPUT_{variable(name)}": uri for name, uri in _inputs(order).items()},
     }
+
+
+def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
+    """What code of a project sees of the environment Gridmill was started in; `pip`: and what building its
+    own environment needs."""
+    prefixes = ("LC_", "PIP_") if pip else ("LC_",)
+    return {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
 
 
 def _check(env: Mapping[str, str]) -> None:
@@ -124,15 +130,16 @@ def prepare(order: Order, home: Path, work: Path) -> Program:
     spec = _spec(order)
     if not isinstance(spec.run, str) and not spec.run:
         raise InputError(f"command {order.job.name!r} has nothing to run")
-    code = _code(order, home, work)
+    code = unpack_code(order, home, work)
     if spec.environment:
-        requirements = _requirements(spec.environment, code, order.bundle or "")
+        requirements = read_requirements(spec.environment, code, order.bundle or "")
         enter_environment(ready_environment(home, requirements))
     argv = ("/bin/sh", "-c", spec.run) if isinstance(spec.run, str) else spec.run
     return Program(argv=argv, cwd=_folder(spec, code))
 
 
-def _code(order: Order, home: Path, work: Path) -> Path:
+def unpack_code(order: Order, home: Path, work: Path) -> Path:
+    """A private copy of the project's code, `code` in the work folder. Raises InputError, StorageError."""
     code = work / "code"
     (work / "tmp").mkdir(parents=True, exist_ok=True)
     if order.bundle is None:
@@ -153,7 +160,8 @@ def _folder(spec: CommandSpec, code: Path) -> Path:
     return folder
 
 
-def _requirements(name: str, code: Path, bundle: str) -> Requirements:
+def read_requirements(name: str, code: Path, bundle: str) -> Requirements:
+    """The requirements file of that name in the code. Raises InputError."""
     path = code / name
     if not path.resolve().is_relative_to(code.resolve()):
         raise InputError(f"the environment {name!r} leads out of the project")

@@ -15,6 +15,7 @@ from gridmill.model.message import Order
 from gridmill.pod.attempt import Attempt
 from gridmill.pod.commands import command_environment, devices, execute, markers
 from gridmill.pod.folders import PodFolder
+from gridmill.pod.foreign import foreign_environment, prepare_foreign, runs_foreign_code
 from gridmill.pod.launch import Launch, Pipes, enter, fork
 from gridmill.pod.nursery import Nursery
 from gridmill.pod.spare import Spare, Spares
@@ -85,12 +86,20 @@ class Starter:
         """The environment of the attempt's process."""
         if order.job.kind == JobKind.COMMAND:
             return command_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
+        if runs_foreign_code(order):
+            return foreign_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
         own = {**devices(order), **markers(order, self._folder.path), "TMPDIR": str(work)}
         return {**self._base, **own, "PYTHONUNBUFFERED": "1"}
 
     def _become(self, order: Order, launch: Launch) -> Callable[[], NoReturn]:
         def built_in() -> NoReturn:
-            os.chdir(Path(launch.folder) / "work")
+            folder = Path(launch.folder)
+            os.chdir(folder / "work")
+            try:
+                prepare_foreign(order, self._folder.home, folder / "work")
+            except (GridmillError, OSError) as error:
+                write_outcome(folder, failed_outcome(error))
+                raise SystemExit(1) from error
             argv = [sys.executable, "-P", "-m", "gridmill.jobs.main", launch.folder]
             os.execve(sys.executable, argv, os.environ)
 
@@ -119,5 +128,5 @@ def _wake(spare: Spare | None, launch: Launch, pipes: Pipes) -> int:
 
 
 def _may_be_warm(order: Order) -> bool:
-    """Commands are executed, and GPU libraries never start in a fork."""
-    return order.job.kind != JobKind.COMMAND and not order.given.gpus
+    """Commands and what runs a project's code are executed, and GPU libraries never start in a fork."""
+    return order.job.kind != JobKind.COMMAND and not order.given.gpus and not runs_foreign_code(order)

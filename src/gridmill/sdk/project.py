@@ -44,7 +44,7 @@ def with_bundle(
     pipeline: Pipeline, grid: Grid, settings: Settings, *, say: Callable[[str], None] = warnings.warn
 ) -> Pipeline:
     """The pipeline with its project folder kept as a code bundle, when a job of it runs commands there."""
-    in_bundle = any(job.command is not None for job in pipeline.jobs)
+    in_bundle = any(job.runs_code for job in pipeline.jobs)
     if pipeline.bundle is not None or not pipeline.folder or not in_bundle:
         return pipeline
     make_bundle = import_module("gridmill.storage.bundle").make_bundle

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from gridmill.errors import InternalError
 from gridmill.jobs import metrics
-from gridmill.jobs.features import Floats, Integers, class_numbers, present_values, runs
+from gridmill.jobs.features import Floats, Integers, class_numbers, list_numbers, present_values, runs
 from gridmill.jobs.models import Card
 from gridmill.jobs.partitions import Partitions
-from gridmill.jobs.prediction.worker import part_name, result_names
+from gridmill.jobs.prediction.worker import part_name
 from gridmill.model.training import Objective
 
 MANIFEST = "_manifest.json"
@@ -50,16 +50,14 @@ def write_manifest(folder: Path, counts: Sequence[int], facts: dict[str, Any]) -
 
 def measure(table: pa.Table, parts: Partitions, card: Card, split: str | None) -> dict[str, float]:
     """`SPLIT_NAME` metrics over the rows whose truth is known; none when none is."""
-    pairs = [result_names(card, label) for label in card.labels]
-    if any(truth not in table.column_names for _, truth in pairs):
+    if "truth" not in table.column_names:
         return {}
-    valid = [np.asarray(pc.is_valid(table[truth]).to_numpy(), bool) for _, truth in pairs]
-    known = np.flatnonzero(np.logical_and.reduce(valid))
+    known = np.flatnonzero(pc.is_valid(table["truth"]).to_numpy())
     if len(known) == 0:
         return {}
     table = table.take(known)
     if card.objective == Objective.REGRESSION:
-        predicted, truth = (_together([table[pair[side]] for pair in pairs]) for side in (0, 1))
+        truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
         found = metrics.regression(truth, predicted, _naive(table, parts, card))
     else:
         shares = [table[f"probability_{name}"].to_numpy() for name in card.classes]
@@ -79,10 +77,10 @@ def _naive(table: pa.Table, parts: Partitions, card: Card) -> Floats:
     return found
 
 
-def _together(columns: Sequence[pa.ChunkedArray]) -> Floats:
-    """[rows] of one column, [rows, columns] of several."""
-    found = [column.to_numpy() for column in columns]
-    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+def _values(column: pa.ChunkedArray, card: Card) -> Floats:
+    """[rows], or [rows, labels] of lists."""
+    found: Floats = list_numbers(column, len(card.labels)) if card.many else column.to_numpy()
+    return found
 
 
 def sample(table: pa.Table, card: Card, ahead: timedelta) -> dict[str, list[list[Any]]]:
@@ -103,7 +101,13 @@ def sample(table: pa.Table, card: Card, ahead: timedelta) -> dict[str, list[list
 
 def _points(piece: pa.Table, card: Card, ahead: timedelta) -> list[list[Any]]:
     where = piece[card.time] if card.time and card.time in piece.column_names else piece["row"]
-    answer, name = result_names(card, card.labels[0])
-    truth = piece[name].to_pylist() if name in piece.column_names else [None] * piece.num_rows
+    truth, predicted = (_first(piece, name, card) for name in ("truth", "prediction"))
     moments = [(at + ahead).isoformat() if isinstance(at, date) else at for at in where.to_pylist()]
-    return [list(point) for point in zip(moments, truth, piece[answer].to_pylist(), strict=True)]
+    return [list(point) for point in zip(moments, truth, predicted, strict=True)]
+
+
+def _first(piece: pa.Table, name: str, card: Card) -> list[Any]:
+    """A column's values; of lists the first of each."""
+    if name not in piece.column_names:
+        return [None] * piece.num_rows
+    return [value[0] if card.many and value else value for value in piece[name].to_pylist()]

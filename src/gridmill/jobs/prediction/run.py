@@ -13,6 +13,7 @@ import numpy as np
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.foreign import check_trust
 from gridmill.jobs.models import load_card
 from gridmill.jobs.partitions import open_partitions
 from gridmill.jobs.prediction.children import in_child
@@ -62,6 +63,7 @@ def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
         if artifact.kind != ArtifactKind.MODEL:
             raise InputError(f"{name!r} is a {artifact.kind}, not a model", place="prediction.models")
         card = load_card(context.below_root(artifact.output.uri))
+        check_trust(card, name, spec.trust, "prediction.trust")
         found.append(Candidate(name=name, artifact=artifact, card=card))
     return found
 
@@ -85,6 +87,7 @@ def _work(
         split=spec.split,
         shards=shards,
         threads=max(1, context.threads // workers),
+        python=context.python(choice.candidate.name),
     )
 
 

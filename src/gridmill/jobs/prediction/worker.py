@@ -1,6 +1,7 @@
 """What a worker does with a shard: read it with its lead-in, predict, write one file, whole or not at all."""
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gridmill.jobs.features import Floats, encode, is_number, numbers, runs
-from gridmill.jobs.models import Card, Predictor, load_model, predict_rows
+from gridmill.jobs.features import Floats, as_lists, encode, is_list, is_number, list_numbers, numbers, runs
+from gridmill.jobs.foreign import CodePredictor
+from gridmill.jobs.models import Card, Predictor, load_card, load_model, predict_rows
 from gridmill.jobs.partitions import Partitions, open_partitions
 from gridmill.jobs.prediction.cut import Span, of_split
 from gridmill.model.training import Objective
@@ -34,9 +36,13 @@ class ShardWork:
     split: str | None
     shards: Sequence[Sequence[Span]]
     threads: int = 1
+    python: str = sys.executable
 
     @cached_property
     def _predictor(self) -> Predictor:
+        card = load_card(self.model)
+        if card.predict:
+            return CodePredictor(card=card, folder=self.model, python=self.python)
         return load_model(self.model, self.threads)
 
     @cached_property
@@ -68,7 +74,7 @@ class ShardWork:
 
 
 def _columns(card: Card, parts: Partitions, split: str | None) -> list[str]:
-    names = [*card.keys, *(encoding.column for encoding in card.encodings), *card.labels]
+    names = [*card.keys, *(encoding.column for encoding in card.encodings), card.label]
     names += ["split"] if split else []
     there = set(parts.schema.names)
     return [name for name in dict.fromkeys(names) if name in there]
@@ -80,24 +86,18 @@ def _result(table: pa.Table, rows: Any, predicted: Floats, card: Card) -> pa.Tab
     columns["row"] = pa.array(rows, pa.int64())
     if card.objective == Objective.CLASSIFICATION:
         columns["prediction"] = pa.array(np.array(card.classes)[predicted.argmax(axis=1)], pa.string())
-    for number, label in enumerate(card.labels):
-        answer, truth = result_names(card, label)
-        if card.objective == Objective.REGRESSION:
-            one = predicted if len(card.labels) == 1 else predicted[:, number]
-            columns[answer] = pa.array(np.ascontiguousarray(one))
-        if label in table.column_names:
-            columns[truth] = _truth(table[label], card)
+    else:
+        columns["prediction"] = as_lists(predicted) if card.many else pa.array(predicted)
+    if card.label in table.column_names:
+        columns["truth"] = _truth(table[card.label], card)
     for number, name in enumerate(card.classes):
         columns[f"probability_{name}"] = pa.array(np.ascontiguousarray(predicted[:, number]))
     return pa.table(columns)
 
 
-def result_names(card: Card, label: str) -> tuple[str, str]:
-    """The result's columns of a label: `prediction` and `truth`; its name behind where there are several."""
-    return ("prediction", "truth") if len(card.labels) == 1 else (f"prediction_{label}", f"truth_{label}")
-
-
 def _truth(label: pa.ChunkedArray, card: Card) -> pa.ChunkedArray | pa.Array:
     if card.objective == Objective.CLASSIFICATION:
         return label.cast(pa.string())
+    if is_list(label.type):
+        return as_lists(list_numbers(label, len(card.labels)))
     return pa.array(numbers(label), from_pandas=True) if is_number(label.type) else label

@@ -11,10 +11,15 @@ class Fitted:
     """A learned model: its ONNX graph (None: naive), and what to tell about it.
 
     `curve` is [[epoch, training loss, validation loss], ...]; `importance` is per input, summing to 1.
-    The graph takes `inputs` (doubles, see models.Card) and gives the label or probabilities.
+    `predict` names the code that predicts where there is no graph, `environment` its requirements; `metrics`
+    are those that it measured itself. The graph takes `inputs` (doubles, see models.Card) and gives the
+    label or probabilities.
     """
 
     graph: bytes | None = None
+    predict: str = ""
+    environment: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
     weights: bytes | None = None
     sequence: int | None = None
     presents: tuple[int | None, ...] = ()

@@ -19,7 +19,9 @@ from gridmill.jobs.features import (
     class_numbers,
     encode,
     fit_encoding,
+    is_list,
     is_number,
+    list_numbers,
     numbers,
     present_values,
     runs,
@@ -32,10 +34,12 @@ MOST_CLASSES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Which columns of the dataset play which part. `label_columns` are, per label, the column whose later
-    value it is, where the dataset has it."""
+    """Which columns of the dataset play which part. `label` is a column, of one label or of lists;
+    `labels` are the names of what it holds, `label_columns` per label the column whose later value it is,
+    where the dataset has that."""
 
     features: tuple[str, ...]
+    label: str
     labels: tuple[str, ...]
     label_columns: tuple[str | None, ...]
     entity: tuple[str, ...]
@@ -44,7 +48,7 @@ class Subject:
     @property
     def columns(self) -> tuple[str, ...]:
         """All that must be read, each once."""
-        more = (*self.labels, *self.label_columns, *self.entity, self.time, "split")
+        more = (self.label, *self.label_columns, *self.entity, self.time, "split")
         return tuple(dict.fromkeys((*self.features, *(name for name in more if name))))
 
 
@@ -90,9 +94,9 @@ def read_frame(context: JobContext, spec: TrainingSpec) -> Frame:
 
 def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = ()) -> Subject:
     """Who is who, from what the dataset says about itself. Raises InputError."""
-    labels, columns = _labels(details)
+    label = details.get("label")
     names = set(parts.schema.names)
-    if not labels or not names.issuperset(labels):
+    if not label or label not in names:
         raise InputError(
             "the dataset has no label to learn",
             hint="Declare `label: {column: ..., horizon: ...}` in the dataset.",
@@ -107,8 +111,10 @@ def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence
             near = get_close_matches(name, features, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(features)}."
             raise InputError(f"the dataset has no feature {name!r}", hint=hint, place="training.features")
+    labels, columns = _labels(details)
     return Subject(
         features=tuple(chosen) or features,
+        label=label,
         labels=labels,
         label_columns=tuple(column if column in names else None for column in columns),
         entity=tuple(details.get("entity") or ()),
@@ -118,11 +124,11 @@ def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence
 
 def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
     """Names of the labels, and the column that each is a later value of."""
-    if details.get("labels"):
-        known = details["labels"]
-        return tuple(one["name"] for one in known), tuple(one.get("column") for one in known)
-    label = details.get("label")
-    return ((label,), (details.get("label_column"),)) if label else ((), ())
+    steps = details.get("label_steps")
+    if not steps:
+        return (details["label"],), (details.get("label_column"),)
+    pairs = [(column, step) for step in range(1, steps + 1) for column in details["label_columns"]]
+    return tuple(f"{column}_{step}" for column, step in pairs), tuple(column for column, _ in pairs)
 
 
 def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
@@ -134,8 +140,8 @@ def make_frame(table: pa.Table, subject: Subject, objective: Objective | None) -
     """The arrays of a sorted table. Raises InputError and DataError for what cannot be learned."""
     split = table["split"].cast(pa.string())
     train = pc.equal(split, "train")
-    aim = objective or _objective(table[subject.labels[0]].type)
-    target, classes = _targets(table, train, subject.labels, aim)
+    aim = objective or _objective(table[subject.label].type)
+    target, classes = _targets(table[subject.label], train, subject, aim)
     labelled = ~np.isnan(target.reshape(len(target), -1)).any(axis=1)
     rows = {
         name: np.flatnonzero(_mask(pc.equal(split, name)) & labelled)
@@ -166,21 +172,23 @@ def _mask(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def _objective(kind: pa.DataType) -> Objective:
+    kind = kind.value_type if is_list(kind) else kind
     numeric = is_number(kind) and not pa.types.is_boolean(kind)
     return Objective.REGRESSION if numeric else Objective.CLASSIFICATION
 
 
 def _targets(
-    table: pa.Table, train: pa.ChunkedArray, labels: Sequence[str], objective: Objective
+    column: pa.ChunkedArray, train: pa.ChunkedArray, subject: Subject, objective: Objective
 ) -> tuple[Floats, tuple[str, ...]]:
-    if len(labels) == 1:
-        return _target(table[labels[0]], train, labels[0], objective)
+    if not is_list(column.type):
+        return _target(column, train, subject.label, objective)
     if objective == Objective.CLASSIFICATION:
         raise InputError(
-            f"the dataset has {len(labels)} labels, and classes are learned one label at a time",
-            hint="Make a dataset per label, or use numeric labels.",
+            f"label {subject.label!r} is {len(subject.labels)} values, and classes are learned one at a time",
+            hint="Use a label of one column, some `steps` ahead, or numbers.",
         )
-    return np.stack([_target(table[name], train, name, objective)[0] for name in labels], axis=1), ()
+    target = list_numbers(column, len(subject.labels))
+    return target if len(subject.labels) > 1 else target[:, 0], ()
 
 
 def _target(

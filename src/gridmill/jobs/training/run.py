@@ -8,8 +8,9 @@ from typing import Any
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.metrics import NAMES
-from gridmill.jobs.models import Card, make_predictor, save_model
+from gridmill.jobs.models import Card, Predictor, make_predictor, save_model
 from gridmill.jobs.training.evaluate import evaluate, usual_labels
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame, read_frame
@@ -32,7 +33,7 @@ def run(context: JobContext) -> JobResult:
     fit: Callable[[Frame, TrainingSpec, JobContext], Fitted] = import_module(MODULES[spec.model]).fit
     fitted = fit(frame, spec, context)
     card = _card(frame, spec, fitted, context.input(spec.dataset).id)
-    found = evaluate(make_predictor(card, fitted.graph, context.threads), frame)
+    found = {**fitted.metrics, **evaluate(_predictor(card, fitted, context), frame)}
     card = replace(card, metrics=found)
     size_bytes = save_model(context.output, card, fitted.graph, fitted.weights)
     for name, value in found.items():
@@ -49,14 +50,24 @@ def run(context: JobContext) -> JobResult:
     return JobResult(outputs=(output,), metrics=found, size=size)
 
 
+def _predictor(card: Card, fitted: Fitted, context: JobContext) -> Predictor:
+    """What the model is measured with. A script's own code has just run here: no more trust is needed."""
+    if card.predict:
+        return CodePredictor(card=card, folder=context.output, python=context.python())
+    return make_predictor(card, fitted.graph, context.threads)
+
+
 def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: str) -> Card:
     return Card(
         kind=spec.model,
         objective=frame.objective,
+        label=frame.subject.label,
         labels=frame.subject.labels,
         label_columns=frame.subject.label_columns,
         encodings=frame.encodings,
         classes=frame.classes,
+        predict=fitted.predict,
+        environment=fitted.environment,
         sequence=fitted.sequence,
         presents=fitted.presents,
         constant=fitted.constant,
@@ -82,6 +93,8 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "features": list(frame.subject.features),
         "inputs": len(card.inputs),
         "sequence": card.sequence,
+        "predict": card.predict,
+        "environment": card.environment,
         "dataset": card.dataset,
         "options": dict(card.options),
         "seed": card.seed,

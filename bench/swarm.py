@@ -1,0 +1,139 @@
+"""A prediction job, start and stop of its process and workers included, against a bare predict loop."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.measure import Series, alternate, at_least, row, save
+from gridmill.codec import encode as to_json
+from gridmill.jobs.features import encode, runs
+from gridmill.jobs.models import load_card, load_model, predict_rows
+from gridmill.model.amounts import Amounts
+from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.model.job import Job
+from gridmill.model.message import Order
+from gridmill.model.prediction import PredictionSpec
+from gridmill.model.training import ModelKind, TrainingSpec
+
+AREA = "The swarm"
+SHARE, LEAST_SECONDS = 0.9, 62.0
+HOW = """
+A prediction job in a process of its own, from starting the interpreter to its end: it reads the dataset,
+makes one worker per core, predicts with an LSTM over 24 rows, writes every row once, checks and measures the
+result. Against it: the same model in one process with one thread over inputs that lie ready in memory,
+nothing read or written. Both take turns.
+"""
+
+
+def main() -> None:
+    with TemporaryDirectory() as folder:
+        place, cores = Place(Path(folder)), len(os.sched_getaffinity(0))
+        rows = place.rows_for(LEAST_SECONDS)
+        acts = {"swarm": place.swarm(rows, cores), "bare": place.bare(rows)}
+        measured = alternate(acts)
+    speed = Series(
+        [bare / swarm / cores for swarm, bare in zip(*(s.values for s in measured.values()), strict=True)]
+    )
+    save(
+        "swarm",
+        [
+            at_least(SHARE, AREA, "rows/s per core, of a bare loop's", speed.median, "", **speed.spread),
+            row(
+                AREA, f"bare loop over {rows:,} rows", measured["bare"].median, "s", **measured["bare"].spread
+            ),
+            row(
+                AREA, f"swarm with {cores} workers", measured["swarm"].median, "s", **measured["swarm"].spread
+            ),
+        ],
+        how=HOW,
+    )
+
+
+class Place:
+    """A storage root with a dataset and a model."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.dataset = self._write("small", 4000)
+        self._do(Job(name="model", training=TrainingSpec(
+            dataset="d", model=ModelKind.LSTM, sequence=24, hidden=64, epochs=1
+        )), {"d": self.dataset}, 1)  # fmt: skip
+        self.model = Artifact(
+            id="b/m@1", name="b/m", number=1, fingerprint="f",
+            output=Output(kind=ArtifactKind.MODEL, uri="outputs/model"),
+        )  # fmt: skip
+
+    def rows_for(self, seconds: float) -> int:
+        """How many rows the bare loop needs that long for."""
+        probe = 40_000
+        took = min(self.bare(probe)() for _ in range(2))
+        return int(seconds / took * probe)
+
+    def _write(self, name: str, rows: int) -> Artifact:
+        random = np.random.default_rng(0)
+        folder = self.root / "datasets" / name
+        folder.mkdir(parents=True)
+        columns = {f"x{number}": random.normal(size=rows) for number in range(8)}
+        columns |= {
+            "time": np.arange(rows).astype("datetime64[s]"),
+            "label": np.roll(columns["x0"], 3) + 0.1 * columns["x1"],
+            "split": np.where(np.arange(rows) < rows // 2, "train", "validation"),
+        }
+        pq.write_table(pa.table(columns), folder / "part-0.parquet", row_group_size=65_536)
+        details = {
+            "features": [f"x{number}" for number in range(8)], "label": "label", "time": "time", "entity": [],
+        }  # fmt: skip
+        output = Output(kind=ArtifactKind.DATASET, uri=f"datasets/{name}", details=details)
+        return Artifact(id=f"b/{name}@1", name=f"b/{name}", number=1, output=output, fingerprint="f")
+
+    def swarm(self, rows: int, workers: int) -> Callable[[], float]:
+        dataset = self._write("large", rows)
+        job = Job(
+            name="swarm", prediction=PredictionSpec(dataset="d", models=("m",), split=None, workers=workers)
+        )
+        return lambda: self._do(job, {"d": dataset, "m": self.model}, workers)
+
+    def bare(self, rows: int) -> Callable[[], float]:
+        columns = [f"x{number}" for number in range(8)]
+        folder = self.root / "outputs/model"
+
+        def act() -> float:
+            random = np.random.default_rng(0)
+            table = pa.table({name: random.normal(size=rows) for name in columns})
+            inputs, starts = encode(table, load_card(folder).encodings), runs(table, [])
+            predictor = load_model(folder, threads=1)
+            begin = time.perf_counter()
+            predict_rows(predictor, inputs, starts, np.arange(rows))
+            return time.perf_counter() - begin
+
+        return act
+
+    def _do(self, job: Job, inputs: dict[str, Artifact], cpus: int) -> float:
+        """The job in its own process, as a pod starts it; wall seconds."""
+        order = Order(
+            attempt_id="bench", token="", run_id="b", pipeline="b", job=job, root=str(self.root),
+            output_uri=f"outputs/{job.name}", given=Amounts(cpus=cpus, memory_bytes=2**32),
+            inputs=tuple(Input(name=name, artifact=artifact) for name, artifact in inputs.items()),
+        )  # fmt: skip
+        with TemporaryDirectory() as folder:
+            (Path(folder) / "work").mkdir()
+            (Path(folder) / "order.json").write_bytes(to_json(replace(order, workers=cpus)))
+            begin = time.perf_counter()
+            argv = (sys.executable, "-m", "gridmill.jobs.main", folder)
+            done = subprocess.run(argv, check=False, stdout=subprocess.DEVNULL)
+            if done.returncode != 0:
+                raise SystemExit((Path(folder) / "outcome.json").read_text())
+            return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Our learning loop against a bare PyTorch loop over the same network, data and batches."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from bench.measure import Result, Series, alternate, at_most, row, save
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.training.feed import Feed
+from gridmill.jobs.training.learning import GRADIENT_NORM, Learner, rate_share
+from gridmill.jobs.training.networks import Network, Perceptron, Recurrent, Shape
+from gridmill.model.amounts import Amounts
+from gridmill.model.job import Job
+from gridmill.model.message import Order
+from gridmill.model.training import ModelKind, TrainingSpec
+
+AREA = "Training"
+LIMIT = 3.0
+ROWS, HELD, WIDTH, EPOCHS = 60_000, 2_000, 12, 3
+HOW = """
+The loop of `lstm` and `mlp` (early stopping, live metrics, checkpoints when due) against a bare loop by hand
+over the same network, optimizer, gradient clipping, schedule and batches, in one process with one thread, in
+turn. CPU seconds are compared, not wall time, as neighbours on the machine hardly change them. The share of
+time for data is what the loop waits for its batches, of its whole time.
+"""
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    results: list[Result] = []
+    for kind in (ModelKind.LSTM, ModelKind.MLP):
+        results += _compare(kind)
+    save("training", results, how=HOW)
+
+
+def _compare(kind: ModelKind) -> list[Result]:
+    spec = TrainingSpec(
+        dataset="d", model=kind, hidden=32 if kind == ModelKind.LSTM else 128, layers=1, sequence=24,
+        epochs=EPOCHS, patience=EPOCHS, batch_size=256,
+    )  # fmt: skip
+    feed, waits = _feed(spec.sequence if kind == ModelKind.LSTM else None), Series()
+    measured = alternate({"ours": _ours(spec, feed, waits), "bare": _bare(spec, feed)})
+    pairs = zip(measured["ours"].values, measured["bare"].values, strict=True)
+    overhead = Series([100 * (ours / bare - 1) for ours, bare in pairs])
+    return [
+        at_most(
+            LIMIT,
+            AREA,
+            f"{kind}: loop over a bare PyTorch loop, more",
+            overhead.median,
+            "%",
+            **overhead.spread,
+        ),
+        row(AREA, f"{kind}: bare loop", measured["bare"].median, "CPU s", **measured["bare"].spread),
+        row(AREA, f"{kind}: share of time for data", 100 * waits.median, "%", **waits.spread),
+    ]
+
+
+def _feed(length: int | None) -> Feed:
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    return Feed(
+        inputs=torch.from_numpy(inputs),
+        target=torch.from_numpy(inputs[:, :1] * 2 + inputs[:, 1:2]),
+        starts=torch.zeros(ROWS, dtype=torch.int64),
+        length=length,
+    )
+
+
+def _network(spec: TrainingSpec) -> Network:
+    torch.manual_seed(0)
+    shape = Shape(width=WIDTH, outputs=1)
+    return Recurrent(shape, spec) if spec.model == ModelKind.LSTM else Perceptron(shape, spec)
+
+
+def _rows() -> tuple[np.ndarray, np.ndarray]:
+    rows = np.arange(64, ROWS)
+    return rows[:-HELD], rows[-HELD:]
+
+
+def _ours(spec: TrainingSpec, feed: Feed, waits: Series) -> Callable[[], float]:
+    def act() -> float:
+        with TemporaryDirectory() as folder:
+            context = _context(spec, Path(folder))
+            learner = Learner(_network(spec), feed, spec, context, Path(folder) / "checkpoints")
+            train, held = _rows()
+            begin = time.process_time()
+            learned = learner.learn(train, held)
+            waits.values.append(learned.waiting)
+            return time.process_time() - begin
+
+    return act
+
+
+def _context(spec: TrainingSpec, folder: Path) -> JobContext:
+    job = Job(name="learn", training=spec)
+    order = Order(
+        attempt_id="bench", token="", run_id="b", pipeline="b", job=job, root=str(folder), output_uri="m",
+        given=Amounts(cpus=1, memory_bytes=2**30),
+    )  # fmt: skip
+    return JobContext(order=order, work=folder, events_fd=os.open(os.devnull, os.O_WRONLY))
+
+
+def _bare(spec: TrainingSpec, feed: Feed) -> Callable[[], float]:
+    def act() -> float:
+        network = _network(spec)
+        train, held = (torch.from_numpy(some) for some in _rows())
+        begin = time.process_time()
+        _bare_loop(network, feed, spec, train, held)
+        return time.process_time() - begin
+
+    return act
+
+
+def _bare_loop(
+    network: Network, feed: Feed, spec: TrainingSpec, train: torch.Tensor, held: torch.Tensor
+) -> None:
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    steps = spec.epochs * math.ceil(len(train) / spec.batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_share(step / steps))
+    for _ in range(spec.epochs):
+        network.train()
+        for rows in torch.randperm(len(train)).split(spec.batch_size):
+            inputs, target = feed.batch(train[rows])
+            loss = torch.nn.functional.mse_loss(network(inputs), target)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), GRADIENT_NORM)
+            optimizer.step()
+            schedule.step()
+        network.eval()
+        with torch.inference_mode():
+            for rows in held.split(1024):
+                inputs, target = feed.batch(rows)
+                float(torch.nn.functional.mse_loss(network(inputs), target))
+
+
+if __name__ == "__main__":
+    main()

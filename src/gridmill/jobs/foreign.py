@@ -1,0 +1,89 @@
+"""Models that only their own code can use: asked in a process of their own, in their own environment."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TextIO
+
+import numpy as np
+
+from gridmill.errors import DataError, InputError, JobError
+from gridmill.jobs.features import Floats
+from gridmill.jobs.models import Card, shaped
+
+RUNNER = Path(__file__).parent / "training" / "runner.py"
+
+
+@dataclass(slots=True, kw_only=True)
+class Helper:
+    """The process that has loaded the model: takes lines, answers on `replies`."""
+
+    process: "subprocess.Popen[str]"
+    replies: TextIO
+    scratch: "TemporaryDirectory[str]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodePredictor:
+    """Asks a user's own `predict` function, or a pickled model: only ever made for those who trust it."""
+
+    card: Card
+    folder: Path
+    python: str = sys.executable
+
+    @cached_property
+    def _helper(self) -> Helper:
+        reading, writing = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [
+                    *(self.python, str(RUNNER), "predict"),
+                    *(str(writing), str(self.folder), str(self.folder / self.card.predict)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=sys.stderr.fileno(),
+                pass_fds=(writing,),
+                cwd=self.folder,
+                text=True,
+            )
+        finally:
+            os.close(writing)
+        return Helper(process=process, replies=os.fdopen(reading), scratch=TemporaryDirectory())
+
+    def predict(self, inputs: Floats) -> Floats:
+        """See Predictor. Raises JobError when the code fails, DataError for an answer of a wrong shape."""
+        helper = self._helper
+        source, result = (Path(helper.scratch.name) / name for name in ("inputs.npy", "outputs.npy"))
+        np.save(source, inputs)
+        try:
+            assert helper.process.stdin is not None
+            helper.process.stdin.write(f"{source} {result}\n")
+            helper.process.stdin.flush()
+            answered = helper.replies.readline()
+        except BrokenPipeError:
+            answered = ""
+        if not answered:
+            code = helper.process.wait()
+            raise JobError(
+                f"the code that predicts for {self.card.predict!r} ended with exit code {code}",
+                hint="The job's log has what it wrote.",
+            )
+        found = np.load(result)
+        if len(found) != len(inputs):
+            raise DataError(f"{self.card.predict} gave {len(found)} answers for {len(inputs)} rows")
+        return shaped(found, self.card)
+
+
+def check_trust(card: Card, name: str, trust: bool, place: str) -> None:
+    """Raise InputError where a model can only be used by running its code and nobody said so."""
+    if card.predict and not trust:
+        what = "its own code" if ":" in card.predict else f"a pickled file ({card.predict})"
+        raise InputError(
+            f"model {name!r} predicts by {what}, which can do anything on this machine",
+            hint="If you trust where it comes from, write `trust: true`. Models as ONNX need no trust.",
+            place=place,
+        )

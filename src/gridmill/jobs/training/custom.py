@@ -1,0 +1,219 @@
+"""A user's own script or function as a training: what it is given, and what is made of what it leaves."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gridmill.errors import InputError, JobError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.foreign import RUNNER
+from gridmill.jobs.models import GRAPH, load_graph
+from gridmill.jobs.training.fitted import Fitted
+from gridmill.jobs.training.frame import Frame
+from gridmill.model.training import TrainingSpec
+
+PICKLED = ("model.joblib", "model.pkl")
+CODE = "code"
+OUTSIDE = 255
+POLL_SECONDS = 0.2
+
+
+def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
+    """Run the script, or take the file. Raises InputError for what leaves no model, JobError."""
+    code = context.work / CODE
+    curve: list[tuple[float, float, float]] = []
+    if spec.script is not None:
+        _write_inputs(frame, spec, context)
+        _run(spec, context, code, curve)
+    else:
+        _take_file(spec, context, code)
+    graph = _graph(context.output)
+    predict = "" if graph else _predict(spec, context, code)
+    return Fitted(
+        graph=graph,
+        predict=predict,
+        environment=_environment(spec, code) if predict else "",
+        curve=tuple(curve),
+        metrics=_metrics(context.output),
+        options={**spec.options, "script": spec.script or spec.file},
+        libraries=(),
+    )
+
+
+def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None:
+    folder = context.work / "arrays"
+    folder.mkdir(exist_ok=True)
+    split = np.full(len(frame.target), OUTSIDE, np.uint8)
+    for number, name in enumerate(("train", "validation", "test")):
+        split[frame.rows[name]] = number
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "inputs": frame.inputs,
+        "target": frame.target,
+        "split": split,
+        "starts": frame.starts,
+    }
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values, allow_pickle=False)
+    facts = {
+        "labels": list(frame.subject.labels),
+        "classes": list(frame.classes),
+        "objective": frame.objective.value,
+        "features": list(frame.subject.features),
+        "input_names": list(frame.names),
+        "entity": list(frame.subject.entity),
+        "time": frame.subject.time,
+        "seed": spec.seed,
+        "threads": context.threads,
+        "options": dict(spec.options),
+    }
+    (context.work / "training.json").write_text(json.dumps(facts))
+    (context.work / "metrics.jsonl").touch()
+
+
+def _run(
+    spec: TrainingSpec, context: JobContext, code: Path, curve: list[tuple[float, float, float]]
+) -> None:
+    script = str(spec.script)
+    path, _, name = script.partition(":")
+    if not _inside(code, path).is_file():
+        raise InputError(f"there is no {path!r} in the project", place="training.script")
+    argv = [
+        context.python(),
+        *([str(RUNNER), "fit", f"{code / path}:{name}"] if name else [str(code / path)]),
+    ]
+    with subprocess.Popen(argv, cwd=code, env=_variables(spec, context)) as process:
+        tell = _teller(context, curve)
+        while True:
+            try:
+                process.wait(POLL_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                tell()
+        tell()
+    if process.returncode != 0:
+        raise JobError(
+            f"{script} ended with exit code {process.returncode}", hint="The job's log has what it wrote."
+        )
+
+
+def _variables(spec: TrainingSpec, context: JobContext) -> dict[str, str]:
+    own = {
+        "GRIDMILL_DATASET": str(context.below_root(context.input(spec.dataset).output.uri)),
+        "GRIDMILL_ARRAYS": str(context.work / "arrays"),
+        "GRIDMILL_TRAINING": str(context.work / "training.json"),
+        "GRIDMILL_METRICS": str(context.work / "metrics.jsonl"),
+        "GRIDMILL_OUTPUT": str(context.output),
+    }
+    if context.checkpoints is not None:
+        context.checkpoints.mkdir(parents=True, exist_ok=True)
+        own["GRIDMILL_CHECKPOINTS"] = str(context.checkpoints)
+    return {**os.environ, **own}
+
+
+def _teller(context: JobContext, curve: list[tuple[float, float, float]]) -> Callable[[], None]:
+    """Passes on the lines that have come since, and makes the curve of the two usual losses."""
+    file, read = context.work / "metrics.jsonl", 0
+    losses: dict[float, dict[str, float]] = {}
+
+    def tell() -> None:
+        nonlocal read
+        content = file.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        for line in content[read:whole].splitlines():
+            _tell(context, line, losses)
+        read = whole
+        both = [(step, one) for step, one in sorted(losses.items()) if len(one) == 2]
+        curve[:] = [(step, one["train_loss"], one["validation_loss"]) for step, one in both]
+
+    return tell
+
+
+def _tell(context: JobContext, line: bytes, losses: dict[float, dict[str, float]]) -> None:
+    try:
+        said = json.loads(line)
+        name, value, step = str(said["name"]), float(said["value"]), said.get("step")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        print(f"not a metric, in GRIDMILL_METRICS: {line.decode(errors='replace')}", flush=True)
+        return
+    context.metric(name, value, step=step)
+    if step is not None and name in ("train_loss", "validation_loss"):
+        losses.setdefault(float(step), {})[name] = value
+
+
+def _take_file(spec: TrainingSpec, context: JobContext, code: Path) -> None:
+    source = _inside(code, str(spec.file))
+    if not source.is_file():
+        raise InputError(f"there is no {spec.file!r} in the project", place="training.file")
+    names = {".onnx": GRAPH, ".joblib": "model.joblib", ".pkl": "model.pkl", ".pickle": "model.pkl"}
+    if source.suffix not in names:
+        raise InputError(
+            f"{spec.file!r} is no model file that can be taken",
+            hint=f"There are: {', '.join(names)}. For others write a `script` with a `predict` function.",
+            place="training.file",
+        )
+    shutil.copyfile(source, context.output / names[source.suffix])
+
+
+def _graph(output: Path) -> bytes | None:
+    path = output / GRAPH
+    return load_graph(path) if path.exists() else None
+
+
+def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
+    """How the model predicts without a graph: by the function that is declared, or by a pickled file."""
+    if spec.predict is not None:
+        path = spec.predict.partition(":")[0]
+        if ":" not in spec.predict or not _inside(code, path).is_file():
+            raise InputError(
+                f"{spec.predict!r} is no function of the project",
+                hint="Write FILE:FUNCTION, for example `train.py:predict`.",
+                place="training.predict",
+            )
+        shutil.copytree(code, context.output / CODE, symlinks=True)
+        return f"{CODE}/{spec.predict}"
+    found = next((name for name in PICKLED if (context.output / name).exists()), None)
+    if found is None:
+        there = ", ".join(sorted(path.name for path in context.output.iterdir())) or "nothing"
+        raise InputError(
+            f"the script left no model that can predict in $GRIDMILL_OUTPUT ({there})",
+            hint="Write model.onnx there, or name a function: `predict: train.py:predict`.",
+            place="training.script",
+        )
+    if not spec.trust:
+        raise InputError(
+            f"{spec.file or found} is a pickled model: loading it can do anything on this machine",
+            hint="If you trust where it comes from, write `trust: true`. Models as ONNX need no trust.",
+            place="training.trust",
+        )
+    return found
+
+
+def _environment(spec: TrainingSpec, code: Path) -> str:
+    """The text of the requirements, which the model is used with later."""
+    return (code / spec.environment).read_text("utf-8") if spec.environment else ""
+
+
+def _metrics(output: Path) -> Mapping[str, float]:
+    path = output / "metrics.json"
+    if not path.exists():
+        return {}
+    try:
+        said: dict[str, Any] = json.loads(path.read_bytes())
+        return {str(name): float(value) for name, value in said.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"metrics.json is not a mapping of names to numbers: {error}", place="training.script"
+        ) from error
+
+
+def _inside(code: Path, name: str) -> Path:
+    path = code / name
+    if not path.resolve().is_relative_to(code.resolve()):
+        raise InputError(f"{name!r} leads out of the project", place="training.script")
+    return path

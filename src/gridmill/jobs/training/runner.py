@@ -1,0 +1,96 @@
+"""Runs a user's function in the user's environment. It stands alone there: the standard library and numpy
+only.
+
+`runner.py fit FILE:FUNCTION` calls the function once with the data of the training.
+`runner.py predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) answers lines "INPUTS OUTPUTS",
+paths of npy files, each with a line on that descriptor.
+"""
+
+import importlib.util
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+
+def fit(target: str) -> None:
+    """The function is called with the training's data; what it returns as a mapping become metrics."""
+    data = training_data()
+    found = function(target)(data)
+    if found:
+        (data.output / "metrics.json").write_text(json.dumps({k: float(v) for k, v in found.items()}))
+
+
+def training_data() -> SimpleNamespace:
+    """The training as its function sees it: arrays, row numbers of the splits, and what is declared."""
+    import numpy as np
+
+    arrays = Path(os.environ["GRIDMILL_ARRAYS"])
+    facts = json.loads(Path(os.environ["GRIDMILL_TRAINING"]).read_text())
+    loaded = {
+        name: np.load(arrays / f"{name}.npy", mmap_mode="r")
+        for name in ("inputs", "target", "split", "starts")
+    }
+    rows = {
+        name: np.flatnonzero(loaded["split"] == number)
+        for number, name in enumerate(("train", "validation", "test"))
+    }
+    output = Path(os.environ["GRIDMILL_OUTPUT"])
+    return SimpleNamespace(
+        **loaded, **rows, **facts, dataset=Path(os.environ["GRIDMILL_DATASET"]), output=output, metric=metric
+    )
+
+
+def metric(name: str, value: float, step: float | None = None) -> None:
+    """Say a metric's value while it runs."""
+    with open(os.environ["GRIDMILL_METRICS"], "a") as file:
+        file.write(json.dumps({"name": name, "value": float(value), "step": step}) + "\n")
+
+
+def function(target: str) -> Callable[..., Any]:
+    """`folder/file.py:name`, with that folder first on the path."""
+    path, _, name = target.rpartition(":")
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    found: Callable[..., Any] = getattr(module, name)
+    return found
+
+
+def predict(descriptor: str, folder: str, target: str) -> None:
+    """Answer until the lines end."""
+    import numpy as np
+
+    answer = function(target) if ":" in Path(target).name else pickled(Path(target))
+    with os.fdopen(int(descriptor), "w") as replies:
+        for line in sys.stdin:
+            source, result = line.split()
+            found = np.asarray(answer(Path(folder), np.load(source)))
+            np.save(result, found.astype(float), allow_pickle=False)
+            replies.write("done\n")
+            replies.flush()
+
+
+def pickled(path: Path) -> Callable[..., Any]:
+    """A pickled object with `predict_proba` (classes) or `predict`. Loading it may run any code."""
+    if path.suffix == ".joblib":
+        import joblib
+
+        model = joblib.load(path)
+    else:
+        with path.open("rb") as file:
+            model = pickle.load(file)
+    ask = getattr(model, "predict_proba", None) or model.predict
+    return lambda folder, inputs: ask(inputs)
+
+
+if __name__ == "__main__":
+    fit(*sys.argv[2:]) if sys.argv[1] == "fit" else predict(*sys.argv[2:])

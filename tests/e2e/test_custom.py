@@ -1,0 +1,109 @@
+"""Custom trainings: the examples of four libraries, and models that need trust."""
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Place
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "custom"
+BUILT = "GRIDMILL_TEST_ENVIRONMENTS"
+needs_packages = pytest.mark.skipif(
+    BUILT not in os.environ, reason=f"downloads hundreds of MB into an environment: set {BUILT}=1 to run it"
+)
+
+POINTS = """
+pipeline: points
+jobs:
+  points:
+    dataset:
+      sql: >
+        select sin(i * 12.9898) as x, sin(i * 78.233) as y,
+               case when sin(i * 12.9898) > sin(i * 78.233) then 'a' else 'b' end as side,
+               case when i % 10 < 7 then 'train' when i % 10 = 7 then 'validation' else 'test' end as split
+        from range(600) as rows(i) order by i
+      label: {column: side}
+  model:
+    training: {dataset: points, model: custom, SETTINGS}
+"""
+
+
+def output(view: dict, name: str) -> dict:
+    found = next(one for one in view["jobs"] if one["job"]["job"]["name"] == name)
+    assert found["artifacts"], found["job"]["message"]
+    return found["artifacts"][0]["output"]
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        "scikit-learn",
+        "pytorch",
+        pytest.param("xgboost", marks=needs_packages),
+        pytest.param("tensorflow", marks=needs_packages),
+    ],
+)
+def test_an_example_learns_and_a_swarm_predicts(place: Place, example: str):
+    shutil.copytree(EXAMPLES / example, place.folder / "project")
+    view = place.json("run", place.folder / "project" / "pipeline.yaml", timeout=600)
+    assert view["run"]["state"] == "succeeded", [one["job"]["message"] for one in view["jobs"]]
+    model, predicted = output(view, "model"), output(view, "predicted")
+    assert model["metrics"]["test_accuracy"] > 0.8
+    assert predicted["rows"] == 600
+    assert predicted["metrics"]["test_log_loss"] == pytest.approx(model["metrics"]["test_log_loss"], rel=1e-5)
+
+
+def run_points(place: Place, settings: str, files: dict[str, bytes]) -> dict:
+    file = place.write(POINTS.replace("SETTINGS", settings))
+    for name, content in files.items():
+        (file.parent / name).write_bytes(content)
+    return place.json("run", file)
+
+
+class Evil:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.mark),))
+
+
+def test_a_pickle_is_not_loaded_without_trust(place: Place):
+    mark = place.folder / "ran"
+    view = run_points(place, "file: evil.pkl", {"evil.pkl": pickle.dumps(Evil(mark))})
+    message = next(one["job"]["message"] for one in view["jobs"] if one["job"]["job"]["name"] == "model")
+    assert "evil.pkl is a pickled model: loading it can do anything on this machine" in message
+    assert not mark.exists()
+    run_points(place, "file: evil.pkl, trust: true", {})
+    assert mark.exists(), "the pickle of this test does nothing: it would not have been noticed either"
+
+
+def test_a_prediction_by_a_models_own_code_needs_trust_too(place: Place):
+    shutil.copytree(EXAMPLES / "scikit-learn", place.folder / "project")
+    file = place.folder / "project" / "pipeline.yaml"
+    file.write_text(file.read_text().replace(", trust: true", ""))
+    view = place.json("run", file)
+    message = next(one["job"]["message"] for one in view["jobs"] if one["job"]["job"]["name"] == "predicted")
+    assert "predicts by its own code" in message
+    assert "trust: true" in json.dumps(view)
+
+
+def test_a_script_that_fails_leaves_its_words_in_the_log(place: Place):
+    view = run_points(place, "script: train.py", {"train.py": b"raise SystemExit('no luck today')"})
+    message = next(one["job"]["message"] for one in view["jobs"] if one["job"]["job"]["name"] == "model")
+    assert "train.py ended with exit code 1" in message
+    assert "no luck today" in place.gridmill("logs", view["run"]["id"], "model").stdout
+
+
+def test_a_script_that_leaves_no_model_is_told_what_to_leave(place: Place):
+    view = run_points(place, "script: train.py", {"train.py": b"print('done')"})
+    message = next(one["job"]["message"] for one in view["jobs"] if one["job"]["job"]["name"] == "model")
+    assert "left no model that can predict" in message
