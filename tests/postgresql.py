@@ -105,11 +105,32 @@ class PostgresqlServer:
         self.stop(how)
         self.start()
 
-    def create_database(self) -> str:
+    def crash_and_recover(self) -> None:
+        """Stop without a word and start again: it recovers from its log."""
+        self.restart(signal.SIGQUIT)
+
+    def create_database(self, tablespace: str = "pg_default") -> str:
         """The name of a new, empty database."""
         name = f"test_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name} TABLESPACE {tablespace}")
         return name
+
+    @contextmanager
+    def small_disk(self, megabytes: int) -> Iterator[str | None]:
+        """A tablespace on a disk of its own, as small as that; None where none can be mounted."""
+        folder = self.folder / "small"
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder]
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            yield None
+            return
+        try:
+            shutil.chown(folder, _user())
+            self.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
+            yield "small"
+            self.execute("DROP TABLESPACE small")
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
 
     def url(self, database: str, *, password: bool = True, port: int | None = None) -> str:
         """How it is reached over TCP, as SQLAlchemy and `GRIDMILL_STORE` take it."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         PipelineError,
         StaleVersionError,
         StorageError,
+        StoreInUseError,
+        StoreLostError,
         TimeLimitError,
         UnavailableError,
         UnsafePathError,
@@ -59,7 +61,7 @@ _MODULES = {
     "gridmill.errors": (
         "CapacityError ConflictError DataError GridmillError HomeInUseError InputError InternalError "
         "InterruptedRunError JobError MemoryExceededError NotFoundError PipelineError StaleVersionError "
-        "StorageError TimeLimitError UnavailableError UnsafePathError"
+        "StorageError StoreInUseError StoreLostError TimeLimitError UnavailableError UnsafePathError"
     ),
     "gridmill.model.amounts": "Amounts",
     "gridmill.model.artifact": "Artifact ArtifactKind",
@@ -129,6 +131,7 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares
     "ConflictError",
     "StaleVersionError",
     "HomeInUseError",
+    "StoreInUseError",
     "CapacityError",
     "JobError",
     "MemoryExceededError",
@@ -136,6 +139,7 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares
     "InterruptedRunError",
     "UnavailableError",
     "StorageError",
+    "StoreLostError",
     "InternalError",
     "__version__",
 ]

@@ -1,8 +1,10 @@
 """The composition root: settings in, a wired control node out."""
 
 import fcntl
+import hashlib
 import os
 import secrets
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +17,7 @@ from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.service import Identity, Service
 from gridmill.control.state import Control, Counters, Limits
-from gridmill.errors import HomeInUseError, StorageError
+from gridmill.errors import GridmillError, HomeInUseError, InputError, StorageError, StoreInUseError
 from gridmill.links.server import Links
 from gridmill.model.event import Event
 from gridmill.model.message import ToPod
@@ -103,18 +105,42 @@ def home_secret(home: Path) -> bytes:
     return bytes.fromhex(path.read_text())
 
 
+def open_store(settings: Settings) -> Store:
+    """The home's own (SQLite), or the database that the settings name. Raises InputError, StorageError."""
+    if not settings.store:
+        own: Store = find("stores", "sqlite")(settings.home / "store.db")
+        return own
+    scheme = settings.store.partition(":")[0].partition("+")[0]
+    if scheme == "sqlite" or "://" not in settings.store:
+        raise InputError(
+            "GRIDMILL_STORE is no address of a database server",
+            hint="Write postgresql://USER@HOST/DATABASE; without it a SQLite file in GRIDMILL_HOME is used.",
+        )
+    store: Store = find("stores", scheme)(settings.store)
+    return store
+
+
 def warn(message: str) -> None:
     """The control node's log: standard error."""
     print(f"gridmill: {message}", file=sys.stderr)
 
 
 def embed(
-    settings: Settings, *, embedded: bool = True, warn: Callable[[str], None] = warn, address: str = ""
+    settings: Settings,
+    *,
+    embedded: bool = True,
+    warn: Callable[[str], None] = warn,
+    address: str = "",
+    take_over: bool = False,
 ) -> EmbeddedNode:
-    """A running control node for the home in `settings`. Raises HomeInUseError, StorageError."""
+    """A running control node for the home in `settings`.
+
+    With `take_over` also on a store that another home left while its pods ran: they are taken for gone.
+    Raises HomeInUseError, StoreInUseError, StorageError.
+    """
     lock = lock_home(settings.home)
     try:
-        return _wire(settings, lock, embedded=embedded, warn=warn, address=address)
+        return _wire(settings, lock, embedded=embedded, warn=warn, address=address, take_over=take_over)
     except BaseException:
         lock.close()
         raise
@@ -128,9 +154,10 @@ def _control(
     warn: Callable[[str], None],
     *,
     secret: bytes,
+    owner: str = "",
 ) -> Control:
     return Control(
-        ledger=Ledger(store),
+        ledger=Ledger(store, owner),
         clock=SystemClock(),
         sites={"local": site},
         links=links,
@@ -148,9 +175,11 @@ def _control(
 
 
 def _local_site(control: Control) -> Site:
-    """The local site as this machine is now."""
+    """The local site as this machine is now, and whose it is."""
     nodes = control.sites["local"].nodes()
-    return Site(name="local", kind=SiteKind.LOCAL, nodes=nodes, cpu_share=LOCAL_CPU_SHARE)
+    home = hashlib.sha256(b"home" + control.secret).hexdigest()[:16] if control.secret else ""
+    marks = {"home": home, "host": socket.gethostname()} if home else {}
+    return Site(name="local", kind=SiteKind.LOCAL, nodes=nodes, cpu_share=LOCAL_CPU_SHARE, settings=marks)
 
 
 def _identity(settings: Settings, address: str, embedded: bool) -> Identity:
@@ -159,20 +188,34 @@ def _identity(settings: Settings, address: str, embedded: bool) -> Identity:
 
 
 def _wire(
-    settings: Settings, lock: IO[str], *, embedded: bool, warn: Callable[[str], None], address: str
+    settings: Settings,
+    lock: IO[str],
+    *,
+    embedded: bool,
+    warn: Callable[[str], None],
+    address: str,
+    take_over: bool,
 ) -> EmbeddedNode:
     site: SitePort = find("sites", "local")(settings)
     if embedded:
         site.prepare()  # its process starts while this one imports the store
-    store = with_faults(find("stores", "sqlite")(settings.home / "store.db"), settings.fault)
+    store = with_faults(open_store(settings), settings.fault)
     wakers: list[Callable[[], None]] = []
+    owner = f"process {os.getpid()} on {socket.gethostname()[:30]} {secrets.token_hex(4)}"
     links = Links(lambda: _all(wakers))
     links.listen_unix(settings.home / "links.sock")
-    control = _control(settings, store, site, links, warn, secret=home_secret(settings.home))
+    control = _control(settings, store, site, links, warn, secret=home_secret(settings.home), owner=owner)
     node = ControlNode(control)
     wakers.append(node.wake)
-    control.ledger.load()
-    _declare_site(control, _local_site(control))
+    here = _local_site(control)
+    try:
+        control.ledger.load()
+        _refuse_others_pods(control, here) if not take_over else None
+        _declare_site(control, here)
+    except BaseException:
+        for part in (links, site, store):
+            part.close()
+        raise
     control.ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way
     closed: list[bool] = []
 
@@ -184,7 +227,7 @@ def _wire(
         try:
             if tear_down:
                 node.release_idle()
-        except StorageError as error:
+        except GridmillError as error:
             warn(f"idle deployments are left to end by themselves: {error}")
         finally:
             for part in (links, control.sites["local"], store):
@@ -226,16 +269,29 @@ def read(settings: Settings) -> EmbeddedNode:
     Raises StorageError.
     """
     make_home(settings.home)
-    store: Store = find("stores", "sqlite")(settings.home / "store.db")
-    control = _control(
-        settings, store, find("sites", "local")(settings), NoLinks(), warn, secret=b""
-    )  # no pod is ever told one
+    store = open_store(settings)
+    site: SitePort = find("sites", "local")(settings)
+    control = _control(settings, store, site, NoLinks(), warn, secret=b"")  # no pod is ever told one
     control.ledger.load()
     control.ledger.snapshot.put(_local_site(control))
     node = ControlNode(control)
     identity = _identity(settings, "none is up", True)
     service = Service(node, identity, render=_render, end=lambda: None)
     return EmbeddedNode(grid=service, node=node, finish=lambda tear_down: store.close())
+
+
+def _refuse_others_pods(control: Control, here: Site) -> None:
+    """Pods of another home can be seen, and stopped, from there only. Raises StoreInUseError."""
+    there = control.ledger.find(Site, here.name)
+    if there is None or there.settings.get("home") in (None, here.settings["home"]):
+        return
+    left = ", ".join(control.ledger.snapshot.deployments)
+    if left:
+        raise StoreInUseError(
+            f"this store belongs to another home, on {there.settings.get('host')}, with pods of {left}",
+            hint="Start `gridmill up` there, and let it end its work or stop it; if that machine is gone for "
+            "good, `gridmill up --take-over` here calls its pods gone.",
+        )
 
 
 def _declare_site(control: Control, site: Site) -> None:

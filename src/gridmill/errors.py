@@ -10,7 +10,8 @@
     ├── NotFoundError         no such noun
     ├── ConflictError         the noun changed, or the state does not allow the move
     │   ├── StaleVersionError compare-and-set lost
-    │   └── HomeInUseError    another control node owns this home
+    │   ├── HomeInUseError    another control node owns this home
+    │   └── StoreInUseError   another control node owns this store
     ├── CapacityError         no site is large enough
     ├── JobError              a job ended without success
     │   ├── MemoryExceededError
@@ -18,6 +19,7 @@
     │   └── InterruptedRunError
     ├── UnavailableError      a part does not answer now
     │   └── StorageError      disk full, unreadable, ...
+    │       └── StoreLostError  the store's server does not answer
     └── InternalError         a defect of Gridmill itself
 
 `TABLE` maps a code to its HTTP status and exit code and is read in both directions: the API turns an
@@ -104,6 +106,13 @@ class HomeInUseError(ConflictError):
     default_hint = "Use the control node that is up, stop it first, or set GRIDMILL_HOME to another folder."
 
 
+class StoreInUseError(ConflictError):
+    """Another control node, perhaps of another machine, owns the database that the store is in."""
+
+    code = "store-in-use"
+    default_hint = "Stop that control node first, or set GRIDMILL_STORE to another database."
+
+
 class CapacityError(GridmillError):
     """No site is large enough for what was asked."""
 
@@ -150,6 +159,13 @@ class StorageError(UnavailableError):
     code = "storage"
 
 
+class StoreLostError(StorageError):
+    """The server that the store is in does not answer, or hung up; what was being written may be there."""
+
+    code = "store-lost"
+    default_hint = "Nothing is half-written; it goes on once the server is back."
+
+
 class InternalError(GridmillError):
     """A defect of Gridmill itself."""
 
@@ -181,9 +197,11 @@ TABLE: dict[str, Row] = {
         Row(error=ConflictError, http_status=409, exit_code=5),
         Row(error=StaleVersionError, http_status=409, exit_code=5),
         Row(error=HomeInUseError, http_status=409, exit_code=6),
+        Row(error=StoreInUseError, http_status=409, exit_code=6),
         Row(error=CapacityError, http_status=409, exit_code=7),
         Row(error=UnavailableError, http_status=503, exit_code=8),
         Row(error=StorageError, http_status=507, exit_code=8),
+        Row(error=StoreLostError, http_status=503, exit_code=8),
         Row(error=InternalError, http_status=500, exit_code=70),
         Row(error=InterruptedRunError, http_status=409, exit_code=130),
     )

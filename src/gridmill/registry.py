@@ -43,9 +43,10 @@ SITES: Mapping[str, str] = {
     "local": "gridmill.sites.local:make",
     "simulated": "gridmill.testing.simulated:make",
 }
-STORES: Mapping[str, str] = {
+STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
+    "postgresql": "gridmill.stores.sql:make",
 }
 LINKS: Mapping[str, str] = {
     "unix": "gridmill.links.stream:make_unix",

@@ -19,6 +19,9 @@ class Settings:
     """GRIDMILL_HOME: where the store, pods and caches live. Default ~/.gridmill: one grid per user."""
     root: Path
     """GRIDMILL_ROOT: the storage root for tables and models. Default HOME/storage."""
+    store: str = ""
+    """GRIDMILL_STORE: the database of the records, `postgresql://USER@HOST/DATABASE`; the password comes from
+    PGPASSWORD or ~/.pgpass. Default: the file HOME/store.db (SQLite), which needs no server."""
     orphan_seconds: float = 3600.0
     """GRIDMILL_ORPHAN: a pod without control node and without a running job ends after this."""
     grace_seconds: float = 5.0
@@ -45,6 +48,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         home=home,
         root=Path(env.get("GRIDMILL_ROOT") or home / "storage").expanduser().absolute(),
+        store=env.get("GRIDMILL_STORE", ""),
         orphan_seconds=parse_seconds(env.get("GRIDMILL_ORPHAN", "3600")),
         grace_seconds=parse_seconds(env.get("GRIDMILL_GRACE", "5")),
         observe_seconds=parse_seconds(env.get("GRIDMILL_OBSERVE", "1")),

@@ -55,11 +55,6 @@ def test_sqlite(check, tmp_path: Path):
     check(lambda: sql.make(tmp_path / "store.db"))
 
 
-@pytest.mark.parametrize("check", [*CHECKS, *SHARED_CHECKS], ids=name)
-def test_postgresql(check, postgresql_url: str):
-    check(lambda: sql.make(postgresql_url))
-
-
 @pytest.mark.parametrize("check", CHECKS, ids=name)
 def test_a_wrapped_store_without_faults(check):
     check(lambda: FaultyStore(memory.make(), FaultScript()))

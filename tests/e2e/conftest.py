@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class Place:
     """A folder with a home below it."""
 
     folder: Path
+    store: str = ""
     started: list[subprocess.Popen] = field(default_factory=list)
 
     @property
@@ -59,6 +61,7 @@ class Place:
             "GRIDMILL_HOME": str(self.home),
             "GRIDMILL_OBSERVE": "0.2",
             "GRIDMILL_GRACE": "1",
+            "GRIDMILL_STORE": self.store,
         }
 
     def write(self, text: str, name: str = "pipeline.yaml") -> Path:
@@ -107,10 +110,23 @@ class Place:
         return processes_mentioning(str(self.home))
 
 
+@contextmanager
+def a_place(folder: Path, store: str = "") -> Iterator[Place]:
+    """A place whose processes are gone at the end."""
+    it = Place(folder, store)
+    try:
+        yield it
+    finally:
+        _clear(it)
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    it = Place(tmp_path)
-    yield it
+    with a_place(tmp_path) as it:
+        yield it
+
+
+def _clear(it: Place) -> None:
     for process in it.started:
         if process.poll() is None:
             process.kill()

@@ -35,6 +35,15 @@ jobs:
 pytestmark = pytest.mark.e2e
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_store(request: pytest.FixtureRequest):
+    """A function that gives the address of a new store: empty for the file in the home."""
+    if request.param == "sqlite":
+        return lambda: ""
+    server = request.getfixturevalue("postgresql")
+    return lambda: server.url(server.create_database())
+
+
 @pytest.fixture
 def home(tmp_path: Path):
     (tmp_path / "marks").mkdir()
@@ -60,10 +69,11 @@ def pod_processes(home: Path) -> list[int]:
     return found
 
 
-def control(home: Path, fault: str = "") -> subprocess.CompletedProcess:
+def control(home: Path, store: str, fault: str = "") -> subprocess.CompletedProcess:
     env = {
         **os.environ,
         "GRIDMILL_HOME": str(home / "home"),
+        "GRIDMILL_STORE": store,
         "GRIDMILL_FAULT": fault,
         "GRIDMILL_OBSERVE": "0.2",
     }
@@ -77,8 +87,8 @@ def control(home: Path, fault: str = "") -> subprocess.CompletedProcess:
     )
 
 
-def check_everything(home: Path) -> None:
-    store = make(home / "home" / "store.db")
+def check_everything(home: Path, address: str) -> None:
+    store = make(address or home / "home" / "store.db")
     try:
         (run,) = [record.noun for record in store.list(Run)]
         assert run.state == RunState.SUCCEEDED
@@ -106,30 +116,32 @@ def eventually(condition, seconds: float = 10.0) -> bool:
 
 
 @pytest.mark.parametrize("where", ["before-commit", "after-commit"])
-def test_killed_at_every_commit_point_the_run_ends_right(home: Path, tmp_path: Path, where: str):
+def test_killed_at_every_commit_point_the_run_ends_right(home: Path, tmp_path: Path, new_store, where: str):
     killed = 0
     for number in range(1, 200):
         for old in ("home", "marks"):
             subprocess.run(["rm", "-rf", str(tmp_path / old)], check=True)
         (tmp_path / "marks").mkdir()
-        first = control(home, f"{where}:{number}")
+        store = new_store()
+        first = control(home, store, f"{where}:{number}")
         if first.returncode == 0:
-            check_everything(home)
+            check_everything(home, store)
             break
         assert first.returncode == -signal.SIGKILL, first.stderr
         killed += 1
-        second = control(home)
+        second = control(home, store)
         assert second.returncode == 0, second.stderr
-        check_everything(home)
+        check_everything(home, store)
     assert killed >= 8, "the run has fewer commit points than it must have"
 
 
-def test_killed_again_and_again_within_one_run_the_run_ends_right(home: Path):
+def test_killed_again_and_again_within_one_run_the_run_ends_right(home: Path, new_store):
+    store = new_store()
     for _ in range(40):
-        done = control(home, "after-commit:3")
+        done = control(home, store, "after-commit:3")
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
     else:
-        assert control(home).returncode == 0
-    check_everything(home)
+        assert control(home, store).returncode == 0
+    check_everything(home, store)

@@ -30,7 +30,7 @@ jobs:
 class Place:
     """A home, a project and the program on them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: str) -> None:
         self.marks = folder / "marks"
         self.marks.mkdir()
         project = folder / "project"
@@ -38,7 +38,7 @@ class Place:
         self.file = project / "p.yaml"
         self.file.write_text(FILE.replace("MARKS", str(self.marks)))
         self.home = folder / "home"
-        self.environment = {**os.environ, "GRIDMILL_HOME": str(self.home)}
+        self.environment = {**os.environ, "GRIDMILL_HOME": str(self.home), "GRIDMILL_STORE": store}
 
     def start(self, *words: str | Path) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "gridmill", *map(str, words)]
@@ -65,9 +65,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("e"))
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    store = "" if request.param == "sqlite" else request.getfixturevalue("postgresql_url")
+    place = Place(tmp_path_factory.mktemp("e"), store)
     yield place
     place.go()  # whatever still waits ends
 

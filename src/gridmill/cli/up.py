@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +30,22 @@ def up(
         str,
         typer.Option(metavar="HOST:PORT", help="Where the REST API listens beside the Unix socket; or off."),
     ] = "127.0.0.1:8700",
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="The database of the records, postgresql://USER@HOST/DATABASE (else GRIDMILL_STORE). "
+            "The password comes from PGPASSWORD or ~/.pgpass.",
+            show_default=False,
+        ),
+    ] = "",
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Take a store whose home is gone for good: pods that ran there are taken for gone.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Start the control node and stay in the foreground; Ctrl-C ends it.
@@ -36,8 +53,8 @@ def up(
     Jobs and pods go on without it and are found again at its next start.
     """
     address = read_address(listen)
-    settings = settings_of(context)
-    with _serving(settings, address) as (node, url, control):
+    settings = with_store(settings_of(context), store)
+    with _serving(settings, address, take_over) as (node, url, control):
         emit(
             {"address": url, "socket": str(settings.home / "control.sock"), "control": control}
         ) if json else None
@@ -47,7 +64,19 @@ def up(
         with Interrupts() as interrupts:
             while not (interrupts.asked or node.node.ending):
                 time.sleep(_LOOK_SECONDS)
+        if node.node.taken_over is not None:
+            raise node.node.taken_over
     say("control node down; jobs that run go on")
+
+
+def with_store(settings: Settings, url: str) -> Settings:
+    """The settings with that store, if one is given. Raises InputError: everybody sees a command's words."""
+    if "@" in url and ":" in url.partition("://")[2].partition("@")[0]:
+        raise InputError(
+            "--store carries a password, which everybody on this machine can see",
+            hint="Leave it out and set PGPASSWORD, write it into ~/.pgpass, or set GRIDMILL_STORE instead.",
+        )
+    return replace(settings, store=url) if url else settings
 
 
 def read_address(listen: str) -> tuple[str, int] | None:
@@ -68,8 +97,10 @@ def read_address(listen: str) -> tuple[str, int] | None:
 
 
 @contextmanager
-def _serving(settings: Settings, address: tuple[str, int] | None) -> Iterator[tuple[Any, str, Any]]:
-    node: Any = import_module("gridmill.bootstrap").embed(settings, embedded=False)
+def _serving(
+    settings: Settings, address: tuple[str, int] | None, take_over: bool
+) -> Iterator[tuple[Any, str, Any]]:
+    node: Any = import_module("gridmill.bootstrap").embed(settings, embedded=False, take_over=take_over)
     servers: list[Server] = []
     try:
         app = make_app(node.grid)

@@ -85,17 +85,24 @@ class Transaction:
 
 
 class Ledger:
-    """One writer per home: the versions it holds are the store's, or a commit fails and it loads again."""
+    """One writer per store: the versions it holds are the store's, or a commit fails and it loads again."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, owner: str = "") -> None:
+        """`owner` names the control node that will write; without one the store is only read."""
         self.store = store
+        self.owner = owner
         self.snapshot = Snapshot()
         self.doubtful = True
         self._versions: dict[tuple[type[Any], str], int] = {}
         self.listeners: list[Callable[[], None]] = []
 
     def load(self) -> None:
-        """Read everything that is live. Also after a commit whose fate is not known."""
+        """Read everything that is live. Also after a commit whose fate is not known.
+
+        Raises StoreInUseError when another control node has the store now.
+        """
+        if self.owner:
+            self.store.own(self.owner)
         snapshot, versions = Snapshot(), {}
         for measurement in reversed(self.store.list(Measurement, limit=HISTORY_PER_START, newest_first=True)):
             snapshot.put(measurement.noun)

@@ -12,7 +12,7 @@ from gridmill.control.observe import observe
 from gridmill.control.reap import reap
 from gridmill.control.receive import receive
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError, StorageError, explained
+from gridmill.errors import GridmillError, StorageError, StoreInUseError, explained
 from gridmill.model.deployment import Deployment
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import DeploymentState, JobState
@@ -35,6 +35,7 @@ class ControlNode:
         self._ending = False
         self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
+        self.taken_over: StoreInUseError | None = None
         control.ledger.listeners.append(self._tell)
 
     def tick(self) -> float:
@@ -75,6 +76,7 @@ class ControlNode:
         """Read the store, and look again at everything that a crash may have left half-way."""
         control = self.control
         control.ledger.load()
+        control.counters.raise_to(control.ledger.store.counters())
         control.forget()
         self._greet_again()
         snapshot = control.ledger.snapshot
@@ -158,6 +160,10 @@ class ControlNode:
         """The outermost loop: what goes wrong in a tick is said, and tried again from the store."""
         try:
             return tick()
+        except StoreInUseError as error:  # it was lost for a while, and another control node came
+            self.control.warn(f"{error}: this one ends")
+            self.taken_over, self._ending = error, True
+            self._tell()
         except GridmillError as error:
             self.control.warn(explained(error))
         except Exception as error:  # noqa: BLE001  the outermost loop of the control node

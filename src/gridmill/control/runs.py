@@ -134,6 +134,8 @@ class RunCases(Cases):
             seen = self._node.commits
             found = tuple(self._ledger.store.events(run_id=run_id, job=job, after=after, limit=limit))
             left = deadline - self._control.clock.monotonic()
+            if self._node.taken_over is not None:
+                raise self._node.taken_over
             if found or left <= 0 or self._node.ending:
                 return found
             self._node.wait_for_commit(seen, left)

@@ -61,6 +61,10 @@ class Counters:
     def __init__(self, used: Mapping[str, int]) -> None:
         self._used = dict(used)
 
+    def raise_to(self, used: Mapping[str, int]) -> None:
+        """No number up to these is given: another control node may have had the store meanwhile."""
+        self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
+
     def next(self, name: str) -> int:
         """The next number of `name`, from 1."""
         self._used[name] = self._used.get(name, 0) + 1

@@ -49,13 +49,23 @@ Change: TypeAlias = Put | Delete
 class Store(Protocol):
     """All methods are safe to call from several threads."""
 
+    def own(self, owner: str) -> None:
+        """Be the one control node that writes here, until it is closed or its connection is lost; may be
+        repeated, and takes up again what was lost. `owner` is told to others who ask for it.
+
+        From then on `commit` raises StoreLostError, and writes nothing, when the connection was lost since.
+        Raises StoreInUseError while another one owns it. A store that no other process can reach without
+        the home's lock does nothing.
+        """
+        ...
+
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
         """Apply all changes and keep all events, or none.
 
         Returns the sequences given to `events` (an event whose (pod_id, number) with number > 0 is kept
         already is left out silently and gets 0). Put increments a record's version by exactly one.
         Raises StaleVersionError when any expected version is wrong, StorageError when the store cannot
-        be written.
+        be written, StoreLostError when its server is lost: then nobody knows whether it was committed.
         """
         ...
 

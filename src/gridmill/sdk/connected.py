@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from gridmill.errors import HomeInUseError, UnavailableError
+from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError
 from gridmill.ports.grid import Grid
 from gridmill.sdk.dial import Dialled
 from gridmill.settings import Settings
@@ -14,6 +14,10 @@ T = TypeVar("T")
 
 _TAKE_OVER_SECONDS = 15.0
 """How long a client looks for the control node that takes over from one that has ended."""
+
+_STORE_SECONDS = 60.0
+"""How long a client waits for a database server: as long as one takes to start, or another to take over."""
+_AGAIN_SECONDS = 0.2
 
 
 class Connected:
@@ -54,14 +58,20 @@ class Connected:
         self.close()
 
     def _ask(self, question: Callable[[Grid], T]) -> T:
-        """Ask; when the control node has gone meanwhile, ask the one that takes over."""
-        try:
-            return question(self.grid)
-        except UnavailableError:
-            if self.embedded:
-                raise
-        self._take_over()
-        return question(self.grid)
+        """Ask; when the control node has gone meanwhile, ask the one that takes over; when it has lost its
+        store's server, ask again until that is back."""
+        until, lost = time.monotonic() + _STORE_SECONDS, 0
+        while True:
+            try:
+                return question(self.grid)
+            except UnavailableError as error:
+                lost += 1
+                will_stay = _is_storage(error) and (self.embedded or lost > 1)
+                if will_stay or time.monotonic() > until:
+                    raise
+            if not self.embedded:
+                self._take_over()
+            time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
 
     def _take_over(self) -> None:
         until = time.monotonic() + _TAKE_OVER_SECONDS
@@ -75,3 +85,8 @@ class Connected:
                 if time.monotonic() > until:
                     raise
             time.sleep(0.2)
+
+
+def _is_storage(error: UnavailableError) -> bool:
+    """A disk that is full or damaged: that does not pass by itself as a server's absence does."""
+    return isinstance(error, StorageError) and not isinstance(error, StoreLostError)

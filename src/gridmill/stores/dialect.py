@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from gridmill.errors import InputError, StorageError, UnavailableError
+from gridmill.errors import InputError, StorageError, StoreLostError
 from gridmill.stores.schema import COUNTER, adapt_to
 
 _PRAGMAS = (
@@ -27,6 +27,16 @@ _PRAGMAS = (
     "foreign_keys = ON",
     "journal_size_limit = 67108864",  # bytes; gives the disk back after a burst
 )
+_KEEPALIVES = {"idle": 10, "interval": 5, "count": 3}  # seconds, seconds, times
+_POSTGRESQL = {
+    "connect_timeout": 10,  # seconds
+    **{
+        f"keepalives_{name}": value for name, value in _KEEPALIVES.items()
+    },  # a server that is gone is noticed
+    "tcp_user_timeout": 25_000,  # milliseconds; also in the middle of a statement
+    # and the server notices that we are: it gives our lock to the next one
+    "options": " ".join(f"-c tcp_keepalives_{name}={value}" for name, value in _KEEPALIVES.items()),
+}
 _WRITES = "gridmill_writes"
 _POSTGRESQL_LOCK = 0x6772_6964  # any number that is ours: "grid"
 
@@ -39,9 +49,14 @@ _CAUSES = (
         "it: tables and models in the storage root are not touched.",
     ),
     (
-        ("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH", "25006", "42501"),
+        ("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH"),
         "it may not be written",
         "Give this user write permission to the file and its folder, or set GRIDMILL_HOME to another folder.",
+    ),
+    (
+        ("25006", "42501"),
+        "it may not be written",
+        "Let this user make and write tables (GRANT ALL ON SCHEMA public TO ...); a standby takes no writes.",
     ),
     (
         ("SQLITE_CANTOPEN",),
@@ -61,8 +76,15 @@ def connect(url_or_path: str | Path) -> Engine:
             "a SQLite store needs a file", hint="The store named `memory` keeps nothing on disk."
         )
     try:
-        engine = create_engine(url, pool_size=4, max_overflow=28, pool_reset_on_return="rollback")
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        engine = create_engine(
+            url, pool_size=4, max_overflow=28, pool_reset_on_return="rollback", **_ways_to_connect(url)
+        )
+    except ImportError as error:  # NoSuchModuleError is none
+        raise InputError(
+            f"{url.render_as_string()} needs a driver that is not installed: {error}",
+            hint="Install it: pip install 'gridmill[postgresql]'.",
+        ) from error
+    except (ArgumentError, NoSuchModuleError) as error:
         raise InputError(f"{url.render_as_string()} cannot be used: {error}") from error
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
@@ -72,12 +94,20 @@ def connect(url_or_path: str | Path) -> Engine:
     return engine
 
 
+def _ways_to_connect(url: URL) -> dict[str, Any]:
+    """Arguments of `create_engine`: a server may be restarted, or gone without a word."""
+    if url.get_backend_name() != "postgresql":
+        return {}
+    arguments = {name: value for name, value in _POSTGRESQL.items() if name not in url.query}
+    return {"connect_args": arguments, "pool_pre_ping": True}
+
+
 def _url(url_or_path: str | Path) -> URL:
     if isinstance(url_or_path, Path) or "://" not in url_or_path:
         return URL.create("sqlite", database=str(url_or_path))
     try:
         url = make_url(url_or_path)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
         raise InputError(
             "this is no database URL", hint="Write sqlite:///PATH or postgresql://..."
         ) from error
@@ -88,6 +118,13 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401  D
     connection.isolation_level = None  # a transaction begins where `_lock_for_writing` says, not by itself
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
+
+
+def reading(engine: Engine) -> Engine:
+    """The engine for reads, each of which is one statement and needs no transaction around it."""
+    return (
+        engine if engine.dialect.name == "sqlite" else engine.execution_options(isolation_level="AUTOCOMMIT")
+    )
 
 
 def writing(engine: Engine) -> Connection:
@@ -124,7 +161,7 @@ def translated(engine: Engine) -> Iterator[None]:
         raise _explained(engine, error) from error
 
 
-def _explained(engine: Engine, error: SQLAlchemyError) -> UnavailableError:
+def _explained(engine: Engine, error: SQLAlchemyError) -> StorageError:
     place = engine.url.database if engine.dialect.name == "sqlite" else engine.url.render_as_string()
     original = error.orig if isinstance(error, DBAPIError) else error
     code = str(getattr(original, "sqlite_errorname", None) or getattr(original, "sqlstate", None) or "")
@@ -133,5 +170,10 @@ def _explained(engine: Engine, error: SQLAlchemyError) -> UnavailableError:
             return StorageError(
                 f"the store cannot be used: {what} ({original})", hint=hint, place=place or ""
             )
-    hint = "Look whether the database is up, and whether its address and password are right."
-    return StorageError(f"the store cannot be used: {original}", hint=hint, place=place or "")
+    hint = (
+        "Look whether the database is up, and whether its address and password (PGPASSWORD, or ~/.pgpass) "
+        "are right."
+    )
+    said = "; ".join(line.strip() for line in str(original).splitlines() if line.strip())
+    kind = StorageError if engine.dialect.name == "sqlite" else StoreLostError  # a server may come back
+    return kind(f"the store cannot be used: {said}", hint=hint, place=place or "")

@@ -39,6 +39,9 @@ class MemoryStore:
     _positions: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
+    def own(self, owner: str) -> None:
+        """See Store. Nobody else can reach it."""
+
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
         """See Store."""
         with self._lock:

@@ -27,8 +27,9 @@ from gridmill.model.event import Event
 from gridmill.model.run import JobRun, Run
 from gridmill.ports.store import Change, Delete, Put, Record, Store
 from gridmill.stores.counting import numbers_used
-from gridmill.stores.dialect import connect, raise_counter, translated, writing
+from gridmill.stores.dialect import connect, raise_counter, reading, translated, writing
 from gridmill.stores.opening import prepare
+from gridmill.stores.ownership import Ownership
 from gridmill.stores.rows import Values, delete_row, event_row, put_row, to_event, to_record, to_records
 from gridmill.stores.schema import COUNTER, EVENT, IS_LIVE, RECORD
 from gridmill.stores.versions import Address, check_versions, rounds
@@ -69,11 +70,17 @@ class SqlStore:
     def __init__(self, engine: Engine) -> None:
         """Opens the database, and makes or migrates its tables. Raises StorageError."""
         prepare(engine)
-        self._engine = engine
+        self._engine, self._reader = engine, reading(engine)
         self._raise_counter = raise_counter(engine)
         self._lock = threading.Lock()
+        self._ownership = Ownership()
         with translated(engine):
             self._writer = writing(engine)
+
+    def own(self, owner: str) -> None:
+        """See Store. A SQLite store has the lock of the home that it lies in."""
+        with self._lock, translated(self._engine):
+            self._ownership.take(self._writer, owner)
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
         """See Store. Raises InputError, too, for nouns that JSON cannot carry."""
@@ -83,6 +90,7 @@ class SqlStore:
         with self._lock, translated(self._engine):
             try:
                 with self._writer.begin():
+                    self._ownership.check(self._writer)
                     for batch in batches:
                         self._apply(batch)
                     if used:
@@ -179,7 +187,7 @@ class SqlStore:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with translated(self._engine), self._engine.connect() as connection:
+        with translated(self._engine), self._reader.connect() as connection:
             yield connection
 
     def close(self) -> None:

@@ -90,6 +90,10 @@ class FaultyStore:
         self._kill = kill
         self._lock = threading.Lock()
 
+    def own(self, owner: str) -> None:
+        """See Store."""
+        self.store.own(owner)
+
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
         """See Store."""
         with self._lock:

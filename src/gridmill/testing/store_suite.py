@@ -14,7 +14,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, TypeAlias
 
-from gridmill.errors import StaleVersionError
+from gridmill.errors import StaleVersionError, StoreInUseError
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
@@ -360,6 +360,29 @@ def check_two_stores_conflict(open_store: Opener) -> None:
         assert one.get(Resource, a_resource().name) == Record(noun=a_resource(gpus=1), version=2)
 
 
+def _refusal(store: Store) -> str:
+    """What a store says that is owned by another; empty when it is not."""
+    try:
+        store.own("the second")
+    except StoreInUseError as error:
+        return str(error)
+    return ""
+
+
+def check_one_control_node_owns_it(open_store: Opener) -> None:
+    """A second owner is refused, told who the first is, and may read; a closed store is free again."""
+    one, other = open_store(), open_store()
+    with closing(other):
+        one.own("the first")
+        one.own("the first")
+        put_new(one, a_resource())
+        assert "the first" in _refusal(other)
+        assert other.get(Resource, a_resource().name)
+        one.close()
+        other.own("the second")
+        put_new(other, a_run())
+
+
 CHECKS: tuple[Check, ...] = (
     check_every_noun_comes_back_as_it_was,
     check_what_is_not_there_is_none,
@@ -382,6 +405,9 @@ CHECKS: tuple[Check, ...] = (
     check_it_agrees_with_a_model,
 )
 """For every store."""
+
+OWNER_CHECKS: tuple[Check, ...] = (check_one_control_node_owns_it,)
+"""For stores that several homes can reach."""
 
 SHARED_CHECKS: tuple[Check, ...] = (
     check_it_is_there_after_reopening,
