@@ -45,6 +45,17 @@ def test_two_runs_of_a_pipeline_write_one_after_the_other_and_overlap_otherwise(
     assert second_load.began < first_after.ended, "run 2 loads while run 1 goes on"
 
 
+def test_runs_with_other_parameters_wait_only_where_they_load_one_sink():
+    grid = simulation(slow)
+    jobs = (sink("load", "a.csv"), command("train"))
+    for rate in (0.1, 0.2, 0.3):
+        grid.submit(Pipeline(name="p", jobs=jobs, parameters={"rate": rate}))
+    assert grid.run_until(lambda: all_over(grid))
+    loads, trains = ([e for e in grid.world.executions if e.order.job.name == n] for n in ("load", "train"))
+    assert all(earlier.ended <= later.began for earlier, later in pairwise(loads))
+    assert max(e.began for e in trains) < min(e.ended for e in trains), "all at once"
+
+
 def test_the_one_that_waits_says_for_which_run():
     grid = simulation(slow)
     grid.submit(line())
@@ -84,6 +95,7 @@ def test_a_run_that_was_stopped_or_waits_for_a_retry_holds_nobody_up_for_ever():
 
 class Broken(NoStorage):
     def __init__(self, good: int) -> None:
+        super().__init__()
         self.good, self.asked = good, 0
 
     def describe_source(self, source, folder):

@@ -74,7 +74,7 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
 def _look_again(control: Control, transaction: Transaction, job_run: JobRun) -> None:
     """Jobs of other runs that waited for this one's end: what it made may be what they would make."""
     snapshot = control.ledger.snapshot
-    for key in snapshot.lines.turns.behind(job_run.name):
+    for key in snapshot.lines.turns.behind(snapshot.lines.turn_of(job_run)):
         other = transaction.get(JobRun, key)
         if other is not None and other.state == JobState.WAITING and not other.attempts:
             transaction.put(replace(other, state=JobState.BLOCKED))

@@ -23,9 +23,9 @@ class _Line:
 class Lines:
     """Jobs of active runs by resource: `waiting` are ready, `blocked` have unmet needs.
 
-    Of the ready jobs that make the same artifact (the same job of several runs) only the one whose turn it
-    is stands in line, and none while one runs: versions have one order, and nobody writes into a table
-    that another writes into.
+    Of the ready jobs that make the same artifact (the same job of several runs: see `turn_of`) only the one
+    whose turn it is stands in line, and none while one runs: versions have one order, and nobody writes into
+    a table that another writes into.
 
     `held` and `held_until` tell the waiting jobs that were given a `not_before`. A job whose run is not known
     yet stands in no line until the run is put.
@@ -68,9 +68,9 @@ class Lines:
 
     def drop_run(self, run_id: str) -> None:
         """Take a run and its jobs out."""
-        self.runs.pop(run_id, None)
         for key in list(self._jobs_of.get(run_id, ())):
             self.drop_job_run(key)
+        self.runs.pop(run_id, None)
 
     def put_job_run(self, job_run: JobRun) -> None:
         """Insert or replace."""
@@ -93,26 +93,35 @@ class Lines:
             self._forget_needs(old)
             forget(self._jobs_of, old.run_id, key)
             self.turns.leave(key)
-            self._let_next(old.name)
+            self._let_next(self.turn_of(old))
 
     def _forget_needs(self, job_run: JobRun) -> None:
         for need in job_run.needs:
             forget(self._dependents, need, job_run.id)
 
     def _line_up(self, job_run: JobRun) -> None:
-        before = self.turns.next(job_run.name)
-        self._take_turn(job_run)
+        turn = self.turn_of(job_run)
+        before = self.turns.next(turn)
+        self._take_turn(job_run, turn)
         self._place(job_run)
         if before is not None and before != job_run.id:
             self._place(self.job_runs[before])
-        self._let_next(job_run.name)
+        self._let_next(turn)
 
-    def _take_turn(self, job_run: JobRun) -> None:
+    def turn_of(self, job_run: JobRun) -> str:
+        """Which jobs it takes turns with: those that load the same sink, else those that make the same
+        artifact with the same parameters. Runs with other parameters do not wait for each other."""
+        run = self.runs.get(job_run.run_id)
+        if job_run.job.sink is not None or run is None or not run.parameters:
+            return job_run.name
+        return f"{job_run.name} {sorted(run.parameters.items())}"
+
+    def _take_turn(self, job_run: JobRun, turn: str) -> None:
         run = self.runs.get(job_run.run_id)
         if job_run.state is JobState.RUNNING:
-            self.turns.run(job_run.name, job_run.id)
+            self.turns.run(turn, job_run.id)
         elif job_run.state is JobState.WAITING and run is not None and run.state is RunState.ACTIVE:
-            self.turns.wait(job_run.name, job_run.id, rank_of(job_run, run.order))
+            self.turns.wait(turn, job_run.id, rank_of(job_run, run.order))
         else:
             self.turns.leave(job_run.id)
 
@@ -143,7 +152,7 @@ class Lines:
         waiting = job_run.state is JobState.WAITING
         if run is None or run.state != RunState.ACTIVE or not (waiting or job_run.state is JobState.BLOCKED):
             return None
-        if waiting and self.turns.next(job_run.name) != job_run.id:
+        if waiting and self.turns.next(self.turn_of(job_run)) != job_run.id:
             return None
         return _Line(
             resource=job_run.resource,

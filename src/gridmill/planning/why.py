@@ -42,7 +42,9 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float) -> str:
         return "its run is stopping"
     if job_run.not_before > now:
         return f"held back {show_seconds(job_run.not_before - now)} more after a failure"
-    other = snapshot.job_runs.get(snapshot.lines.turns.before(job_run.name, job_run.id) or "")
+    other = snapshot.job_runs.get(
+        snapshot.lines.turns.before(snapshot.lines.turn_of(job_run), job_run.id) or ""
+    )
     if other is not None:
         doing = _DOING[job_run.job.kind] if other.state is JobState.RUNNING else "comes first with"
         return f"another run ({other.run_id}) {doing} {job_run.name}"
