@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from gridmill.model.event import Event
     from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+    from gridmill.model.outage import Outage
     from gridmill.model.pipeline import Pipeline
     from gridmill.model.prediction import PredictionSpec
     from gridmill.model.resource import Resource, Sizing
@@ -69,6 +70,7 @@ _MODULES = {
     "gridmill.model.dataset": "Aggregate AsOfJoin Basis DatasetSpec Join Label Lag Split Window",
     "gridmill.model.event": "Event",
     "gridmill.model.job": "CommandSpec Job JobKind JobSize",
+    "gridmill.model.outage": "Outage",
     "gridmill.model.pipeline": "Pipeline",
     "gridmill.model.prediction": "PredictionSpec",
     "gridmill.model.resource": "Resource Sizing",
@@ -97,6 +99,7 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares
     "ColumnType",
     "Constraint",
     "OnMisfit",
+    "Outage",
     "DatasetSpec",
     "Basis",
     "Join",

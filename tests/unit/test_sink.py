@@ -289,7 +289,7 @@ def test_another_declaration_loads_anew(case: SinkCase) -> None:
     assert case.rows() == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
 
 
-def test_values_that_do_not_fit_load_anew(case: SinkCase) -> None:
+def test_values_that_do_not_fit_widen_the_column(case: SinkCase) -> None:
     case.write("a.csv", CSV)
     case.load()
     case.write("b.csv", "a,b\n2.5,z\n")
@@ -305,10 +305,6 @@ def test_loading_anew_never_loses_rows(case: SinkCase) -> None:
     (case.folder / "a.csv").unlink()
     with pytest.raises(ConflictError, match="2 of its rows are from source files that are gone"):
         case.load(columns={"a": ColumnType.STRING})
-    case.write("c.csv", "a,b\n2.5,z\n")
-    with pytest.raises(DataError, match=r"column 'a': '2.5' is not of type integer") as caught:
-        case.load()
-    assert caught.value.place == "c.csv:2"
     assert len(case.rows()) == 4
 
 
@@ -414,10 +410,10 @@ def test_errors_in_json_lines_name_the_line(
     assert caught.value.place == place
 
 
-def test_files_of_one_sink_have_the_same_columns(case: SinkCase) -> None:
+def test_no_file_of_a_sink_lacks_a_column(case: SinkCase) -> None:
     case.write("a.csv", CSV)
     case.write("b.csv", "a,c\n1,2\n")
-    with pytest.raises(DataError, match="it lacks b and also has c") as caught:
+    with pytest.raises(DataError, match="the file lacks b, which the table has") as caught:
         case.load()
     assert caught.value.place == "b.csv"
     case.load(select=("a",))

@@ -1,25 +1,30 @@
 """Tables as jobs read and write them: versions in, part files out, columns described."""
 
 import errno
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from functools import reduce
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from gridmill.codec import from_builtins
 from gridmill.errors import InputError, StorageError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.engine import fetch_rows, open_engine, quoted
 from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.model.outage import Outage
 
 GROUP_ROWS = 131_072
 """Rows of a Parquet row group: the unit that is read, and held while written."""
@@ -141,7 +146,7 @@ def _full(place: Path) -> StorageError:
 
 
 def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds.Dataset:
-    """The rows of a sink's or dataset's version, unread; times are UTC.
+    """The rows of a sink's or dataset's version, unread, without those in a sink's outages; times are UTC.
 
     With `zoned` false their type says no zone, which engines compute with more quickly. Raises StorageError
     when the files are gone.
@@ -161,13 +166,29 @@ def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds
 
 def _open(path: Path, output: Output, schema: pa.Schema | None = None) -> ds.Dataset:
     if output.kind == ArtifactKind.SINK:
-        return DeltaTable(path, version=output.table_version).to_pyarrow_dataset(schema=schema)
+        table = DeltaTable(path, version=output.table_version).to_pyarrow_dataset(schema=schema)
+        outages = from_builtins(output.details.get("outages", []), tuple[Outage, ...])
+        return table.filter(_outside(outages, table.schema)) if outages else table
     if output.kind not in (ArtifactKind.DATASET, ArtifactKind.PREDICTION):
         raise InputError(f"{output.uri} is a {output.kind}, not a table")
     files = sorted(str(file) for file in path.rglob("*.parquet"))
     if not files:
         raise FileNotFoundError(path)
     return ds.dataset(files, format="parquet", schema=schema)
+
+
+def _outside(outages: Sequence[Outage], schema: pa.Schema) -> ds.Expression:
+    """True for rows in none of the outages; a row without a time is in none."""
+    inside = [_inside(outage, schema.field(outage.time).type) for outage in outages]
+    return reduce(operator.and_, (~one for one in inside))
+
+
+def _inside(outage: Outage, kind: pa.DataType) -> ds.Expression:
+    stamp = pa.timestamp("us", kind.tz if pa.types.is_timestamp(kind) else None)
+    time = ds.field(outage.time).cast(stamp)
+    begins, ends = (pa.scalar(int(moment.timestamp() * 1_000_000), pa.int64()) for moment in outage.range)
+    within = (time >= begins.cast(stamp)) & (time < ends.cast(stamp))
+    return pc.coalesce(within, pa.scalar(False))
 
 
 def _without_zone(kind: pa.DataType) -> pa.DataType:

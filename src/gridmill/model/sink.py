@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from gridmill.errors import InputError
 from gridmill.model.constraint import Constraint
+from gridmill.model.outage import Outage
 from gridmill.model.source import Source
 
 
@@ -41,7 +42,8 @@ class SinkSpec:
 
     Each load is measured: per column what is missing, min, max, mean, how many differ; and the sink's own
     `metrics`, SQL aggregates over its rows by name. A column whose population stability index against the
-    load before is above `drift_threshold` is warned of; None looks for no drift.
+    load before is above `drift_threshold` is warned of; None looks for no drift. Datasets do not see the rows
+    within `outages`.
     """
 
     source: Source
@@ -54,6 +56,7 @@ class SinkSpec:
     max_rejects: float | None = None
     metrics: Mapping[str, str] = field(default_factory=dict)
     drift_threshold: float | None = 0.25
+    outages: tuple[Outage, ...] = ()
 
     def references(self) -> tuple[str, ...]:
         """The sinks that foreign keys refer to."""

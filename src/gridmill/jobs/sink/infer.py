@@ -122,7 +122,7 @@ def see_types(guesses: Guesses, schema: pa.Schema) -> None:
             guess.possible = tuple(type_ for type_ in guess.possible or PREFERENCE if type_ in known)
 
 
-def found_types(guesses: Mapping[str, Guess]) -> dict[str, pa.DataType]:
+def found_types(guesses: Mapping[str, Guess]) -> dict[str, pa.DataType | None]:
     """The type chosen for each column; one without any value is text, which whatever comes later fits."""
     return {name: guess.nested or ARROW[_best(guess)] for name, guess in guesses.items()}
 

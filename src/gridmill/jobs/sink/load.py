@@ -56,6 +56,8 @@ class Loading:
 
     spec: SinkSpec
     progress: Progress
+    later: set[str] = field(default_factory=set)
+    """Columns that came with a later file: others may lack them."""
     layout: Layout = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,17 +73,35 @@ class Loading:
 
         Raises DataError.
         """
-        found: dict[str, pa.DataType] = {}
-        guesses = Guesses(rules=self.rules(files[0]))
-        for file in files:
-            self.progress.begin(file)
-            self._look(open_reader(file, self.spec.source), guesses)
-            self.progress.end(file)
+        guesses = self._guesses(files, Guesses(rules=self.rules(files[0])))
         found = found_types(guesses.of) | {name: ARROW[type_] for name, type_ in self.spec.columns.items()}
         names = self.spec.select or tuple(guesses.of)
         self.layout.check_declared(guesses.of, files[0].name)
         added = [(name, self.layout.constant(name, guesses.rules).type) for name in self.spec.add]
         return pa.schema([(name, found.get(name, pa.string())) for name in names] + added)
+
+    def found(self, files: Sequence[SourceFile], table: pa.Schema) -> dict[str, pa.DataType | None]:
+        """The types of the columns of new files for a table that is there; None without any value.
+
+        Raises DataError for a file that lacks a column.
+        """
+        guesses = Guesses(rules=self.rules(files[0]))
+        guesses.expect(name for name in table.names if name not in self.spec.add)
+        types = found_types(self._guesses(files, guesses).of)
+        for name, guess in guesses.of.items():
+            type_ = self.spec.columns.get(name)
+            if type_ is not None:
+                types[name] = ARROW[type_]
+            elif guess.possible is None and guess.nested is None:
+                types[name] = None
+        return types
+
+    def _guesses(self, files: Sequence[SourceFile], guesses: Guesses) -> Guesses:
+        for file in files:
+            self.progress.begin(file)
+            self._look(open_reader(file, self.spec.source), guesses)
+            self.progress.end(file)
+        return guesses
 
     def _look(self, reader: Reader, guesses: Guesses) -> None:
         """Narrow the guesses by one file, reading no more of it than needed."""
@@ -104,8 +124,15 @@ class Loading:
     def _check_same(self, file: SourceFile, guesses: Guesses, sources: Sequence[str]) -> None:
         have = {self.layout.rename(name) for name in sources}
         known = set(guesses.of)
-        if known and have != known and file.format != Format.JSONL:
-            raise _other_columns(file, sorted(known - have), sorted(have - known))
+        if not known or file.format == Format.JSONL:
+            return
+        self._check_lacking(file, known - have)
+        self.later |= have - known
+
+    def _check_lacking(self, file: SourceFile, lacking: set[str]) -> None:
+        missing = sorted(lacking - self.later)
+        if missing:
+            raise _lacks(file, missing)
 
     def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[Batch]:
         """The file's rows, as read and in the table's columns.
@@ -117,10 +144,10 @@ class Loading:
         sources = self.layout.asked() if names is None else self.layout.sources(names, file.name)
         table_names = [self.layout.rename(name) for name in sources or ()]
         wanted = [name for name in schema.names if name not in self.spec.add]
-        if names is not None and set(table_names) != set(wanted):
-            raise _other_columns(
-                file, sorted(set(wanted) - set(table_names)), sorted(set(table_names) - set(wanted))
-            )
+        if names is not None:
+            self._check_lacking(file, set(wanted) - set(table_names))
+            if not set(table_names) <= set(wanted):
+                raise _has_more(file, sorted(set(table_names) - set(wanted)))
         rules, row = self.rules(file), 0
         constants = {name: self.layout.constant(name, rules) for name in self.spec.add}
         self.progress.begin(file)
@@ -154,7 +181,7 @@ class Loading:
                 columns.append(self._column(batch[item.name], item, rules, reader, row))
         surprises = sorted(set(batch.column_names) - set(schema.names))
         if surprises:
-            raise _other_columns(reader.file, [], surprises)
+            raise _has_more(reader.file, surprises)
         return pa.Table.from_arrays(columns, schema=schema)
 
     def _column(
@@ -200,10 +227,18 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _other_columns(file: SourceFile, missing: Sequence[str], more: Sequence[str]) -> DataError:
-    parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"also has {', '.join(more)}"] * bool(more)
+def _lacks(file: SourceFile, missing: Sequence[str]) -> DataError:
     return DataError(
-        f"the file's columns differ from the table's: it {' and '.join(parts)}",
-        hint="Files of one sink have the same columns; `select` those that all have.",
+        f"the file lacks {', '.join(missing)}, which the table has",
+        hint="Columns may be added, never left out. Mend the file; or `select` the columns that all have: "
+        "that loads the table anew.",
+        place=file.name,
+    )
+
+
+def _has_more(file: SourceFile, more: Sequence[str]) -> DataError:
+    return DataError(
+        f"the file also has {', '.join(more)}, which the table does not have",
+        hint="`select` the columns that the table is to have.",
         place=file.name,
     )

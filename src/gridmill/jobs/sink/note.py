@@ -1,7 +1,7 @@
 """What a commit says of its load, for the report and for the next load; it is part of the commit itself, so
 that an attempt that dies right after it takes nothing with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ class Noted:
     sieve: Sieve
     meter: Meter
     parts: Sequence[Part]
+    later: Set[str] = frozenset()
 
     @property
     def rows(self) -> int:
@@ -59,6 +60,7 @@ class Noted:
             "files": [{"file": file.name, "content": file.content} for file in self.plan.load],
             "positions": self.plan.positions,
             "details": details,
+            "later": sorted(self.later & set(self.schema.names)),
             "histograms": histograms(self.meter.sample.rows()) if self.rows else before.get("histograms", {}),
         }
 

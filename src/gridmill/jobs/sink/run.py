@@ -8,21 +8,33 @@ from shutil import rmtree
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+
 from gridmill.codec import fingerprint, to_builtins
 from gridmill.errors import ConflictError, DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.sink.arrivals import Asked, look
+from gridmill.jobs.sink.evolve import evolve, is_widened
 from gridmill.jobs.sink.load import Loading, Progress
 from gridmill.jobs.sink.metrics import Meter, check_metrics
 from gridmill.jobs.sink.note import Noted
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
 from gridmill.jobs.sink.rejects import at_version, commit_rejects
 from gridmill.jobs.sink.sieve import Sieve, open_sieve, top
-from gridmill.jobs.sink.table import LostRaceError, Mark, SinkTable, commit, open_sink_table, rules_number
-from gridmill.jobs.sink.writing import Writing, kept_rows
+from gridmill.jobs.sink.table import (
+    LostRaceError,
+    Mark,
+    SinkTable,
+    add_columns,
+    commit,
+    open_sink_table,
+    rules_number,
+)
+from gridmill.jobs.sink.writing import Writing, kept_rows, rewrite
 from gridmill.jobs.tables import Part, columns_of
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
+from gridmill.model.outage import Outage
 from gridmill.model.sink import SinkSpec
 
 LOADER = 1
@@ -75,14 +87,11 @@ def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
     try:
         return bench.carry_out(plan)
     except DataError as misfit:
-        if plan.anew:
+        schema = None if plan.anew else bench.evolved(plan)
+        if schema is None:
             raise
-        try:
-            plan = bench.plan(anew=True)
-        except ConflictError as lossy:
-            raise misfit from lossy
-        print(f"{misfit}: loading the table anew, so that its types fit all files")
-        return bench.carry_out(plan)
+        print(f"{misfit}: the table's columns change")
+        return bench.carry_out(plan, schema)
 
 
 def rejects_uri(context: JobContext) -> str:
@@ -94,7 +103,7 @@ def _rules(spec: SinkSpec) -> int:
     """Of all that decides which rows are in the table, and how."""
     declared = to_builtins(spec)
     del declared["source"]["path"]
-    for name in ("metrics", "drift_threshold"):
+    for name in ("metrics", "drift_threshold", "outages"):
         del declared[name]
     (declared["source"]["sql"] or {}).pop("lag", None)
     return rules_number(fingerprint(LOADER, declared))
@@ -130,8 +139,23 @@ class Bench:
             return load_anew(arrivals.files, self.loaded, arrivals.positions)
         return decide(arrivals.files, self.loaded, arrivals.positions)
 
-    def carry_out(self, plan: LoadPlan) -> Load:
-        """Load what the plan says, in one commit.
+    def evolved(self, plan: LoadPlan) -> pa.Schema | None:
+        """The table's columns as the new files would have them; None when they may not change so.
+
+        Raises DataError for a file that lacks a column.
+        """
+        loading = self._loading(plan)
+        schema = evolve(self.table.schema, loading.found(plan.load, self.table.schema), self.spec.columns)
+        return None if schema == self.table.schema else schema
+
+    def _loading(self, plan: LoadPlan) -> Loading:
+        size = sum(file.size_bytes for file in plan.load)
+        progress = Progress(context=self.context, total=size * (2 if plan.anew else 1))
+        later = set() if plan.anew else set(self.table.note.get("later", ()))
+        return Loading(spec=self.spec, progress=progress, later=later)
+
+    def carry_out(self, plan: LoadPlan, schema: pa.Schema | None = None) -> Load:
+        """Load what the plan says, in one commit; with a schema that the table's evolves to.
 
         Raises DataError, InputError, LostRaceError, StorageError.
         """
@@ -139,10 +163,13 @@ class Bench:
             return Load(version=self.table.delta.version(), plan=plan)
         if not plan.load:
             raise _nothing_at_all(self.spec.source.name)
-        size = sum(file.size_bytes for file in plan.load)
-        progress = Progress(context=self.context, total=size * (2 if plan.anew else 1))
-        loading = Loading(spec=self.spec, progress=progress)
-        schema = loading.schema(plan.load) if plan.anew else self.table.schema
+        loading = self._loading(plan)
+        if plan.anew:
+            schema = loading.schema(plan.load)
+        elif schema is None:
+            schema = self.table.schema
+        else:
+            loading.later |= set(schema.names) - set(self.table.schema.names)
         folder = self.context.output / uuid4().hex
         try:
             with open_sieve(self.context, self.spec, schema) as sieve:
@@ -158,8 +185,9 @@ class Bench:
                     sieve=sieve,
                     meter=meter,
                     parts=parts,
+                    later=loading.later,
                 )
-                return self._committed(noted, rejects)
+                return self._committed(noted, rejects, folder)
         finally:
             _clear(folder, self.context)
 
@@ -170,7 +198,7 @@ class Bench:
         writing.sieve.check_share()
         return [part for one in written for part in one.parts], writing.write_rejects(written)
 
-    def _committed(self, noted: Noted, rejects: list[Part]) -> Load:
+    def _committed(self, noted: Noted, rejects: list[Part], folder: Path) -> Load:
         plan, sieve, table = noted.plan, noted.sieve, self.table
         if plan.anew and noted.rows == 0:
             raise _nothing_left(plan, sieve)
@@ -187,7 +215,7 @@ class Bench:
         note = noted.write(at_version(self.rejects.path, rejected), rejected, rejects_uri(self.context))
         kept = replace(plan, remove=tuple(entry for entry in plan.remove if entry not in outdated))
         mark = Mark(rules=self.rules, rejects=rejected, note=note)
-        version = commit(table, kept, noted.schema, noted.parts, mark)
+        version = self._commit(kept, noted, mark, folder)
         return Load(
             version=version,
             plan=plan,
@@ -196,6 +224,14 @@ class Bench:
             reasons=dict(sieve.reasons),
             shifted=note["details"]["drift"].get("shifted", {}),
         )
+
+    def _commit(self, plan: LoadPlan, noted: Noted, mark: Mark, folder: Path) -> int:
+        if plan.anew or self.table.delta is None or noted.schema == self.table.schema:
+            return commit(self.table, plan, noted.schema, noted.parts, mark)
+        if is_widened(self.table.schema, noted.schema):
+            kept = rewrite(self.table, plan, noted.schema, folder)
+            return commit(self.table, plan, noted.schema, [*kept, *noted.parts], mark, overwrite=True)
+        return commit(add_columns(self.table, noted.schema), plan, noted.schema, noted.parts, mark)
 
 
 def _fewer(plan: LoadPlan, rows: int) -> ConflictError:
@@ -262,10 +298,30 @@ def _result(context: JobContext, load: Load) -> JobResult:
         rows=rows,
         size_bytes=size_bytes,
         columns=columns_of(table.schema),
-        details={**table.note.get("details", {}), "files": load.plan.seen, "vanished": load.plan.vanished},
+        details={
+            **table.note.get("details", {}),
+            "files": load.plan.seen,
+            "vanished": load.plan.vanished,
+            "outages": to_builtins(_outages(context, table)),
+        },
     )
     size = JobSize(rows=rows, columns=len(output.columns), input_bytes=size_bytes)
     return JobResult(outputs=(output,), metrics=_metrics(rows, load, output.details), size=size)
+
+
+def _outages(context: JobContext, table: SinkTable) -> tuple[Outage, ...]:
+    """The declared ones. Raises InputError for a column that holds no times."""
+    spec = context.order.job.sink
+    outages = spec.outages if spec else ()
+    for number, outage in enumerate(outages, start=1):
+        kind = table.schema.field(outage.time).type if outage.time in table.schema.names else None
+        if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise InputError(
+                f"column {outage.time!r} holds no times",
+                hint=f"The sink has {', '.join(table.schema.names)}.",
+                place=f"sink.outages[{number}].time",
+            )
+    return outages
 
 
 def _metrics(rows: int, load: Load, details: Mapping[str, Any]) -> Mapping[str, float]:

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -130,9 +130,17 @@ class Mark:
     note: object = None
 
 
-def commit(table: SinkTable, plan: LoadPlan, schema: pa.Schema, parts: Sequence[Part], mark: Mark) -> int:
+def commit(
+    table: SinkTable,
+    plan: LoadPlan,
+    schema: pa.Schema,
+    parts: Sequence[Part],
+    mark: Mark,
+    *,
+    overwrite: bool = False,
+) -> int:
     """Make the parts visible, what the plan removes invisible, and its positions those of the table, in one
-    commit; the new version.
+    commit; the new version. With `overwrite`, and when the plan loads anew, the parts replace all there is.
 
     Raises LostRaceError when another attempt was quicker: nothing was changed. Raises StorageError.
     """
@@ -142,7 +150,7 @@ def commit(table: SinkTable, plan: LoadPlan, schema: pa.Schema, parts: Sequence[
             if delta is None:
                 table.path.mkdir(parents=True, exist_ok=True)
                 delta = create(table.path, schema)
-            return _commit(delta, plan, schema, move(parts, table.path), mark)
+            return _commit(delta, plan, schema, move(parts, table.path), mark, overwrite)
         except CommitFailedError as error:
             _remove(parts, table.path)
             raise LostRaceError(str(error)) from error
@@ -163,7 +171,10 @@ def create(path: Path, schema: pa.Schema) -> DeltaTable:
     return delta
 
 
-def _commit(delta: DeltaTable, plan: LoadPlan, schema: pa.Schema, added: list[AddAction], mark: Mark) -> int:
+def _commit(
+    delta: DeltaTable, plan: LoadPlan, schema: pa.Schema, added: list[AddAction], mark: Mark, overwrite: bool
+) -> int:
+    overwrite = overwrite or plan.anew
     before = delta.version()
     loads = (delta.transaction_version(_LOADS) or 0) + 1
     now = int(time.time() * 1000)
@@ -172,10 +183,10 @@ def _commit(delta: DeltaTable, plan: LoadPlan, schema: pa.Schema, added: list[Ad
         transactions.append(Transaction(_POSITIONS, before + 1))
     if mark.rejects is not None:
         transactions.append(Transaction(_REJECTS, mark.rejects))
-    removed = [] if plan.anew else [RemoveAction(entry.path, True, now) for entry in plan.remove]
+    removed = [] if overwrite else [RemoveAction(entry.path, True, now) for entry in plan.remove]
     delta.create_write_transaction(
         [*added, *removed],
-        mode="overwrite" if plan.anew else "append",
+        mode="overwrite" if overwrite else "append",
         schema=schema,
         commit_properties=CommitProperties(
             custom_metadata={"gridmill": json.dumps(mark.note)},
@@ -187,6 +198,28 @@ def _commit(delta: DeltaTable, plan: LoadPlan, schema: pa.Schema, added: list[Ad
         ),
     )
     return before + 1
+
+
+def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
+    """The table with the columns of `schema` that it lacks, missing in all rows.
+
+    A commit of its own, with the note of the one before. Raises LostRaceError, StorageError.
+    """
+    assert table.delta is not None
+    lacking = [item for item in schema if item.name not in table.schema.names]
+    if not lacking:
+        return table
+    with storage_errors(table.path):
+        try:
+            table.delta.alter.add_columns(
+                list(Schema.from_arrow(pa.schema(lacking)).fields),
+                commit_properties=CommitProperties(
+                    custom_metadata={"gridmill": json.dumps(table.note)}, max_commit_retries=0
+                ),
+            )
+        except CommitFailedError as error:
+            raise LostRaceError(str(error)) from error
+    return open_sink_table(table.path, table.delta.version())
 
 
 def move(parts: Sequence[Part], folder: Path) -> list[AddAction]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -131,6 +132,29 @@ class Numbers:
         good = self.start + row
         before = bisect_right(range(len(self.rejected)), good, key=lambda index: self.rejected[index] - index)
         return good + before
+
+
+def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[Part]:
+    """What stays of the table, in files of wider types; each still says which source file it holds."""
+    gone = {entry.path for entry in plan.remove}
+    parts: list[Part] = []
+    for entry in table.loaded:
+        if entry.path not in gone:
+            rows = _in_schema(table.path / entry.path, schema)
+            parts += write_parquet(rows, schema, folder, f"{entry.key}-{entry.content}-{uuid4().hex}")
+    return parts
+
+
+def _in_schema(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches():
+            columns = [
+                batch.column(item.name).cast(item.type)
+                if item.name in batch.schema.names
+                else pa.nulls(batch.num_rows, item.type)
+                for item in schema
+            ]
+            yield pa.Table.from_arrays(columns, schema=schema)
 
 
 def kept_rows(table: SinkTable, plan: LoadPlan) -> ds.Dataset | None:
