@@ -8,8 +8,6 @@ from contextlib import closing, suppress
 from itertools import chain, repeat
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from tests.cutting_proxy import Cut, cutting_proxy
 from tests.e2e.conftest import eventually
 from tests.postgresql import PostgresqlServer
@@ -19,9 +17,6 @@ from gridmill.model.run import Run
 from gridmill.ports.keys import key_of
 from gridmill.ports.store import Record
 from gridmill.stores import sql
-from gridmill.stores.dialect import connect
-from gridmill.stores.migrate import upgrade
-from gridmill.stores.schema import METADATA
 from gridmill.testing.store_samples import a_run, an_event
 from gridmill.testing.store_suite import CHECKS, OWNER_CHECKS, SHARED_CHECKS, everything, put_new
 
@@ -33,14 +28,6 @@ def name(check) -> str:
 @pytest.mark.parametrize("check", [*CHECKS, *SHARED_CHECKS, *OWNER_CHECKS], ids=name)
 def test_conformance(check, postgresql_url: str):
     check(lambda: sql.make(postgresql_url))
-
-
-def test_migrations_make_the_schema(postgresql_url: str):
-    engine = connect(postgresql_url)
-    with engine.begin() as connection:
-        upgrade(connection)
-        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
-    engine.dispose()
 
 
 # -- lost connections ------------------------------------------------------------------------------------

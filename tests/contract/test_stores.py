@@ -10,12 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, event
+from sqlalchemy import event
 
 from gridmill.errors import InputError, StaleVersionError, StorageError
 from gridmill.model.resource import Resource
@@ -24,8 +21,6 @@ from gridmill.ports.keys import key_of
 from gridmill.ports.store import Record
 from gridmill.stores import memory, sql
 from gridmill.stores.dialect import connect
-from gridmill.stores.migrate import configuration, upgrade
-from gridmill.stores.schema import METADATA, VERSIONS
 from gridmill.testing.faults import Fault, FaultScript, FaultySchedule, FaultyStore, KillAt, with_faults
 from gridmill.testing.store_model import Model, random_changes, random_events
 from gridmill.testing.store_samples import (
@@ -80,54 +75,6 @@ def test_any_commits_leave_what_the_model_holds(kind, random, tmp_path_factory):
 def tables(path: Path) -> dict[str, str]:
     with closing(sqlite3.connect(path)) as connection:
         return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
-
-
-def test_migrations_make_the_same_schema_as_a_fresh_database(tmp_path: Path):
-    sql.make(tmp_path / "fresh.db").close()
-    engine = create_engine(f"sqlite:///{tmp_path / 'migrated.db'}")
-    with engine.begin() as connection:
-        upgrade(connection)
-        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
-    engine.dispose()
-
-    def normal(path):
-        return {key: " ".join(text.replace('"', "").split()) for key, text in tables(path).items()}
-
-    assert normal(tmp_path / "migrated.db") == normal(tmp_path / "fresh.db")
-
-
-def test_the_known_versions_are_those_of_the_migrations():
-    script = ScriptDirectory.from_config(configuration())
-    assert tuple(step.revision for step in script.walk_revisions())[::-1] == VERSIONS
-
-
-def test_a_database_that_is_behind_is_migrated(tmp_path: Path):
-    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
-        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
-    with closing(sql.make(tmp_path / "store.db")) as store:
-        put_new(store, *one_of_each())
-    with closing(sql.make(tmp_path / "store.db")) as store:
-        assert store.get(Run, "weather-1")
-
-
-def test_a_database_from_the_future_is_refused_and_not_touched(tmp_path: Path):
-    path = tmp_path / "store.db"
-    sql.make(path).close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    before = path.read_bytes()
-    with pytest.raises(StorageError, match="newer Gridmill") as raised:
-        sql.make(path)
-    assert "Update Gridmill" in raised.value.hint
-    assert path.read_bytes() == before
-
-
-def test_a_database_of_something_else_is_refused(tmp_path: Path):
-    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
-        connection.execute("CREATE TABLE cookies (id INTEGER)")
-    with pytest.raises(StorageError, match="not a Gridmill store"):
-        sql.make(tmp_path / "store.db")
-    assert set(tables(tmp_path / "store.db")) == {"cookies"}
 
 
 def test_opening_an_up_to_date_database_does_not_import_alembic(tmp_path: Path):
