@@ -66,6 +66,9 @@ JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}
 
 REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
 
+LOOKS: Mapping[str, str] = {"process": "gridmill.storage.look:ask"}
+"""How versions are looked into: a function of a Look."""
+
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,
     "sites": SITES,
@@ -75,6 +78,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "readers": READERS,
     "journals": JOURNALS,
     "reports": REPORTS,
+    "looks": LOOKS,
 }
 
 

@@ -136,6 +136,9 @@ def test_aliases(make: MakeGrid) -> None:
     assert grid.artifact("demo/first@prod").id == "demo/first@1"
     grid.remove_alias("demo/first@prod")
     assert grid.aliases() == ()
+    assert grid.version("demo/first").artifact.number == 1
+    assert grid.preview("demo/first", rows=2).rows == ((0,), (1,))
+    assert [one.part for one in grid.diff("demo/first", "demo/second", key=("a", "b")).differences] == []
 
 
 def test_the_rest_answers(make: MakeGrid) -> None:

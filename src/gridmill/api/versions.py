@@ -9,6 +9,7 @@ from gridmill.api.replies import Failure, Long, TheGrid, done, reply
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.view import Removal, VersionView
 
 router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
@@ -36,6 +37,20 @@ def remove_artifact(grid: TheGrid, artifact_id: Long, force: bool = False, dry_r
 def show_version(grid: TheGrid, artifact_id: Long) -> Response:
     """A version with its names, what it was made from, and what was made from it."""
     return reply(grid.version(artifact_id))
+
+
+@router.get("/previews/{artifact_id:path}", response_model=Preview, tags=["artifacts"])
+def preview(
+    grid: TheGrid, artifact_id: Long, rows: Annotated[int, Query(ge=1, le=10_000)] = 10, rejects: bool = False
+) -> Response:
+    """The first rows of a version (or of a sink's rejects), or its files."""
+    return reply(grid.preview(artifact_id, rows=rows, rejects=rejects))
+
+
+@router.get("/diffs", response_model=VersionDiff, tags=["artifacts"])
+def diff(grid: TheGrid, before: str, after: str, key: Annotated[tuple[str, ...], Query()] = ()) -> Response:
+    """How two versions differ; rows by the columns of `key`."""
+    return reply(grid.diff(before, after, key=key))
 
 
 @router.get("/aliases", response_model=tuple[Alias, ...], tags=["aliases"])

@@ -20,6 +20,8 @@ COMMANDS = {
     "logs": ("gridmill.cli.logs:logs", "What jobs wrote."),
     "show": ("gridmill.cli.nouns:show", "Show one run, job, resource, model, ..."),
     "list": ("gridmill.cli.nouns:list_all", "List runs, resources, models, ..."),
+    "preview": ("gridmill.cli.versions:preview", "Show the first rows of a version, or its files."),
+    "diff": ("gridmill.cli.versions:diff", "Show how two versions differ."),
     "remove": ("gridmill.cli.remove:remove", "Remove a resource, pipeline, model, ..."),
     "configure": (
         "gridmill.cli.resources:configure",

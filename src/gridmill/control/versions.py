@@ -6,10 +6,13 @@ from gridmill.control.cases import Cases
 from gridmill.control.lineage import version_view
 from gridmill.control.references import aliases_of, find_alias, find_version
 from gridmill.control.removal import check_removal, plan_removal, removed_uris
-from gridmill.errors import NotFoundError, StaleVersionError
+from gridmill.errors import InputError, NotFoundError, StaleVersionError, explained
 from gridmill.model.alias import Alias, check_alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.comparison import differences, key_of_rows
+from gridmill.model.look import Look, Preview, VersionDiff
 from gridmill.model.view import Removal, VersionView
+from gridmill.registry import find
 
 
 class VersionCases(Cases):
@@ -63,6 +66,37 @@ class VersionCases(Cases):
                 self._ledger.fetch(Alias, alias_id)
                 transaction.delete(Alias, alias_id)
 
+    def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
+        """The first rows of a version, or its files."""
+        one = self._there(artifact_id)
+        root = self._control.storage.location
+        seen = find("looks", "process")(Look(root=root, artifact=one, rows=rows, rejects=rejects))
+        found: Preview = seen.preview
+        return found
+
+    def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
+        """How two versions differ."""
+        old, new = self.artifact(before), self.artifact(after)
+        made = VersionDiff(before=old.id, after=new.id, differences=tuple(differences(old, new)))
+        shared = key or key_of_rows(new)
+        why = _rows_why_not(old, new, shared, key or key_of_rows(old))
+        if why:
+            return replace(made, rows_why=why)
+        root = self._control.storage.location
+        question = Look(root=root, artifact=self._there(old.id), other=self._there(new.id), key=shared)
+        try:
+            return replace(made, rows=find("looks", "process")(question).changes)
+        except InputError as error:
+            if key:
+                raise
+            return replace(made, rows_why=explained(error))
+
+    def _there(self, artifact_id: str) -> Artifact:
+        one = self.artifact(artifact_id)
+        if one.removed:
+            raise NotFoundError(f"{one.id} was removed", hint="Its record is kept: `gridmill show`.")
+        return one
+
     def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
         """Delete the content of a version or of all; the records stay as removed, for lineage."""
         if dry_run:
@@ -81,6 +115,19 @@ class VersionCases(Cases):
         for uri in removed_uris(self._control, versions):  # without the lock: it may take long
             self._control.storage.remove(uri)
         return plan
+
+
+_TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
+
+
+def _rows_why_not(old: Artifact, new: Artifact, key: tuple[str, ...], old_key: tuple[str, ...]) -> str:
+    if old.kind not in _TABLES or new.kind not in _TABLES:
+        return "they have no rows" if old.kind == new.kind else "they are not of the same kind"
+    if old.removed or new.removed:
+        return "one of them was removed"
+    if not key or key != old_key:
+        return "say which columns tell rows apart: --key COLUMN,COLUMN"
+    return ""
 
 
 def _moved(alias: Alias, before: Alias | None, expected: int) -> str:

@@ -153,18 +153,19 @@ def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds
     """
     path = context.below_root(output.uri)
     try:
-        table = _open(path, output)
+        table = open_version(path, output)
         if zoned:
             return table
         schema = pa.schema([(item.name, _without_zone(item.type)) for item in table.schema])
-        return _open(path, output, schema)
+        return open_version(path, output, schema)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise StorageError(
             f"{output.uri} cannot be read any more: {error}", hint="Run its pipeline again with --force."
         ) from error
 
 
-def _open(path: Path, output: Output, schema: pa.Schema | None = None) -> ds.Dataset:
+def open_version(path: Path, output: Output, schema: pa.Schema | None = None) -> ds.Dataset:
+    """The rows of a version whose files are at `path`, unread. Raises what the libraries raise."""
     if output.kind == ArtifactKind.SINK:
         table = DeltaTable(path, version=output.table_version).to_pyarrow_dataset(schema=schema)
         outages = from_builtins(output.details.get("outages", []), tuple[Outage, ...])

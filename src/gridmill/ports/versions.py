@@ -4,6 +4,7 @@ from typing import Protocol
 
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.view import Removal, VersionView
 
 
@@ -21,6 +22,20 @@ class Versions(Protocol):
 
     def version(self, artifact_id: str) -> VersionView:
         """A version with its names, what it was made from and what was made from it."""
+        ...
+
+    def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
+        """The first rows of a table (or of a sink's rejects), or the files of a model or a command.
+
+        Raises InputError where there are none to show, StorageError when they cannot be read.
+        """
+        ...
+
+    def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
+        """How two versions differ: columns, statistics, metrics, settings.
+
+        Rows are compared by `key`; without one by the columns that the versions say tell rows apart.
+        """
         ...
 
     def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:

@@ -7,6 +7,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.view import Removal, VersionView
 
 T = TypeVar("T")
@@ -42,6 +43,14 @@ class HttpVersions:
     def version(self: _Sender, artifact_id: str) -> VersionView:
         """See Versions."""
         return self._get(f"/versions/{quoted(artifact_id)}", VersionView)
+
+    def preview(self: _Sender, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
+        """See Versions."""
+        return self._get(f"/previews/{quoted(artifact_id)}", Preview, rows=rows, rejects=rejects)
+
+    def diff(self: _Sender, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
+        """See Versions."""
+        return self._get("/diffs", VersionDiff, before=before, after=after, key=list(key))
 
     def remove_artifact(
         self: _Sender, artifact_id: str, *, force: bool = False, dry_run: bool = False

@@ -3,6 +3,7 @@
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.view import Removal, VersionView
 from gridmill.sdk.connected import Connected
 
@@ -23,6 +24,14 @@ class VersionVerbs(Connected):
     def version(self, reference: str) -> VersionView:
         """A version with its names, what it was made from (to the sources), and what was made from it."""
         return self.grid.version(reference)
+
+    def preview(self, reference: str, *, rows: int = 10, rejects: bool = False) -> Preview:
+        """The first rows of a version (or of a sink's rejects), or the files of a model or a command."""
+        return self.grid.preview(reference, rows=rows, rejects=rejects)
+
+    def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
+        """How two versions differ: columns, statistics, metrics, settings, and rows by `key` columns."""
+        return self.grid.diff(before, after, key=key)
 
     def set_alias(
         self,

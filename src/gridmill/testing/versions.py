@@ -4,7 +4,9 @@ from dataclasses import dataclass, field, replace
 
 from gridmill.errors import NotFoundError, StaleVersionError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of, check_alias, split_reference
-from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.artifact import Artifact, ArtifactKind, Column
+from gridmill.model.comparison import differences
+from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.view import Removal, VersionView
 
 
@@ -41,6 +43,17 @@ class FakeVersions:
     def version(self, artifact_id: str) -> VersionView:
         """See Versions."""
         return VersionView(artifact=self.artifact(artifact_id))
+
+    def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
+        """See Versions. (A column of numbers, from 0.)"""
+        one = self.artifact(artifact_id)
+        cells = tuple((number,) for number in range(min(rows, one.output.rows or 0)))
+        return Preview(columns=(Column(name="n", type="int64"),), rows=cells, total=one.output.rows or 0)
+
+    def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
+        """See Versions. (Rows are not compared.)"""
+        old, new = self.artifact(before), self.artifact(after)
+        return VersionDiff(before=old.id, after=new.id, differences=tuple(differences(old, new)))
 
     def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
         """See Versions. (Nothing stands against it.)"""

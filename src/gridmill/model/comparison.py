@@ -1,0 +1,79 @@
+"""How the records of two versions differ: a pure function of both."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.look import Difference
+
+_SETTINGS = (
+    "model", "objective", "labels", "label", "features", "sequence", "seed", "options", "best_by", "split",
+    "sql",
+)  # fmt: skip
+
+
+def differences(before: Artifact, after: Artifact) -> Iterator[Difference]:
+    """Everything not alike: what they are, columns, statistics, metrics, settings; in that order."""
+    for part, of in _PARTS.items():
+        old, new = of(before), of(after)
+        for name in dict.fromkeys((*old, *new)):
+            if old.get(name) != new.get(name):
+                yield Difference(part=part, name=name, before=old.get(name), after=new.get(name))
+
+
+def key_of_rows(version: Artifact) -> tuple[str, ...]:
+    """The columns that tell its rows apart, as far as its record says."""
+    told = version.output.details
+    if version.kind == ArtifactKind.PREDICTION:
+        names = [column.name for column in version.output.columns]
+        return tuple(names[: names.index("row")]) if "row" in names else ()
+    time = told.get("time")
+    return (*map(str, told.get("entity") or ()), *((str(time),) if time else ()))
+
+
+def _facts(version: Artifact) -> Mapping[str, Any]:
+    output = version.output
+    return {
+        "kind": output.kind.value,
+        "rows": output.rows,
+        "size_bytes": output.size_bytes,
+        "made_from": list(version.made_from),
+        **{f"rows.{split}": count for split, count in _mapping(output.details.get("splits")).items()},
+    }
+
+
+def _columns(version: Artifact) -> Mapping[str, Any]:
+    return {column.name: column.type for column in version.output.columns}
+
+
+def _statistics(version: Artifact) -> Mapping[str, Any]:
+    known = _mapping(version.output.details.get("columns"))
+    return {
+        f"{column}.{fact}": value
+        for column, facts in known.items()
+        for fact, value in _mapping(facts).items()
+        if value is None or isinstance(value, str | int | float)
+    }
+
+
+def _settings(version: Artifact) -> Mapping[str, Any]:
+    told = version.output.details
+    found = {name: told[name] for name in _SETTINGS if told.get(name) is not None}
+    return {
+        **{name: value for name, value in found.items() if not isinstance(value, Mapping)},
+        **{name: value for part in found.values() for name, value in _mapping(part).items()},
+        **{f"package {name}": value for name, value in _mapping(told.get("packages")).items()},
+    }
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+_PARTS = {
+    "facts": _facts,
+    "columns": _columns,
+    "statistics": _statistics,
+    "metrics": lambda version: version.output.metrics,
+    "settings": _settings,
+}
