@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -71,6 +71,25 @@ def moment(at: float | None) -> str:
 def metrics(values: Mapping[str, float]) -> str:
     """`rmse 1.73, r2 0.91`."""
     return ", ".join(f"{name} {show_number(value)}" for name, value in values.items())
+
+
+_TELLING = ("auc", "accuracy", "rmse", "skill", "log_loss", "r2")
+"""Of a model's metrics those that say most, best first; `show job` and the report have all of them."""
+_FEW = 2
+
+
+def headline(values: Mapping[str, float]) -> str:
+    """The few metrics that say most: how much there is, and how good it is on the best split there is."""
+    split = next((name for name in ("test", "validation", "train") if any(_of(name, values))), None)
+    if split is None:
+        return metrics(dict(list(values.items())[: 2 * _FEW]))
+    amounts = [name for name in values if name in ("rows", "rows_added")][:1]
+    good = [name for end in _TELLING if (name := f"{split}_{end}") in values] or list(_of(split, values))
+    return metrics({name: values[name] for name in [*amounts, *good[:_FEW]]})
+
+
+def _of(split: str, values: Mapping[str, float]) -> Iterator[str]:
+    return (name for name in values if name.startswith(f"{split}_"))
 
 
 def progress(view: JobView) -> str:
@@ -173,7 +192,7 @@ def job_line(view: JobView, state: str, message: str) -> str:
     elif state in (JobState.WAITING, JobState.BLOCKED) and not message:
         detail = view.why
     elif state in FINISHED_JOBS and view.metrics and not message:
-        detail = metrics(view.metrics)
+        detail = headline(view.metrics)
     return f"{view.job.job.name}: {state}" + (f" {detail}" if detail else "")
 
 

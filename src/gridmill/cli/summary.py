@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from rich.markup import escape
 
-from gridmill.cli.render import counts, elapsed, metrics, newest, table
+from gridmill.cli.render import counts, elapsed, headline, newest, table
 from gridmill.cli.session import console, say
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
@@ -69,7 +69,7 @@ def _row(view: JobView) -> tuple[str, ...]:
         show_seconds(sum(use.cpu_seconds for use in uses)) if uses else "",
         show_bytes(max(use.peak_memory_bytes for use in uses)) if uses else "",
         show_bytes(last.given.memory_bytes) if last else "",
-        metrics(view.metrics),
+        headline(view.metrics),
     )
 
 
