@@ -7,6 +7,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from gridmill.errors import InputError
+from gridmill.model.encoder import Encoder
 
 
 class Aggregate(StrEnum):
@@ -294,7 +295,7 @@ class DatasetSpec:
 
     `features` are SQL expressions over the row's columns and features. Of plain `sql`, `time` and `entity`
     name the columns that labels, splits, windows, lags and as-of joins go by; what the SQL itself looks at
-    is not checked, and the dataset says so.
+    is not checked, and the dataset says so. `encoders` are fitted on the training rows alone.
     """
 
     basis: Basis | None = None
@@ -305,6 +306,7 @@ class DatasetSpec:
     features: Mapping[str, str] = field(default_factory=dict)
     label: Label | None = None
     split: Split | None = None
+    encoders: tuple[Encoder, ...] = ()
     sql: str | None = None
     tables: tuple[str, ...] = ()
     time: str | None = None

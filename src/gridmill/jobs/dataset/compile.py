@@ -21,13 +21,14 @@ from gridmill.jobs.dataset.feeds import (
     window_name,
 )
 from gridmill.jobs.dataset.joins import join_all
-from gridmill.jobs.dataset.labels import Step, label_columns, label_known, label_steps, needs_upto
+from gridmill.jobs.dataset.labels import Step, has_time, label_columns, label_known, label_steps, needs_upto
 from gridmill.jobs.dataset.names import Types, check_number, find_column, refuse_duplicates
 from gridmill.jobs.dataset.splits import Bounds, dropped_column, split_column
 from gridmill.jobs.dataset.sqltext import (
     DROPPED,
     FLOATS,
     HIDDEN,
+    LABEL_TIME,
     NEXT,
     RANK,
     ROW,
@@ -90,10 +91,12 @@ def compile_dataset(
     used: Iterable[str] = (),
     bounds: Bounds | None = None,
     seen_until: datetime | None = None,
+    timed: bool = False,
 ) -> Compiled:
     """The query. `basis` is the declared one, or stands for the result of `sql`; `used` are the columns that
     feature expressions name; `seen_until` is the latest moment that the events of a label tell of.
 
+    `timed`: it also gives when each row is, and when its label is known.
     Raises InputError for unknown or doubled columns and wrong types.
     """
     types = tables[basis.table]
@@ -106,10 +109,16 @@ def compile_dataset(
     columns = (*basis.entity, basis.time, *features, *labels, *(["split"] if bounds else []))
     hidden = [name for name in read if name not in columns and not (name in labels and _is_own(spec.label))]
     refuse_duplicates((*columns, *hidden, *HIDDEN))
+    hidden_times = [TIME, *([LABEL_TIME] if has_time(spec.label) else [])] if timed else []
     text = "\n".join(
         (
             stages.text,
-            _final(columns, steps, bounds, dropped_column(spec.label, bounds, types, seen_until)),
+            _final(
+                (*columns, *hidden_times),
+                steps,
+                bounds,
+                dropped_column(spec.label, bounds, types, seen_until),
+            ),
             f"ORDER BY {', '.join(quote_all((*basis.entity, TIME, ROW)))}",
         )
     )

@@ -53,11 +53,6 @@ def is_time(type_: str) -> bool:
     return type_.startswith("TIMESTAMP") or type_ == "DATE"
 
 
-def is_learnable(type_: str) -> bool:
-    """What a model can take as a feature: numbers, booleans, text."""
-    return is_number(type_) or type_ == "VARCHAR"
-
-
 def check_number(column: str, type_: str, what: str, table: str) -> None:
     """Raise InputError unless the column holds numbers or booleans."""
     if not is_number(type_):

@@ -1,0 +1,116 @@
+"""What a dataset version says about itself: parts its columns play, statistics, lineage."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.dataset.checks import check_label
+from gridmill.jobs.dataset.compile import Compiled
+from gridmill.jobs.dataset.encode import Step, describe_encoders, encoded_features
+from gridmill.jobs.dataset.prepare import Query
+from gridmill.jobs.dataset.splits import Bounds
+from gridmill.jobs.dataset.statistics import statistics
+from gridmill.jobs.dataset.writing import Tally
+from gridmill.jobs.features import is_number, is_text
+from gridmill.jobs.tables import Part, columns_of, describe
+from gridmill.model.artifact import ArtifactKind, Output
+from gridmill.model.dataset import DatasetSpec
+from gridmill.model.job import JobSize
+
+
+def describe_rows(
+    context: JobContext, query: Query, steps: Sequence[Step], folder: Path
+) -> Mapping[str, Any]:
+    """Facts and statistics of the columns over the training rows (or all). Raises DataError for a constant
+    label."""
+    table = ds.dataset(sorted(str(path) for path in folder.glob("*.parquet")), format="parquet")
+    split, compiled = "split" in table.schema.names, query.compiled
+    further = {step.name for step in compiled.steps[1:]}
+    names = [name for name in table.schema.names if name not in further]
+    facts = describe(context, table, names, "\"split\" = 'train'" if split else "true")
+    check_label(compiled.label, facts, "the training split" if split else "the dataset")
+    features = learnable(encoded_features(compiled.features, steps), table.schema)
+    found = statistics(table, features, compiled.label, table.count_rows())
+    return {"columns": facts, "statistics": found}
+
+
+def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:
+    """The features that a model can take: numbers, booleans, text."""
+    there = [name for name in features if name in schema.names]
+    return [name for name in there if is_number(schema.field(name).type) or is_text(schema.field(name).type)]
+
+
+def make_result(
+    context: JobContext,
+    query: Query,
+    tally: Tally,
+    parts: tuple[Part, ...],
+    steps: Sequence[Step],
+    facts: Mapping[str, Any],
+) -> JobResult:
+    """The version that was made."""
+    spec = context.order.job.dataset
+    assert spec is not None
+    compiled, size_bytes = query.compiled, sum(part.size_bytes for part in parts)
+    table = ds.dataset([context.below_root(context.order.output_uri) / part.path.name for part in parts])
+    output = Output(
+        kind=ArtifactKind.DATASET,
+        uri=context.order.output_uri,
+        rows=tally.kept,
+        size_bytes=size_bytes,
+        columns=columns_of(table.schema),
+        metrics={},
+        details={
+            "features": learnable(encoded_features(compiled.features, steps), table.schema),
+            "encoders": describe_encoders(steps),
+            "label": compiled.label,
+            "label_column": _label_column(spec, compiled),
+            **_labels(compiled),
+            "ahead_seconds": (spec.label.horizon_seconds or 0.0) if spec.label else 0.0,
+            "time": compiled.time,
+            "entity": list(compiled.entity),
+            "splits": dict(sorted(tally.splits.items())),
+            "bounds": _bounds(query.bounds),
+            "dropped": dict(sorted(tally.dropped.items())),
+            **facts,
+            "point_in_time": spec.sql is None,
+            "static": [join.table for join in spec.joins if join.known_at is None and not join.exempt],
+            "exempt": [join.table for join in spec.joins if join.exempt],
+            "sql": compiled.sql if spec.sql is None or spec.time is None else f"{spec.sql}\n\n{compiled.sql}",
+        },
+    )
+    for reason, count in sorted(tally.dropped.items()):
+        print(f"{count:,} rows dropped: {reason}")
+    print(f"{tally.kept:,} rows, {len(compiled.features)} features")
+    size = JobSize(rows=tally.kept, columns=len(output.columns), input_bytes=size_bytes)
+    metrics = {"rows": float(tally.kept)} | {
+        f"{name}_rows": float(n) for name, n in sorted(tally.splits.items())
+    }
+    return JobResult(outputs=(output,), metrics=metrics, size=size)
+
+
+def _label_column(spec: DatasetSpec, compiled: Compiled) -> str | None:
+    """The column whose later value is the label, where the row's own value is among the features."""
+    if spec.label is None or spec.label.next_rows is not None:
+        return None
+    column = spec.label.column if spec.label.table is None else None
+    return column if column in compiled.features else None
+
+
+def _labels(compiled: Compiled) -> Mapping[str, Any]:
+    """Of labels of several rows ahead: their names, of which column each is, how many rows ahead."""
+    if not compiled.steps:
+        return {}
+    steps = ({"name": step.name, "column": step.column, "step": step.step} for step in compiled.steps)
+    return {"labels": list(steps)}
+
+
+def _bounds(bounds: Bounds | None) -> Mapping[str, str]:
+    if bounds is None:
+        return {}
+    begins = {"validation": bounds.validation_from, "test": bounds.test_from, "until": bounds.until}
+    return {name: time.isoformat() + "Z" for name, time in begins.items() if time is not None}

@@ -1,0 +1,241 @@
+"""Encoders fitted on training rows and applied to any rows: the same numbers in datasets and predictions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.features import Floats, Integers, is_number
+from gridmill.model.encoder import CATEGORICAL, SCALERS, Encoder, Method
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """An encoder of one column with its numbers.
+
+    Scalers: (x - `center`) / `scale`. For missing values: `fill`. For categories: `categories`, as text, and
+    the `values` they become; `other` for those that training never saw. `labels` are scaled with the column.
+    """
+
+    column: str
+    method: Method
+    center: float = 0.0
+    scale: float = 1.0
+    fill: float | str | None = None
+    categories: tuple[str, ...] = ()
+    values: tuple[float, ...] = ()
+    other: float = 0.0
+    keep: bool = False
+    labels: tuple[str, ...] = ()
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The columns that there are instead; the column itself for scalers and missing values."""
+        if self.method == Method.ONEHOT:
+            return tuple(f"{self.column}_{category}" for category in self.categories)
+        return (f"{self.column}_{self.method}",) if self.method in CATEGORICAL else (self.column,)
+
+
+def fit(encoder: Encoder, column: str, train: pa.Table, label: str | None, labels: Sequence[str]) -> Fitted:
+    """The encoder of `column` from its training rows; `labels` are later values of it. Raises InputError."""
+    values = train[column]
+    empty = Fitted(column=column, method=encoder.method, keep=encoder.keep)
+    if encoder.method in SCALERS:
+        return replace(_scaler(empty, _numbers(values, column, encoder.method)), labels=tuple(labels))
+    if encoder.method in CATEGORICAL:
+        return _categories(empty, encoder, train, label)
+    return replace(empty, fill=_fill(encoder, values, column))
+
+
+def _numbers(values: pa.ChunkedArray, column: str, method: Method) -> Floats:
+    if not is_number(values.type):
+        raise InputError(
+            f"`{method}` needs numbers, and {column!r} is {values.type}", place="dataset.encoders.columns"
+        )
+    found: Floats = pc.cast(values, pa.float64()).to_numpy().astype(np.float64)
+    return found[np.isfinite(found)]
+
+
+def _scaler(empty: Fitted, known: Floats) -> Fitted:
+    if len(known) == 0:
+        return empty
+    match empty.method:
+        case Method.STANDARD:
+            center, scale = known.mean(), known.std()
+        case Method.MINMAX:
+            center, scale = known.min(), known.max() - known.min()
+        case _:
+            low, center, high = np.quantile(known, [0.25, 0.5, 0.75])
+            scale = high - low
+    usable = scale > 1e-12 * max(1.0, abs(center))
+    return replace(empty, center=float(center), scale=float(scale) if usable else 1.0)
+
+
+def _fill(encoder: Encoder, values: pa.ChunkedArray, column: str) -> float | str | None:
+    match encoder.method:
+        case Method.CONSTANT:
+            return encoder.value
+        case Method.MOST_FREQUENT:
+            counts = sorted(_counts(values).items(), key=lambda item: (-item[1], str(item[0])))
+            return counts[0][0] if counts else None
+    known = _numbers(values, column, encoder.method)
+    if len(known) == 0:
+        return None
+    return float(known.mean() if encoder.method == Method.MEAN else np.median(known))
+
+
+def _counts(values: pa.ChunkedArray) -> dict[Any, int]:
+    found = pc.value_counts(values.drop_null()).to_pylist()
+    return {item["values"]: item["counts"] for item in found}
+
+
+def _categories(empty: Fitted, encoder: Encoder, train: pa.Table, label: str | None) -> Fitted:
+    text = as_text(train[empty.column])
+    counts = sorted(_counts(text).items(), key=lambda item: (-item[1], item[0]))
+    match encoder.method:
+        case Method.ONEHOT:
+            return replace(empty, categories=tuple(sorted(name for name, _ in counts[: encoder.most])))
+        case Method.ORDINAL:
+            names = sorted(name for name, _ in counts)
+            return replace(
+                empty, categories=tuple(names), values=tuple(float(n) for n in range(len(names))), other=-1.0
+            )
+        case Method.FREQUENCY:
+            shares = tuple(count / max(1, train.num_rows) for _, count in counts)
+            return replace(empty, categories=tuple(name for name, _ in counts), values=shares)
+    return _target(empty, encoder, text, train, label)
+
+
+def _target(
+    empty: Fitted, encoder: Encoder, text: pa.ChunkedArray, train: pa.Table, label: str | None
+) -> Fitted:
+    """The smoothed mean label of each category over all training rows."""
+    target = label_numbers(train, label)
+    names = sorted(_counts(text))
+    codes = codes_of(text, names)
+    overall = float(target.mean()) if len(target) else 0.0
+    known = codes >= 0
+    sums = np.bincount(codes[known], target[known], len(names))
+    rows = np.bincount(codes[known], minlength=len(names))
+    means = (sums + encoder.smoothing * overall) / np.maximum(rows + encoder.smoothing, 1e-300)
+    return replace(empty, categories=tuple(names), values=tuple(float(m) for m in means), other=overall)
+
+
+def label_numbers(train: pa.Table, label: str | None) -> Floats:
+    """The label as doubles. Raises InputError when it is no number."""
+    if label is None or not is_number(train[label].type):
+        raise InputError(
+            "`target` needs a label that is a number or true and false", place="dataset.encoders.method"
+        )
+    found: Floats = pc.cast(train[label], pa.float64()).to_numpy().astype(np.float64)
+    return found
+
+
+def as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Categories are compared as text: `1`, `true`, `UA`."""
+    return values if pa.types.is_string(values.type) else values.cast(pa.string())
+
+
+def codes_of(text: pa.ChunkedArray, categories: Sequence[str]) -> Integers:
+    """For each row the number of its category; -1 for another one, and a missing one."""
+    found = pc.index_in(text, value_set=pa.array(categories, pa.string()))
+    codes: Integers = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    return codes
+
+
+def means_so_far(
+    codes: Integers, times: Integers, seen: tuple[Integers, Integers, Floats], smoothing: float
+) -> Floats:
+    """For each row the smoothed mean label of its category, over labels known strictly before its time.
+
+    `seen` are the codes, known times and labels of the training rows. Before any label is known: 0 rows of
+    mean 0, which is NaN.
+    """
+    sums, rows = _before(codes, times, *seen)
+    zero = np.zeros(len(codes), np.int64)
+    all_sums, all_rows = _before(zero, times, np.zeros(len(seen[0]), np.int64), *seen[1:])
+    overall = np.divide(all_sums, all_rows, out=np.full(len(codes), np.nan), where=all_rows > 0)
+    weight = rows + smoothing
+    means: Floats = np.divide(sums + smoothing * overall, weight, out=overall.copy(), where=weight > 0)
+    return means
+
+
+def _before(
+    codes: Integers, times: Integers, known_codes: Integers, known: Integers, labels: Floats
+) -> tuple[Floats, Integers]:
+    """For each row the sum and number of labels of its code that were known before its time."""
+    moments = np.unique(known)
+    width = len(moments) + 1
+    place = known_codes * width + np.searchsorted(moments, known, "left")
+    order = np.argsort(place, kind="stable")
+    place = place[order]
+    total = np.concatenate([[0.0], np.cumsum(labels[order], dtype=np.longdouble)])
+    at = np.searchsorted(moments, times, "left")
+    low = np.searchsorted(place, codes * width, "left")
+    high = np.searchsorted(place, codes * width + at, "left")
+    nothing = codes < 0
+    low, high = np.where(nothing, 0, low), np.where(nothing, 0, high)
+    sums: Floats = (total[high] - total[low]).astype(np.float64)
+    return sums, (high - low).astype(np.int64)
+
+
+def apply(table: pa.Table, fitted: Sequence[Fitted]) -> pa.Table:
+    """The table with the columns that the encoders make. Raises DataError for a column that is missing."""
+    for one in fitted:
+        if one.column not in table.column_names:
+            raise DataError(f"there is no column {one.column!r} to encode")
+        table = _APPLY.get(one.method, _imputed)(table, one)
+    return table
+
+
+def _scaled(table: pa.Table, one: Fitted) -> pa.Table:
+    for name in (one.column, *one.labels):
+        if name in table.column_names:
+            values = pc.cast(table[name], pa.float64())
+            scaled = pc.divide(pc.subtract(values, one.center), one.scale)
+            table = table.set_column(table.column_names.index(name), name, scaled)
+    return table
+
+
+def _imputed(table: pa.Table, one: Fitted) -> pa.Table:
+    values = table[one.column]
+    if one.fill is None:
+        return table
+    if pa.types.is_integer(values.type) and one.fill != int(one.fill):
+        values = values.cast(pa.float64())
+    filled = pc.fill_null(values, pa.scalar(one.fill).cast(values.type))
+    if pa.types.is_floating(filled.type):
+        filled = pc.if_else(pc.is_nan(filled), pa.scalar(one.fill, filled.type), filled)
+    return table.set_column(table.column_names.index(one.column), one.column, filled)
+
+
+def _one_hot(table: pa.Table, one: Fitted) -> pa.Table:
+    codes = codes_of(as_text(table[one.column]), one.categories)
+    made = [pa.array((codes == number).astype(np.int64)) for number in range(len(one.categories))]
+    return _replaced(table, one, made)
+
+
+def _mapped(table: pa.Table, one: Fitted) -> pa.Table:
+    codes = codes_of(as_text(table[one.column]), one.categories)
+    values = np.append(np.asarray(one.values, np.float64), one.other)
+    return _replaced(table, one, [pa.array(values[codes])])
+
+
+def _replaced(table: pa.Table, one: Fitted, made: Sequence[pa.Array]) -> pa.Table:
+    at = table.column_names.index(one.column)
+    if not one.keep:
+        table = table.remove_column(at)
+    for offset, (name, values) in enumerate(zip(one.made, made, strict=True)):
+        table = table.add_column(at + offset + one.keep, name, values)
+    return table
+
+
+_APPLY: Mapping[Method, Callable[[pa.Table, Fitted], pa.Table]] = {
+    **dict.fromkeys(SCALERS, _scaled),
+    Method.ONEHOT: _one_hot,
+    **dict.fromkeys((Method.ORDINAL, Method.FREQUENCY, Method.TARGET), _mapped),
+}

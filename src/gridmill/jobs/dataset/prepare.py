@@ -1,0 +1,125 @@
+"""From a dataset's declaration and its tables to the query that is run, with all that was checked before."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow.dataset as ds
+
+from gridmill.jobs.dataset.checks import check_tables, resolve_bounds, seen_until, time_span
+from gridmill.jobs.dataset.compile import Compiled, compile_dataset
+from gridmill.jobs.dataset.encode import needs_times
+from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select, types_of
+from gridmill.jobs.dataset.names import Types, find_column
+from gridmill.jobs.dataset.splits import Bounds
+from gridmill.jobs.dataset.sqltext import DROPPED
+from gridmill.jobs.engine import quoted
+from gridmill.model.dataset import Basis, DatasetSpec
+
+SQL_RESULT = "__sql"
+"""The table that stands for the result of a declared `sql`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is run, and what was found out before. `rows` are those of the basis."""
+
+    compiled: Compiled
+    types: Types
+    bounds: Bounds | None = None
+    rows: int = 0
+    span_seconds: float = 0.0
+
+
+def types_of_all(engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset]) -> dict[str, Types]:
+    """The columns of each table."""
+    return {name: types_of(engine, f"SELECT * FROM {quoted(name)}") for name in tables}
+
+
+def prepare(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, tables: dict[str, Types]) -> Query:
+    """The query. Raises InputError and DataError for what does not make sense with these tables."""
+    if spec.sql is not None:
+        node = parse_select(engine, spec.sql)
+        text = spec.sql.strip().rstrip(";")
+        types = _sql_types(engine, text)
+        if spec.time is None:
+            return _plain(spec, text, types, ordered=is_ordered(node))
+        engine.execute(f"CREATE TEMP TABLE {quoted(SQL_RESULT)} AS\n{text}")
+        tables[SQL_RESULT] = types
+    basis = spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
+    used = check_tables(engine, spec, basis, tables)
+    rows, first, last = time_span(
+        engine, basis, f"table {basis.table!r}" if spec.basis else "the result of `sql`"
+    )
+    assert first is not None
+    assert last is not None
+    bounds = resolve_bounds(spec.split, basis, first, last)
+    compiled = compile_dataset(
+        spec,
+        basis,
+        tables,
+        used=used,
+        bounds=bounds,
+        seen_until=seen_until(engine, spec.label, last),
+        timed=needs_times(spec.encoders),
+    )
+    return Query(
+        compiled=compiled,
+        types=_bound_types(engine, spec, basis, tables, compiled),
+        bounds=bounds,
+        rows=rows,
+        span_seconds=(last - first).total_seconds(),
+    )
+
+
+def _sql_types(engine: duckdb.DuckDBPyConnection, text: str) -> dict[str, str]:
+    try:
+        return types_of(engine, text)
+    except duckdb.Error as error:
+        raise explain(error, {}, "dataset.sql", text) from error
+
+
+def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Query:
+    """SQL without a time: its rows as they are, in an order of their own or in that of their values."""
+    label = spec.label.sources[0] if spec.label else None
+    for name in (*spec.entity, *([label] if label else [])):
+        find_column(name, types, "sql", "label" if name == label else "entity")
+    names = {name: spec.label.name if spec.label and name == label else name for name in types}
+    listed = ", ".join(f"{quoted(old)} AS {quoted(new)}" for old, new in names.items())
+    dropped = f"CASE WHEN {quoted(label)} IS NULL THEN 'no label' END" if label else "NULL::VARCHAR"
+    order = "" if ordered else "\nORDER BY ALL"
+    compiled = Compiled(
+        sql=f'SELECT {listed}, {dropped} AS "{DROPPED}"\nFROM (\n{text}\n){order}',
+        columns=tuple(names.values()),
+        features=tuple(name for name in types if name not in (label, "split", *spec.entity)),
+        entity=spec.entity,
+        label=spec.label.name if spec.label else None,
+    )
+    return Query(compiled=compiled, types={new: types[old] for old, new in names.items()})
+
+
+def _bound_types(
+    engine: duckdb.DuckDBPyConnection,
+    spec: DatasetSpec,
+    basis: Basis,
+    tables: Mapping[str, Types],
+    compiled: Compiled,
+) -> Types:
+    """The query's columns and types. Raises InputError, naming the expression that is wrong."""
+    try:
+        return types_of(engine, compiled.sql)
+    except duckdb.Error as error:
+        there = {name: "" for name in (*tables[basis.table], *compiled.features) if name not in spec.features}
+        for name, text in spec.features.items():
+            _try_alone(engine, compiled, name, text, there)
+        raise explain(error, there, "dataset") from error
+
+
+def _try_alone(
+    engine: duckdb.DuckDBPyConnection, compiled: Compiled, name: str, text: str, there: Types
+) -> None:
+    before = compiled.sql.partition("),\nfeatured AS (")[0]
+    try:
+        types_of(engine, f"{before})\nSELECT *,\n({text}\n) AS {quoted(name)}\nFROM joined")
+    except duckdb.Error as error:
+        raise explain(error, there, f"dataset.features.{name}") from error

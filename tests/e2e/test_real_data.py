@@ -1,0 +1,50 @@
+"""Published figures on real data that is not in the repository."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import GRIDMILL, Place
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data"
+
+
+def needs(*names: str) -> pytest.MarkDecorator:
+    there = all((DATA / name).exists() for name in names)
+    return pytest.mark.skipif(not there, reason=f"put {', '.join(names)} below {DATA}")
+
+
+def made(place: Place, example: str, *words: str) -> None:
+    command = [GRIDMILL, "run", str(ROOT / "examples" / example / "pipeline.yaml"), *words]
+    done = subprocess.run(
+        command,
+        env=place.env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def shown(place: Place, noun: str, name: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [GRIDMILL, "show", noun, name, "--json"], env=place.env, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@needs("ett/ETTh1.csv")
+def test_repeating_the_last_value_has_the_published_error(place: Place) -> None:
+    """LTSF-Linear, repeat-last at horizon 96: only right splits, scaling and windows give these numbers."""
+    made(place, "ett", "--set", f"data={DATA / 'ett' / 'ETTh1.csv'}")
+    found = shown(place, "model", "ett/naive")["output"]["metrics"]
+    assert found["test_mse"] == pytest.approx(1.295, abs=0.001)
+    assert found["test_mae"] == pytest.approx(0.713, abs=0.001)
