@@ -7,7 +7,7 @@ import pytest
 from dataset_case import DatasetCase
 
 from gridmill.errors import InputError
-from gridmill.model.dataset import Basis, DatasetSpec, Label, Split, SplitBy
+from gridmill.model.dataset import Basis, DatasetSpec, Label, Lag, Split, SplitBy
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 BASIS = Basis(table="obs", time="t", entity=("e",))
@@ -147,3 +147,12 @@ def test_entities_and_times_must_agree_where_both_split(case: DatasetCase) -> No
 def test_what_does_not_go_together_is_refused(noun: Label | Split, message: str) -> None:
     with pytest.raises(InputError, match=message):
         noun.check()
+
+
+def test_rows_with_a_missing_value_are_dropped_where_it_is_required(case: DatasetCase) -> None:
+    basis = Basis(table="obs", time="t", entity=("e",), columns=("x",))
+    lags = (Lag(column="x", steps=(2,)),)
+    output = case.make(DatasetSpec(basis=basis, lags=lags, required=("x_lag_2", "y")))
+    assert output.details["dropped"] == {"missing value": 20}
+    with pytest.raises(InputError, match="has no column 'zz'"):
+        case.make(DatasetSpec(basis=basis, required=("zz",)))

@@ -295,7 +295,8 @@ class DatasetSpec:
 
     `features` are SQL expressions over the row's columns and features. Of plain `sql`, `time` and `entity`
     name the columns that labels, splits, windows, lags and as-of joins go by; what the SQL itself looks at
-    is not checked, and the dataset says so. `encoders` are fitted on the training rows alone.
+    is not checked, and the dataset says so. `encoders` are fitted on the training rows alone. Rows in
+    which one of the columns or features in `required` is missing are dropped, and counted.
     """
 
     basis: Basis | None = None
@@ -307,6 +308,7 @@ class DatasetSpec:
     label: Label | None = None
     split: Split | None = None
     encoders: tuple[Encoder, ...] = ()
+    required: tuple[str, ...] = ()
     sql: str | None = None
     tables: tuple[str, ...] = ()
     time: str | None = None

@@ -109,6 +109,8 @@ def compile_dataset(
     columns = (*basis.entity, basis.time, *features, *labels, *(["split"] if bounds else []))
     hidden = [name for name in read if name not in columns and not (name in labels and _is_own(spec.label))]
     refuse_duplicates((*columns, *hidden, *HIDDEN))
+    for name in spec.required:
+        find_column(name, dict.fromkeys((*columns, *hidden), ""), "the dataset", "required")
     hidden_times = [TIME, *([LABEL_TIME] if has_time(spec.label) else [])] if timed else []
     text = "\n".join(
         (
@@ -117,7 +119,7 @@ def compile_dataset(
                 (*columns, *hidden_times),
                 steps,
                 bounds,
-                dropped_column(spec.label, bounds, types, seen_until),
+                dropped_column(spec.label, bounds, types, seen_until, spec.required),
             ),
             f"ORDER BY {', '.join(quote_all((*basis.entity, TIME, ROW)))}",
         )
@@ -189,7 +191,7 @@ def _read_columns(
     bounds: Bounds | None,
 ) -> tuple[str, ...]:
     """What is read of the basis table, in its order: no other column decides anything."""
-    named = {basis.time, *basis.entity, *own, *used}
+    named = {basis.time, *basis.entity, *own, *used, *spec.required}
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     named |= {part.column for part in parts if in_place(part, basis, spec.label)}
     keyed: tuple[Join | AsOfJoin | Window | Lag, ...] = (*spec.joins, *spec.asof_joins, *parts)

@@ -131,9 +131,13 @@ def has_time(label: Label | None) -> bool:
 def missing_label(label: Label, types: Types) -> str:
     """The SQL condition for a row without a label."""
     name = quoted(label.name if label.next_rows is None else NEXT)
-    missing = f"{name} IS NULL"
-    if label.table is None and label.next_rows is None and types[label.sources[0]] in FLOATS:
-        missing += f" OR isnan({name})"
+    plain = label.table is None and label.next_rows is None
+    missing = missing_value(name, types[label.sources[0]] if plain else "")
     if label.known_at is not None and label.table is None:
         missing += f' OR "{LABEL_TIME}" IS NULL'
     return missing
+
+
+def missing_value(name: str, type_: str) -> str:
+    """The SQL condition for a column that is missing, or not a number."""
+    return f"{name} IS NULL OR isnan({name})" if type_ in FLOATS else f"{name} IS NULL"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gridmill.jobs.dataset.labels import NO_LABEL, has_time, missing_label
+from gridmill.jobs.dataset.labels import NO_LABEL, has_time, missing_label, missing_value
 from gridmill.jobs.dataset.names import Types
 from gridmill.jobs.dataset.sqltext import LABEL_TIME, TIME, moment
 from gridmill.jobs.engine import literal, quoted
@@ -13,6 +13,7 @@ from gridmill.model.dataset import Basis, Label, Split, SplitBy
 REACHES = "label reaches into the next split"
 AFTER = "after the end of the splits"
 UNSEEN = "label not known yet"
+MISSING = "missing value"
 APART = "in one split by time, in another by chance or entity"
 
 
@@ -82,10 +83,17 @@ def _drawn(bounds: Bounds) -> str:
 
 
 def dropped_column(
-    label: Label | None, bounds: Bounds | None, types: Types, seen_until: datetime | None
+    label: Label | None,
+    bounds: Bounds | None,
+    types: Types,
+    seen_until: datetime | None,
+    required: Sequence[str] = (),
 ) -> str:
     """The SQL of why a row is left out; null for one that stays."""
     cases = list(_reasons(label, bounds, types, seen_until))
+    if required:
+        missing = (missing_value(quoted(name), types.get(name, "")) for name in required)
+        cases.append(f"WHEN {' OR '.join(missing)} THEN '{MISSING}'")
     return f"CASE {' '.join(cases)} END" if cases else "NULL::VARCHAR"
 
 
