@@ -77,6 +77,14 @@ def tables(path: Path) -> dict[str, str]:
         return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
 
 
+def test_a_database_of_something_else_is_refused(tmp_path: Path):
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        connection.execute("CREATE TABLE cookies (id INTEGER)")
+    with pytest.raises(StorageError, match="not a Gridmill store"):
+        sql.make(tmp_path / "store.db")
+    assert set(tables(tmp_path / "store.db")) == {"cookies"}
+
+
 def test_opening_an_up_to_date_database_does_not_import_alembic(tmp_path: Path):
     code = (
         "import sys; from gridmill.stores.sql import make; make(sys.argv[1]).close(); "
