@@ -14,6 +14,7 @@ MODULES = {
     "demo": "bench.demo",
     "training": "bench.training",
     "swarm": "bench.swarm",
+    "sizing": "bench.sizing",
 }
 """What can be measured, in the page's order, and by which module."""
 HEAD = f"""\

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
-from gridmill.storage.bundle import bundle_hash, make_bundle, unpack_bundle
+from gridmill.storage.bundle import make_bundle
+from gridmill.storage.unpack import bundle_hash, unpack_bundle
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:

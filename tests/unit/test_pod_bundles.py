@@ -4,7 +4,8 @@ import tarfile
 import pytest
 
 from gridmill.errors import InputError, StorageError
-from gridmill.pod.bundles import unpacked
+from gridmill.pod.bundles import private_copy, unpacked
+from gridmill.storage.unpack import bundle_hash
 
 
 def member(name, kind=tarfile.REGTYPE, link="", data=b"text", mode=0o644):
@@ -14,27 +15,50 @@ def member(name, kind=tarfile.REGTYPE, link="", data=b"text", mode=0o644):
     return info, data
 
 
-def pack(home, *members, bundle="abc"):
-    (home / "bundles").mkdir(exist_ok=True)
-    with tarfile.open(home / "bundles" / f"{bundle}.tar.gz", "w:gz") as tar:
+def pack(home, *members):
+    """A bundle in the home; its hash, where it can be read."""
+    draft = home / "bundles" / "draft.tar.gz"
+    draft.parent.mkdir(exist_ok=True)
+    with tarfile.open(draft, "w:gz") as tar:
         for info, data in members:
             tar.addfile(info, io.BytesIO(data))
+    try:
+        bundle = bundle_hash(draft)
+    except InputError:
+        bundle = "abc"
+    draft.rename(draft.with_name(f"{bundle}.tar.gz"))
+    return bundle
 
 
 def test_it_is_unpacked_once(tmp_path):
-    pack(tmp_path, member("src", tarfile.DIRTYPE, mode=0o755), member("src/run.sh", mode=0o755), member("a"))
-    folder = unpacked(tmp_path, "abc")
+    bundle = pack(tmp_path, member("src/run.sh", mode=0o755), member("a"))
+    folder = unpacked(tmp_path, bundle)
     assert (folder / "src" / "run.sh").read_text() == "text"
     assert (folder / "src" / "run.sh").stat().st_mode & 0o777 == 0o755
-    (tmp_path / "bundles" / "abc.tar.gz").unlink()
-    assert unpacked(tmp_path, "abc") == folder
+    (tmp_path / "bundles" / f"{bundle}.tar.gz").unlink()
+    assert unpacked(tmp_path, bundle) == folder
 
 
 def test_links_inside_are_kept(tmp_path):
-    pack(tmp_path, member("d/a"), member("d/b", tarfile.SYMTYPE, "a"), member("c", tarfile.LNKTYPE, "d/a"))
-    folder = unpacked(tmp_path, "abc")
+    folder = unpacked(tmp_path, pack(tmp_path, member("d/a"), member("d/b", tarfile.SYMTYPE, "a")))
     assert (folder / "d" / "b").is_symlink()
-    assert (folder / "c").read_text() == "text"
+    assert (folder / "d" / "b").read_text() == "text"
+
+
+def test_a_bundle_whose_content_is_not_what_it_is_called_is_refused(tmp_path):
+    bundle = pack(tmp_path, member("a"))
+    (tmp_path / "bundles" / f"{bundle}.tar.gz").rename(tmp_path / "bundles" / "abc.tar.gz")
+    with pytest.raises(InputError, match="is not abc"):
+        unpacked(tmp_path, "abc")
+
+
+def test_what_a_command_does_to_its_copy_stays_there(tmp_path):
+    folder = unpacked(tmp_path, pack(tmp_path, member("run.sh", mode=0o755), member("d/b")))
+    private_copy(folder, tmp_path / "mine")
+    assert (tmp_path / "mine" / "run.sh").stat().st_mode & 0o777 == 0o755
+    (tmp_path / "mine" / "d" / "b").write_text("changed")
+    (tmp_path / "mine" / "run.sh").open("a").write("more")
+    assert (folder / "d" / "b").read_text() == (folder / "run.sh").read_text() == "text"
 
 
 @pytest.mark.parametrize(
@@ -53,10 +77,10 @@ def test_links_inside_are_kept(tmp_path):
 def test_what_leads_out_is_refused_and_nothing_is_left(tmp_path, bad):
     home = tmp_path / "home"
     home.mkdir()
-    pack(home, *bad)
+    bundle = pack(home, *bad)
     with pytest.raises(InputError):
-        unpacked(home, "abc")
-    assert not (home / "cache" / "bundles" / "abc").exists()
+        unpacked(home, bundle)
+    assert [*(home / "cache" / "bundles").glob("[!.]*[!k]")] == []
     assert not (tmp_path / "out").exists()
 
 
@@ -65,5 +89,5 @@ def test_a_missing_or_broken_bundle_is_said(tmp_path):
         unpacked(tmp_path, "abc")
     (tmp_path / "bundles").mkdir()
     (tmp_path / "bundles" / "abc.tar.gz").write_bytes(b"no archive")
-    with pytest.raises(InputError, match="cannot be unpacked"):
+    with pytest.raises(InputError, match="damaged"):
         unpacked(tmp_path, "abc")

@@ -1,4 +1,4 @@
-"""Code bundles: a project folder as one content-addressed, deterministic tar.gz, and back."""
+"""Code bundles: a project folder as one content-addressed, deterministic tar.gz."""
 
 import gzip
 import hashlib
@@ -6,22 +6,18 @@ import io
 import os
 import stat
 import tarfile
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from shutil import rmtree
+from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
 from gridmill.errors import ConflictError, InputError, StorageError, UnsafePathError
-from gridmill.model.amounts import MIB, show_bytes
+from gridmill.model.amounts import show_bytes
 from gridmill.storage.ignore import project_files, unreadable
+from gridmill.storage.unpack import MAX_BYTES, MAX_FILES, hash_lines, line
 
-MAX_BYTES = 100 * MIB
-MAX_FILES = 20_000
-_BLOCK = 1 << 18
 _STILL = "Try again once they are still, or leave out what changes with lines in .gridmillignore."
 _LEAVE_OUT = "Leave out what jobs do not need, with lines in .gridmillignore."
 
@@ -69,42 +65,6 @@ def make_bundle(
     if not path.exists():
         _write_tar(entries, path, digest)
     return Bundle(hash=digest, files=len(entries), size_bytes=sum(e.size for e in entries), path=path)
-
-
-def bundle_hash(tar: Path | bytes) -> str:
-    """The hash of a bundle's content, whatever the archive is called. Raises InputError."""
-    source: BinaryIO = io.BytesIO(tar) if isinstance(tar, bytes) else tar.open("rb")
-    lines = []
-    with source, _reading(source) as archive:
-        for member in _members(archive):
-            content = member.linkname.encode() if member.issym() else _read(archive, member)
-            lines.append(_line(member.name, _mode(member), hashlib.sha256(content).hexdigest()))
-    return _hash_lines(lines)
-
-
-def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> None:
-    """Unpack into `target`, which appears complete by a rename or not at all; one that is there stays.
-
-    Only files, and links that stay inside, are made; everything else is refused. With `expected` the
-    content must have that hash. Raises InputError for a damaged or unsafe archive, StorageError.
-    """
-    if target.exists():
-        return
-    if expected is not None and bundle_hash(tar) != expected:
-        raise InputError(f"the code bundle {tar.name} is not {expected}", hint="Run the pipeline again.")
-    draft = target.with_name(f".{target.name}.{uuid4().hex}")
-    try:
-        draft.mkdir(parents=True)
-        with tar.open("rb") as source, _reading(source) as archive:
-            _extract(archive, draft)
-        _adopt(draft, target)
-    except OSError as error:
-        raise StorageError(f"cannot unpack the code bundle: {error.strerror}", place=str(target)) from error
-    finally:
-        rmtree(draft, ignore_errors=True)
-
-
-# making
 
 
 def _entries(folder: Path, paths: Iterable[Path], max_files: int) -> list[_Entry]:
@@ -177,18 +137,10 @@ def _content_digest(entry: _Entry) -> str:
 
 
 def _digest(contents: Iterable[tuple[_Entry, str]]) -> str:
-    return _hash_lines(
-        _line(entry.name, "l" if entry.link is not None else "x" if entry.executable else "f", digest)
+    return hash_lines(
+        line(entry.name, "l" if entry.link is not None else "x" if entry.executable else "f", digest)
         for entry, digest in contents
     )
-
-
-def _line(name: str, mode: str, digest: str) -> str:
-    return f"{digest} {mode} {name}\0"
-
-
-def _hash_lines(lines: Iterable[str]) -> str:
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _write_tar(entries: Sequence[_Entry], path: Path, expected: str) -> None:
@@ -235,81 +187,3 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from error
-
-
-# reading
-
-
-_DAMAGED = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError)
-
-
-@contextmanager
-def _reading(source: BinaryIO) -> Iterator[tarfile.TarFile]:
-    """An archive being read; whatever is wrong with it leaves as InputError."""
-    try:
-        with tarfile.open(fileobj=source, mode="r:gz") as archive:
-            yield archive
-    except _DAMAGED as error:
-        raise InputError(f"the code bundle is damaged: {error}") from error
-
-
-def _members(archive: tarfile.TarFile) -> Iterable[tarfile.TarInfo]:
-    """The members, each checked by its header alone; the limits hold whatever the archive says."""
-    size = 0
-    for number, member in enumerate(archive):
-        size += member.size
-        if number >= MAX_FILES or size > MAX_BYTES:
-            raise InputError(f"the code bundle holds more than {MAX_FILES} files or {show_bytes(MAX_BYTES)}")
-        name = PurePosixPath(member.name)
-        inside = name.parts and not name.is_absolute() and ".." not in name.parts
-        if not inside or not (member.isreg() or member.issym()):
-            raise UnsafePathError(f"the code bundle holds {member.name!r}, which is not a file inside it")
-        yield member
-
-
-def _mode(member: tarfile.TarInfo) -> str:
-    if member.issym():
-        return "l"
-    return "x" if member.mode & stat.S_IXUSR else "f"
-
-
-def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = archive.extractfile(member)
-    return file.read() if file else b""
-
-
-def _extract(archive: tarfile.TarFile, draft: Path) -> None:
-    """Files first, links last, so that nothing is ever written through a link."""
-    links = []
-    for member in _members(archive):
-        if member.issym():
-            links.append(member)
-        else:
-            _write(draft / member.name, _read(archive, member), 0o755 if _mode(member) == "x" else 0o644)
-    for member in links:
-        place = draft / member.name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(member.linkname)
-    _check_links(draft, [draft / member.name for member in links])
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    path.chmod(mode)
-
-
-def _check_links(draft: Path, links: Sequence[Path]) -> None:
-    root = Path(os.path.realpath(draft))
-    for link in links:
-        if not Path(os.path.realpath(link)).is_relative_to(root):
-            raise UnsafePathError(f"the code bundle holds the link {link.name!r}, which leads out of it")
-
-
-def _adopt(draft: Path, target: Path) -> None:
-    """Put the draft in its place; when another was quicker, theirs has the same content and stays."""
-    try:
-        draft.rename(target)
-    except OSError:
-        if not target.is_dir():
-            raise

@@ -10,8 +10,8 @@ from uuid import uuid4
 from gridmill.errors import InputError, StorageError, UnsafePathError
 from gridmill.model.source import Source
 from gridmill.ports.storage import FileStat
-from gridmill.storage.bundle import bundle_hash
 from gridmill.storage.sources import describe_source
+from gridmill.storage.unpack import bundle_hash
 
 _HASH = re.compile("[0-9a-f]{64}")
 
