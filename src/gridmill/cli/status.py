@@ -83,8 +83,9 @@ def _records(client: Client, runs: Sequence[Run], as_json: bool) -> None:
 def _nothing_yet(context: typer.Context) -> bool:
     if isinstance(context.obj, Client) or context.obj[1] is not None:
         return False
-    home = settings_of(context).home
-    return not any((home / name).exists() for name in ("store.db", "control.sock"))
+    settings = settings_of(context)
+    home = settings.home
+    return not settings.store and not any((home / name).exists() for name in ("store.db", "control.sock"))
 
 
 def _say_nothing_yet(context: typer.Context, as_json: bool) -> None:
