@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,14 @@ from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.service import Identity, Service
 from gridmill.control.state import Control, Counters, Limits
-from gridmill.errors import GridmillError, HomeInUseError, InputError, StorageError, StoreInUseError
+from gridmill.errors import (
+    GridmillError,
+    HomeInUseError,
+    InputError,
+    StorageError,
+    StoreInUseError,
+    explained,
+)
 from gridmill.links.server import Links
 from gridmill.model.event import Event
 from gridmill.model.message import ToPod
@@ -29,6 +37,7 @@ from gridmill.ports.site import SitePort
 from gridmill.ports.store import Store
 from gridmill.registry import find
 from gridmill.settings import Settings
+from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
 from gridmill.testing.faults import with_faults
 
@@ -162,6 +171,7 @@ def _control(
         sites={"local": site},
         links=links,
         storage=Root(settings.root, bundles=settings.home / "bundles"),
+        house=HouseFolder(settings.home, settings.root),
         secret=secret,
         new_token=lambda: secrets.token_hex(8),
         counters=Counters(store.counters()),
@@ -238,7 +248,17 @@ def _wire(
     service = Service(node, _identity(settings, address, embedded), render=_render, end=lambda: finish(False))
     node.start()
     node.wake()
+    if not embedded:  # one for a single run ends as soon as it can
+        threading.Thread(target=_sweep, args=(service, warn), name="sweep", daemon=True).start()
     return EmbeddedNode(grid=service, node=node, finish=finish)
+
+
+def _sweep(service: Service, warn: Callable[[str], None]) -> None:
+    """At start, beside everything else: what nobody needs goes."""
+    try:
+        service.clean()
+    except GridmillError as error:
+        warn(f"housekeeping stopped: {explained(error)}")
 
 
 def _all(acts: Iterable[Callable[[], None]]) -> None:

@@ -1,6 +1,8 @@
 """Versions and their names, on the real control node over a simulated world."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_races import command, finish, service, simulation
@@ -12,8 +14,11 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.prediction import PredictionSpec
+from gridmill.model.retention import Retention
 from gridmill.model.run import JobRun
 from gridmill.ports.store import Put
+from gridmill.storage.house import HouseFolder
+from gridmill.testing.simulated import Behaviour
 from gridmill.testing.simulation import Simulation
 
 
@@ -174,3 +179,32 @@ def test_a_sinks_table_is_removed_as_a_whole(grid: Simulation, cases: Service) -
         cases.remove_artifact("w/t@1")
     assert cases.remove_artifact("w/t").size_bytes == 7
     assert set(grid.storage.removed) == {"sinks/w/t"}
+
+
+def test_cleaning_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) -> None:
+    grid = simulation(lambda order: Behaviour(seconds=1.0), memory=32 * 2**30)
+    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    job = replace(command("a", cache=False), retain=Retention(versions=2))
+    runs = [grid.submit(Pipeline(name="p", jobs=(job,)), force=False)]
+    finish(grid, runs[0])
+    for _ in range(3):
+        runs.append(grid.submit(Pipeline(name="p", jobs=(job,)), force=False))
+        finish(grid, runs[-1])
+    folders = [tmp_path / "root" / one.output.uri for one in service(grid).artifacts(name="p/a")]
+    for folder in (*folders, tmp_path / "root/files/p/a/other-1.a.1", tmp_path / "pods/x-1.0"):
+        folder.mkdir(parents=True)
+    (tmp_path / "pods/x-1.0/ended").touch()
+    os.utime(tmp_path / "pods/x-1.0", (0, 0))
+    told = service(grid).clean(dry_run=True)
+    assert all(folder.exists() for folder in folders)
+    assert [one.name for one in told if one.kind == "version"] == ["p/a@2", "p/a@1"]
+    assert {one.kind for one in service(grid).clean()} == {"version", "pod"}
+    assert not (tmp_path / "pods/x-1.0").exists()
+    grid.clock.advance(200 * 86_400)
+    assert {one.kind for one in service(grid).clean()} == {"events", "output"}
+    assert [folder.exists() for folder in folders] == [True, True, False, False]
+    assert (tmp_path / "root/files/p/a/other-1.a.1").exists(), "another home's"
+    assert not grid.store.events(run_id="p-1")
+    assert [one.kind for one in service(grid).clean()] == ["events"], "the newest event stays: numbers go on"
+    again = grid.submit(Pipeline(name="p", jobs=(job,)), force=False)
+    assert finish(grid, again).state == "succeeded"

@@ -10,6 +10,7 @@ from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 
 router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
@@ -51,6 +52,20 @@ def preview(
 def diff(grid: TheGrid, before: str, after: str, key: Annotated[tuple[str, ...], Query()] = ()) -> Response:
     """How two versions differ; rows by the columns of `key`."""
     return reply(grid.diff(before, after, key=key))
+
+
+@router.get("/usage", response_model=tuple[Usage, ...], tags=["housekeeping"])
+def usage(grid: TheGrid) -> Response:
+    """What takes space on the control node's disk."""
+    return reply(grid.usage())
+
+
+@router.post("/clean", response_model=tuple[Waste, ...], tags=["housekeeping"])
+def clean(
+    grid: TheGrid, days: Annotated[float, Query(gt=0)] = HISTORY_DAYS, dry_run: bool = False
+) -> Response:
+    """Take away what nobody needs, and history older than `days`; what that is."""
+    return reply(grid.clean(days=days, dry_run=dry_run))
 
 
 @router.get("/aliases", response_model=tuple[Alias, ...], tags=["aliases"])

@@ -22,6 +22,8 @@ COMMANDS = {
     "list": ("gridmill.cli.nouns:list_all", "List runs, resources, models, ..."),
     "preview": ("gridmill.cli.versions:preview", "Show the first rows of a version, or its files."),
     "diff": ("gridmill.cli.versions:diff", "Show how two versions differ."),
+    "du": ("gridmill.cli.space:du", "Show what takes how much space."),
+    "clean": ("gridmill.cli.space:clean", "Take away what nobody needs any more."),
     "remove": ("gridmill.cli.remove:remove", "Remove a resource, pipeline, model, ..."),
     "configure": (
         "gridmill.cli.resources:configure",

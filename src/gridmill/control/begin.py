@@ -141,12 +141,16 @@ def begin_run(
     transaction.put(run)
     sizes = declared_sizes(control, pipeline)
     job_runs = [
-        _job_run(control, run, job, index, used[job.name], sizes[job.name])
+        _job_run(control, run, _retained(job, pipeline), index, used[job.name], sizes[job.name])
         for index, job in enumerate(pipeline.jobs)
     ]
     transaction.put(*(replace(job, force=force and (not only or job.job.name in only)) for job in job_runs))
     control.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
     return run
+
+
+def _retained(job: Job, pipeline: Pipeline) -> Job:
+    return replace(job, retain=job.retain or pipeline.retain)
 
 
 def _job_run(control: Control, run: Run, job: Job, index: int, resource: Resource, size: JobSize) -> JobRun:

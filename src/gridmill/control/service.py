@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gridmill.control.housekeeping import HousekeepingCases
 from gridmill.control.node import ControlNode
 from gridmill.control.pipelines import PipelineCases
 from gridmill.control.resources import ResourceCases
 from gridmill.control.runs import RunCases
-from gridmill.control.versions import VersionCases
 from gridmill.model.event import Event
 from gridmill.model.view import ControlView, RunView
 
@@ -24,7 +24,7 @@ class Identity:
     embedded: bool
 
 
-class Service(RunCases, ResourceCases, PipelineCases, VersionCases):
+class Service(RunCases, ResourceCases, PipelineCases, HousekeepingCases):
     """Implements ports.grid.Grid: a family of use cases for each sort of noun, and what is left."""
 
     def __init__(

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.model.artifact import Artifact
 from gridmill.ports.clock import Clock
+from gridmill.ports.house import House, NoHouse
 from gridmill.ports.link import LinkServer
 from gridmill.ports.site import SitePort
 from gridmill.ports.storage import Storage
@@ -113,6 +114,7 @@ class Control:
     counters: Counters
     limits: Limits = field(default_factory=Limits)
     warn: Callable[[str], None] = lambda message: None
+    house: House = field(default_factory=NoHouse)
     # known until a restart; found out again after it
     candidates: Candidates = field(default_factory=Candidates)
     channels: dict[str, int] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from gridmill.errors import InputError
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.prediction import PredictionSpec
+from gridmill.model.retention import Retention
 from gridmill.model.sink import SinkSpec
 from gridmill.model.training import ModelKind, TrainingSpec
 
@@ -64,7 +65,8 @@ class Job:
     `retries` counts further attempts after a failure of the job itself; attempts lost with their pod, and
     the one larger attempt after a memory kill, come on top. `timeout_seconds` bounds one attempt.
     `memory_bytes` and `cpus` override the estimate for one attempt. A job whose kind, settings, code and
-    inputs are unchanged is not run again unless `cache` is false or the run is forced.
+    inputs are unchanged is not run again unless `cache` is false or the run is forced. `retain` says which of
+    its versions are kept (default: all).
     """
 
     name: str
@@ -72,6 +74,7 @@ class Job:
     resource: str | None = None
     retries: int = 0
     timeout_seconds: float | None = None
+    retain: Retention | None = None
     priority: int = 0
     cache: bool = True
     rows: int | None = None

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from gridmill.model.job import Job
 from gridmill.model.resource import Resource
+from gridmill.model.retention import Retention
 
 Scalar: TypeAlias = str | int | float | bool
 
@@ -14,7 +15,8 @@ Scalar: TypeAlias = str | int | float | bool
 class Pipeline:
     """`folder` is where the file lies (relative source paths and the code bundle start there).
 
-    `bundle` is the hash of the code bundle that commands run in, when one was made.
+    `bundle` is the hash of the code bundle that commands run in, when one was made. `retain` is for jobs that
+    do not say it themselves.
     """
 
     name: str
@@ -22,6 +24,7 @@ class Pipeline:
     description: str = ""
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     resources: tuple[Resource, ...] = ()
+    retain: Retention | None = None
     folder: str = ""
     bundle: str | None = None
 

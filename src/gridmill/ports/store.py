@@ -96,6 +96,11 @@ class Store(Protocol):
         """Kept events with sequence > `after`, in order."""
         ...
 
+    def drop_events(self, run_ids: Sequence[str]) -> None:
+        """Forget the events of runs that ended long ago, all but the newest of the store: sequences go on
+        growing. May be repeated."""
+        ...
+
     def counters(self) -> Mapping[str, int]:
         """The highest number used so far of each `name-N` id: runs per pipeline, deployments per resource,
         and `order` for Run.order. Used once, at start."""

@@ -5,7 +5,24 @@ from typing import Protocol
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
+
+
+class Housekeeping(Protocol):
+    """What a face can ask about space."""
+
+    def usage(self) -> tuple[Usage, ...]:
+        """What takes space on the control node's disk: versions, records, folders of pods, caches."""
+        ...
+
+    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+        """Take away versions beyond what their jobs retain, what removed versions and failed attempts left,
+        folders of pods that ended, and history (events, reports, code) older than `days`.
+
+        What a run may be using stays. With `dry_run` only what would go is told.
+        """
+        ...
 
 
 class Versions(Protocol):

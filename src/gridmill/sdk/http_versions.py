@@ -8,6 +8,7 @@ from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 
 T = TypeVar("T")
@@ -58,6 +59,15 @@ class HttpVersions:
         """See Versions."""
         asked = {"force": force, "dry_run": dry_run}
         return decode(self._send("DELETE", f"/artifacts/{quoted(artifact_id)}", params=asked), Removal)
+
+    def usage(self: _Sender) -> tuple[Usage, ...]:
+        """See Housekeeping."""
+        return self._get("/usage", tuple[Usage, ...])
+
+    def clean(self: _Sender, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+        """See Housekeeping."""
+        asked = {"days": days, "dry_run": dry_run}
+        return decode(self._send("POST", "/clean", params=asked), tuple[Waste, ...])
 
     def aliases(self: _Sender, *, name: str | None = None) -> tuple[Alias, ...]:
         """See Versions."""

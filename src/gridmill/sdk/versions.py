@@ -4,6 +4,7 @@ from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 from gridmill.sdk.connected import Connected
 
@@ -54,6 +55,14 @@ class VersionVerbs(Connected):
     def remove_alias(self, reference: str) -> None:
         """Forget an alias (`weather/lstm@prod`); the version stays."""
         self.grid.remove_alias(reference)
+
+    def usage(self) -> tuple[Usage, ...]:
+        """What takes space on the control node's disk: versions, records, folders of pods, caches."""
+        return self.grid.usage()
+
+    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+        """Take away versions beyond what their jobs retain, leftovers, and history older than `days`."""
+        return self.grid.clean(days=days, dry_run=dry_run)
 
     def list_aliases(self, name: str | None = None) -> tuple[Alias, ...]:
         """The aliases that were set."""

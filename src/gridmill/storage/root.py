@@ -75,7 +75,12 @@ class Root:
 
     def has_bundle(self, bundle: str) -> bool:
         """Whether the code bundle of that hash is here."""
-        return self._bundle_path(bundle).exists()
+        path = self._bundle_path(bundle)
+        try:
+            os.utime(path)  # it is wanted: housekeeping goes by when it was last
+        except OSError:
+            return False
+        return True
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
         """Keep a code bundle. Raises InputError when its content does not have that hash, StorageError."""

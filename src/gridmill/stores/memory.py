@@ -37,6 +37,7 @@ class MemoryStore:
     _numbers: set[tuple[str, int]] = field(default_factory=set)
     _used: dict[str, int] = field(default_factory=dict)
     _positions: int = 0
+    _sequence: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def own(self, owner: str) -> None:
@@ -101,6 +102,16 @@ class MemoryStore:
             newer = islice(kept, start, None)
             return [*islice((event for event in newer if job in (None, event.job)), limit)]
 
+    def drop_events(self, run_ids: Sequence[str]) -> None:
+        """See Store."""
+        with self._lock:
+            newest = self._events[-1].sequence if self._events else 0
+            gone = {*run_ids}
+            self._events = [e for e in self._events if e.run_id not in gone or e.sequence == newest]
+            for run_id in gone:
+                kept = [event for event in self._events_of_runs.get(run_id, ()) if event.sequence == newest]
+                self._events_of_runs[run_id] = kept
+
     def counters(self) -> Mapping[str, int]:
         """See Store."""
         with self._lock:
@@ -135,7 +146,8 @@ class MemoryStore:
             if (event.pod_id, event.number) in self._numbers:
                 return 0
             self._numbers.add((event.pod_id, event.number))
-        kept = replace(event, sequence=len(self._events) + 1)
+        self._sequence += 1
+        kept = replace(event, sequence=self._sequence)
         self._events.append(kept)
         self._events_of_runs.setdefault(kept.run_id, []).append(kept)
         return kept.sequence

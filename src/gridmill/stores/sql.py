@@ -179,6 +179,13 @@ class SqlStore:
             rows = connection.execute(query.order_by(EVENT.c.sequence).limit(limit)).all()
         return [to_event(row) for row in rows]
 
+    def drop_events(self, run_ids: Sequence[str]) -> None:
+        """See Store."""
+        newest = select(func.max(EVENT.c.sequence)).scalar_subquery()
+        old = delete(EVENT).where(EVENT.c.run_id.in_(run_ids), EVENT.c.sequence < newest)
+        with self._lock, translated(self._engine), self._writer.begin():
+            self._writer.execute(old)
+
     def counters(self) -> Mapping[str, int]:
         """See Store."""
         with self._reading() as connection:

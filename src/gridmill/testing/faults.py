@@ -142,6 +142,10 @@ class FaultyStore:
         """See Store."""
         return self.store.events(run_id=run_id, job=job, after=after, limit=limit)
 
+    def drop_events(self, run_ids: Sequence[str]) -> None:
+        """See Store."""
+        self.store.drop_events(run_ids)
+
     def counters(self) -> Mapping[str, int]:
         """See Store."""
         return self.store.counters()

@@ -25,6 +25,7 @@ from gridmill.model.site import Site
 from gridmill.model.state import AttemptState, DeploymentState, JobState, RunState
 from gridmill.ports.keys import key_of, parent_of
 from gridmill.ports.store import Change, Delete, Noun, Put, Record, Store
+from gridmill.testing.store_history import check_events_of_old_runs_go_and_sequences_go_on
 from gridmill.testing.store_model import Model, random_changes, random_events
 from gridmill.testing.store_races import (
     check_events_of_many_stores_at_once,
@@ -398,6 +399,7 @@ CHECKS: tuple[Check, ...] = (
     check_counters_never_go_back,
     check_events_come_back_in_order,
     check_a_pods_event_is_kept_once,
+    check_events_of_old_runs_go_and_sequences_go_on,
     check_events_are_read_by_run_job_and_after,
     check_one_of_many_threads_wins,
     check_one_of_many_threads_makes_it,

@@ -7,6 +7,7 @@ from gridmill.model.alias import BEST, LATEST, Alias, best_of, check_alias, spli
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.comparison import differences
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 
 
@@ -65,6 +66,17 @@ class FakeVersions:
             self.calls.append(f"remove artifact {one.id}")
             del self._artifacts[one.id]
         return Removal(versions=tuple(one.id for one in wanted))
+
+    def usage(self) -> tuple[Usage, ...]:
+        """See Housekeeping. (A byte for each version.)"""
+        return tuple(
+            Usage(kind=f"{one.kind}s", name=one.output.uri, size_bytes=1, job=one.name, version=one.id)
+            for one in self.artifacts()
+        )
+
+    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+        """See Housekeeping. (There is none.)"""
+        return ()
 
     def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
         """See Versions."""

@@ -1,0 +1,106 @@
+"""The folders of a home and its storage root, for housekeeping."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from gridmill.errors import StorageError
+from gridmill.ports.house import GOING, Place, Thing
+
+_FOLDERS: Mapping[Place, str] = {
+    Place.POD: "pods",
+    Place.ATTEMPT: "attempts",
+    Place.REPORT: "reports",
+    Place.BUNDLE: "bundles",
+    Place.CODE: "cache/bundles",
+    Place.ENVIRONMENT: "cache/environments",
+}
+_OUTPUT_DEPTH = 4  # KIND/PIPELINE/JOB/FOLDER
+_LOCK = ".lock"
+
+
+class HouseFolder:
+    """Implements gridmill.ports.house.House. Links are not followed."""
+
+    def __init__(self, home: Path, root: Path) -> None:
+        self._home = home
+        self._root = root
+
+    def things(self) -> tuple[Thing, ...]:
+        """See House."""
+        return tuple(self._things())
+
+    def _things(self) -> Iterator[Thing]:
+        for path in _at_depth(self._root, _OUTPUT_DEPTH):
+            yield from _thing(Place.OUTPUT, str(path.relative_to(self._root)), path)
+        for place, folder in _FOLDERS.items():
+            for path in _entries(self._home / folder):
+                if path.suffix != _LOCK:
+                    yield from _thing(place, path.name, path)
+        for path in _entries(self._home):
+            if path.name.startswith("store.db"):
+                yield from _thing(Place.STORE, path.name, path)
+
+    def set_aside(self, thing: Thing) -> None:
+        """See House."""
+        path = self._path(thing)
+        with suppress(OSError):
+            if path.lstat().st_mtime == thing.changed:
+                path.rename(_aside(path))
+
+    def take_away(self, thing: Thing) -> None:
+        """See House."""
+        path = _aside(self._path(thing))
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            return  # somebody else removes it too
+        except OSError as error:
+            raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
+
+    def _path(self, thing: Thing) -> Path:
+        base = self._root if thing.place == Place.OUTPUT else self._home / _FOLDERS[thing.place]
+        return base / thing.name
+
+
+def _aside(path: Path) -> Path:
+    return path if path.name.startswith(GOING) else path.with_name(f"{GOING}{path.name}")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _at_depth(folder: Path, depth: int) -> Iterator[Path]:
+    for path in _entries(folder):
+        if depth == 1:
+            yield path
+        elif path.is_dir() and not path.is_symlink():
+            yield from _at_depth(path, depth - 1)
+
+
+def _thing(place: Place, name: str, path: Path) -> Iterator[Thing]:
+    with suppress(OSError):
+        changed = path.lstat().st_mtime
+        ended = place == Place.POD and (path / "ended").exists()
+        yield Thing(place=place, name=name, size_bytes=_size(path), changed=changed, ended=ended)
+
+
+def _size(path: Path) -> int:
+    """Bytes in files, as long as they are; what vanishes meanwhile counts nothing."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
