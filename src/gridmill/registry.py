@@ -58,7 +58,11 @@ LINKS: Mapping[str, str] = {
 SOURCES: Mapping[str, str] = {"files": "gridmill.storage.sources:describe_source"}
 """What a source names now: a function of its declaration and the pipeline's folder."""
 
-READERS: Mapping[str, str] = {"sql": "gridmill.jobs.sink.sql.arrive:arrive"}
+READERS: Mapping[str, str] = {
+    "sql": "gridmill.jobs.sink.sql.arrive:arrive",
+    "http": "gridmill.jobs.sink.remote.http:arrive",
+    "objects": "gridmill.jobs.sink.remote.objects:arrive",
+}
 """How a sink's job reads what is no file of its machine: functions Asked -> Arrivals (jobs/sink/arrivals)."""
 
 JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}

@@ -29,8 +29,12 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
 _MEMORY_CLASSES = frozenset({"OutOfMemoryException"})  # duckdb's, by name: it need not be loaded
 
-EXTRAS = dict.fromkeys(("pyarrow", "deltalake", "duckdb"), "data") | dict.fromkeys(
-    ("numpy", "torch", "sklearn", "safetensors", "onnx", "onnxruntime", "threadpoolctl"), "learning"
+EXTRAS = (
+    {"obstore": "objects", "redis": "streams"}
+    | dict.fromkeys(("pyarrow", "deltalake", "duckdb"), "data")
+    | dict.fromkeys(
+        ("numpy", "torch", "sklearn", "safetensors", "onnx", "onnxruntime", "threadpoolctl"), "learning"
+    )
 )
 """Which extra brings a package that a built-in job cannot do without."""
 

@@ -2,12 +2,15 @@
 
 import re
 from codecs import lookup
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from gridmill.errors import InputError
 
-REMOTE: tuple[str, ...] = ()
+HTTP = ("http://", "https://")
+OBJECTS = ("s3://",)
+REMOTE = (*HTTP, *OBJECTS)
 """Paths that begin so are fetched by the job itself."""
 
 _SECRET_IN_URL = re.compile(r"^[^/]*//[^/@:]*:(?P<password>.+)@")
@@ -75,10 +78,13 @@ class Source:
     """Files (`path`: a path, a URL, a glob or several), or a database (`sql`).
 
     Relative paths start at the pipeline file's folder. `package://NAME/PATH` is a file that an installed
-    Python package carries. Format and compression (a ZIP file holds exactly one file) follow from the
-    file's name unless given. `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean
-    "missing") and `encoding` are for CSV. `timestamp_format` is a strptime pattern for columns declared
-    `timestamp` or `date`; without it they are ISO 8601. Times without a zone are taken as UTC.
+    Python package carries. `http://` and `https://` name one file each; `s3://BUCKET/PATH` one object or a
+    glob of them, at `endpoint` where that is not AWS. `headers` go with HTTP requests; `${env:NAME}` is
+    read from the environment where the job runs, as are the credentials of a store. Format and compression
+    (a ZIP file holds exactly one file) follow from the file's name unless given. `delimiter` (default: a
+    comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are for CSV.
+    `timestamp_format` is a strptime pattern for columns declared `timestamp` or `date`; without it they are
+    ISO 8601. Times without a zone are taken as UTC.
     """
 
     path: str | tuple[str, ...] = ()
@@ -88,6 +94,8 @@ class Source:
     nulls: tuple[str, ...] = ("", "NA", "NaN", "null")
     encoding: str = "utf-8"
     timestamp_format: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    endpoint: str | None = None
     sql: SqlSource | None = None
 
     @property
@@ -120,6 +128,8 @@ class Source:
             raise InputError(
                 f"the delimiter is one character, not {self.delimiter!r}", place="source.delimiter"
             )
+        if self.endpoint is not None and not self.endpoint.startswith(HTTP):
+            raise InputError("an endpoint begins with http:// or https://", place="source.endpoint")
         try:
             lookup(self.encoding)
         except LookupError as error:

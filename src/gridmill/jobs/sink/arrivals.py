@@ -9,11 +9,14 @@ holds them.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gridmill.jobs.sink.files import SourceFile, find_files
 from gridmill.jobs.sink.plan import Positions
-from gridmill.model.source import Source
+from gridmill.model.source import HTTP, OBJECTS, Source
 from gridmill.registry import find
+
+_ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,19 @@ class Arrivals:
 
 def look(asked: Asked) -> Arrivals:
     """What is there. Raises InputError, DataError, UnavailableError."""
-    if asked.source.sql is not None:
-        read: Callable[[Asked], Arrivals] = find("readers", "sql")
-        return read(asked)
-    return Arrivals(files=find_files(asked.source, asked.folder))
+    source = asked.source
+    if source.sql is not None:
+        return _read("sql", asked)
+    files = list(find_files(source, asked.folder))
+    positions: dict[str, Any] = {}
+    for kind, beginnings in _ELSEWHERE.items():
+        if any(path.startswith(beginnings) for path in source.paths):
+            arrived = _read(kind, asked)
+            files += arrived.files
+            positions |= arrived.positions
+    return Arrivals(files=tuple(files), positions=positions)
+
+
+def _read(kind: str, asked: Asked) -> Arrivals:
+    read: Callable[[Asked], Arrivals] = find("readers", kind)
+    return read(asked)

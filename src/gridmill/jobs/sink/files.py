@@ -65,7 +65,7 @@ def find_files(source: Source, folder: str) -> tuple[SourceFile, ...]:
     """
     describe: Callable[[Source, str], Sequence[FileStat]] = find("sources", "files")
     found: dict[str, SourceFile] = {}
-    for written in source.paths:
+    for written in source.local_paths:
         for stat in describe(replace(source, path=written), folder):
             if stat.path not in found:
                 found[stat.path] = _source_file(source, stat, _name(written, stat.path, folder))
@@ -81,7 +81,29 @@ def _name(written: str, path: str, folder: str) -> str:
 
 
 def _source_file(source: Source, stat: FileStat, name: str) -> SourceFile:
-    suffixes = [suffix.lower() for suffix in Path(stat.path).suffixes]
+    path = Path(stat.path)
+    found = described(
+        source, path=path, name=name, content=content_of(path, name), size_bytes=stat.size_bytes
+    )
+    return replace(found, mtime_ns=stat.mtime_ns)
+
+
+def key_of(name: str) -> str:
+    """What a source file of that name is known by."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def described(
+    source: Source,
+    *,
+    path: Path,
+    name: str,
+    content: str,
+    size_bytes: int,
+    fetch: Callable[[Path], None] | None = None,
+) -> SourceFile:
+    """A source file, with format and compression by the name of its path. Raises InputError."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
     last = suffixes[-1] if suffixes else ""
     compression = source.compression or _COMPRESSIONS.get(last, Compression.NONE)
     if last in _COMPRESSIONS:
@@ -94,19 +116,21 @@ def _source_file(source: Source, stat: FileStat, name: str) -> SourceFile:
             hint=f"Give the source a `format`: {', '.join(Format)}.",
         )
     return SourceFile(
-        path=Path(stat.path),
+        path=path,
         name=name,
-        key=hashlib.sha256(name.encode()).hexdigest()[:16],
-        content=_content(Path(stat.path), name),
-        size_bytes=stat.size_bytes,
-        mtime_ns=stat.mtime_ns,
+        key=key_of(name),
+        content=content,
+        size_bytes=size_bytes,
+        mtime_ns=0,
         format=form,
         compression=compression,
         delimiter=source.delimiter or ("\t" if suffix == ".tsv" else ","),
+        fetch=fetch,
     )
 
 
-def _content(path: Path, name: str) -> str:
+def content_of(path: Path, name: str) -> str:
+    """16 hex digits of the bytes. Raises DataError."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -102,7 +102,8 @@ def rejects_uri(context: JobContext) -> str:
 def _rules(spec: SinkSpec) -> int:
     """Of all that decides which rows are in the table, and how."""
     declared = to_builtins(spec)
-    del declared["source"]["path"]
+    for name in ("path", "headers", "endpoint"):
+        del declared["source"][name]
     for name in ("metrics", "drift_threshold", "outages"):
         del declared[name]
     (declared["source"]["sql"] or {}).pop("lag", None)

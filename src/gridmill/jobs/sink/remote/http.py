@@ -1,0 +1,179 @@
+"""Files by HTTP: not fetched again while their ETag or time stands."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.sink.arrivals import Arrivals, Asked
+from gridmill.jobs.sink.files import SourceFile, content_of, described, key_of
+from gridmill.jobs.sink.remote.download import Body, BrokenOffError, download
+from gridmill.model.source import HTTP
+from gridmill.settings import fill_in_environment
+
+TIMEOUT_SECONDS = 30.0
+"""Without a byte; a whole file may take longer."""
+MOST_REDIRECTS = 10
+_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+def arrive(asked: Asked) -> Arrivals:
+    """Each URL's file: as it is known, or fetched because it changed.
+
+    Raises DataError for one that is not there, InputError for one that is refused, UnavailableError.
+    """
+    files: list[SourceFile] = []
+    positions: dict[str, Any] = {}
+    headers = {
+        name: fill_in_environment(text, "source.headers") for name, text in asked.source.headers.items()
+    }
+    with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
+        for written in asked.source.paths:
+            if written.startswith(HTTP):
+                page = Page(client=client, written=written, headers=headers)
+                file = _arrived(page, asked, positions)
+                files.append(file)
+    return Arrivals(files=tuple(files), positions=positions)
+
+
+def _arrived(page: "Page", asked: Asked, positions: dict[str, Any]) -> SourceFile:
+    key = key_of(page.written)
+    known: Mapping[str, Any] = asked.positions.get(key, {})
+    name = urlsplit(page.written).path.rpartition("/")[2] or "index"
+    path = asked.work / f"{key}-{name}"
+    page.known = known
+    try:
+        download(page.open_at, path, page.written)
+    except _StandsError:
+        positions[key] = known
+        return described(
+            asked.source,
+            path=path,
+            name=page.written,
+            content=known["content"],
+            size_bytes=known["size_bytes"],
+            fetch=_Again(written=page.written, headers=page.headers, content=known["content"]),
+        )
+    content, size = content_of(path, page.written), path.stat().st_size
+    positions[key] = page.validators | {"content": content, "size_bytes": size}
+    return described(
+        asked.source, path=path, name=page.written, content=content, size_bytes=size, fetch=_is_here
+    )
+
+
+def _is_here(path: Path) -> None:
+    """What was fetched already stays where it is."""
+    raise UnavailableError("vanished from the attempt's folder", place=str(path))
+
+
+class _StandsError(Exception):
+    """The file is as it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Again:
+    """Fetches what has not changed after all, because the table must be loaded anew."""
+
+    written: str
+    headers: Mapping[str, str]
+    content: str
+
+    def __call__(self, path: Path) -> None:
+        with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
+            page = Page(client=client, written=self.written, headers=self.headers)
+            download(page.open_at, path, self.written)
+        if content_of(path, self.written) != self.content:
+            path.unlink()
+            raise UnavailableError("changed while it was loaded", place=self.written)
+
+
+@dataclass(slots=True, kw_only=True)
+class Page:
+    """One URL. `known` is what an earlier load found; `validators` what the server says of this one."""
+
+    client: httpx.Client
+    written: str
+    headers: Mapping[str, str]
+    known: Mapping[str, Any] = field(default_factory=dict)
+    validators: dict[str, str] = field(default_factory=dict)
+
+    def open_at(self, start: int) -> Body:
+        """The bytes from `start` on if the file is still the same, else from 0."""
+        response = self._answer(self._conditions(start))
+        if response.status_code == httpx.codes.NOT_MODIFIED and self.known:
+            response.close()
+            raise _StandsError
+        self._check(response)
+        begin = start if response.status_code == httpx.codes.PARTIAL_CONTENT else 0
+        if begin == 0:
+            self.validators = _validators(response)
+        length = response.headers.get("content-length")
+        plain = response.headers.get("content-encoding", "identity") == "identity"
+        size = begin + int(length) if length and plain else None
+        return Body(chunks=_chunks(response, plain=plain), start=begin, size_bytes=size)
+
+    def _conditions(self, start: int) -> dict[str, str]:
+        if start:
+            same = self.validators.get("etag", "") or self.validators.get("modified", "")
+            strong = same and not same.startswith("W/")
+            return {"Range": f"bytes={start}-", "If-Range": same} if strong else {}
+        asked = {"If-None-Match": self.known.get("etag"), "If-Modified-Since": self.known.get("modified")}
+        return {name: value for name, value in asked.items() if value}
+
+    def _answer(self, conditions: Mapping[str, str]) -> httpx.Response:
+        """The answer after redirects; to another place than the one declared, `headers` are not sent."""
+        url = httpx.URL(fill_in_environment(self.written, "source.path", in_url=True))
+        home = (url.scheme, url.host, url.port)
+        for _ in range(MOST_REDIRECTS):
+            own = self.headers if (url.scheme, url.host, url.port) == home else {}
+            request = self.client.build_request(
+                "GET", url, headers={"Accept-Encoding": "identity", **own, **conditions}
+            )
+            with _broken_off():
+                response = self.client.send(request, stream=True)
+            if response.next_request is None:
+                return response
+            response.close()
+            url = response.next_request.url
+        raise DataError(f"leads on more than {MOST_REDIRECTS} times", place=self.written)
+
+    def _check(self, response: httpx.Response) -> None:
+        status = response.status_code
+        if status in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
+            return
+        response.close()
+        said = f"the server answers {status} {response.reason_phrase}".strip()
+        if status in _LATER:
+            raise BrokenOffError(said)
+        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            hint = 'Give the source `headers`, for example {Authorization: "Bearer ${env:TOKEN}"}.'
+            raise InputError(said, hint=hint, place=self.written)
+        raise DataError(said, hint="Does the URL work in a browser?", place=self.written)
+
+
+def _validators(response: httpx.Response) -> dict[str, str]:
+    found = {"etag": response.headers.get("etag"), "modified": response.headers.get("last-modified")}
+    return {name: value for name, value in found.items() if value}
+
+
+def _chunks(response: httpx.Response, *, plain: bool) -> Iterator[bytes]:
+    with _broken_off():
+        try:
+            yield from response.iter_raw() if plain else response.iter_bytes()
+        finally:
+            response.close()
+
+
+@contextmanager
+def _broken_off() -> Iterator[None]:
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise BrokenOffError(f"no answer within {TIMEOUT_SECONDS:g} s") from error
+    except httpx.TransportError as error:
+        raise BrokenOffError(str(error) or type(error).__name__) from error

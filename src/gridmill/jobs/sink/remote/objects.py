@@ -1,0 +1,158 @@
+"""Objects of an S3 store, or one that speaks S3: listed by prefix, told apart by ETag, fetched when new."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.sink.arrivals import Arrivals, Asked
+from gridmill.jobs.sink.files import SourceFile, described, key_of
+from gridmill.jobs.sink.remote.download import Body, BrokenOffError, download
+from gridmill.model.source import OBJECTS, Source
+
+_WILD = re.compile(r"[*?\[]")
+_RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+_CHUNK_BYTES = 8 * 2**20
+
+
+def arrive(asked: Asked) -> Arrivals:
+    """The objects that the paths name now, each once.
+
+    Raises DataError where there is none, InputError where access is refused, UnavailableError.
+    """
+    found: dict[str, SourceFile] = {}
+    for written in asked.source.paths:
+        if written.startswith(OBJECTS):
+            try:
+                objects = list(_matching(asked.source, written))
+            except BrokenOffError as error:
+                raise UnavailableError(f"cannot be listed: {error}", place=written) from error
+            found |= {object_.name: object_.described(asked) for object_ in objects}
+    return Arrivals(files=tuple(found[name] for name in sorted(found)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Object:
+    """One object as it was listed."""
+
+    store: S3Store
+    bucket: str
+    path: str
+    tag: str
+    size_bytes: int
+
+    @property
+    def name(self) -> str:
+        """As it is written in a pipeline."""
+        return f"s3://{self.bucket}/{self.path}"
+
+    def described(self, asked: Asked) -> SourceFile:
+        """As a sink loads it."""
+        key = key_of(self.name)
+        return described(
+            asked.source,
+            path=asked.work / f"{key}-{self.path.rpartition('/')[2]}",
+            name=self.name,
+            content=hashlib.sha256(f"{self.tag} {self.size_bytes}".encode()).hexdigest()[:16],
+            size_bytes=self.size_bytes,
+            fetch=self.fetch,
+        )
+
+    def fetch(self, path: Path) -> None:
+        """Download it as it was listed. Raises UnavailableError when it has changed since."""
+        download(self._open_at, path, self.name)
+
+    def _open_at(self, start: int) -> Body:
+        with _explained(self.name):
+            options: Any = {"range": {"offset": start}} if start else {}
+            got = obstore.get(self.store, self.path, options=options)
+        if _tag(got.meta) != self.tag:
+            raise UnavailableError(
+                "changed while it was loaded", hint="Run the pipeline again.", place=self.name
+            )
+        return Body(chunks=_chunks(got, self.name), start=start, size_bytes=self.size_bytes)
+
+
+def _chunks(got: "obstore.GetResult", name: str) -> Iterator[bytes]:
+    with _explained(name):
+        for chunk in got.stream(min_chunk_size=_CHUNK_BYTES):
+            yield bytes(chunk)
+
+
+def _matching(source: Source, written: str) -> Iterator[Object]:
+    bucket, _, pattern = written.removeprefix("s3://").partition("/")
+    if not bucket or not pattern:
+        raise InputError(f"{written!r} is not of the form s3://BUCKET/PATH", place="source.path")
+    store = _store(source, bucket)
+    wanted = re.compile(_expression(pattern))
+    prefix = _WILD.split(pattern)[0].rpartition("/")[0]
+    found = False
+    with _explained(written):
+        for page in obstore.list(store, prefix=prefix or None):
+            for meta in page:
+                if wanted.fullmatch(meta["path"]):
+                    found = True
+                    yield Object(
+                        store=store,
+                        bucket=bucket,
+                        path=meta["path"],
+                        tag=_tag(meta),
+                        size_bytes=meta["size"],
+                    )
+    if not found:
+        raise DataError(
+            "there is no such object", hint="Is the path right, and may you list it?", place=written
+        )
+
+
+def _tag(meta: Any) -> str:  # noqa: ANN401  obstore's ObjectMeta
+    return str(meta.get("e_tag") or meta["last_modified"])
+
+
+def _store(source: Source, bucket: str) -> S3Store:
+    """Credentials and region are those of the environment (AWS_ACCESS_KEY_ID, ...)."""
+    if source.endpoint is None:
+        return S3Store(bucket, retry_config=_RETRIES)
+    return S3Store(
+        bucket,
+        retry_config=_RETRIES,
+        endpoint=source.endpoint,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": source.endpoint.startswith("http://")},
+    )
+
+
+def _expression(pattern: str) -> str:
+    """A glob as a regular expression: `*` and `?` stay within a folder, `**/` is any folders."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", pattern)
+    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(
+        known.get(part) or (part.replace("[!", "[^") if part.startswith("[") else re.escape(part))
+        for part in parts
+    )
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        said = " ".join(str(error).split())
+        if isinstance(error, NotFoundError | FileNotFoundError) or "NoSuchBucket" in said:
+            raise DataError("there is no such bucket or object", place=name) from error
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "403 Forbidden" in said:
+            raise InputError(
+                "the store refuses access",
+                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY where the job runs.",
+                place=name,
+            ) from error
+        raise BrokenOffError(said[:300]) from error

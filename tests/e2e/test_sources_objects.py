@@ -1,0 +1,99 @@
+"""A sink over a real S3 server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from obstore.store import S3Store
+
+from gridmill.errors import DataError, UnavailableError
+from gridmill.jobs.sink.run import run
+from gridmill.model.artifact import Output
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import Source
+from tests.objectstore import HOW_TO_GET_IT, KEYS, object_store
+from tests.unit.sink_case import SinkCase
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with object_store() as found:
+        if found is None:
+            pytest.skip(HOW_TO_GET_IT)
+        yield found
+
+
+@pytest.fixture
+def bucket(endpoint: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    name = request.node.name.replace("_", "-")[:40].lower()
+    who = "AWS4-HMAC-SHA256 Credential=test/20240101/us-east-1/s3/aws4_request"
+    httpx.put(f"{endpoint}/{name}", headers={"Authorization": who}).raise_for_status()
+    return S3Store(
+        name,
+        endpoint=endpoint,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> SinkCase:
+    return SinkCase(tmp_path)
+
+
+def load(case: SinkCase, endpoint: str, path: str) -> Output:
+    return run(case.context(SinkSpec(source=Source(path=path, endpoint=endpoint)))).outputs[0]
+
+
+def put(bucket: S3Store, path: str, values: list[int]) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"a": values}), sink)
+    obstore.put(bucket, path, sink.getvalue().to_pybytes())
+
+
+def name_of(bucket: S3Store) -> str:
+    return bucket.config["bucket"]
+
+
+def test_objects_are_loaded_once_and_again_when_they_change(
+    bucket: S3Store, endpoint: str, case: SinkCase
+) -> None:
+    put(bucket, "raw/2024/one.parquet", [1])
+    put(bucket, "raw/two.parquet", [2])
+    put(bucket, "raw/other.csv", [0])
+    path = f"s3://{name_of(bucket)}/raw/**/*.parquet"
+    assert load(case, endpoint, path).rows == 2
+    assert load(case, endpoint, path).table_version == 1
+    put(bucket, "raw/two.parquet", [3, 4])
+    put(bucket, "raw/2025/three.parquet", [5])
+    assert load(case, endpoint, path).table_version == 2
+    assert [row["a"] for row in case.rows()] == [1, 3, 4, 5]
+    assert len(obstore.list(bucket).collect()) == 4
+
+
+def test_a_large_object_arrives_whole(bucket: S3Store, endpoint: str, case: SinkCase) -> None:
+    body = "a\n" + "".join(f"{n}\n" for n in range(2_000_000))
+    obstore.put(bucket, "big.csv", body.encode())
+    assert load(case, endpoint, f"s3://{name_of(bucket)}/big.csv").rows == 2_000_000
+
+
+def test_what_is_not_there_is_said(bucket: S3Store, endpoint: str, case: SinkCase) -> None:
+    with pytest.raises(DataError, match="there is no such object"):
+        load(case, endpoint, f"s3://{name_of(bucket)}/nothing/*.csv")
+    with pytest.raises(DataError, match="there is no such bucket"):
+        load(case, endpoint, "s3://no-such-bucket-here/x.csv")
+
+
+def test_a_store_that_does_not_answer_is_named(case: SinkCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UnavailableError, match="cannot be listed"):
+        load(case, "http://127.0.0.1:1", "s3://bucket/x.csv")
