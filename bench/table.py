@@ -12,6 +12,7 @@ MODULES = {
     "planner": "bench.planning",
     "peers": "bench.peers",
     "demo": "bench.demo",
+    "dataset": "bench.dataset",
     "training": "bench.training",
     "swarm": "bench.swarm",
     "sizing": "bench.sizing",

@@ -143,6 +143,11 @@ def test_plain_sql(case: DatasetCase) -> None:
     assert not output.details["point_in_time"]
 
 
+def test_plain_sql_compares_times(case: DatasetCase) -> None:
+    sql = "select * from obs where t >= TIMESTAMP '2020-01-02 12:00:00' and e = 'a'"
+    assert len(case.rows(DatasetSpec(tables=("obs",), sql=sql))) == 4
+
+
 def test_plain_sql_keeps_an_order_it_gives(case: DatasetCase) -> None:
     rows = case.rows(DatasetSpec(tables=("places",), sql="select * from places order by alt desc"))
     assert [row["alt"] for row in rows] == [30, 20, 10]

@@ -29,6 +29,7 @@ POSITIVE = frozenset(
         "horizon_seconds",
         "within_seconds",
         "next_rows",
+        "buckets",
         "delay_seconds",
         "cpu_share",
     }

@@ -297,6 +297,10 @@ class DatasetSpec:
     name the columns that labels, splits, windows, lags and as-of joins go by; what the SQL itself looks at
     is not checked, and the dataset says so. `encoders` are fitted on the training rows alone. Rows in
     which one of the columns or features in `required` is missing are dropped, and counted.
+
+    `buckets` cuts the work by a hash of the entity, so that less memory is needed at a time (default: one for
+    each five million rows). `incremental`: where the tables only had later rows appended since the version
+    before, its files and encoders are kept and only the new rows are computed, into files of their own.
     """
 
     basis: Basis | None = None
@@ -309,6 +313,8 @@ class DatasetSpec:
     split: Split | None = None
     encoders: tuple[Encoder, ...] = ()
     required: tuple[str, ...] = ()
+    buckets: int | None = None
+    incremental: bool = False
     sql: str | None = None
     tables: tuple[str, ...] = ()
     time: str | None = None
@@ -321,8 +327,29 @@ class DatasetSpec:
         named += [part.table for part in parts if part is not None and part.table is not None]
         return tuple(dict.fromkeys((*named, *self.tables)))
 
+    def _check_incremental(self) -> None:
+        """Raise InputError where earlier rows could change when later ones are added."""
+        drawn = self.split is not None and self.split.by != SplitBy.TIME
+        shares = self.split is not None and (self.split.validation, self.split.test) != (None, None)
+        parts: tuple[Window | Lag, ...] = (*self.windows, *self.lags)
+        names = {part.column for part in parts if part.table is None}
+        problems = {
+            "needs a `basis`": self.basis is None,
+            "needs a split at times, not by shares of the time span": shares and not drawn,
+            "cannot have labels that count rows ahead": self.label is not None
+            and (self.label.steps is not None or self.label.next_rows is not None),
+            "cannot have windows over labels": self.label is not None
+            and not self.label.is_own
+            and self.label.name in names,
+        }
+        for problem, there in problems.items():
+            if there:
+                raise InputError(f"an incremental dataset {problem}", place="dataset.incremental")
+
     def check(self) -> None:
         """Raise InputError for parts that need a time, or SQL, where there is none."""
+        if self.incremental:
+            self._check_incremental()
         if self.basis is not None and (self.time or self.entity or self.tables):
             raise InputError("`time`, `entity` and `tables` go with `sql`; a basis has its own")
         if self.sql is not None and self.time is None:

@@ -38,9 +38,9 @@ class Encoder:
 
     Encoders apply in their order. Scalers and those for missing values replace the column; labels that are
     later values of a scaled column are scaled with it. Encoders of categories make `carrier_target`,
-    `carrier_ordinal`, `carrier_frequency` or one 0/1 column per category (`carrier_UA`; of the `most`
-    frequent ones), and the column itself goes, unless `keep`. What training never saw becomes the mean label,
-    -1, 0, or 0 in all columns.
+    `carrier_ordinal`, `carrier_frequency` or one column per category (`carrier_UA`: true or false; of the
+    `most` frequent ones), and the column itself goes, unless `keep`. What training never saw becomes the mean
+    label, -1, 0, or false in all columns.
 
     `target` counts only labels of training rows that were known before a row's own time, so that no row sees
     its own; `smoothing` is how many rows the mean of all weighs. `constant` takes `value`.

@@ -34,7 +34,9 @@ from gridmill.jobs.dataset.sqltext import (
     ROW,
     TIME,
     UPTO,
+    Scope,
     interval,
+    moment,
     partition,
     quote_all,
     select,
@@ -43,6 +45,7 @@ from gridmill.jobs.dataset.sqltext import (
 from gridmill.jobs.engine import quoted
 from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Outcome, Window
 
+ALL = Scope()
 BEFORE = "__before"
 """Stands for the stage that joins are made to, until it is known which one is the last."""
 
@@ -92,11 +95,12 @@ def compile_dataset(
     bounds: Bounds | None = None,
     seen_until: datetime | None = None,
     timed: bool = False,
+    scope: Scope = ALL,
 ) -> Compiled:
     """The query. `basis` is the declared one, or stands for the result of `sql`; `used` are the columns that
     feature expressions name; `seen_until` is the latest moment that the events of a label tell of.
 
-    `timed`: it also gives when each row is, and when its label is known.
+    `timed`: it also gives when each row is, and when its label is known. `scope` bounds the rows.
     Raises InputError for unknown or doubled columns and wrong types.
     """
     types = tables[basis.table]
@@ -104,7 +108,7 @@ def compile_dataset(
     steps = label_steps(spec.label)
     labels = tuple(step.name for step in steps) or ((spec.label.name,) if spec.label else ())
     read = _read_columns(spec, basis, types, own, used, bounds)
-    stages = _stages(spec, basis, tables, read)
+    stages = _stages(spec, basis, tables, read, scope)
     features = (*own, *stages.features, *spec.features)
     columns = (*basis.entity, basis.time, *features, *labels, *(["split"] if bounds else []))
     hidden = [name for name in read if name not in columns and not (name in labels and _is_own(spec.label))]
@@ -135,19 +139,25 @@ def compile_dataset(
     )
 
 
-def _stages(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], read: Sequence[str]) -> _Stages:
+def _stages(
+    spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], read: Sequence[str], scope: Scope
+) -> _Stages:
     types, stages = tables[basis.table], _Stages()
     past = _past(spec, basis, types)
-    stages.add("basis", _basis(basis, read, spec.label))
+    stages.add("basis", _basis(basis, read, spec.label, scope))
     stages.add("past", select(["*"], {**past, **label_columns(spec.label, basis, types)}, "basis"))
-    joined = join_all(spec, basis, tables, BEFORE)
+    if scope.after is not None:
+        stages.add("fresh", select(["*"], {}, "past", (f'WHERE "{TIME}" > {moment(scope.after)}',)))
+    joined = join_all(spec, basis, tables, BEFORE, scope)
     before = [*joined.columns, *past]
     if spec.label is not None and spec.label.table is not None:
         feed, made = event_label(spec.label, basis, tables)
         values = (spec.label.column,) if spec.label.column else ()
         stages.add("labelled", merge(stages.last, feed, values, made, event=True))
     late: list[str] = []
-    for number, fed in enumerate(find_feeds(spec, basis, tables, _label_type(spec.label, types)), start=1):
+    for number, fed in enumerate(
+        find_feeds(spec, basis, tables, _label_type(spec.label, types), scope), start=1
+    ):
         if windows := time_windows(fed):
             stages.add(f"fed{number}", merge(stages.last, fed.feed, time_values(fed), windows))
             late += windows
@@ -203,7 +213,7 @@ def _read_columns(
     return tuple(name for name in types if name.lower() in lower)
 
 
-def _basis(basis: Basis, read: Sequence[str], label: Label | None) -> str:
+def _basis(basis: Basis, read: Sequence[str], label: Label | None, scope: Scope) -> str:
     time = quoted(basis.time)
     ties = [quoted(name) for name in read if name not in (basis.time, *basis.entity)]
     by = partition(basis.entity)
@@ -215,7 +225,8 @@ def _basis(basis: Basis, read: Sequence[str], label: Label | None) -> str:
     if needs_upto(label):
         columns[UPTO] = f"count(*) OVER ({by}ORDER BY {time})"
     columns |= label_known(label)
-    known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in (basis.time, *basis.entity))
+    there = (f"{quoted(name)} IS NOT NULL" for name in (basis.time, *basis.entity))
+    known = " AND ".join((*there, *scope.bucket(basis.entity), *scope.recent(time)))
     return select(quote_all(read), columns, quoted(basis.table), (f"WHERE {known}",))
 
 

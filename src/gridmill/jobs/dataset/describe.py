@@ -11,12 +11,13 @@ from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_label
 from gridmill.jobs.dataset.compile import Compiled
 from gridmill.jobs.dataset.encode import Step, describe_encoders, encoded_features
+from gridmill.jobs.dataset.incremental import Kept, describe_incremental
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.statistics import statistics
 from gridmill.jobs.dataset.writing import Tally
 from gridmill.jobs.features import is_number, is_text
-from gridmill.jobs.tables import Part, columns_of, describe
+from gridmill.jobs.tables import columns_of, describe
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import JobSize
@@ -48,15 +49,16 @@ def make_result(
     context: JobContext,
     query: Query,
     tally: Tally,
-    parts: tuple[Part, ...],
     steps: Sequence[Step],
     facts: Mapping[str, Any],
+    kept: Kept | None = None,
 ) -> JobResult:
     """The version that was made."""
     spec = context.order.job.dataset
     assert spec is not None
-    compiled, size_bytes = query.compiled, sum(part.size_bytes for part in parts)
-    table = ds.dataset([context.below_root(context.order.output_uri) / part.path.name for part in parts])
+    files = sorted(context.below_root(context.order.output_uri).glob("*.parquet"))
+    compiled, size_bytes = query.compiled, sum(path.stat().st_size for path in files)
+    table = ds.dataset([str(path) for path in files], format="parquet")
     output = Output(
         kind=ArtifactKind.DATASET,
         uri=context.order.output_uri,
@@ -77,6 +79,9 @@ def make_result(
             "bounds": _bounds(query.bounds),
             "dropped": dict(sorted(tally.dropped.items())),
             **facts,
+            "kept_rows": kept.rows if kept else 0,
+            "buckets": max(1, len(query.buckets)),
+            **describe_incremental(context, spec, query.seen, query.final, tally.final),
             "point_in_time": spec.sql is None,
             "static": [join.table for join in spec.joins if join.known_at is None and not join.exempt],
             "exempt": [join.table for join in spec.joins if join.exempt],

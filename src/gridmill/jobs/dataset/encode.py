@@ -123,7 +123,7 @@ def encoded_schema(raw: pa.Schema, steps: Sequence[Step]) -> pa.Schema:
 def encode_batches(raw: ds.Dataset, steps: Sequence[Step]) -> Iterator[pa.Table]:
     """The rows that stay, encoded, in order."""
     schema = encoded_schema(raw.schema, steps)
-    for batch in raw.to_batches():
+    for batch in raw.to_batches(batch_readahead=1, fragment_readahead=1):
         kept = pa.Table.from_batches([batch]).filter(pc.is_null(batch.column(DROPPED)))
         made = _own_means(kept, steps)
         table = apply(kept, [step.fitted for step in steps])

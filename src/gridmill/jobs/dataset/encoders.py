@@ -215,7 +215,7 @@ def _imputed(table: pa.Table, one: Fitted) -> pa.Table:
 
 def _one_hot(table: pa.Table, one: Fitted) -> pa.Table:
     codes = codes_of(as_text(table[one.column]), one.categories)
-    made = [pa.array((codes == number).astype(np.int64)) for number in range(len(one.categories))]
+    made = [pa.array(codes == number) for number in range(len(one.categories))]
     return _replaced(table, one, made)
 
 

@@ -6,13 +6,14 @@ row of the feed, and the newest one known is joined.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gridmill.jobs.dataset.names import Types, check_comparable, check_number, find_column, show_span
 from gridmill.jobs.dataset.sqltext import (
     FLOATS,
     LABEL_TIME,
     TIME,
+    Scope,
     interval,
     partition,
     quote_all,
@@ -49,7 +50,7 @@ _OUTCOMES = {
 class Feed:
     """Rows of `source` (SQL after FROM), known at `known_at` (SQL), with keys `on`; their columns' types.
 
-    `table` is how errors call it.
+    `table` is how errors call it; `where` are conditions for the rows that can matter.
     """
 
     table: str
@@ -57,6 +58,7 @@ class Feed:
     known_at: str
     on: tuple[str, ...]
     types: Types
+    where: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ def is_of_label(part: Window | Lag, label: Label | None) -> bool:
 
 
 def find_feeds(
-    spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], label_type: str
+    spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], label_type: str, scope: Scope
 ) -> tuple[Fed, ...]:
     """What is asked of each feed, in the order of the declaration. Raises InputError."""
     found: dict[tuple[str, str, tuple[str, ...]], Fed] = {}
@@ -93,12 +95,20 @@ def find_feeds(
         if in_place(part, basis, spec.label):
             continue
         feed = _feed(part, spec.label, basis, tables, label_type)
+        feed = replace(feed, where=_where(feed, basis, tables, scope))
         fed = found.setdefault((feed.source, feed.known_at, feed.on), Fed(feed=feed))
         if isinstance(part, Window):
             fed.windows.append(part)
         else:
             fed.lags.append(part)
     return tuple(found.values())
+
+
+def _where(feed: Feed, basis: Basis, tables: Mapping[str, Types], scope: Scope) -> tuple[str, ...]:
+    """The feed's rows in the bucket, where it has the basis's entities, and those late enough to be seen."""
+    types = tables[basis.table]
+    same = feed.on == basis.entity and all(types[name] == feed.types[name] for name in feed.on)
+    return (*(scope.bucket(feed.on) if same else ()), *scope.recent(feed.known_at))
 
 
 def _feed(
@@ -162,7 +172,8 @@ def _numbered(feed: Feed, values: Sequence[str]) -> str:
     """The feed's rows in the order in which they are known; those known at once by their values."""
     order = ", ".join((feed.known_at, *quote_all(values)))
     number = f"row_number() OVER ({partition(feed.on)}ORDER BY {order})"
-    known = " AND ".join(f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
+    there = (f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
+    known = " AND ".join((*there, *feed.where))
     listed = quote_all(dict.fromkeys((*feed.on, *values)))
     return select(
         listed or ["1"],

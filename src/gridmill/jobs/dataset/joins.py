@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gridmill.jobs.dataset.names import Types, check_comparable, find_column, refuse_duplicates
-from gridmill.jobs.dataset.sqltext import TIME, interval, quote_all, sql_text
+from gridmill.jobs.dataset.sqltext import TIME, Scope, interval, quote_all, sql_text
 from gridmill.jobs.engine import quoted
 from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join
 
@@ -24,13 +24,15 @@ class Joined:
         self.joins.append(join)
 
 
-def join_all(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], before: str) -> Joined:
+def join_all(
+    spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], before: str, scope: Scope
+) -> Joined:
     """The declared joins of `before`. Raises InputError."""
     made = Joined()
     for number, join in enumerate(spec.joins, start=1):
         _ordinary(made, join, f"j{number}", basis, tables, before)
     for number, asof in enumerate(spec.asof_joins, start=1):
-        _as_of(made, asof, f"a{number}", basis, tables, before)
+        _as_of(made, asof, f"a{number}", basis, tables, before, scope)
     return made
 
 
@@ -52,14 +54,23 @@ def _ordinary(
 
 
 def _as_of(
-    made: Joined, asof: AsOfJoin, alias: str, basis: Basis, tables: Mapping[str, Types], before: str
+    made: Joined,
+    asof: AsOfJoin,
+    alias: str,
+    basis: Basis,
+    tables: Mapping[str, Types],
+    before: str,
+    scope: Scope,
 ) -> None:
     added = _added(asof.columns, (*asof.on, asof.known_at), tables[asof.table], asof.table, "asof_joins")
     same = _same(asof.on, basis, tables, asof.table, alias, before, "asof_joins")
     earlier = f'{before}."{TIME}" > {alias}."__known"'
+    types = tables[basis.table]
+    alike = asof.on == basis.entity and all(types[name] == tables[asof.table][name] for name in asof.on)
+    where = scope.bucket(asof.on) if alike else ()
     made.add(
         {f"{asof.prefix}{name}": _within(asof, alias, name, before) for name in added},
-        f"ASOF LEFT JOIN (\n{_newest(asof, added)}\n) AS {alias} ON {' AND '.join((*same, earlier))}",
+        f"ASOF LEFT JOIN (\n{_newest(asof, added, where)}\n) AS {alias} ON {' AND '.join((*same, earlier))}",
     )
 
 
@@ -87,7 +98,7 @@ def _same(
     return [f"{before}.{quoted(name)} = {alias}.{quoted(name)}" for name in on]
 
 
-def _newest(asof: AsOfJoin, added: Sequence[str]) -> str:
+def _newest(asof: AsOfJoin, added: Sequence[str], where: Sequence[str]) -> str:
     """One row per key and moment: of several known at once the one whose values are last in order."""
     keys = quote_all(asof.on)
     last = ", ".join(f"{quoted(name)} DESC" for name in added) or '"__known"'
@@ -98,7 +109,7 @@ def _newest(asof: AsOfJoin, added: Sequence[str]) -> str:
         (
             f"    SELECT {', '.join((*columns, chr(34) + '__known' + chr(34)))}",
             f"    FROM ({inner})",
-            '    WHERE "__known" IS NOT NULL',
+            f"    WHERE {' AND '.join((chr(34) + '__known' + chr(34) + ' IS NOT NULL', *where))}",
             f"    QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {last}) = 1",
         )
     )

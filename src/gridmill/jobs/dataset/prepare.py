@@ -2,20 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import duckdb
 import pyarrow.dataset as ds
 
+from gridmill.errors import InputError
 from gridmill.jobs.dataset.checks import check_tables, resolve_bounds, seen_until, time_span
 from gridmill.jobs.dataset.compile import Compiled, compile_dataset
 from gridmill.jobs.dataset.encode import needs_times
 from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select, types_of
+from gridmill.jobs.dataset.feeds import is_of_label
+from gridmill.jobs.dataset.incremental import final_until, history_from
 from gridmill.jobs.dataset.names import Types, find_column
 from gridmill.jobs.dataset.splits import Bounds
-from gridmill.jobs.dataset.sqltext import DROPPED
+from gridmill.jobs.dataset.sqltext import DROPPED, Scope
 from gridmill.jobs.engine import quoted
-from gridmill.model.dataset import Basis, DatasetSpec
+from gridmill.model.dataset import Basis, DatasetSpec, Lag, Window
 
+BUCKET_ROWS = 5_000_000
 SQL_RESULT = "__sql"
 """The table that stands for the result of a declared `sql`."""
 
@@ -29,6 +34,11 @@ class Query:
     bounds: Bounds | None = None
     rows: int = 0
     span_seconds: float = 0.0
+    buckets: tuple[str, ...] = ()
+    """The SQL of each bucket; without buckets that of all rows."""
+    seen: datetime | None = None
+    """The latest moment that the tables tell of, and up to when rows therefore are final."""
+    final: datetime | None = None
 
 
 def types_of_all(engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset]) -> dict[str, Types]:
@@ -36,8 +46,16 @@ def types_of_all(engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Data
     return {name: types_of(engine, f"SELECT * FROM {quoted(name)}") for name in tables}
 
 
-def prepare(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, tables: dict[str, Types]) -> Query:
-    """The query. Raises InputError and DataError for what does not make sense with these tables."""
+def prepare(
+    engine: duckdb.DuckDBPyConnection,
+    spec: DatasetSpec,
+    tables: dict[str, Types],
+    after: datetime | None = None,
+) -> Query:
+    """The query; of the rows `after` a moment, if one is given.
+
+    Raises InputError and DataError for what does not make sense with these tables.
+    """
     if spec.sql is not None:
         node = parse_select(engine, spec.sql)
         text = spec.sql.strip().rstrip(";")
@@ -54,22 +72,46 @@ def prepare(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, tables: dict[s
     assert first is not None
     assert last is not None
     bounds = resolve_bounds(spec.split, basis, first, last)
-    compiled = compile_dataset(
-        spec,
-        basis,
-        tables,
-        used=used,
-        bounds=bounds,
-        seen_until=seen_until(engine, spec.label, last),
-        timed=needs_times(spec.encoders),
-    )
+    seen = seen_until(engine, spec.label, last)
+    count = _buckets(spec, basis, rows)
+    history = history_from(spec, after) if after is not None else None
+    scopes = [Scope(number=n, buckets=count, after=after, history=history) for n in range(count)]
+    each = [
+        compile_dataset(
+            spec,
+            basis,
+            tables,
+            used=used,
+            bounds=bounds,
+            seen_until=seen,
+            timed=needs_times(spec.encoders) or spec.incremental,
+            scope=scope,
+        )
+        for scope in scopes
+    ]
     return Query(
-        compiled=compiled,
-        types=_bound_types(engine, spec, basis, tables, compiled),
+        compiled=each[0],
+        types=_bound_types(engine, spec, basis, tables, each[0]),
         bounds=bounds,
         rows=rows,
         span_seconds=(last - first).total_seconds(),
+        buckets=tuple(compiled.sql for compiled in each),
+        seen=seen or last,
+        final=final_until(spec.label, seen or last),
     )
+
+
+def _buckets(spec: DatasetSpec, basis: Basis, rows: int) -> int:
+    """How many buckets: as declared, or by the rows. Raises InputError where one would need another."""
+    parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
+    whole = not basis.entity or any(
+        is_of_label(part, spec.label) and part.on not in ((), basis.entity) for part in parts
+    )
+    if whole and (spec.buckets or 1) > 1:
+        raise InputError(
+            "buckets need an entity, and no windows of labels by another key", place="dataset.buckets"
+        )
+    return 1 if whole else spec.buckets or -(-rows // BUCKET_ROWS) or 1
 
 
 def _sql_types(engine: duckdb.DuckDBPyConnection, text: str) -> dict[str, str]:

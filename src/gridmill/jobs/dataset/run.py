@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pyarrow.dataset as ds
 
@@ -10,10 +11,14 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_kept, check_splits
 from gridmill.jobs.dataset.describe import describe_rows, make_result
+from gridmill.jobs.dataset.encode import Step, load_encoders
+from gridmill.jobs.dataset.incremental import Kept, find_kept, link_files, recent_rows
 from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
-from gridmill.jobs.dataset.writing import RAW, Tally, write_encoded, write_rows
+from gridmill.jobs.dataset.reading import register_tables
+from gridmill.jobs.dataset.writing import PART, RAW, Tally, write_encoded, write_rows
 from gridmill.jobs.engine import open_engine
 from gridmill.jobs.tables import open_table, storage_errors
+from gridmill.model.dataset import DatasetSpec
 
 KEYLESS = "no time or no entity"
 
@@ -30,19 +35,64 @@ def run(context: JobContext) -> JobResult:
     draft = target.with_name(f".{target.name}.draft")
     rmtree(draft, ignore_errors=True)
     try:
-        with open_engine(context, _with_short_names(tables)) as engine:
-            query = prepare(engine, spec, types_of_all(engine, tables))
+        with open_engine(context) as engine:
+            register_tables(engine, _with_short_names(tables))
+            kept, why = find_kept(context, engine, spec, tables)
+            query = prepare(engine, spec, types_of_all(engine, tables), kept.after if kept else None)
+            if kept is not None and not _holds(spec, query, kept):
+                kept, why = None, "the training rows have changed"
+                query = prepare(engine, spec, types_of_all(engine, tables))
+            if kept is not None:
+                register_tables(engine, recent_rows(context, spec, tables, kept.after))
+            if why:
+                print(f"all rows are computed: {why}")
+            stem = _continue(kept, tally, draft)
             folder = draft / RAW if spec.encoders else draft
-            parts = write_rows(context, engine, query, folder, tally, whole=bool(spec.encoders))
+            write_rows(context, engine, query, folder, tally, whole=bool(spec.encoders), stem=stem)
         _count_keyless(query, tally)
         check_kept(spec, tally.dropped, tally.kept, query.span_seconds)
         check_splits(query.bounds, tally.splits)
-        parts, steps = write_encoded(spec, query, draft) if spec.encoders else (parts, ())
-        facts = describe_rows(context, query, steps, draft)
+        steps: tuple[Step, ...] = ()
+        if spec.encoders:
+            frozen = load_encoders(kept.folder) if kept else ()
+            steps = write_encoded(spec, query, draft, stem, frozen)
+        facts = _known_facts(kept, query) or describe_rows(context, query, steps, draft)
         _publish(draft, target)
     finally:
         rmtree(draft, ignore_errors=True)
-    return make_result(context, query, tally, parts, steps, facts)
+    return make_result(context, query, tally, steps, facts, kept)
+
+
+def _holds(spec: DatasetSpec, query: Query, kept: Kept) -> bool:
+    """Whether the kept encoders hold: no row that is new is one to train on."""
+    return not spec.encoders or _is_trained(query, kept)
+
+
+def _is_trained(query: Query, kept: Kept) -> bool:
+    starts = query.bounds.starts if query.bounds and query.bounds.shares is None else ()
+    return bool(starts) and starts[0] <= kept.after
+
+
+def _known_facts(kept: Kept | None, query: Query) -> Mapping[str, Any]:
+    """Facts and statistics are those of the training rows: the same while these are."""
+    if kept is None or not _is_trained(query, kept):
+        return {}
+    return {name: kept.details[name] for name in ("columns", "statistics")}
+
+
+def _continue(kept: Kept | None, tally: Tally, draft: Path) -> str:
+    """Take over what was kept; how the new files are called."""
+    if kept is None:
+        return PART
+    told = kept.details
+    tally.kept = kept.rows
+    tally.splits.update(told["splits"])
+    tally.dropped.update(told["incremental"]["dropped"])
+    tally.final.update(told["incremental"]["dropped"])
+    link_files(kept, draft)
+    since = kept.after.strftime("%Y%m%d%H%M%S%f")
+    print(f"{kept.rows:,} rows are kept; those after {kept.after:%Y-%m-%d %H:%M:%S} are computed")
+    return f"{PART}-s{since}"
 
 
 def _with_short_names(tables: Mapping[str, ds.Dataset]) -> Mapping[str, ds.Dataset]:

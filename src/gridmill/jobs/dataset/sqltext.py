@@ -1,6 +1,7 @@
 """SQL as text: names, intervals, moments, a SELECT put together. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from gridmill.jobs.engine import literal, quoted
@@ -10,6 +11,29 @@ LABEL_KNOWN, LABEL_TIME, NEXT, DROPPED = "__label_known", "__label_time", "__nex
 HIDDEN = (TIME, ROW, RANK, UPTO, LABEL_KNOWN, LABEL_TIME, NEXT, DROPPED)
 """Columns of the query that are not in the dataset."""
 FLOATS = ("DOUBLE", "FLOAT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Which rows are computed: bucket `number` of `buckets` by a hash of the entity, those `after` a moment.
+
+    Rows from `history` on are enough to look back to (None: all are needed).
+    """
+
+    number: int = 0
+    buckets: int = 1
+    after: datetime | None = None
+    history: datetime | None = None
+
+    def bucket(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """The condition for the rows of this bucket."""
+        if self.buckets == 1:
+            return ()
+        return (f"hash({', '.join(quote_all(keys))}) % {self.buckets} = {self.number}",)
+
+    def recent(self, time: str) -> tuple[str, ...]:
+        """The condition for rows that are worth looking at, of those known at `time` (SQL)."""
+        return (f"{time} >= {moment(self.history)}",) if self.history is not None else ()
 
 
 def select(

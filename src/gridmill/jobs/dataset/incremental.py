@@ -1,0 +1,196 @@
+"""What of the version before stays when tables only had later rows appended: its files and its encoders."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from gridmill.codec import to_builtins
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset.reading import register_tables
+from gridmill.jobs.engine import fetch_rows, quoted
+from gridmill.model.artifact import ArtifactKind
+from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window
+
+FORMAT = 1
+"""Raised when the same declaration begins to give other rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A version whose rows up to `after` (inclusive) are final, and what it says of itself."""
+
+    folder: Path
+    after: datetime
+    details: Mapping[str, Any]
+    rows: int
+
+
+def find_kept(
+    context: JobContext,
+    engine: duckdb.DuckDBPyConnection,
+    spec: DatasetSpec,
+    tables: Mapping[str, ds.Dataset],
+) -> tuple[Kept | None, str]:
+    """The version to build on; or why all is computed."""
+    if not spec.incremental or not context.order.earlier:
+        return None, ""
+    earlier = context.order.earlier[0].artifact
+    told = earlier.output.details.get("incremental")
+    folder = context.below_root(earlier.output.uri)
+    if earlier.removed or not told or not folder.is_dir():
+        return None, "the version before is not there, or was not made to be built on"
+    if told["format"] != FORMAT or told["spec"] != _text(spec):
+        return None, "the declaration has changed"
+    seen = datetime.fromisoformat(told["seen"])
+    for name, table in tables.items():
+        problem = _appended(context, engine, spec, name, table, told["inputs"].get(name), seen)
+        if problem:
+            return None, problem
+    after = datetime.fromisoformat(told["after"])
+    return Kept(folder=folder, after=after, details=earlier.output.details, rows=earlier.output.rows or 0), ""
+
+
+def _text(spec: DatasetSpec) -> str:
+    return json.dumps(to_builtins(spec), sort_keys=True)
+
+
+def _appended(
+    context: JobContext,
+    engine: duckdb.DuckDBPyConnection,
+    spec: DatasetSpec,
+    name: str,
+    table: ds.Dataset,
+    before: int | None,
+    seen: datetime,
+) -> str:
+    """Why the table is not just the one of the version before with later rows; empty when it is."""
+    output = context.input(name).output
+    if output.kind != ArtifactKind.SINK or before is None:
+        return f"{name} is no sink"
+    if output.table_version == before:
+        return ""
+    if any(join.table == name for join in spec.joins):
+        return f"{name} has changed, and is joined whatever its rows' times"
+    path = context.below_root(output.uri)
+    old = set(DeltaTable(path, version=before).file_uris())
+    now = set(DeltaTable(path, version=output.table_version).file_uris())
+    if not old <= now:
+        return f"rows of {name} were replaced, not only added"
+    first = _first_time(engine, spec, name, table, {Path(file).name for file in now - old})
+    if first is not None and first <= seen:
+        return f"{name} got rows from {first:%Y-%m-%d %H:%M}, and was known up to {seen:%Y-%m-%d %H:%M}"
+    return ""
+
+
+def _first_time(
+    engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, name: str, table: ds.Dataset, files: set[str]
+) -> datetime | None:
+    """The earliest moment at which any of the new rows is, or became known."""
+    fragments = [part for part in table.get_fragments() if Path(part.path).name in files]
+    if not fragments:
+        return None
+    fresh = ds.FileSystemDataset(fragments, table.schema, table.format, table.filesystem)
+    register_tables(engine, {"__fresh": fresh})
+    moments = [f"min(({text}\n)::TIMESTAMP)" for text in sorted(_times(spec, name))]
+    row = fetch_rows(engine, f"SELECT {', '.join(moments)} FROM {quoted('__fresh')}")[0]
+    return min((value for value in row.values() if value is not None), default=None)
+
+
+def _times(spec: DatasetSpec, name: str) -> set[str]:
+    """The SQL of every time that the declaration gives for rows of that table."""
+    found: set[str] = set()
+    if spec.basis is not None and spec.basis.table == name:
+        found |= {quoted(spec.basis.time), *([spec.basis.known_at] if spec.basis.known_at else [])}
+    parts: tuple[AsOfJoin | Window | Lag, ...] = (*spec.asof_joins, *spec.windows, *spec.lags)
+    for part in parts:
+        mine = part.table == name or (part.table is None and spec.basis and spec.basis.table == name)
+        found |= {part.known_at} if mine and part.known_at else set()
+    label = spec.label
+    if label is not None and label.table == name and label.known_at:
+        found.add(label.known_at)
+    return found
+
+
+def final_until(label: Label | None, seen: datetime) -> datetime:
+    """The time up to which rows are final, when everything up to `seen` is known."""
+    if label is None or label.horizon_seconds is None:
+        return seen
+    delay = (label.delay_seconds or 0.0) if label.table is not None else 0.0
+    return seen - timedelta(seconds=label.horizon_seconds + delay)
+
+
+def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
+    """From when on rows matter for rows after that moment; None: all do."""
+    if spec.lags or any(window.span_seconds is None for window in spec.windows):
+        return None
+    longest = max((window.span_seconds or 0.0 for window in spec.windows), default=0.0)
+    return after - timedelta(seconds=longest)
+
+
+def recent_rows(
+    context: JobContext, spec: DatasetSpec, tables: Mapping[str, ds.Dataset], after: datetime
+) -> Mapping[str, ds.Dataset]:
+    """The basis table without the row groups that are too old to matter, where nothing else looks at it."""
+    history, basis = history_from(spec, after), spec.basis
+    if history is None or basis is None or basis.known_at is not None:
+        return {}
+    others: tuple[Join | AsOfJoin | Window, ...] = (*spec.joins, *spec.asof_joins, *spec.windows)
+    looked_at = {part.table for part in others} | ({spec.label.table} if spec.label else set())
+    late = any(window.known_at is not None and window.table is None for window in spec.windows)
+    if basis.table in looked_at or late:
+        return {}
+    output, table = context.input(basis.table).output, tables[basis.table]
+    if not pa.types.is_timestamp(table.schema.field(basis.time).type):
+        return {}
+    zoned = DeltaTable(context.below_root(output.uri), version=output.table_version).to_pyarrow_dataset()
+    recent = ds.field(basis.time) >= pa.scalar(history, pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
+    fragments = [
+        table.format.make_fragment(
+            part.path, part.filesystem, row_groups=[g.id for g in part.subset(recent).row_groups]
+        )
+        for part in zoned.get_fragments(filter=recent)
+    ]
+    return {basis.table: ds.FileSystemDataset(fragments, table.schema, table.format, table.filesystem)}
+
+
+def link_files(kept: Kept, folder: Path) -> None:
+    """The kept version's files in `folder` too: links where the file system has them, copies elsewhere."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(kept.folder.glob("*.parquet")):
+        try:
+            os.link(path, folder / path.name)
+        except OSError:
+            shutil.copy2(path, folder / path.name)
+
+
+def describe_incremental(
+    context: JobContext,
+    spec: DatasetSpec,
+    seen: datetime | None,
+    after: datetime | None,
+    dropped: Mapping[str, int],
+) -> dict[str, Any]:
+    """What the next version needs to know to build on this one; `dropped` are the final rows left out."""
+    if not spec.incremental or seen is None or after is None:
+        return {}
+    inputs = {name: context.input(name).output.table_version for name in spec.references()}
+    return {
+        "incremental": {
+            "format": FORMAT,
+            "spec": _text(spec),
+            "inputs": inputs,
+            "seen": seen.isoformat(),
+            "after": after.isoformat(),
+            "dropped": dict(sorted(dropped.items())),
+        }
+    }
