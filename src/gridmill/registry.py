@@ -73,6 +73,12 @@ REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
 LOOKS: Mapping[str, str] = {"process": "gridmill.storage.look:ask"}
 """How versions are looked into: a function of a Look."""
 
+ARCHIVES: Mapping[str, str] = {
+    "write": "gridmill.storage.archive:write_archive",
+    "read": "gridmill.storage.archive:unpacked",
+}
+"""How whole projects are written to, and read from, one file."""
+
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,
     "sites": SITES,
@@ -83,6 +89,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "journals": JOURNALS,
     "reports": REPORTS,
     "looks": LOOKS,
+    "archives": ARCHIVES,
 }
 
 

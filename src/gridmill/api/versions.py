@@ -10,6 +10,7 @@ from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 
@@ -52,6 +53,20 @@ def preview(
 def diff(grid: TheGrid, before: str, after: str, key: Annotated[tuple[str, ...], Query()] = ()) -> Response:
     """How two versions differ; rows by the columns of `key`."""
     return reply(grid.diff(before, after, key=key))
+
+
+@router.post("/projects/export", response_model=Moved, tags=["projects"])
+def export_project(
+    grid: TheGrid, path: str, pipeline: Annotated[tuple[str, ...], Query(min_length=1)]
+) -> Response:
+    """Write pipelines with all they made into one archive on the control node's machine."""
+    return reply(grid.export_project(pipeline, path))
+
+
+@router.post("/projects/import", response_model=Moved, tags=["projects"])
+def import_project(grid: TheGrid, path: str) -> Response:
+    """Verify an archive on the control node's machine, then make all of it visible."""
+    return reply(grid.import_project(path))
 
 
 @router.get("/usage", response_model=tuple[Usage, ...], tags=["housekeeping"])

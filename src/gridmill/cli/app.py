@@ -24,6 +24,8 @@ COMMANDS = {
     "diff": ("gridmill.cli.versions:diff", "Show how two versions differ."),
     "du": ("gridmill.cli.space:du", "Show what takes how much space."),
     "clean": ("gridmill.cli.space:clean", "Take away what nobody needs any more."),
+    "export": ("gridmill.cli.projects:export", "Write pipelines with all they made into one archive."),
+    "import": ("gridmill.cli.projects:import_archive", "Take the pipelines of an archive into this grid."),
     "remove": ("gridmill.cli.remove:remove", "Remove a resource, pipeline, model, ..."),
     "configure": (
         "gridmill.cli.resources:configure",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gridmill.control.housekeeping import HousekeepingCases
 from gridmill.control.node import ControlNode
 from gridmill.control.pipelines import PipelineCases
+from gridmill.control.projects import ProjectCases
 from gridmill.control.resources import ResourceCases
 from gridmill.control.runs import RunCases
 from gridmill.model.event import Event
@@ -24,7 +25,7 @@ class Identity:
     embedded: bool
 
 
-class Service(RunCases, ResourceCases, PipelineCases, HousekeepingCases):
+class Service(RunCases, ResourceCases, PipelineCases, HousekeepingCases, ProjectCases):
     """Implements ports.grid.Grid: a family of use cases for each sort of noun, and what is left."""
 
     def __init__(

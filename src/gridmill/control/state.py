@@ -66,6 +66,10 @@ class Counters:
         """No number up to these is given: another control node may have had the store meanwhile."""
         self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
 
+    def used(self, name: str, number: int) -> None:
+        """A number that is used up."""
+        self._used[name] = max(number, self._used.get(name, 0))
+
     def next(self, name: str) -> int:
         """The next number of `name`, from 1."""
         self._used[name] = self._used.get(name, 0) + 1

@@ -23,6 +23,11 @@ class Storage(Protocol):
         """The root, as jobs are told it (a folder path)."""
         ...
 
+    @property
+    def bundles_location(self) -> str:
+        """Where code bundles lie (a folder path)."""
+        ...
+
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """The files a source names now, sorted by path; relative paths start at `folder`.
 

@@ -5,8 +5,28 @@ from typing import Protocol
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
+
+
+class Projects(Protocol):
+    """What a face can ask about whole projects. Paths are on the control node's machine."""
+
+    def export_project(self, pipelines: tuple[str, ...], path: str) -> Moved:
+        """Write pipelines, their versions with lineage, aliases, tables and models into one archive.
+
+        Raises NotFoundError, ConflictError while a run may be changing them, StorageError.
+        """
+        ...
+
+    def import_project(self, path: str) -> Moved:
+        """Verify an archive, then make all of it visible at once; what is here already and the same stays.
+
+        Raises InputError for one that is damaged, UnsafePathError, ConflictError where this grid has another
+        version or pipeline of the same name.
+        """
+        ...
 
 
 class Housekeeping(Protocol):

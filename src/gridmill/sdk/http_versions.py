@@ -8,6 +8,7 @@ from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 
@@ -59,6 +60,15 @@ class HttpVersions:
         """See Versions."""
         asked = {"force": force, "dry_run": dry_run}
         return decode(self._send("DELETE", f"/artifacts/{quoted(artifact_id)}", params=asked), Removal)
+
+    def export_project(self: _Sender, pipelines: tuple[str, ...], path: str) -> Moved:
+        """See Projects."""
+        asked = {"pipeline": list(pipelines), "path": path}
+        return decode(self._send("POST", "/projects/export", params=asked), Moved)
+
+    def import_project(self: _Sender, path: str) -> Moved:
+        """See Projects."""
+        return decode(self._send("POST", "/projects/import", params={"path": path}), Moved)
 
     def usage(self: _Sender) -> tuple[Usage, ...]:
         """See Housekeeping."""

@@ -1,9 +1,12 @@
 """The verbs of versions: sinks, datasets, models, predictions and files."""
 
+from pathlib import Path
+
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 from gridmill.sdk.connected import Connected
@@ -55,6 +58,20 @@ class VersionVerbs(Connected):
     def remove_alias(self, reference: str) -> None:
         """Forget an alias (`weather/lstm@prod`); the version stays."""
         self.grid.remove_alias(reference)
+
+    def export_project(self, *pipelines: str, path: str | Path) -> Moved:
+        """Write pipelines, their versions with lineage, aliases, tables and models into one archive.
+
+        It lies on the control node's machine. Raises ConflictError while a run may be changing them.
+        """
+        return self.grid.export_project(pipelines, str(Path(path).absolute()))
+
+    def import_project(self, path: str | Path) -> Moved:
+        """Verify an archive, then make all of it visible at once. May be repeated.
+
+        Raises InputError for a damaged one, ConflictError where this grid has another of the same name.
+        """
+        return self.grid.import_project(str(Path(path).absolute()))
 
     def usage(self) -> tuple[Usage, ...]:
         """What takes space on the control node's disk: versions, records, folders of pods, caches."""

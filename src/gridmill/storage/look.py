@@ -21,7 +21,8 @@ def ask(question: Look) -> Seen:
         raise UnavailableError(f"looking into {question.artifact.id} takes too long") from error
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise InternalError(f"{question.artifact.id} cannot be looked into: {last}")
+        why = last or f"its process ended with {done.returncode}"
+        raise InternalError(f"{question.artifact.id} cannot be looked into: {why}")
     seen = decode(done.stdout, Seen)
     if seen.error is not None:
         raise from_body(dict(seen.error))

@@ -31,6 +31,11 @@ class Root:
         """The root, as jobs are told it."""
         return str(self._folder)
 
+    @property
+    def bundles_location(self) -> str:
+        """Where code bundles lie."""
+        return str(self._bundles)
+
     def path(self, uri: str) -> Path:
         """The path of a URI relative to the root.
 

@@ -25,6 +25,7 @@ class NoStorage:
     """Storage of a simulation: no files at all. `removed` lists what was to be removed."""
 
     location = "/simulated"
+    bundles_location = "/simulated"
 
     def __init__(self) -> None:
         self.removed: list[str] = []

@@ -7,6 +7,7 @@ from gridmill.model.alias import BEST, LATEST, Alias, best_of, check_alias, spli
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.comparison import differences
 from gridmill.model.look import Preview, VersionDiff
+from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 
@@ -66,6 +67,17 @@ class FakeVersions:
             self.calls.append(f"remove artifact {one.id}")
             del self._artifacts[one.id]
         return Removal(versions=tuple(one.id for one in wanted))
+
+    def export_project(self, pipelines: tuple[str, ...], path: str) -> Moved:
+        """See Projects. (Nothing is written.)"""
+        found = tuple(one.id for one in self.artifacts() if one.name.partition("/")[0] in pipelines)
+        if not found:
+            raise NotFoundError("there is nothing of it")
+        return Moved(path=path, versions=found, size_bytes=0)
+
+    def import_project(self, path: str) -> Moved:
+        """See Projects. (Nothing is read.)"""
+        return Moved(path=path, versions=(), size_bytes=0)
 
     def usage(self) -> tuple[Usage, ...]:
         """See Housekeeping. (A byte for each version.)"""

@@ -1,0 +1,132 @@
+"""Use cases of whole projects: export pipelines with all they made, import them into another grid."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gridmill import __version__
+from gridmill.control.cases import Cases
+from gridmill.control.references import aliases_of
+from gridmill.control.removal import running
+from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
+from gridmill.model.alias import Alias
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.project import FORMAT, Moved, Project
+from gridmill.model.run import JobRun, Run
+from gridmill.ports.keys import key_of
+from gridmill.registry import find
+
+_Moved: TypeAlias = Pipeline | Run | JobRun | Artifact | Alias
+_WORDS: dict[type[object], str] = {
+    Pipeline: "pipeline",
+    Run: "run",
+    JobRun: "job",
+    Artifact: "version",
+    Alias: "alias",
+}
+
+
+class ProjectCases(Cases):
+    """What may be asked about whole projects. Paths are on the control node's machine."""
+
+    def export_project(self, pipelines: tuple[str, ...], path: str) -> Moved:
+        """Write pipelines, their versions with lineage, aliases, tables and models into one archive."""
+        with self._node.lock:
+            project = self._project(pipelines)
+        storage = self._control.storage
+        size: int = find("archives", "write")(
+            Path(path), project, Path(storage.location), Path(storage.bundles_location)
+        )
+        return Moved(path=path, versions=tuple(one.id for one in project.artifacts), size_bytes=size)
+
+    def _project(self, pipelines: tuple[str, ...]) -> Project:
+        artifacts = [one for one in self._list(Artifact) if one.name.partition("/")[0] in pipelines]
+        kept = [one for one in self._list(Pipeline) if one.name in pipelines]
+        known = {*(one.name.partition("/")[0] for one in artifacts), *(one.name for one in kept)}
+        for name in pipelines:
+            if name not in known:
+                hint = "`gridmill list artifacts` shows what there is."
+                raise NotFoundError(f"there is nothing of a pipeline {name!r}", hint=hint)
+            busy = next(running(self._control, f"{name}/"), None)
+            if busy is not None:
+                raise ConflictError(f"run {busy} may be changing it", hint="Wait for its end, or stop it.")
+        names = dict.fromkeys(one.name for one in artifacts)
+        ids = {one.run_id for one in artifacts}
+        runs = [run for run in self._list(Run) if run.id in ids]
+        bundles = {*(run.bundle for run in runs), *(one.bundle for one in kept)}
+        return Project(
+            format=FORMAT,
+            gridmill=__version__,
+            pipelines=tuple(kept),
+            runs=tuple(runs),
+            job_runs=tuple(job for run in runs for job in self._list(JobRun, parent=run.id)),
+            artifacts=tuple(artifacts),
+            aliases=tuple(alias for name in names for alias in aliases_of(self._control, name)),
+            uris=tuple(dict.fromkeys(_folders(artifacts))),
+            bundles=tuple(sorted(one for one in bundles if one and self._control.storage.has_bundle(one))),
+        )
+
+    def import_project(self, path: str) -> Moved:
+        """Verify an archive, then make all of it visible at once."""
+        with find("archives", "read")(Path(path), Path(self._control.storage.location)) as archive:
+            project: Project = archive.project
+            _check(project)
+            for digest in project.bundles:
+                self._control.storage.put_bundle(digest, archive.bundle(digest))
+            with self._node.changing() as transaction:
+                fresh = [noun for noun in _nouns(project) if self._is_new(noun)]
+                for uri in dict.fromkeys(_folders(one for one in fresh if isinstance(one, Artifact))):
+                    archive.place(uri)
+                transaction.put(*fresh)
+                transaction.events.clear()  # what happened elsewhere is no event here
+                for run in project.runs:
+                    self._control.counters.used(run.pipeline, int(run.id.rpartition("-")[2]))
+                self._control.newest.clear()
+        made = tuple(one.id for one in fresh if isinstance(one, Artifact))
+        return Moved(
+            path=path,
+            versions=made,
+            size_bytes=Path(path).stat().st_size,
+            there_already=len(project.artifacts) - len(made),
+        )
+
+    def _is_new(self, noun: _Moved) -> bool:
+        """False where the same is here already. Raises ConflictError where another is."""
+        record = self._ledger.store.get(type(noun), key_of(noun))
+        if record is None:
+            return True
+        if record.noun != noun:
+            raise ConflictError(
+                f"this grid has another {_WORDS[type(noun)]} {key_of(noun)!r}",
+                hint="Import into a grid (GRIDMILL_HOME) that has no pipeline of that name.",
+            )
+        return False
+
+
+def _folders(artifacts: Iterable[Artifact]) -> Iterator[str]:
+    """Where the versions that are there lie; a sink's rejects lie beside its table."""
+    for one in artifacts:
+        if one.output.uri and not one.removed:
+            yield one.output.uri.rpartition("/")[0] if one.kind == ArtifactKind.SINK else one.output.uri
+
+
+def _nouns(project: Project) -> Iterator[_Moved]:
+    yield from project.pipelines
+    yield from project.job_runs  # before their runs: with a finished run its jobs leave the memory
+    yield from project.runs
+    yield from project.artifacts
+    yield from project.aliases
+
+
+def _check(project: Project) -> None:
+    """Raises InputError for a format of another time, UnsafePathError for folders that are not its own."""
+    if project.format != FORMAT:
+        raise InputError(
+            f"the archive has format {project.format}; this Gridmill reads {FORMAT}", hint="Update Gridmill."
+        )
+    names = {one.name for one in project.artifacts}
+    for uri in project.uris:
+        parts: list[Any] = uri.split("/")
+        if len(parts) < 3 or "/".join(parts[1:3]) not in names or any(p in ("", ".", "..") for p in parts):
+            raise UnsafePathError(f"the archive has a folder where none may be: {uri!r}")

@@ -1,0 +1,208 @@
+"""A project as one file: a zip with a manifest that has the hash and size of everything in it.
+
+Nothing of an archive is visible before all of it was verified, and nothing leaves the folder it is
+unpacked to.
+"""
+
+import hashlib
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+from uuid import uuid4
+
+from gridmill.codec import decode, encode
+from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
+from gridmill.model.project import Project
+
+_MANIFEST = "manifest.json"
+_FILES, _BUNDLES = "files", "bundles"
+_CHUNK_BYTES = 1 << 20
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same project gives the same archive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file of the archive."""
+
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """All that an archive is about."""
+
+    project: Project
+    files: Mapping[str, Entry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacked:
+    """A verified archive, unpacked beside where it will be."""
+
+    manifest: Manifest
+    folder: Path
+    root: Path
+
+    @property
+    def project(self) -> Project:
+        """The records."""
+        return self.manifest.project
+
+    def place(self, uri: str) -> None:
+        """Put a version's folder where it belongs; one that is there already must be the same.
+
+        Raises ConflictError.
+        """
+        target, staged = self.root / uri, self.folder / _FILES / uri
+        if target.exists():
+            self._check_same(uri, target)
+        elif staged.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staged.rename(target)
+
+    def _check_same(self, uri: str, target: Path) -> None:
+        prefix = f"{_FILES}/{uri}/"
+        inside = ((name, entry) for name, entry in self.manifest.files.items() if name.startswith(prefix))
+        wanted = {name.removeprefix(prefix): entry.sha256 for name, entry in inside}
+        found = {str(path.relative_to(target)): _hash(path) for path in _files(target)}
+        if found != wanted:
+            raise ConflictError(
+                f"{target} is there already, and is not what the archive has",
+                hint="Another grid may use this storage root: give this one its own (GRIDMILL_ROOT).",
+            )
+
+    def bundle(self, digest: str) -> bytes:
+        """A code bundle's content."""
+        return (self.folder / _BUNDLES / f"{digest}.tar.gz").read_bytes()
+
+
+def write_archive(target: Path, project: Project, root: Path, bundles: Path) -> int:
+    """Write the project with its files; its size in bytes. Visible only when whole.
+
+    Raises StorageError, ConflictError for a file that vanishes meanwhile, InputError for links.
+    """
+    draft = target.with_name(f".{target.name}.{uuid4().hex}.draft")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
+            entries = {name: _add(archive, name, path) for name, path in _sources(project, root, bundles)}
+            content = encode(Manifest(project=project, files=entries))
+            archive.writestr(zipfile.ZipInfo(_MANIFEST, _EPOCH), content)
+        _sync(draft)
+        draft.replace(target)
+    except FileNotFoundError as error:
+        raise ConflictError(
+            f"{error.filename} went while the project was exported", hint="Wait for its runs, and repeat."
+        ) from error
+    except OSError as error:
+        raise StorageError(f"the archive cannot be written: {error.strerror}", place=str(target)) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def _sources(project: Project, root: Path, bundles: Path) -> Iterator[tuple[str, Path]]:
+    for uri in project.uris:
+        for path in _files(root / uri):
+            yield f"{_FILES}/{uri}/{path.relative_to(root / uri).as_posix()}", path
+    for digest in project.bundles:
+        yield f"{_BUNDLES}/{digest}.tar.gz", bundles / f"{digest}.tar.gz"
+
+
+def _files(folder: Path) -> list[Path]:
+    """Every file below, in order. Raises InputError for a link, FileNotFoundError."""
+    if not folder.is_dir():
+        raise FileNotFoundError(2, "it is not there", str(folder))
+    found = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    for path in found:
+        if path.is_symlink():
+            raise InputError(f"{path} is a link: links cannot be exported")
+    return found
+
+
+def _add(archive: zipfile.ZipFile, name: str, path: Path) -> Entry:
+    info = zipfile.ZipInfo(name, _EPOCH)
+    with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as target:
+        return _copy(source, target)
+
+
+def _copy(source: IO[bytes], target: IO[bytes]) -> Entry:
+    digest, size = hashlib.sha256(), 0
+    while chunk := source.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+        target.write(chunk)
+    return Entry(sha256=digest.hexdigest(), size_bytes=size)
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def unpacked(source: Path, root: Path) -> Iterator[Unpacked]:
+    """The archive, verified and unpacked into a folder of its own below the root, removed afterwards.
+
+    Raises InputError for what is no whole archive, UnsafePathError, StorageError.
+    """
+    folder = root / f".import-{uuid4().hex}"
+    try:
+        with zipfile.ZipFile(source) as archive:
+            manifest = _manifest(archive, source)
+            for name, entry in manifest.files.items():
+                _unpack(archive, name, entry, folder)
+        yield Unpacked(manifest=manifest, folder=folder, root=root)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise InputError(f"this is no whole archive: {error}", place=str(source)) from error
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no archive {source}") from error
+    except OSError as error:
+        raise StorageError(f"the archive cannot be unpacked: {error.strerror}", place=str(source)) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _manifest(archive: zipfile.ZipFile, source: Path) -> Manifest:
+    names = archive.namelist()
+    if _MANIFEST not in names:
+        raise InputError("this is no archive of a Gridmill project", place=str(source))
+    manifest = decode(archive.read(_MANIFEST), Manifest)
+    if sorted(names) != sorted([_MANIFEST, *manifest.files]):
+        raise InputError("what it holds is not what its manifest says", place=str(source))
+    homes = (*(f"{_FILES}/{uri}/" for uri in manifest.project.uris), f"{_BUNDLES}/")
+    for name in manifest.files:
+        _check_name(name, homes)
+    return manifest
+
+
+def _check_name(name: str, homes: Sequence[str]) -> None:
+    parts = PurePosixPath(name).parts
+    odd = "\\" in name or "\0" in name or str(PurePosixPath(name)) != name
+    if odd or ".." in parts or name.startswith("/") or not name.startswith(tuple(homes)):
+        raise UnsafePathError(f"the archive has a file where none may be: {name!r}")
+
+
+def _unpack(archive: zipfile.ZipFile, name: str, entry: Entry, folder: Path) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if archive.getinfo(name).file_size != entry.size_bytes:
+        raise InputError(
+            f"{name} does not have the size that the manifest says", hint="Copy the archive again."
+        )
+    with archive.open(name) as source, path.open("wb") as target:
+        if _copy(source, target) != entry:
+            raise InputError(f"{name} is damaged: its hash is another", hint="Copy the archive again.")
+        target.flush()
+        os.fsync(target.fileno())

@@ -1,0 +1,181 @@
+"""Whole projects: exported from one grid, imported into another."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_races import command, finish, service, simulation
+from test_versions import alias, model
+
+from gridmill.codec import decode, encode
+from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
+from gridmill.model.artifact import Artifact
+from gridmill.model.pipeline import Pipeline
+from gridmill.ports.store import Put
+from gridmill.storage.archive import Manifest
+from gridmill.storage.root import Root
+from gridmill.testing.simulation import Simulation
+
+NAMES = st.sampled_from(["a", "b.parquet", "deep/c", "deep/_delta_log/0.json"])
+CONTENTS = st.dictionaries(NAMES, st.binary(max_size=50), min_size=1, max_size=4)
+
+
+def at(place: Path) -> Simulation:
+    grid = simulation()
+    grid.node.control.storage = Root(place / "root", bundles=place / "bundles")
+    return grid
+
+
+def keep(grid: Simulation, place: Path, one: Artifact, contents: dict[str, bytes]) -> None:
+    grid.store.commit([Put(noun=one, expected=0)])
+    for name, content in contents.items():
+        path = place / "root" / one.output.uri / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    grid = at(tmp_path / "one")
+    keep(grid, tmp_path / "one", model(1, 1.0), {"model.json": b"{}"})
+    service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+    return tmp_path / "p.zip"
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(made=st.lists(CONTENTS, min_size=1, max_size=4), removed=st.sets(st.integers(1, 4)))
+def test_what_is_imported_is_what_was_exported(
+    tmp_path_factory: pytest.TempPathFactory, made: list[dict[str, bytes]], removed: set[int]
+) -> None:
+    place = tmp_path_factory.mktemp("projects")
+    one, other = at(place / "one"), at(place / "other")
+    digest_free = Pipeline(name="w", jobs=(command("m"),))
+    service(one).apply(digest_free)
+    for number, contents in enumerate(made, start=1):
+        sources = ("w/m@1",) if number > 1 else ()
+        keep(one, place / "one", model(number, 1.0, made_from=sources), contents)
+    for number in removed & set(range(1, len(made) + 1)):
+        service(one).remove_artifact(f"w/m@{number}", force=True)
+    there = service(one).artifacts()
+    if there:
+        service(one).set_alias(alias("prod", there[0].number))
+    written = service(one).export_project(("w",), str(place / "p.zip"))
+    assert len(written.versions) == len(made)
+    imported = service(other).import_project(str(place / "p.zip"))
+    assert imported.versions == written.versions
+    for ask in ("artifacts", "aliases", "pipelines"):
+        assert getattr(service(other), ask)() == getattr(service(one), ask)()
+    assert files(place / "other/root") == files(place / "one/root")
+    again = service(other).import_project(str(place / "p.zip"))
+    assert (again.versions, again.there_already) == ((), len(made))
+    assert files(place / "other/root") == files(place / "one/root")
+    service(other).export_project(("w",), str(place / "q.zip"))
+    assert (place / "p.zip").read_bytes() == (place / "q.zip").read_bytes()
+
+
+def test_runs_go_on_counting_where_the_other_grid_stopped(tmp_path: Path) -> None:
+    one, other = at(tmp_path / "one"), at(tmp_path / "other")
+    pipeline = Pipeline(name="w", jobs=(command("m", cache=False),))
+    for _ in range(2):
+        run = one.submit(pipeline)
+        finish(one, run)
+        (tmp_path / "one/root" / service(one).artifact("w/m").output.uri).mkdir(parents=True)
+    service(one).export_project(("w",), str(tmp_path / "p.zip"))
+    service(other).import_project(str(tmp_path / "p.zip"))
+    assert service(other).version("w/m@1").artifact.run_id == "w-1"
+    again = other.submit(pipeline)
+    assert again.id == "w-3"
+    finish(other, again)
+    assert service(other).artifact("w/m").number == 3
+    assert len(other.node.control.ledger.snapshot.job_runs) == 0
+
+
+def test_another_version_of_the_same_name_is_a_conflict_and_nothing_is_left(
+    tmp_path: Path, archive: Path
+) -> None:
+    other = at(tmp_path / "other")
+    keep(other, tmp_path / "other", model(1, 9.0), {"model.json": b"other"})
+    with pytest.raises(ConflictError, match="another version 'w/m@1'"):
+        service(other).import_project(str(archive))
+    assert files(tmp_path / "other/root") == {"models/w/m/1/model.json": b"other"}
+
+
+def test_files_that_a_crash_left_are_taken_over_others_are_a_conflict(tmp_path: Path, archive: Path) -> None:
+    other = at(tmp_path / "other")
+    folder = tmp_path / "other/root/models/w/m/1"
+    folder.mkdir(parents=True)
+    (folder / "model.json").write_bytes(b"not the same")
+    with pytest.raises(ConflictError, match="is there already"):
+        service(other).import_project(str(archive))
+    assert service(other).artifacts() == ()
+    (folder / "model.json").write_bytes(b"{}")
+    assert service(other).import_project(str(archive)).versions == ("w/m@1",)
+
+
+def changed(archive: Path, change) -> Path:
+    """The archive with its files and manifest passed through `change`."""
+    with zipfile.ZipFile(archive) as source:
+        members = {name: source.read(name) for name in source.namelist()}
+    members = change(members)
+    with zipfile.ZipFile(archive, "w") as target:
+        for name, content in members.items():
+            target.writestr(name, content)
+    return archive
+
+
+def smuggle(name: str):
+    def change(members: dict[str, bytes]) -> dict[str, bytes]:
+        manifest = decode(members.pop("manifest.json"), Manifest)
+        old, entry = next(iter(manifest.files.items()))
+        entries = {name: entry}
+        content = members.pop(old)
+        return {name: content, "manifest.json": encode(Manifest(project=manifest.project, files=entries))}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../evil", "files/../../evil", "/evil", "files/models/w/m/1/../../x", "files/o/x", "bundles\\x"],
+)
+def test_files_where_none_may_be_are_refused(tmp_path: Path, archive: Path, name: str) -> None:
+    other = at(tmp_path / "other")
+    with pytest.raises(UnsafePathError):
+        service(other).import_project(str(changed(archive, smuggle(name))))
+    assert service(other).artifacts() == ()
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_damage_is_seen_before_anything_is_visible(tmp_path: Path, archive: Path) -> None:
+    other = service(at(tmp_path / "other"))
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="whole archive"):
+        other.import_project(str(archive))
+    archive.write_bytes(whole)
+    changed(archive, lambda members: {**members, "files/models/w/m/1/model.json": b"[]"})
+    with pytest.raises(InputError, match="damaged"):
+        other.import_project(str(archive))
+    archive.write_bytes(whole)
+    changed(archive, lambda members: {**members, "files/models/w/m/1/more": b"x"})
+    with pytest.raises(InputError, match="manifest"):
+        other.import_project(str(archive))
+    assert other.artifacts() == ()
+    assert files(tmp_path / "other") == {}
+
+
+def test_what_is_not_there_and_what_runs_is_not_exported(tmp_path: Path) -> None:
+    grid = at(tmp_path / "one")
+    with pytest.raises(NotFoundError, match="'w'"):
+        service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+    keep(grid, tmp_path / "one", model(1, 1.0), {"a": b""})
+    grid.submit(Pipeline(name="w", jobs=(command("m"),)))
+    with pytest.raises(ConflictError, match="w-1"):
+        service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+    assert not (tmp_path / "p.zip").exists()
