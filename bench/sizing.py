@@ -58,12 +58,20 @@ def examples() -> list[Path]:
 
 
 def main() -> None:
-    attempts = [sized for file in examples() for sized in _measure(file)]
+    attempts: list[Sized] = []
+    for file in examples():
+        found = _measure(file)
+        show(found)
+        attempts += found
+    save("sizing", results(attempts), how=HOW)
+
+
+def show(attempts: list[Sized]) -> None:
+    """A line for each attempt, with a mark at those that break a promise."""
     for sized in attempts:
         flag = "" if sized.within and (sized.number <= 3 or sized.tight) else "  <--"
         memory = f"given {sized.given / MIB:6.0f}  peak {sized.peak / MIB:6.0f}  MiB"
-        print(f"{sized.job:32} {sized.number}  {memory}{flag}")
-    save("sizing", results(attempts), how=HOW)
+        print(f"{sized.job:32} {sized.number}  {memory}{flag}", flush=True)
 
 
 def _measure(file: Path) -> list[Sized]:

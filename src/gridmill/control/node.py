@@ -9,7 +9,7 @@ from gridmill.control.advance import advance
 from gridmill.control.dispatch import dispatch
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import observe
-from gridmill.control.reap import reap
+from gridmill.control.reap import leaving, record_gone, torn_down
 from gridmill.control.receive import receive
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError, StoreInUseError, explained
@@ -40,9 +40,20 @@ class ControlNode:
 
     def tick(self) -> float:
         """Do everything that can be done now; seconds until there may be more."""
-        wait = self._tick()
+        wait, released = self._tick()
+        given_back = self._give_back(released)
         self._discard()
-        return wait
+        return 0.0 if given_back else wait
+
+    def _give_back(self, released: tuple[Deployment, ...]) -> bool:
+        """Tear down without the lock: meanwhile everybody else is answered. True when there is room again."""
+        gone = torn_down(self.control, released)
+        if gone:
+            with self.lock:
+                if self.control.ledger.doubtful:
+                    self._load()
+                record_gone(self.control, gone)
+        return bool(gone)
 
     def _discard(self) -> None:
         """Remove what failed attempts left in storage. Nobody reads it, so nobody waits for this."""
@@ -53,7 +64,8 @@ class ControlNode:
             except StorageError as error:
                 self.control.warn(f"a failed attempt's output stays: {error}")
 
-    def _tick(self) -> float:
+    def _tick(self) -> tuple[float, tuple[Deployment, ...]]:
+        """Seconds until there may be more to do, and what is to be torn down."""
         with self.lock:
             control = self.control
             if control.ledger.doubtful:
@@ -62,15 +74,15 @@ class ControlNode:
             observe(control)
             advance(control)
             wanted = dispatch(control)
-            given_back = reap(control)
-            if control.candidates or given_back or not wanted.complete:
-                return 0.0
+            released = leaving(control)
+            if control.candidates or not wanted.complete:
+                return 0.0, released
             waits = [LONGEST_WAIT_SECONDS]
             if control.ledger.snapshot.deployments:
                 waits.append(control.next_observe - control.clock.monotonic())
             if wanted.again_at is not None:
                 waits.append(wanted.again_at - control.now())
-            return max(0.0, min(waits))
+            return max(0.0, min(waits)), released
 
     def _load(self) -> None:
         """Read the store, and look again at everything that a crash may have left half-way."""
@@ -187,7 +199,8 @@ class ControlNode:
                     )
                     transaction.put(released)
             control.ledger.commit(transaction)
-            reap(control)
+            going = leaving(control)
+        self._give_back(going)
 
     def active_runs(self) -> tuple[Run, ...]:
         """Runs that are not finished."""
