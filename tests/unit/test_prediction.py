@@ -1,6 +1,7 @@
 """Prediction jobs: the best model, every row of the split exactly once, as good as training measured."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from gridmill.errors import DataError, InputError
 from gridmill.jobs.prediction.cut import count_shards, cut
 from gridmill.jobs.prediction.run import run
 from gridmill.jobs.training.run import run as train
-from gridmill.model.artifact import Artifact
+from gridmill.model.artifact import Artifact, Input
+from gridmill.model.training import Combine
 
 OPTIONS = {
     "lstm": {"sequence": 12, "hidden": 8, "epochs": 2, "learning_rate": 0.01, "batch_size": 64},
@@ -193,12 +195,44 @@ def test_a_series_without_entities_is_sorted_by_time_alone(tmp_path):
 
 def test_several_labels_are_predicted_as_lists(tmp_path):
     columns = series(ahead=1)
-    columns["ahead"] = list(np.stack([columns["ahead"], np.roll(columns["ahead"], -1)], axis=1))
-    dataset = write_dataset(tmp_path, columns, label_steps=2, label_columns=["value"], label_column=None)
+    columns |= {"second": np.roll(columns["ahead"], -1)}
+    labels = [{"name": name, "column": "value"} for name in ("ahead", "second")]
+    dataset = write_dataset(tmp_path, columns, labels=labels, features=["value", "wave", "slope"])
     result = train(training_context(tmp_path, dataset, "lstm", name="lstm", **OPTIONS["lstm"]))
     models = {"lstm": artifact_of("lstm", result.outputs[0])}
     predicted = run(prediction_context(tmp_path, dataset, models))
     assert predicted.metrics["test_mse"] == pytest.approx(result.metrics["test_mse"])
     table = result_of(tmp_path)
     assert {len(one) for one in table["prediction"].to_pylist()} == {2}
-    assert table["truth"].to_pylist()[0] == pytest.approx(list(columns["ahead"][300]))
+    assert table["truth"].to_pylist()[0] == pytest.approx([columns["ahead"][300], columns["second"][300]])
+
+
+@pytest.mark.parametrize("combine", ["mean", "weighted"])
+def test_an_ensemble_is_the_mean_of_its_models(tmp_path, combine):
+    dataset, models = prepare(tmp_path, "lstm", "linear", "gbdt")
+    context = training_context(
+        tmp_path, dataset, "ensemble", name="both", models=tuple(models), combine=Combine(combine)
+    )
+    order = context.order
+    inputs = (*order.inputs, *(Input(name=name, artifact=artifact) for name, artifact in models.items()))
+    result = train(replace(context, order=replace(order, inputs=inputs)))
+    answers = {}
+    for name, artifact in {**models, "both": artifact_of("both", result.outputs[0])}.items():
+        run(prediction_context(tmp_path, dataset, {name: artifact}))
+        answers[name] = result_of(tmp_path)["prediction"].to_numpy()
+    errors = [models[name].output.metrics["validation_mse"] for name in models]
+    weights = np.ones(3) / 3 if combine == "mean" else (1 / np.array(errors)) / (1 / np.array(errors)).sum()
+    expected = sum(weight * answers[name] for weight, name in zip(weights, models, strict=True))
+    np.testing.assert_allclose(answers["both"], expected, rtol=1e-9)
+    mean = np.mean([models[name].output.metrics["test_rmse"] for name in models])
+    assert result.metrics["test_rmse"] < mean
+
+
+def test_an_ensemble_of_numbers_cannot_vote_and_needs_members_alike(tmp_path):
+    dataset, models = prepare(tmp_path, "linear")
+    context = training_context(
+        tmp_path, dataset, "ensemble", name="e", models=("linear",), combine=Combine.VOTE
+    )
+    inputs = (*context.order.inputs, Input(name="linear", artifact=models["linear"]))
+    with pytest.raises(InputError, match="numbers cannot be voted on"):
+        train(replace(context, order=replace(context.order, inputs=inputs)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.errors import DataError, JobError, StorageError
-from gridmill.jobs.prediction.children import in_child
+from gridmill.jobs.children import in_child
 from gridmill.jobs.prediction.swarm import run_swarm
 
 pytestmark = pytest.mark.e2e

@@ -193,10 +193,9 @@ def several() -> tuple[dict[str, object], dict[str, object]]:
     """Two columns, one and two rows ahead, as a dataset with `next_rows: 2` has them."""
     columns = series(ahead=1)
     columns["second"] = columns["wave"] * 4 + 100
-    ahead = [np.roll(columns[name], -step) for step in (1, 2) for name in ("value", "second")]
-    columns["ahead"] = list(np.stack(ahead, axis=1))
-    details = {"label_steps": 2, "label_columns": ["value", "second"], "label_column": None}
-    return columns, details | {"features": ["value", "second", "wave", "slope"]}
+    labels = [{"name": f"{name}_{step}", "column": name} for step in (1, 2) for name in ("value", "second")]
+    columns |= {one["name"]: np.roll(columns[one["column"]], -int(one["name"][-1])) for one in labels}
+    return columns, {"labels": labels, "features": ["value", "second", "wave", "slope"]}
 
 
 @pytest.mark.parametrize("model", ["lstm", "mlp", "linear", "naive"])

@@ -20,7 +20,6 @@ from gridmill.model.training import ModelKind, Objective, TrainingSpec
 CARD = Card(
     kind=ModelKind.LSTM,
     objective=Objective.REGRESSION,
-    label="y",
     labels=("y",),
     encodings=(Encoding(column="x", type="d"),),
 )

@@ -25,6 +25,7 @@ from gridmill.declarations.leaves import Leaf
 from gridmill.errors import InputError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
+from gridmill.model.search import Range
 from gridmill.model.site import Site
 from gridmill.model.source import Source
 
@@ -39,7 +40,7 @@ _NOT_WRITTEN: Mapping[type, set[str]] = {
     Site: {"nodes"},
 }
 _FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
-_SHORT: Mapping[type, str] = {Source: "path"}
+_SHORT: Mapping[type, str] = {Source: "path", Range: "between"}
 _UNITS = {"_seconds": leaves.DURATION, "_bytes": leaves.SIZE}
 _COUNTS = ("rows", "columns")
 _SCALARS = frozenset({str, int, float, bool})

@@ -111,18 +111,13 @@ def numbers(column: pa.ChunkedArray) -> Floats:
     return values
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Lists of any length."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def list_numbers(column: pa.ChunkedArray, width: int) -> Floats:
     """A column of lists as [rows, width]; NaN in all of a row that has none. Raises DataError for a list of
     another length."""
     known = np.asarray(pc.is_valid(column).to_numpy(), bool)
     lists = column.filter(pc.is_valid(column)).combine_chunks()
     if len(lists) and pc.any(pc.not_equal(pc.list_value_length(lists), width)).as_py():
-        raise DataError(f"the label has lists that are not of {width} values")
+        raise DataError(f"there are lists that are not of {width} values")
     found = np.full((len(column), width), np.nan)
     found[known] = numbers(pa.chunked_array([pc.list_flatten(lists)])).reshape(-1, width)
     return found

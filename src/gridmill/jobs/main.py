@@ -33,7 +33,8 @@ EXTRAS = (
     {"obstore": "objects", "redis": "streams"}
     | dict.fromkeys(("pyarrow", "deltalake", "duckdb"), "data")
     | dict.fromkeys(
-        ("numpy", "torch", "sklearn", "safetensors", "onnx", "onnxruntime", "threadpoolctl"), "learning"
+        ("numpy", "torch", "optuna", "sklearn", "safetensors", "onnx", "onnxruntime", "threadpoolctl"),
+        "learning",
     )
 )
 """Which extra brings a package that a built-in job cannot do without."""

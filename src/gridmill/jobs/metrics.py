@@ -10,7 +10,7 @@ from gridmill.model.training import Objective
 
 NAMES: Mapping[Objective, tuple[str, ...]] = {
     Objective.REGRESSION: ("rmse", "mse", "mae", "r2", "skill"),
-    Objective.CLASSIFICATION: ("log_loss", "accuracy", "auc"),
+    Objective.CLASSIFICATION: ("log_loss", "accuracy", "auc", "brier"),
 }
 """The metrics of each objective; the first is the one models are chosen by unless said otherwise."""
 
@@ -36,16 +36,19 @@ def _rmse(truth: Floats, predicted: Floats) -> float:
 
 
 def classification(truth: Integers, probabilities: Floats) -> dict[str, float]:
-    """accuracy, log_loss, auc of class numbers [rows] against probabilities [rows, classes].
+    """accuracy, log_loss, auc, brier of class numbers [rows] against probabilities [rows, classes].
 
-    A class the model does not know is -1: always wrong. auc is the mean over the classes that occur
+    brier is the mean squared error of the probabilities (of two classes: of the second's, else of all
+    summed). A class the model does not know is -1: always wrong. auc is the mean over the classes that occur
     (one against the rest), and is left out where only one occurs.
     """
     known = truth >= 0
     given = np.where(known, probabilities[np.arange(len(truth)), truth], 0.0)
+    squares = (probabilities - (truth[:, None] == np.arange(probabilities.shape[1]))) ** 2
     found = {
         "log_loss": float(-np.mean(np.log(np.clip(given, 1e-15, 1.0)))),
         "accuracy": float(np.mean(probabilities.argmax(axis=1) == truth)),
+        "brier": float(np.mean(squares[:, 1] if probabilities.shape[1] == 2 else squares.sum(axis=1))),
     }
     classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
     areas = [
@@ -54,6 +57,20 @@ def classification(truth: Integers, probabilities: Floats) -> dict[str, float]:
         if 0 < np.count_nonzero(truth == number) < len(truth)
     ]
     return {**found, "auc": float(np.mean(areas))} if areas else found
+
+
+def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[list[float]]:
+    """[[mean probability said, share that came true, rows], ...] in bins of equal width of the probability:
+    of two classes the second's, of several that of the class that is predicted. Empty bins are left out."""
+    if probabilities.shape[1] == 2:
+        said, came = probabilities[:, 1], truth == 1
+    else:
+        said, came = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
+    place = np.minimum((said * bins).astype(int), bins - 1)
+    return [
+        [float(said[place == one].mean()), float(came[place == one].mean()), int((place == one).sum())]
+        for one in np.unique(place)
+    ]
 
 
 def _auc(positive: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], score: Floats) -> float:

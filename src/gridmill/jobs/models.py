@@ -27,18 +27,18 @@ class Card:
     It takes doubles [rows, inputs] (`sequence` is None) or [rows, sequence, inputs], NaN where missing, in
     the order of `encodings`; scaling and missing values are its own affair. It gives the label [rows],
     several labels [rows, labels], or probabilities [rows, classes]. `metrics` are `SPLIT_NAME` numbers.
-    `label` is the dataset's column, `labels` the names of what it holds (of one label: its own). Per label,
+    Per label,
     `label_columns` is the column whose later value it is, `presents` the input that its present value is,
     `constant` the naive model's answer where nothing can be repeated (for classes: their shares), `usual`
     the training rows' mean. `predict` names the code (`code/FILE:FUNCTION`) or pickled file in the model's
     folder that predicts where no graph does, `environment` is the text of its requirements.
+    `weights` are those of an ensemble's members, which vote if `vote`.
     """
 
     kind: ModelKind
     objective: Objective
-    label: str
+    labels: tuple[str, ...]
     encodings: tuple[Encoding, ...]
-    labels: tuple[str, ...] = ()
     label_columns: tuple[str | None, ...] = ()
     classes: tuple[str, ...] = ()
     sequence: int | None = None
@@ -52,10 +52,17 @@ class Card:
     entity: tuple[str, ...] = ()
     time: str | None = None
     rows: int = 0
+    weights: tuple[float, ...] = ()
+    vote: bool = False
     predict: str = ""
     environment: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     format: int = 2
+
+    @property
+    def label(self) -> str:
+        """The label in words: its name, or how many there are."""
+        return f"{len(self.labels)} labels" if self.many else self.labels[0]
 
     @property
     def many(self) -> bool:
@@ -153,6 +160,34 @@ def shaped(found: Floats, card: Card) -> Floats:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class EnsemblePredictor:
+    """Asks its members, each with its own inputs, and joins their answers."""
+
+    card: Card
+    members: tuple[Predictor, ...]
+
+    def predict(self, inputs: Floats) -> Floats:
+        """See Predictor."""
+        answers = [self._answer(member, inputs) for member in self.members]
+        found: Floats = np.tensordot(np.array(self.card.weights), np.stack(answers), axes=1)
+        return found
+
+    def _answer(self, member: Predictor, inputs: Floats) -> Floats:
+        place = [encoding for encoding in self.card.encodings for _ in encoding.inputs]
+        mine = [number for one in member.card.encodings for number, at in enumerate(place) if at == one]
+        some = inputs[..., mine]
+        if inputs.ndim == 3:
+            some = some[:, -1] if member.card.sequence is None else some[:, -member.card.sequence :]
+        answer = member.predict(some)
+        return np.eye(answer.shape[1])[answer.argmax(axis=1)] if self.card.vote else answer
+
+
+def member_folder(folder: Path, number: int) -> Path:
+    """Where an ensemble keeps a member."""
+    return folder / f"member-{number}"
+
+
 def make_predictor(card: Card, graph: bytes | None, threads: int = 1) -> Predictor:
     """A predictor of a card and its graph (None: naive)."""
     if graph is None:
@@ -213,6 +248,9 @@ def load_model(folder: Path, threads: int = 1) -> Predictor:
     card = load_card(folder)
     if card.kind == ModelKind.NAIVE:
         return NaivePredictor(card=card)
+    if card.weights:
+        members = tuple(load_model(member_folder(folder, n), threads) for n in range(len(card.weights)))
+        return EnsemblePredictor(card=card, members=members)
     try:
         return make_predictor(card, (folder / GRAPH).read_bytes(), threads)
     except FileNotFoundError as error:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from gridmill.errors import InputError
+from gridmill.model.search import Search
 
 
 class ModelKind(StrEnum):
@@ -17,6 +18,7 @@ class ModelKind(StrEnum):
     LINEAR = "linear"
     NAIVE = "naive"
     CUSTOM = "custom"
+    ENSEMBLE = "ensemble"
 
 
 class Objective(StrEnum):
@@ -24,6 +26,14 @@ class Objective(StrEnum):
 
     REGRESSION = "regression"
     CLASSIFICATION = "classification"
+
+
+class Combine(StrEnum):
+    """How an ensemble makes one answer of its models'."""
+
+    MEAN = "mean"
+    WEIGHTED = "weighted"  # by one over each one's validation error
+    VOTE = "vote"  # classes: how many models say each
 
 
 class Normalization(StrEnum):
@@ -46,6 +56,7 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
     ModelKind.GBDT: frozenset({"trees", "max_leaves", "learning_rate", "patience", "residual"}),
     ModelKind.LINEAR: frozenset({"regularization"}),
     ModelKind.NAIVE: frozenset({"repeat"}),
+    ModelKind.ENSEMBLE: frozenset({"models", "combine"}),
     ModelKind.CUSTOM: frozenset({"script", "file", "predict", "environment", "options", "trust"}),
 }
 """The fields of TrainingSpec that each model kind uses, beside the common ones."""
@@ -65,6 +76,8 @@ class TrainingSpec:
     objective: Objective | None = None
     features: tuple[str, ...] = ()
     seed: int = 0
+    search: Search | None = None
+    """Try several settings first, and learn with the best."""
     # lstm
     sequence: int = 48
     """Rows of the entity that it sees, the basis row included."""
@@ -96,6 +109,10 @@ class TrainingSpec:
     regularization: float = 1.0
     # naive: the feature repeated as the prediction (default: the label column's present value)
     repeat: str | None = None
+    # ensemble
+    models: tuple[str, ...] = ()
+    """The trainings whose models it joins."""
+    combine: Combine = Combine.MEAN
     # custom
     script: str | None = None
     """`train.py`, executed; or `train.py:fit`, a function that is called with the data."""
@@ -111,8 +128,8 @@ class TrainingSpec:
     """Load a pickled model, which can do anything on the machine."""
 
     def references(self) -> tuple[str, ...]:
-        """The dataset."""
-        return (self.dataset,)
+        """The dataset, and the models of an ensemble."""
+        return (self.dataset, *self.models)
 
     def check(self) -> None:
         """Raise InputError for a field this model kind does not use, or a value out of its range."""
@@ -127,12 +144,28 @@ class TrainingSpec:
                     place=f"training.{one.name}",
                 )
         self._check_ranges()
+        self._check_search(own)
+        if self.model == ModelKind.ENSEMBLE and not self.models:
+            raise InputError("an ensemble names no models", place="training.models")
         if self.model == ModelKind.CUSTOM and (self.script is None) == (self.file is None):
             raise InputError(
                 "a custom model has a `script`, or a `file`: one of them",
                 hint="`script: train.py` learns a model; `file: model.onnx` takes one that exists.",
                 place="training.script",
             )
+
+    def _check_search(self, own: frozenset[str]) -> None:
+        if self.search is None:
+            return
+        self.search.check()
+        for name, one in self.search.parameters.items():
+            one.check()
+            if name not in own and self.model != ModelKind.CUSTOM:
+                raise InputError(
+                    f"a {self.model} model has no {name!r} to search",
+                    hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
+                    place=f"training.search.parameters.{name}",
+                )
 
     def _check_ranges(self) -> None:
         for name in ("sequence", "hidden", "layers", "epochs", "batch_size", "trees", "patience"):

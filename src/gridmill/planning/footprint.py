@@ -41,6 +41,7 @@ TRAINING: dict[ModelKind, Footprint] = {
     ModelKind.GBDT: Footprint(base_bytes=_SKLEARN, cell_bytes=32, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.LINEAR: Footprint(base_bytes=_SKLEARN, cell_bytes=40, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.CUSTOM: Footprint(base_bytes=2 * _TORCH, cell_bytes=40, floor_bytes=2 * _TORCH),
+    ModelKind.ENSEMBLE: Footprint(base_bytes=_SKLEARN, cell_bytes=40, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.NAIVE: Footprint(base_bytes=_DUCKDB, cell_bytes=16, floor_bytes=_DUCKDB + 42 * MIB),
 }
 KINDS: dict[JobKind, Footprint] = {
@@ -69,6 +70,9 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
     footprint = footprint_of(job)
     spec = job.spec
     extra = activation_bytes(spec) if isinstance(spec, TrainingSpec) else 0
+    if isinstance(spec, TrainingSpec) and spec.search:
+        each = footprint.base_bytes // 2 + extra + data_bytes(footprint, size)
+        return footprint.base_bytes + workers * each
     if isinstance(spec, PredictionSpec):
         extra = workers * WORKER_BYTES
     return footprint.base_bytes + extra + data_bytes(footprint, size)
@@ -92,8 +96,11 @@ def activation_bytes(spec: TrainingSpec) -> int:
 
 
 def workers_of(job: Job, size: JobSize, cpus: float) -> int:
-    """Workers of a swarm: as declared, else one per so many rows, at most one per CPU; 1 for other kinds."""
+    """Workers of a swarm, and trials side by side: as declared, else as many as rows or CPUs make sense
+    of."""
     spec = job.spec
+    if isinstance(spec, TrainingSpec) and spec.search:
+        return spec.search.parallel or max(1, min(spec.search.trials, int(cpus)))
     if not isinstance(spec, PredictionSpec):
         return 1
     if spec.workers is not None:

@@ -13,12 +13,13 @@ from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.event import Event, EventType
 from gridmill.model.loaded import rejects_of, shifted_of
-from gridmill.model.metric import read_metric
+from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, RunView
 from gridmill.report.charts import Bar, Box, Series, dag, line_chart, timeline
 
+SHOWN_TRIALS = 12
 LOG_LINES = 20
 """How much of a failed job's log the report shows."""
 
@@ -63,6 +64,12 @@ def render(view: RunView, events: Sequence[Event]) -> str:
         jobs=[_line(job, events) for job in view.jobs],
         models=_metric_table(models),
         curves=[(name, Markup(chart)) for name, chart in _curves(view, events)],
+        searches=[_search(model) for model in models if model.output.details.get("search")],
+        calibrations=[
+            (model.name.rpartition("/")[2], Markup(_calibration_chart(model.output.details["calibration"])))
+            for model in models
+            if model.output.details.get("calibration")
+        ],
         forecasts=[_forecast(artifact) for artifact in predictions],
         tables=[a for a in _artifacts(view) if a.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)],
         rejects_of=rejects_of,
@@ -202,6 +209,37 @@ def _collect(points: dict[str, list[tuple[float, float]]], body: Mapping[str, An
     step, value = body.get("step"), body.get("value")
     if isinstance(step, int | float) and isinstance(value, int | float):
         points.setdefault(str(body.get("name")), []).append((float(step), float(value)))
+
+
+def _search(model: Artifact) -> dict[str, Any]:
+    """The trials of a search, the best first, and a chart of what each came to."""
+    search = model.output.details["search"]
+    trials = search["trials"]
+    ended = [trial for trial in trials if trial["value"] is not None]
+    higher = search["metric"] in HIGHER_IS_BETTER
+    ranked = sorted(ended, key=lambda trial: -trial["value"] if higher else trial["value"])
+    best_so_far, best = [], None
+    for trial in ended:
+        value = trial["value"]
+        best = value if best is None else max(best, value) if higher else min(best, value)
+        best_so_far.append((float(trial["number"]), best))
+    points = [(float(trial["number"]), float(trial["value"])) for trial in ended]
+    series = (Series(name=search["metric"], points=points), Series(name="best so far", points=best_so_far))
+    return {
+        "name": model.name.rpartition("/")[2],
+        "metric": search["metric"],
+        "best": search["best"],
+        "names": list(ranked[0]["parameters"]) if ranked else [],
+        "trials": ranked[:SHOWN_TRIALS],
+        "left": len(trials) - len(ranked[:SHOWN_TRIALS]),
+        "chart": Markup(line_chart(series)),
+    }
+
+
+def _calibration_chart(curve: Sequence[Sequence[float]]) -> str:
+    points = [(float(said), float(came)) for said, came, _ in curve]
+    diagonal = Series(name="as said", points=[(0.0, 0.0), (1.0, 1.0)], dashed=True)
+    return line_chart((Series(name="came true", points=points), diagonal))
 
 
 def _forecast(artifact: Artifact) -> dict[str, Any]:

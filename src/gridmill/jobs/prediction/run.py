@@ -12,11 +12,11 @@ import numpy as np
 
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.errors import InputError
+from gridmill.jobs.children import in_child
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.foreign import check_trust
 from gridmill.jobs.models import load_card
 from gridmill.jobs.partitions import open_partitions
-from gridmill.jobs.prediction.children import in_child
 from gridmill.jobs.prediction.choose import Candidate, Choice, choose, describe_candidate
 from gridmill.jobs.prediction.cut import Span, check_order, count_shards, cut, selected_rows
 from gridmill.jobs.prediction.finish import clear_partial, measure, read_result, sample, write_manifest

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gridmill.errors import JobError
-from gridmill.jobs.prediction.children import Child, raise_error, start_child
+from gridmill.jobs.children import Child, raise_error, start_child
 
 MOST_DEATHS = 3
 """A shard that ends this many workers fails the job: it is the shard, not bad luck."""

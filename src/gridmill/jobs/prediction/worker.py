@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gridmill.jobs.features import Floats, as_lists, encode, is_list, is_number, list_numbers, numbers, runs
+from gridmill.jobs.features import Floats, as_lists, encode, is_number, numbers, runs
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.models import Card, Predictor, load_card, load_model, predict_rows
 from gridmill.jobs.partitions import Partitions, open_partitions
@@ -74,7 +74,7 @@ class ShardWork:
 
 
 def _columns(card: Card, parts: Partitions, split: str | None) -> list[str]:
-    names = [*card.keys, *(encoding.column for encoding in card.encodings), card.label]
+    names = [*card.keys, *(encoding.column for encoding in card.encodings), *card.labels]
     names += ["split"] if split else []
     there = set(parts.schema.names)
     return [name for name in dict.fromkeys(names) if name in there]
@@ -88,16 +88,17 @@ def _result(table: pa.Table, rows: Any, predicted: Floats, card: Card) -> pa.Tab
         columns["prediction"] = pa.array(np.array(card.classes)[predicted.argmax(axis=1)], pa.string())
     else:
         columns["prediction"] = as_lists(predicted) if card.many else pa.array(predicted)
-    if card.label in table.column_names:
-        columns["truth"] = _truth(table[card.label], card)
+    if set(card.labels) <= set(table.column_names):
+        columns["truth"] = _truth(table, card)
     for number, name in enumerate(card.classes):
         columns[f"probability_{name}"] = pa.array(np.ascontiguousarray(predicted[:, number]))
     return pa.table(columns)
 
 
-def _truth(label: pa.ChunkedArray, card: Card) -> pa.ChunkedArray | pa.Array:
+def _truth(table: pa.Table, card: Card) -> pa.ChunkedArray | pa.Array:
+    label = table[card.labels[0]]
     if card.objective == Objective.CLASSIFICATION:
         return label.cast(pa.string())
-    if is_list(label.type):
-        return as_lists(list_numbers(label, len(card.labels)))
+    if card.many:
+        return as_lists(np.stack([numbers(table[name]) for name in card.labels], axis=1))
     return pa.array(numbers(label), from_pandas=True) if is_number(label.type) else label

@@ -1,5 +1,7 @@
 """How good a model is on the validation and test splits, measured on the files that will be used."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gridmill.jobs import metrics
@@ -11,10 +13,10 @@ from gridmill.model.training import Objective
 SPLITS = ("validation", "test")
 
 
-def evaluate(predictor: Predictor, frame: Frame) -> dict[str, float]:
+def evaluate(predictor: Predictor, frame: Frame, splits: Sequence[str] = SPLITS) -> dict[str, float]:
     """`SPLIT_NAME` metrics; a split without labelled rows has none."""
     found: dict[str, float] = {}
-    for split in SPLITS:
+    for split in splits:
         rows = frame.rows[split]
         if len(rows) == 0:
             continue
@@ -26,6 +28,16 @@ def evaluate(predictor: Predictor, frame: Frame) -> dict[str, float]:
             numbers = metrics.classification(frame.target[rows].astype(int), predicted)
         found |= {f"{split}_{name}": value for name, value in numbers.items()}
     return found
+
+
+def calibration_curve(predictor: Predictor, frame: Frame) -> list[list[float]]:
+    """How often what is said with some probability comes true, on the test split (else the validation one);
+    nothing for numbers."""
+    rows = frame.rows["test"] if len(frame.rows["test"]) else frame.rows["validation"]
+    if frame.objective == Objective.REGRESSION or len(rows) == 0:
+        return []
+    predicted = predict_rows(predictor, frame.inputs, frame.starts, rows)
+    return metrics.calibration(frame.target[rows].astype(int), predicted)
 
 
 def naive_values(frame: Frame) -> Floats:

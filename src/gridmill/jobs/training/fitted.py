@@ -21,6 +21,8 @@ class Fitted:
     environment: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     weights: bytes | None = None
+    weights_of_members: tuple[float, ...] = ()
+    vote: bool = False
     sequence: int | None = None
     presents: tuple[int | None, ...] = ()
     constant: tuple[float, ...] = ()

@@ -19,9 +19,7 @@ from gridmill.jobs.features import (
     class_numbers,
     encode,
     fit_encoding,
-    is_list,
     is_number,
-    list_numbers,
     numbers,
     present_values,
     runs,
@@ -34,12 +32,10 @@ MOST_CLASSES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Which columns of the dataset play which part. `label` is a column, of one label or of lists;
-    `labels` are the names of what it holds, `label_columns` per label the column whose later value it is,
-    where the dataset has that."""
+    """Which columns of the dataset play which part. `label_columns` are, per label, the column whose later
+    value it is, where the dataset has that."""
 
     features: tuple[str, ...]
-    label: str
     labels: tuple[str, ...]
     label_columns: tuple[str | None, ...]
     entity: tuple[str, ...]
@@ -48,7 +44,7 @@ class Subject:
     @property
     def columns(self) -> tuple[str, ...]:
         """All that must be read, each once."""
-        more = (self.label, *self.label_columns, *self.entity, self.time, "split")
+        more = (*self.labels, *self.label_columns, *self.entity, self.time, "split")
         return tuple(dict.fromkeys((*self.features, *(name for name in more if name))))
 
 
@@ -84,19 +80,23 @@ class Frame:
         return tuple(place.get(name) if name else None for name in self.subject.label_columns)
 
 
-def read_frame(context: JobContext, spec: TrainingSpec) -> Frame:
-    """The dataset of a training. Raises InputError and DataError for what cannot be learned."""
+def read_frame(
+    context: JobContext, spec: TrainingSpec, encodings: tuple[Encoding, ...] | None = None
+) -> Frame:
+    """The dataset of a training; `encodings` are those to use, where they are known before. Raises
+    InputError and DataError for what cannot be learned."""
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
-    subject = find_subject(artifact.output.details, parts, spec.features)
-    return make_frame(_sorted(parts.read(subject.columns), subject), subject, spec.objective)
+    chosen = dict.fromkeys(one.column for one in encodings) if encodings else spec.features
+    subject = find_subject(artifact.output.details, parts, tuple(chosen))
+    return make_frame(_sorted(parts.read(subject.columns), subject), subject, spec.objective, encodings)
 
 
 def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = ()) -> Subject:
     """Who is who, from what the dataset says about itself. Raises InputError."""
-    label = details.get("label")
+    labels, columns = _labels(details)
     names = set(parts.schema.names)
-    if not label or label not in names:
+    if not labels or not names.issuperset(labels):
         raise InputError(
             "the dataset has no label to learn",
             hint="Declare `label: {column: ..., horizon: ...}` in the dataset.",
@@ -111,10 +111,8 @@ def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence
             near = get_close_matches(name, features, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(features)}."
             raise InputError(f"the dataset has no feature {name!r}", hint=hint, place="training.features")
-    labels, columns = _labels(details)
     return Subject(
         features=tuple(chosen) or features,
-        label=label,
         labels=labels,
         label_columns=tuple(column if column in names else None for column in columns),
         entity=tuple(details.get("entity") or ()),
@@ -124,11 +122,10 @@ def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence
 
 def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
     """Names of the labels, and the column that each is a later value of."""
-    steps = details.get("label_steps")
-    if not steps:
-        return (details["label"],), (details.get("label_column"),)
-    pairs = [(column, step) for step in range(1, steps + 1) for column in details["label_columns"]]
-    return tuple(f"{column}_{step}" for column, step in pairs), tuple(column for column, _ in pairs)
+    if many := details.get("labels"):
+        return tuple(one["name"] for one in many), tuple(one.get("column") for one in many)
+    label = details.get("label")
+    return ((label,), (details.get("label_column"),)) if label else ((), ())
 
 
 def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
@@ -136,12 +133,17 @@ def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
     return table.take(pc.sort_indices(table, [(name, "ascending") for name in keys])) if keys else table
 
 
-def make_frame(table: pa.Table, subject: Subject, objective: Objective | None) -> Frame:
+def make_frame(
+    table: pa.Table,
+    subject: Subject,
+    objective: Objective | None,
+    encodings: tuple[Encoding, ...] | None = None,
+) -> Frame:
     """The arrays of a sorted table. Raises InputError and DataError for what cannot be learned."""
     split = table["split"].cast(pa.string())
     train = pc.equal(split, "train")
-    aim = objective or _objective(table[subject.label].type)
-    target, classes = _targets(table[subject.label], train, subject, aim)
+    aim = objective or _objective(table[subject.labels[0]].type)
+    target, classes = _targets(table, train, subject.labels, aim)
     labelled = ~np.isnan(target.reshape(len(target), -1)).any(axis=1)
     rows = {
         name: np.flatnonzero(_mask(pc.equal(split, name)) & labelled)
@@ -150,7 +152,7 @@ def make_frame(table: pa.Table, subject: Subject, objective: Objective | None) -
     for number, name in enumerate(subject.labels):
         _check_rows(rows, target.reshape(len(target), -1)[:, number], split, name)
     known = table.filter(train)
-    encodings = tuple(fit_encoding(name, known[name]) for name in subject.features)
+    encodings = encodings or tuple(fit_encoding(name, known[name]) for name in subject.features)
     if not encodings:
         raise InputError("the dataset has no features to learn from")
     return Frame(
@@ -172,23 +174,21 @@ def _mask(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def _objective(kind: pa.DataType) -> Objective:
-    kind = kind.value_type if is_list(kind) else kind
     numeric = is_number(kind) and not pa.types.is_boolean(kind)
     return Objective.REGRESSION if numeric else Objective.CLASSIFICATION
 
 
 def _targets(
-    column: pa.ChunkedArray, train: pa.ChunkedArray, subject: Subject, objective: Objective
+    table: pa.Table, train: pa.ChunkedArray, labels: Sequence[str], objective: Objective
 ) -> tuple[Floats, tuple[str, ...]]:
-    if not is_list(column.type):
-        return _target(column, train, subject.label, objective)
+    if len(labels) == 1:
+        return _target(table[labels[0]], train, labels[0], objective)
     if objective == Objective.CLASSIFICATION:
         raise InputError(
-            f"label {subject.label!r} is {len(subject.labels)} values, and classes are learned one at a time",
-            hint="Use a label of one column, some `steps` ahead, or numbers.",
+            f"the dataset has {len(labels)} labels, and classes are learned one at a time",
+            hint="Make a dataset for each, or use numbers.",
         )
-    target = list_numbers(column, len(subject.labels))
-    return target if len(subject.labels) > 1 else target[:, 0], ()
+    return np.stack([_target(table[name], train, name, objective)[0] for name in labels], axis=1), ()
 
 
 def _target(

@@ -4,19 +4,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.metrics import NAMES
-from gridmill.jobs.models import Card, Predictor, make_predictor, save_model
-from gridmill.jobs.training.evaluate import evaluate, usual_labels
+from gridmill.jobs.models import (
+    Card,
+    EnsemblePredictor,
+    Predictor,
+    load_model,
+    make_predictor,
+    member_folder,
+    save_model,
+)
+from gridmill.jobs.training.ensemble import encodings_of, read_members
+from gridmill.jobs.training.evaluate import calibration_curve, evaluate, usual_labels
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame, read_frame
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
-from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.model.training import ModelKind, Objective, TrainingSpec
+
+if TYPE_CHECKING:
+    from gridmill.jobs.training.search import Found, TryOut  # Optuna is for those who search
 
 MODULES: Mapping[ModelKind, str] = {
     kind: f"gridmill.jobs.training.{kind}" for kind in ModelKind
@@ -29,11 +41,15 @@ def run(context: JobContext) -> JobResult:
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a training")
     spec.check()
-    frame = read_frame(context, spec)
-    fit: Callable[[Frame, TrainingSpec, JobContext], Fitted] = import_module(MODULES[spec.model]).fit
-    fitted = fit(frame, spec, context)
+    found_best = _search(context, spec) if spec.search else None
+    if found_best is not None:
+        spec = found_best.spec
+    encodings = encodings_of(read_members(context, spec)) if spec.model == ModelKind.ENSEMBLE else None
+    frame = read_frame(context, spec, encodings)
+    fitted = _fit(frame, spec, context)
     card = _card(frame, spec, fitted, context.input(spec.dataset).id)
-    found = {**fitted.metrics, **evaluate(_predictor(card, fitted, context), frame)}
+    predictor = _predictor(card, fitted, context)
+    found = {**fitted.metrics, **evaluate(predictor, frame)}
     card = replace(card, metrics=found)
     size_bytes = save_model(context.output, card, fitted.graph, fitted.weights)
     for name, value in found.items():
@@ -44,16 +60,51 @@ def run(context: JobContext) -> JobResult:
         rows=card.rows,
         size_bytes=size_bytes,
         metrics=found,
-        details=_details(card, frame, fitted),
+        details={**_details(card, frame, fitted), "calibration": calibration_curve(predictor, frame)}
+        | (_searched(found_best) if found_best else {}),
     )
     size = JobSize(rows=len(frame.target), columns=frame.inputs.shape[1])
     return JobResult(outputs=(output,), metrics=found, size=size)
+
+
+def _fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
+    fit: Callable[[Frame, TrainingSpec, JobContext], Fitted] = import_module(MODULES[spec.model]).fit
+    return fit(frame, spec, context)
+
+
+def _search(context: JobContext, spec: TrainingSpec) -> "Found":
+    """The best settings. Each trial is measured as a model is, on the validation split."""
+    search = spec.search
+    assert search is not None
+
+    def make() -> "tuple[Objective, TryOut]":
+        frame = read_frame(context, spec)
+        module = import_module("gridmill.jobs.training.search")
+        metric = module.check_metric(search.metric, frame.objective)
+
+        def attempt(settings: TrainingSpec, trial: JobContext) -> float:
+            fitted = _fit(frame, settings, trial)
+            card = _card(frame, settings, fitted, "")
+            return evaluate(_predictor(card, fitted, trial), frame, ("validation",))[f"validation_{metric}"]
+
+        return frame.objective, attempt
+
+    found: Found = import_module("gridmill.jobs.training.search").find_best(spec, search, context, make)
+    print(f"trial {found.best} is the best of {len(found.trials)}", flush=True)
+    return found
+
+
+def _searched(found: "Found") -> dict[str, Any]:
+    return {"search": {"metric": found.metric, "best": found.best, "trials": found.trials}}
 
 
 def _predictor(card: Card, fitted: Fitted, context: JobContext) -> Predictor:
     """What the model is measured with. A script's own code has just run here: no more trust is needed."""
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
+    if card.weights:
+        members = (load_model(member_folder(context.output, n)) for n in range(len(card.weights)))
+        return EnsemblePredictor(card=card, members=tuple(members))
     return make_predictor(card, fitted.graph, context.threads)
 
 
@@ -61,11 +112,12 @@ def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: str) -> Car
     return Card(
         kind=spec.model,
         objective=frame.objective,
-        label=frame.subject.label,
         labels=frame.subject.labels,
         label_columns=frame.subject.label_columns,
         encodings=frame.encodings,
         classes=frame.classes,
+        weights=fitted.weights_of_members,
+        vote=fitted.vote,
         predict=fitted.predict,
         environment=fitted.environment,
         sequence=fitted.sequence,

@@ -1,0 +1,111 @@
+"""Searching settings: what is tried, what is ended early, what is kept, and what a crash costs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import pytest
+from learning_data import series, training_context, write_dataset
+
+from gridmill.errors import InputError, JobError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.training.run import run
+from gridmill.jobs.training.search import JOURNAL
+from gridmill.model.search import EarlyStop, Range, Search
+from gridmill.model.training import ModelKind, TrainingSpec
+
+TREES = {"max_leaves": Range(between=(2, 40)), "learning_rate": Range(log=(0.01, 0.3))}
+
+
+def context_of(root: Path, model: str, search: Search, workers: int = 2, **options: object) -> JobContext:
+    dataset = write_dataset(root, series(160))
+    context = training_context(root, dataset, model, search=search, **options)
+    return replace(context, order=replace(context.order, workers=workers, checkpoint_uri="checkpoints/p/m/f"))
+
+
+def test_the_best_trial_is_learned_again_and_kept(tmp_path):
+    result = run(context_of(tmp_path, "gbdt", Search(trials=6, parameters=TREES), trees=10))
+    details = result.outputs[0].details
+    trials = {trial["number"]: trial for trial in details["search"]["trials"]}
+    best = trials[details["search"]["best"]]
+    assert sorted(trials) == list(range(6))
+    assert best["value"] == min(trial["value"] for trial in trials.values())
+    assert result.metrics["validation_rmse"] == pytest.approx(best["value"])
+    assert details["options"]["max_leaf_nodes"] == best["parameters"]["max_leaves"]
+    assert isinstance(best["parameters"]["max_leaves"], int)
+    assert len({json.dumps(trial["parameters"]) for trial in trials.values()}) > 3
+
+
+def test_one_after_the_other_the_same_seed_tries_the_same(tmp_path):
+    found = [
+        run(context_of(tmp_path / str(number), "gbdt", Search(trials=4, parameters=TREES), 1, trees=10))
+        for number in range(2)
+    ]
+    first, again = (result.outputs[0].details["search"]["trials"] for result in found)
+    assert [trial["parameters"] for trial in first] == [trial["parameters"] for trial in again]
+
+
+def test_trials_that_are_worse_are_ended_early(tmp_path):
+    parameters = {"learning_rate": Range(among=(0.01, 1e-6))}
+    search = Search(trials=9, parameters=parameters, early_stop=EarlyStop.MEDIAN)
+    options = {"sequence": 6, "hidden": 8, "epochs": 4, "patience": 4, "batch_size": 64}
+    details = run(context_of(tmp_path, "lstm", search, 1, **options)).outputs[0].details
+    pruned = [trial for trial in details["search"]["trials"] if trial["state"] == "pruned"]
+    assert pruned
+    assert all(trial["steps"] < 4 for trial in pruned)
+    assert details["options"]["learning_rate"] == 0.01
+
+
+def test_a_search_goes_on_after_a_crash(tmp_path):
+    context = context_of(tmp_path, "gbdt", Search(trials=5, parameters=TREES), trees=10)
+    folder = tmp_path / "checkpoints/p/m/f"
+    folder.mkdir(parents=True)
+    backend = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
+    study = optuna.create_study(
+        storage=optuna.storages.JournalStorage(backend), study_name="search", direction="minimize"
+    )
+    for value in (0.7, None):  # one that ended, and one that was under way when its process was killed
+        trial = study.ask()
+        leaves = trial.suggest_int("max_leaves", 2, 40)
+        trial.suggest_float("learning_rate", 0.01, 0.3, log=True)
+        if value is not None:
+            study.tell(trial, value)
+    trials = run(context).outputs[0].details["search"]["trials"]
+    ended = [trial for trial in trials if trial["state"] == "complete"]
+    assert len(ended) == 5
+    assert ended[0]["value"] == 0.7
+    assert leaves in [trial["parameters"]["max_leaves"] for trial in ended[1:]]
+
+
+def test_settings_that_cannot_be_learned_with_fail_their_trial_only(tmp_path):
+    parameters = {"learning_rate": Range(among=(0.01, 1e30))}
+    options = {"sequence": 6, "hidden": 4, "epochs": 2, "batch_size": 64}
+    search = Search(trials=8, parameters=parameters)
+    details = run(context_of(tmp_path, "lstm", search, 1, **options)).outputs[0].details
+    assert {trial["state"] for trial in details["search"]["trials"]} >= {"complete", "fail"}
+    assert details["options"]["learning_rate"] == 0.01
+
+
+def test_a_search_in_which_every_trial_fails_says_why(tmp_path):
+    search = Search(trials=2, parameters={"sequence": Range(among=(300, 350))})
+    with pytest.raises(
+        JobError, match=r"every trial of the search failed, the first one: .*no training row has"
+    ):
+        run(context_of(tmp_path, "lstm", search))
+
+
+@pytest.mark.parametrize(
+    ("search", "text"),
+    [
+        (Search(parameters={"hiden": Range(between=(1, 2))}), "a lstm model has no 'hiden' to search"),
+        (Search(parameters={"hidden": Range(between=(1, 2))}, trials=0), "trials is 0"),
+        (Search(parameters={}), "no parameters"),
+        (Search(parameters={"hidden": Range(between=(2, 1))}), "is no range"),
+        (Search(parameters={"hidden": Range(log=(0, 1))}), "no scale of powers"),
+        (Search(parameters={"hidden": Range()}), "needs one of"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(search, text):
+    with pytest.raises(InputError, match=text):
+        TrainingSpec(dataset="d", model=ModelKind.LSTM, search=search).check()
