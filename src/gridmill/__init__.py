@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gridmill.model.prediction import PredictionSpec
     from gridmill.model.resource import Resource, Sizing
     from gridmill.model.sink import ColumnType, OnMisfit, SinkSpec
-    from gridmill.model.source import Format, Source, SqlSource
+    from gridmill.model.source import Format, Source, SqlSource, StreamSource
     from gridmill.model.state import JobState, RunState
     from gridmill.model.training import ModelKind, Objective, TrainingSpec
     from gridmill.model.view import DryRun, JobView, RunView
@@ -75,7 +75,7 @@ _MODULES = {
     "gridmill.model.prediction": "PredictionSpec",
     "gridmill.model.resource": "Resource Sizing",
     "gridmill.model.sink": "ColumnType OnMisfit SinkSpec",
-    "gridmill.model.source": "Format Source SqlSource",
+    "gridmill.model.source": "Format Source SqlSource StreamSource",
     "gridmill.model.state": "JobState RunState",
     "gridmill.model.training": "ModelKind Objective TrainingSpec",
     "gridmill.model.view": "DryRun JobView RunView",
@@ -95,6 +95,7 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares
     "SinkSpec",
     "Source",
     "SqlSource",
+    "StreamSource",
     "Format",
     "ColumnType",
     "Constraint",

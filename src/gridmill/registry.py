@@ -60,6 +60,7 @@ SOURCES: Mapping[str, str] = {"files": "gridmill.storage.sources:describe_source
 
 READERS: Mapping[str, str] = {
     "sql": "gridmill.jobs.sink.sql.arrive:arrive",
+    "stream": "gridmill.jobs.sink.redis_stream:arrive",
     "http": "gridmill.jobs.sink.remote.http:arrive",
     "objects": "gridmill.jobs.sink.remote.objects:arrive",
 }

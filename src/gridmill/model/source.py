@@ -18,11 +18,12 @@ _FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
 
 
 class Format(StrEnum):
-    """File formats of a source."""
+    """File formats of a source; `files`: each file is one row, with its bytes."""
 
     CSV = "csv"
     PARQUET = "parquet"
     JSONL = "jsonl"
+    FILES = "files"
 
 
 class Compression(StrEnum):
@@ -62,20 +63,50 @@ class SqlSource:
                 hint="For example postgresql+psycopg://user@host/database, or sqlite:///shop.db.",
                 place="sql.url",
             )
-        secret = _SECRET_IN_URL.match(self.url)
-        if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
-            raise InputError(
-                "the URL holds a password",
-                hint="Write ${env:NAME} in its place, and set NAME where the job runs.",
-                place="sql.url",
-            )
+        _check_no_secret(self.url, "sql.url")
         if self.lag is not None and (self.cursor is None or self.lag < 0):
             raise InputError("`lag` is 0 or more, and goes with a `cursor`", place="sql.lag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSource:
+    """Entries of a Redis stream (`key`), each once, with their id and time as `entry_id` and `entry_time`.
+
+    `url` is for example `redis://:${env:PASSWORD}@host:6379/0` (`rediss://` for TLS). Fields are text unless
+    `columns` says otherwise; `json` names a field that holds a JSON object, whose members become columns. One
+    load takes at most `max_rows` entries, and waits for more for at most `wait`.
+    """
+
+    url: str
+    key: str
+    json: str | None = None
+    max_rows: int = 1_000_000
+    wait_seconds: float = 0.0
+
+    def check(self) -> None:
+        """Raise InputError for a URL that is not Redis's or holds a password, and for no rows."""
+        if not self.url.startswith(("redis://", "rediss://", "unix://", "${env:")):
+            raise InputError("this is no Redis URL", hint="redis://HOST:6379/0", place="stream.url")
+        _check_no_secret(self.url, "stream.url")
+        if self.max_rows < 1:
+            raise InputError("`max_rows` must be more than 0", place="stream.max_rows")
+        if self.wait_seconds < 0:
+            raise InputError("`wait` must not be negative", place="stream.wait_seconds")
+
+
+def _check_no_secret(url: str, place: str) -> None:
+    secret = _SECRET_IN_URL.match(url)
+    if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
+        raise InputError(
+            "the URL holds a password",
+            hint="Write ${env:NAME} in its place, and set NAME where the job runs.",
+            place=place,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Files (`path`: a path, a URL, a glob or several), or a database (`sql`).
+    """Files (`path`: a path, a URL, a glob or several), a database (`sql`), or a stream (`stream`).
 
     Relative paths start at the pipeline file's folder. `package://NAME/PATH` is a file that an installed
     Python package carries. `http://` and `https://` name one file each; `s3://BUCKET/PATH` one object or a
@@ -97,6 +128,7 @@ class Source:
     headers: Mapping[str, str] = field(default_factory=dict)
     endpoint: str | None = None
     sql: SqlSource | None = None
+    stream: StreamSource | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -106,7 +138,9 @@ class Source:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return (self.sql.table or "query") if self.sql else ", ".join(self.paths)
+        if self.sql:
+            return self.sql.table or "query"
+        return self.stream.key if self.stream else ", ".join(self.paths)
 
     @property
     def local_paths(self) -> tuple[str, ...]:
@@ -116,14 +150,15 @@ class Source:
     @property
     def live(self) -> bool:
         """True when only the job can tell whether there is something new: it runs each time, and looks."""
-        return self.sql is not None or len(self.local_paths) < len(self.paths)
+        return bool(self.sql or self.stream) or len(self.local_paths) < len(self.paths)
 
     def check(self) -> None:
         """Raise InputError for no source or two, a delimiter of several characters, an unknown encoding."""
-        if self.sql is not None:
-            self._check_alone("sql")
+        kind = "sql" if self.sql else "stream" if self.stream else None
+        if kind is not None:
+            self._check_alone(kind)
         elif not self.paths or not all(self.paths):
-            raise InputError("a source needs a path, or `sql`", place="source.path")
+            raise InputError("a source needs a path, `sql` or `stream`", place="source.path")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise InputError(
                 f"the delimiter is one character, not {self.delimiter!r}", place="source.delimiter"
@@ -140,7 +175,7 @@ class Source:
             ) from error
 
     def _check_alone(self, kind: str) -> None:
-        """What is said about files means nothing beside a database."""
+        """What is said about files means nothing beside a database or stream."""
         plain = Source()
         for item in fields(self):
             if item.name != kind and getattr(self, item.name) != getattr(plain, item.name):

@@ -49,7 +49,8 @@ def subject_of(job: Job, pipeline: str) -> str:
         return f"training/{job.training.model}"
     if job.sink:
         source = job.sink.source
-        return f"sink/{'sql' if source.sql else source.format or _suffix(source.path)}"
+        kind = "sql" if source.sql else "jsonl" if source.stream else source.format
+        return f"sink/{kind or _suffix(source.path)}"
     if job.dataset:
         return "dataset/sql" if job.dataset.sql else "dataset/features"
     if job.command:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gridmill.jobs.sink import blobs
 from gridmill.jobs.sink.files import SourceFile, find_files
 from gridmill.jobs.sink.plan import Positions
-from gridmill.model.source import HTTP, OBJECTS, Source
+from gridmill.model.source import HTTP, OBJECTS, Format, Source
 from gridmill.registry import find
 
 _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
@@ -47,6 +48,8 @@ def look(asked: Asked) -> Arrivals:
     source = asked.source
     if source.sql is not None:
         return _read("sql", asked)
+    if source.stream is not None:
+        return _read("stream", asked)
     files = list(find_files(source, asked.folder))
     positions: dict[str, Any] = {}
     for kind, beginnings in _ELSEWHERE.items():
@@ -54,6 +57,9 @@ def look(asked: Asked) -> Arrivals:
             arrived = _read(kind, asked)
             files += arrived.files
             positions |= arrived.positions
+    if source.format == Format.FILES:
+        new, position = blobs.stage(source, files, asked.positions, asked.work)
+        return Arrivals(files=new, positions={**positions, **position}, append=True)
     return Arrivals(files=tuple(files), positions=positions)
 
 

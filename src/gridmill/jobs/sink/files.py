@@ -59,7 +59,7 @@ class SourceFile:
 
 
 def find_files(source: Source, folder: str) -> tuple[SourceFile, ...]:
-    """The files the source names now, by name; their content is read to be hashed.
+    """The files the source names now, by name; their content is read to be hashed, but where each is a row.
 
     Raises InputError when a path or glob names nothing, or a file's format cannot be told.
     """
@@ -82,9 +82,8 @@ def _name(written: str, path: str, folder: str) -> str:
 
 def _source_file(source: Source, stat: FileStat, name: str) -> SourceFile:
     path = Path(stat.path)
-    found = described(
-        source, path=path, name=name, content=content_of(path, name), size_bytes=stat.size_bytes
-    )
+    content = "" if source.format == Format.FILES else content_of(path, name)
+    found = described(source, path=path, name=name, content=content, size_bytes=stat.size_bytes)
     return replace(found, mtime_ns=stat.mtime_ns)
 
 

@@ -107,6 +107,8 @@ def _rules(spec: SinkSpec) -> int:
     for name in ("metrics", "drift_threshold", "outages"):
         del declared[name]
     (declared["source"]["sql"] or {}).pop("lag", None)
+    for name in ("max_rows", "wait_seconds"):
+        (declared["source"]["stream"] or {}).pop(name, None)
     return rules_number(fingerprint(LOADER, declared))
 
 

@@ -1,0 +1,152 @@
+"""Files as rows: images, texts, anything; each file one row with its bytes, loaded once.
+
+Which files are loaded is the position: 20 bytes for each, packed. So a load reads only what is new, and
+one Parquet file holds many files.
+"""
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from mimetypes import guess_type
+from pathlib import Path, PurePosixPath
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.files import SourceFile, described, key_of
+from gridmill.jobs.sink.plan import Positions
+from gridmill.jobs.tables import storage_errors
+from gridmill.model.source import Compression, Format, Source
+
+POSITION = key_of("files")
+BATCH_BYTES = 32 * 2**20
+LARGEST_BYTES = 256 * 2**20
+SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("folder", pa.string()),
+        ("type", pa.string()),
+        ("size", pa.int64()),
+        ("modified", pa.timestamp("us", "UTC")),
+        ("sha256", pa.string()),
+        ("bytes", pa.binary()),
+        ("text", pa.string()),
+    ]
+)
+_KEY, _SEEN, _ENTRY = 8, 12, 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A loaded file: what it looked like from outside, and what it held."""
+
+    seen: bytes
+    content: bytes
+
+
+def stage(
+    source: Source, there: Sequence[SourceFile], positions: Positions, work: Path
+) -> tuple[tuple[SourceFile, ...], Mapping[str, Any]]:
+    """The files that are not loaded yet as one Parquet file (none for none), and the position after them.
+
+    A file whose content changed is a new row. Raises DataError for one that cannot be read or is too large.
+    """
+    known = read_position(positions.get(POSITION))
+    path = work / f"{uuid4().hex}.parquet"
+    rows = 0
+    with storage_errors(path), pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
+        for batch in _batches(_rows(there, known)):
+            writer.write_table(pa.Table.from_pylist(batch, SCHEMA))
+            rows += len(batch)
+    if not rows:
+        return (), {}
+    written = write_position(known)
+    staged = described(
+        replace(source, format=Format.PARQUET, compression=Compression.NONE),
+        path=path,
+        name=source.name,
+        content=key_of(written["files"]),
+        size_bytes=path.stat().st_size,
+    )
+    return (replace(staged, mtime_ns=path.stat().st_mtime_ns),), {POSITION: written}
+
+
+def _rows(there: Iterable[SourceFile], known: dict[bytes, Known]) -> Iterator[dict[str, Any]]:
+    """A row for each file that is new; `known` learns of it."""
+    for file in there:
+        key = bytes.fromhex(file.key)
+        seen = hashlib.sha256(f"{file.content} {file.size_bytes} {file.mtime_ns}".encode()).digest()
+        before = known.get(key)
+        if before is not None and before.seen == seen[: _SEEN - _KEY]:
+            continue
+        row = _row(file)
+        now = Known(seen=seen[: _SEEN - _KEY], content=bytes.fromhex(row["sha256"])[: _ENTRY - _SEEN])
+        known[key] = now
+        if before is None or before.content != now.content:
+            yield row
+
+
+def _row(file: SourceFile) -> dict[str, Any]:
+    if file.size_bytes > LARGEST_BYTES:
+        raise DataError(f"is larger than {LARGEST_BYTES // 2**20} MiB, too much for one row", place=file.name)
+    path = file.local()
+    try:
+        data = path.read_bytes()
+        modified = path.stat().st_mtime
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", place=file.name) from error
+    if file.fetch is not None:
+        path.unlink()
+    return {
+        "path": file.name,
+        "folder": PurePosixPath(file.name).parent.name,
+        "type": guess_type(file.name)[0],
+        "size": len(data),
+        "modified": datetime.fromtimestamp(modified, UTC),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "bytes": data,
+        "text": _text(data),
+    }
+
+
+def _text(data: bytes) -> str | None:
+    """What the bytes say when they are text."""
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """By bytes, so that memory is bounded whatever the files are."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += row["size"] + 1024
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def read_position(written: Mapping[str, Any] | None) -> dict[bytes, Known]:
+    """The files that are loaded, by key."""
+    packed = zlib.decompress(base64.b64decode(written["files"])) if written else b""
+    entries = (packed[at : at + _ENTRY] for at in range(0, len(packed), _ENTRY))
+    return {entry[:_KEY]: Known(seen=entry[_KEY:_SEEN], content=entry[_SEEN:]) for entry in entries}
+
+
+def write_position(known: Mapping[bytes, Known]) -> dict[str, str]:
+    """The other way."""
+    packed = b"".join(key + one.seen + one.content for key, one in sorted(known.items()))
+    return {"files": base64.b64encode(zlib.compress(packed)).decode()}

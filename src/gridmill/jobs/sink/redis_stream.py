@@ -1,0 +1,137 @@
+"""A Redis stream as a sink's source: the entries beyond the position, as lines of JSON."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+import redis
+
+from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.sink.arrivals import Arrivals, Asked
+from gridmill.jobs.sink.files import described, key_of
+from gridmill.jobs.tables import storage_errors
+from gridmill.model.source import StreamSource
+from gridmill.settings import fill_in_environment
+
+BATCH_ROWS = 5_000
+TIMEOUT_SECONDS = 30.0
+BEGINNING = "0-0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry: its id (milliseconds-number), and its fields."""
+
+    id: str
+    fields: Mapping[bytes, bytes]
+
+
+def arrive(asked: Asked) -> Arrivals:
+    """The entries after the position, at most `max_rows` of them, brought here.
+
+    Raises InputError for a URL or stream that is not right, DataError for entries that cannot be read,
+    UnavailableError when the server does not answer.
+    """
+    source = asked.source.stream
+    assert source is not None
+    key, path = key_of(source.key), asked.work / f"{uuid4().hex}.jsonl"
+    low: str = asked.positions.get(key, {}).get("id", BEGINNING)
+    high = low
+    with storage_errors(path), path.open("w", encoding="utf-8") as file, _connected(source) as server:
+        _check_goes_on(server, source, low)
+        for entry in _entries(server, source, low):
+            file.write(_line(entry, source) + "\n")
+            high = entry.id
+    if high == low:
+        return Arrivals(files=(), append=True)
+    loaded = described(
+        asked.source,
+        path=path,
+        name=f"{source.key} after {low}",
+        content=key_of(f"{low} {high}"),
+        size_bytes=path.stat().st_size,
+    )
+    loaded = replace(loaded, key=key, mtime_ns=path.stat().st_mtime_ns)
+    return Arrivals(files=(loaded,), positions={key: {"id": high}}, append=True)
+
+
+def _entries(server: redis.Redis, source: StreamSource, low: str) -> Iterator[Entry]:
+    """What is there and, with `wait`, what comes until then; never more than `max_rows`."""
+    until, left = monotonic() + source.wait_seconds, source.max_rows
+    while left > 0:
+        count = min(left, BATCH_ROWS)
+        found: Any = server.xrange(source.key, min=f"({low}", max="+", count=count)
+        for identity, fields in found:
+            low = identity.decode()
+            yield Entry(id=low, fields=fields)
+        left -= len(found)
+        rest = until - monotonic()
+        if not found and rest <= 0:
+            return
+        if not found:
+            block = max(1, int(min(rest, TIMEOUT_SECONDS / 2) * 1000))
+            server.xread({source.key: low}, count=1, block=block)
+
+
+def _check_goes_on(server: redis.Redis, source: StreamSource, low: str) -> None:
+    try:
+        about: Any = server.xinfo_stream(source.key)
+    except redis.ResponseError as error:
+        raise InputError(
+            f"there is no stream {source.key!r}: {error}", hint="XADD makes it.", place="source.stream.key"
+        ) from error
+    newest = about["last-generated-id"].decode()
+    if _number(newest) < _number(low):
+        raise DataError(
+            f"the stream ends at {newest}, and {low} was loaded from it: it was made anew",
+            hint="Give the job another name to begin a new table.",
+            place=source.key,
+        )
+
+
+def _number(identity: str) -> tuple[int, int]:
+    moment, _, number = identity.partition("-")
+    return int(moment), int(number)
+
+
+def _line(entry: Entry, source: StreamSource) -> str:
+    """The entry as a JSON object: its fields as text, or what the one that holds JSON says."""
+    moment = datetime.fromtimestamp(_number(entry.id)[0] / 1000, UTC)
+    values: dict[str, Any] = {"entry_id": entry.id, "entry_time": moment.isoformat()}
+    place = f"{source.key} entry {entry.id}"
+    try:
+        fields = {name.decode(): value.decode() for name, value in entry.fields.items()}
+    except UnicodeDecodeError as error:
+        raise DataError("holds bytes that are no text", place=place) from error
+    if source.json is not None:
+        fields |= _object(fields.pop(source.json, ""), source.json, place)
+    return json.dumps(values | fields)
+
+
+def _object(text: str, field: str, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"field {field!r} is not JSON: {error}", place=place) from error
+    if not isinstance(value, dict):
+        raise DataError(f"field {field!r} is no JSON object", place=place)
+    return value
+
+
+@contextmanager
+def _connected(source: StreamSource) -> Iterator[redis.Redis]:
+    url = fill_in_environment(source.url, "source.stream.url", in_url=True)
+    try:
+        with redis.Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=5) as server:
+            yield server
+    except ValueError as error:
+        raise InputError("this is no Redis URL", place="source.stream.url") from error
+    except redis.AuthenticationError as error:
+        raise InputError(f"the server refuses: {error}", place="source.stream.url") from error
+    except redis.RedisError as error:
+        raise UnavailableError(f"the server says: {error}", place=source.key) from error

@@ -1,0 +1,160 @@
+"""A sink over a real Redis: entries once, whatever is killed."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import redis
+from deltalake import DeltaTable
+
+from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.sink.run import run
+from gridmill.model.artifact import Output
+from gridmill.model.sink import ColumnType, SinkSpec
+from gridmill.model.source import Source, StreamSource
+from tests.e2e.conftest import Place, eventually
+from tests.postgresql import free_port
+from tests.unit.sink_case import SinkCase
+
+pytestmark = pytest.mark.e2e
+
+PASSWORD = "hush-hush"
+PIPELINE = """\
+pipeline: shop
+jobs:
+  clicks:
+    sink:
+      source:
+        stream: {url: "redis://:${env:REDIS_PASSWORD}@127.0.0.1:PORT/0", key: clicks}
+      columns: {n: integer}
+"""
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("needs a Redis server: apt-get install redis-server")
+    port, folder = free_port(), tmp_path_factory.mktemp("redis")
+    words = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--requirepass", PASSWORD]
+    with subprocess.Popen(
+        [program, *words, "--dir", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
+        assert eventually(lambda: answers(port))
+        yield port
+        server.terminate()
+
+
+def answers(port: int) -> bool:
+    with suppress(redis.ConnectionError):
+        return bool(redis.Redis(port=port, password=PASSWORD).ping())
+    return False
+
+
+@pytest.fixture
+def server(port: int, monkeypatch: pytest.MonkeyPatch) -> redis.Redis:
+    monkeypatch.setenv("REDIS_PASSWORD", PASSWORD)
+    found = redis.Redis(port=port, password=PASSWORD)
+    found.flushall()
+    return found
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> SinkCase:
+    return SinkCase(tmp_path)
+
+
+def load(case: SinkCase, port: int, **stream: object) -> Output:
+    given = {"url": f"redis://:${{env:REDIS_PASSWORD}}@127.0.0.1:{port}/0", "key": "clicks"} | stream
+    spec = SinkSpec(source=Source(stream=StreamSource(**given)), columns={"n": ColumnType.INTEGER})
+    return run(case.context(spec)).outputs[0]
+
+
+def add(server: redis.Redis, numbers: range) -> None:
+    pipe = server.pipeline(transaction=False)
+    for n in numbers:
+        pipe.xadd("clicks", {"n": n, "who": "ä"}, id=f"{1_700_000_000_000 + n}-0")
+    pipe.execute()
+
+
+def test_entries_are_loaded_once_with_their_time(server: redis.Redis, port: int, case: SinkCase) -> None:
+    add(server, range(3))
+    assert load(case, port).rows == 3
+    assert load(case, port).table_version == 1
+    add(server, range(3, 5))
+    assert load(case, port).rows == 5
+    assert case.rows()[1] == {
+        "entry_id": "1700000000001-0",
+        "entry_time": datetime(2023, 11, 14, 22, 13, 20, 1000, tzinfo=UTC),
+        "n": 1,
+        "who": "ä",
+    }
+
+
+def test_a_load_is_bounded_by_rows(server: redis.Redis, port: int, case: SinkCase) -> None:
+    add(server, range(12_000))
+    assert load(case, port, max_rows=7_000).rows == 7_000
+    assert load(case, port, max_rows=7_000).rows == 12_000
+
+
+def test_a_load_waits_for_more_until_its_time_or_rows(server: redis.Redis, port: int, case: SinkCase) -> None:
+    add(server, range(3))
+    load(case, port)
+    add(server, range(3, 6))
+    assert load(case, port, wait_seconds=0.2).rows == 6
+    add(server, range(6, 7))
+    assert load(case, port, wait_seconds=60.0, max_rows=1).rows == 7
+
+
+def test_json_in_a_field(server: redis.Redis, port: int, case: SinkCase) -> None:
+    server.xadd("clicks", {"doc": '{"n": 1, "price": 2.5, "tags": ["a"]}'})
+    load(case, port, json="doc")
+    (row,) = case.rows()
+    assert (row["n"], row["price"], row["tags"]) == (1, 2.5, ["a"])
+    server.xadd("clicks", {"doc": "{"}, id="9000000000000-0")
+    with pytest.raises(DataError, match="clicks entry 9000000000000-0: field 'doc' is not JSON"):
+        load(case, port, json="doc")
+
+
+def test_a_stream_that_was_made_anew_is_refused(server: redis.Redis, port: int, case: SinkCase) -> None:
+    add(server, range(3))
+    load(case, port)
+    server.delete("clicks")
+    server.xadd("clicks", {"n": 1}, id="5-0")
+    with pytest.raises(DataError, match="it was made anew"):
+        load(case, port)
+
+
+def test_what_is_wrong_is_said(server: redis.Redis, port: int, case: SinkCase) -> None:
+    with pytest.raises(InputError, match="there is no stream 'nothing'"):
+        load(case, port, key="nothing")
+    with pytest.raises(InputError, match="refuses"):
+        load(case, port, url=f"redis://:wrong@127.0.0.1:{port}/0")
+    with pytest.raises(UnavailableError):
+        load(case, port, url="redis://127.0.0.1:1/0")
+
+
+def test_killed_in_the_middle_no_entry_is_lost_or_doubled(
+    place: Place, server: redis.Redis, port: int
+) -> None:
+    file = place.write(PIPELINE.replace("PORT", str(port)))
+    for number in range(3):
+        add(server, range(number * 20_000, (number + 1) * 20_000))
+        started = place.start("run", file)
+        assert eventually(lambda: len(server.client_list()) > 1, 60)
+        if number % 2:  # between reading and commit, or just after it
+            assert eventually(lambda: len(server.client_list()) == 1, 60)
+        for pid in place.leftovers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        started.wait(30)
+    done = place.gridmill("run", file)
+    assert done.returncode == 0, done.stderr
+    table = DeltaTable(place.home / "storage" / "sinks" / "shop" / "clicks" / "table")
+    assert sorted(table.to_pyarrow_table(columns=["n"])["n"].to_pylist()) == list(range(60_000))
