@@ -48,7 +48,7 @@ class Sized:
     @property
     def tight(self) -> bool:
         """Whether it had no more than twice what it needed, or the least there is."""
-        return self.given <= max(self.floor, TIGHT * self.peak + STEP)
+        return self.given <= max(self.floor, TIGHT * self.peak)
 
 
 def examples() -> list[Path]:
@@ -106,7 +106,7 @@ def attempts_in(home: Path) -> Iterable[Sized]:
                 given=attempt.given.memory_bytes,
                 peak=attempt.use.peak_memory_bytes,
                 killed=attempt.cause is Cause.MEMORY,
-                floor=footprint_of(job_run.job).floor_bytes,
+                floor=-(-footprint_of(job_run.job).floor_bytes // STEP) * STEP,  # sizes are whole steps
             )
 
 
