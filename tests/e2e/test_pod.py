@@ -177,10 +177,17 @@ def test_the_waiting_process_ends_with_a_pod_that_is_killed(any_grid):
     any_grid.control.wait(lambda: is_gone(spare))
 
 
+def started_ahead(grid):
+    """The process that waits to become the next pod."""
+    before = processes.children(os.getpid())
+    grid.site.prepare()
+    [ahead] = set(processes.children(os.getpid())) - set(before)
+    return ahead
+
+
 def test_a_pod_started_ahead_that_died_is_missed_by_nobody(tmp_path):
     grid = Grid(tmp_path)
-    grid.site.prepare()
-    [ahead] = processes.children(os.getpid())
+    ahead = started_ahead(grid)
     os.kill(ahead, signal.SIGKILL)
     grid.control.wait(lambda: is_gone(ahead))
     grid.site.bring_up([grid.pod_order()])
@@ -194,8 +201,7 @@ def test_a_pod_started_ahead_that_died_is_missed_by_nobody(tmp_path):
 
 def test_a_pod_started_ahead_that_nobody_needs_ends_with_its_site(tmp_path):
     grid = Grid(tmp_path)
-    grid.site.prepare()
-    [ahead] = processes.children(os.getpid())
+    ahead = started_ahead(grid)
     grid.site.close()
     assert is_gone(ahead)
     grid.close()

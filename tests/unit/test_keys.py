@@ -35,12 +35,14 @@ def test_keys_and_parents():
         "Attempt": ("weather-1.work.1", "weather-1"),
         "Deployment": ("trainers-1", "trainers"),
         "Artifact": ("weather/model@1", "weather/model"),
+        "Alias": ("weather/model@prod", "weather/model"),
         "Measurement": ("weather-1.work.1", "training/lstm"),
     }
 
 
 def test_what_is_live_by_its_class():
     assert {type(noun).__name__ for noun in one_of_each() if not is_live(noun)} == {
+        "Alias",
         "Artifact",
         "Measurement",
         "Pipeline",
