@@ -37,6 +37,7 @@ from gridmill.ports.site import SitePort
 from gridmill.ports.store import Store
 from gridmill.registry import find
 from gridmill.settings import Settings
+from gridmill.storage.filesystem import check_home, check_root
 from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
 from gridmill.testing.faults import with_faults
@@ -117,6 +118,7 @@ def home_secret(home: Path) -> bytes:
 def open_store(settings: Settings) -> Store:
     """The home's own (SQLite), or the database that the settings name. Raises InputError, StorageError."""
     if not settings.store:
+        check_home(settings.home)
         own: Store = find("stores", "sqlite")(settings.home / "store.db")
         return own
     scheme = settings.store.partition(":")[0].partition("+")[0]
@@ -147,6 +149,9 @@ def embed(
     With `take_over` also on a store that another home left while its pods ran: they are taken for gone.
     Raises HomeInUseError, StoreInUseError, StorageError.
     """
+    if not settings.store:
+        check_home(settings.home)
+    check_root(settings.root)
     lock = lock_home(settings.home)
     try:
         return _wire(settings, lock, embedded=embedded, warn=warn, address=address, take_over=take_over)

@@ -18,6 +18,7 @@ from gridmill.errors import GridmillError
 from gridmill.model.amounts import GIB, show_bytes
 from gridmill.sdk.dial import dial_home
 from gridmill.settings import Settings
+from gridmill.storage.filesystem import find_mount
 
 _PACKAGES = {
     "sinks and datasets": ("pyarrow", "deltalake", "duckdb"),
@@ -75,7 +76,11 @@ def _folder(what: str, path: Path) -> Check:
     if not os.access(there, os.W_OK | os.X_OK):
         return what, False, f"{path}: {there} cannot be written"
     free = shutil.disk_usage(there).free
-    return what, free >= _LEAST_FREE_BYTES, f"{path}, {show_bytes(free)} free"
+    mount = find_mount(there)
+    kind = f" on {mount.type}" if mount is not None else ""
+    if what == "home" and mount is not None and mount.shared:
+        return what, False, f"{path}{kind}: the home must be on a local disk (the storage root need not)"
+    return what, free >= _LEAST_FREE_BYTES, f"{path}{kind}, {show_bytes(free)} free"
 
 
 def _cgroups() -> str:

@@ -1,0 +1,127 @@
+"""What kind of file system a folder is on, and whether it keeps the promises that Gridmill builds on."""
+
+import fcntl
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from gridmill.errors import StorageError
+
+SHARED = frozenset(
+    {
+        "nfs", "nfs4", "lustre", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "gpfs", "beegfs",
+        "pvfs2", "orangefs", "virtiofs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse",
+        "fuse.rclone",
+    }
+)  # fmt: skip
+"""File systems that other machines may write to at the same time."""
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """Where a file system is mounted, and of what type (`ext4`, `nfs4`, `fuse.sshfs`)."""
+
+    point: str
+    type: str
+
+    @property
+    def shared(self) -> bool:
+        """Other machines may write to it."""
+        return self.type in SHARED
+
+
+def mount_of(path: Path, mountinfo: str) -> Mount | None:
+    """The mount that an absolute path without links lies on, by the text of /proc/self/mountinfo.
+
+    Of several on one point the last one covers the others. None where the text says nothing.
+    """
+    best: Mount | None = None
+    for line in mountinfo.splitlines():
+        mount = _mount(line)
+        inside = mount is not None and path.is_relative_to(mount.point)
+        if mount is not None and inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+def _mount(line: str) -> Mount | None:
+    """`36 35 98:0 /root /mount/point options [tags] - type source options`"""
+    before, dash, after = line.partition(" - ")
+    fields, kinds = before.split(" "), after.split(" ")
+    if not dash or len(fields) < 5 or not kinds[0]:
+        return None
+    point = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), fields[4])
+    return Mount(point=point, type=kinds[0])
+
+
+def find_mount(path: Path) -> Mount | None:
+    """The mount a path lies on now; None where the system does not tell (macOS)."""
+    try:
+        return mount_of(Path(os.path.realpath(path)), _MOUNTS.read_text())
+    except OSError:
+        return None
+
+
+def check_home(home: Path) -> None:
+    """Raise StorageError for a home on a shared file system: SQLite and the control node's lock need a local
+    one."""
+    mount = find_mount(home)
+    if mount is not None and mount.shared:
+        raise StorageError(
+            f"the home is on a shared file system ({mount.type} at {mount.point})",
+            hint="The store and its lock need a local disk: set GRIDMILL_HOME to a local folder, and "
+            "GRIDMILL_ROOT to a folder there for tables and models.",
+            place=str(home),
+        )
+
+
+def check_root(root: Path) -> None:
+    """Try what the storage root must do: an exclusive lock, a file that is made once, a rename that replaces.
+
+    Raises StorageError, naming what does not work.
+    """
+    mount = find_mount(root)
+    if mount is None or not mount.shared:
+        return  # local ones do; nothing is tried on each start
+    probe = root / f".probe-{uuid4().hex}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _try(probe)
+    except OSError as error:
+        raise StorageError(
+            f"the storage root's file system ({mount.type}) does not do what is needed: {error}",
+            hint="Tables are safe only where locks, exclusive creation and renaming work (NFS: mount with "
+            "vers=4, or with a lock daemon and without nolock; Lustre: with flock).",
+            place=str(root),
+        ) from error
+    finally:
+        for path in (probe, _other(probe)):
+            path.unlink(missing_ok=True)
+
+
+def _try(probe: Path) -> None:
+    descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, b"1")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    _other(probe).write_bytes(b"2")
+    os.replace(_other(probe), probe)
+    if probe.read_bytes() != b"2":
+        raise OSError("a renamed file does not have its content")
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return
+    raise OSError("a file can be made twice")
+
+
+def _other(probe: Path) -> Path:
+    return probe.with_name(f"{probe.name}.new")
