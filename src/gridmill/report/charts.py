@@ -28,17 +28,6 @@ class Bar:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """A box of the DAG, with the names of those it needs."""
-
-    name: str
-    kind: str
-    state: str
-    needs: tuple[str, ...]
-    note: str = ""
-
-
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers between `low` and `high`."""
     span = high - low
@@ -84,10 +73,11 @@ def line_chart(
     parts += [_x_label(place((x, low_y))[0], height - bottom, text, width) for x, text in labels]
     parts += [_polyline([place(p) for p in one.points], index, one.dashed) for index, one in enumerate(shown)]
     parts += [_legend(index, one.name, left) for index, one in enumerate(shown)]
-    return _svg(width, height, parts)
+    return svg(width, height, parts)
 
 
-def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+def svg(width: float, height: float, parts: Sequence[str]) -> str:
+    """A picture of that size, made of `parts`."""
     body = "".join(parts)
     return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img">{body}</svg>'
 
@@ -136,61 +126,11 @@ def timeline(bars: Sequence[Bar], total: float) -> str:
             f'<rect class="bar {bar.state}" x="{x:.1f}" y="{y}" width="{wide:.1f}" height="16" rx="3">'
             f"<title>{escape(bar.note)}</title></rect>"
         )
-    return _svg(width, height, parts)
+    return svg(width, height, parts)
 
 
 def _second(x: float, height: float, seconds: float) -> str:
     return (
         f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 24}"/>'
         f'<text class="axis" x="{x:.1f}" y="{height - 8}" text-anchor="middle">{seconds:g} s</text>'
-    )
-
-
-def dag(boxes: Sequence[Box]) -> str:
-    """Boxes in columns by the longest way from a source; edges from needs."""
-    depth = _depths(boxes)
-    columns: dict[int, list[Box]] = {}
-    for box in boxes:
-        columns.setdefault(depth[box.name], []).append(box)
-    wide, high, gap_x, gap_y = 168.0, 46.0, 56.0, 16.0
-    tallest = max((len(column) for column in columns.values()), default=1)
-    height = tallest * (high + gap_y)
-    at: dict[str, Point] = {}
-    for index, column in columns.items():
-        first = (height - len(column) * (high + gap_y)) / 2
-        for place, box in enumerate(column):
-            at[box.name] = (8 + index * (wide + gap_x), first + place * (high + gap_y) + gap_y / 2)
-    edges = [_edge(at[need], at[box.name], wide, high) for box in boxes for need in box.needs if need in at]
-    width = len(columns) * (wide + gap_x)
-    return _svg(max(width, 300), height, [*edges, *(_box(box, at[box.name], wide, high) for box in boxes)])
-
-
-def _depths(boxes: Sequence[Box]) -> dict[str, int]:
-    needs = {box.name: box.needs for box in boxes}
-    depth: dict[str, int] = {}
-    while len(depth) < len(needs):
-        found = {
-            name: 1 + max((depth[need] for need in of if need in needs), default=-1)
-            for name, of in needs.items()
-            if name not in depth and all(need in depth or need not in needs for need in of)
-        }
-        if not found:  # a cycle cannot be stored; should one come, draw what there is
-            return depth | dict.fromkeys((name for name in needs if name not in depth), 0)
-        depth |= found
-    return depth
-
-
-def _edge(begin: Point, end: Point, wide: float, high: float) -> str:
-    x1, y1, x2, y2 = begin[0] + wide, begin[1] + high / 2, end[0], end[1] + high / 2
-    middle = (x1 + x2) / 2
-    return f'<path class="edge" d="M{x1},{y1} C{middle},{y1} {middle},{y2} {x2},{y2}"/>'
-
-
-def _box(box: Box, at: Point, wide: float, high: float) -> str:
-    x, y = at
-    line = f"{box.kind} · {box.note or box.state}"
-    return (
-        f'<g><rect class="box {box.state}" x="{x}" y="{y}" width="{wide}" height="{high}" rx="7"/>'
-        f'<text x="{x + 12}" y="{y + 19}" class="name">{escape(box.name)}</text>'
-        f'<text x="{x + 12}" y="{y + 36}" class="axis">{escape(line)}</text></g>'
     )

@@ -17,7 +17,8 @@ from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, RunView
-from gridmill.report.charts import Bar, Box, Series, dag, line_chart, timeline
+from gridmill.report.charts import Bar, Series, line_chart, timeline
+from gridmill.report.graph import Box, dag
 
 SHOWN_TRIALS = 12
 LOG_LINES = 20
