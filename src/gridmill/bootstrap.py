@@ -17,7 +17,7 @@ from gridmill import __version__
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.service import Identity, Service
-from gridmill.control.state import Control, Counters, Limits
+from gridmill.control.state import Alarms, Control, Counters, Limits
 from gridmill.errors import (
     GridmillError,
     HomeInUseError,
@@ -220,6 +220,7 @@ def _wire(
     links = Links(lambda: _all(wakers))
     links.listen_unix(settings.home / "links.sock")
     control = _control(settings, store, site, links, warn, secret=home_secret(settings.home), owner=owner)
+    control.alarms = None if embedded else Alarms()
     node = ControlNode(control)
     wakers.append(node.wake)
     here = _local_site(control)

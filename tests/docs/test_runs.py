@@ -50,6 +50,7 @@ def run(words: list[str], home: Path, folder: Path = ROOT) -> subprocess.Complet
         ("hello", "greet | Hello, world!"),
         ("steps", "total | 16 words"),
         ("settings", "flaky | this time it works"),
+        ("nightly", "tell | good night"),
     ],
 )
 def test_an_example_runs_and_then_has_nothing_to_do(example: str, says: str, home: Path):
@@ -131,11 +132,12 @@ def server(home: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("page", SERVER_PAGES, ids=name)
 def test_commands_beside_a_server(page: Path, home: Path):
-    lines = [line for b in blocks(page) if b.mark == "run: server" for line, _ in commands(b)]
+    steps = [step for b in blocks(page) if b.mark == "run: server" for step in commands(b)]
+    lines = [line for line, _ in steps]
     script = "\n".join(["set -e", *(line.replace("curl -s", "curl -sf") for line in lines)])
     done = run(["sh", "-c", script], home)
     assert done.returncode == 0, done.stderr
-    assert '"name":"local"' in done.stdout
+    assert all(text in done.stdout for _, shown in steps for text in shown), done.stdout
 
 
 def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path):

@@ -30,6 +30,7 @@ def test_keys_and_parents():
         "Site": ("local", ""),
         "Resource": ("trainers", ""),
         "Pipeline": ("weather", ""),
+        "Schedule": ("weather", ""),
         "Run": ("weather-1", "weather"),
         "JobRun": ("weather-1/work", "weather-1"),
         "Attempt": ("weather-1.work.1", "weather-1"),

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from gridmill import __version__
 from gridmill.api.guard import Guard, failure
 from gridmill.api.routes import router
+from gridmill.api.schedules import router as schedules
 from gridmill.api.versions import router as versions
 from gridmill.errors import TABLE, GridmillError, InputError, NotFoundError
 from gridmill.ports.grid import Grid
@@ -26,6 +27,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     app.state.grid = grid
     app.include_router(router)
     app.include_router(versions)
+    app.include_router(schedules)
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
     app.add_exception_handler(GridmillError, _explained)

@@ -20,7 +20,7 @@ from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.artifact import Artifact
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run
-from gridmill.model.view import RunView
+from gridmill.model.view import RunView, ScheduleView
 from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun
 
 NounName = Annotated[
@@ -127,6 +127,20 @@ def _resource_row(resource: Resource) -> tuple[object, ...]:
     return resource.name, resource.type, resource.site, wanted, keep, ", ".join(resource.jobs)
 
 
+def schedule_row(view: ScheduleView) -> tuple[object, ...]:
+    """A schedule's cells."""
+    kept = view.schedule
+    following = moment(view.next[0]) if view.next else ""
+    counts = (kept.runs, kept.unchanged, kept.skipped)
+    return view.name, kept.spec.text, following, *counts, kept.last_run, view.why
+
+
+def schedule_list(schedules: Sequence[ScheduleView]) -> Table:
+    """Schedules as a table."""
+    head, row = _TABLES[Noun.SCHEDULE]
+    return table(*head, rows=[row(view) for view in schedules])
+
+
 def _artifact_row(one: Artifact, names: Mapping[str, str]) -> tuple[object, ...]:
     made = moment(one.created or None)
     return (
@@ -164,6 +178,10 @@ _TABLES: Mapping[Noun, _Table] = {
     Noun.ALIAS: (
         ("alias", "stands for", "set"),
         lambda one: (one.id, stands_for(one), moment(one.changed)),
+    ),
+    Noun.SCHEDULE: (
+        ("schedule", "when", "next", "runs", "unchanged", "skipped", "last run", ""),
+        schedule_row,
     ),
     Noun.PIPELINE: (
         ("pipeline", "jobs", "folder", "description"),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gridmill.cli.render import amounts, table
+from gridmill.cli.render import amounts, moment, table
 from gridmill.cli.run import File, Set, read_set
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.errors import TABLE, InputError
@@ -63,11 +63,16 @@ def apply(context: typer.Context, file: FileOption, set: Set = None, json: Json 
     """Keep the pipelines and resources a file declares under their names, without running anything."""
     with session(context) as client:
         kept = client.apply(file, set=read_set(set or ()))
+        schedules = {view.name: view for view in client.list_schedules()}
     if json:
         return emit(kept)
     for noun in kept:
         what = f"pipeline {noun.name}: {len(noun.jobs)} jobs" if isinstance(noun, Pipeline) else noun.name
         print(what if isinstance(noun, Pipeline) else f"resource {what}")
+        if isinstance(noun, Pipeline) and noun.name in schedules:
+            view = schedules[noun.name]
+            later = view.why or (f"next {moment(view.next[0])}" if view.next else "looks for what is new")
+            print(f"schedule {noun.name}: {view.schedule.spec.text}; {later}")
     return None
 
 

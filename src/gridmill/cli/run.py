@@ -49,6 +49,7 @@ class Started(StrEnum):
     """What can be started."""
 
     RUN = "run"
+    SCHEDULE = "schedule"
 
 
 def run(
@@ -67,23 +68,35 @@ def run(
     """
 
     def begin(client: Client) -> RunView:
-        return client.run(file, set=read_set(set or ()), force=force, only=tuple(only or ()), wait=False)
+        pipeline = client.prepare(file, read_set(set or ()))
+        if pipeline.schedule is not None:
+            say(
+                f"this runs it once: its schedule ({pipeline.schedule.text}) needs `gridmill up` and "
+                f"`gridmill apply -f {file}`"
+            )
+        return client.run(pipeline, force=force, only=tuple(only or ()), wait=False)
 
     _run(context, begin, detach=detach, as_json=json)
 
 
 def start(
     context: typer.Context,
-    noun: Annotated[Started, typer.Argument(metavar="run", help="What is started.", show_default=False)],
-    file: File,
+    noun: Annotated[Started, typer.Argument(metavar="NOUN", help="run or schedule.", show_default=False)],
+    what: Annotated[
+        Path, typer.Argument(metavar="FILE|NAME", help="A pipeline file, or a schedule.", show_default=False)
+    ],
     set: Set = None,
     force: Force = False,
     only: Only = None,
     detach: Detach = False,
     json: Json = False,
 ) -> None:
-    """Start a run (the same as run)."""
-    run(context, file, set, force, only, detach, json)
+    """Start a run (the same as run), or let a paused schedule go on."""
+    if noun == Started.RUN:
+        return run(context, what, set, force, only, detach, json)
+    with session(context) as client:
+        view = client.start_schedule(str(what))
+    return emit(view) if json else print(f"schedule {view.name} goes on")
 
 
 def resume(context: typer.Context, run: RunName, detach: Detach = False, json: Json = False) -> None:
@@ -95,11 +108,15 @@ def stop(
     context: typer.Context,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[run] RUN [JOB]", show_default=False, autocompletion=complete_jobs),
+        typer.Argument(
+            metavar="[run] RUN [JOB] | schedule NAME", show_default=False, autocompletion=complete_jobs
+        ),
     ],
     json: Json = False,
 ) -> None:
-    """Stop a run, or one job of it. What has ended already is fine."""
+    """Stop a run, or one job of it; pause a schedule. What has ended already is fine."""
+    if words[0] == Started.SCHEDULE and len(words) == 2:
+        return _pause(context, words[1], json)
     names = words[1:] if words[0] == "run" else words
     if not 1 <= len(names) <= 2:
         raise InputError("say which run, and perhaps which job", hint="gridmill stop RUN [JOB]")
@@ -107,7 +124,13 @@ def stop(
         view = client.stop(names[0], names[1] if len(names) == 2 else None)
         if client.embedded and view.run.state == RunState.STOPPING:  # nobody else would see it to its end
             view = client.wait(view.run.id)
-    emit(view) if json else print(f"{view.run.id} {view.run.state}")
+    return emit(view) if json else print(f"{view.run.id} {view.run.state}")
+
+
+def _pause(context: typer.Context, name: str, as_json: bool) -> None:
+    with session(context) as client:
+        view = client.stop_schedule(name)
+    emit(view) if as_json else print(f"schedule {name} paused; runs that are active go on")
 
 
 def read_set(words: Sequence[str]) -> dict[str, str]:

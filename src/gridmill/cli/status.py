@@ -8,7 +8,7 @@ import typer
 
 from gridmill.cli.complete import complete_runs
 from gridmill.cli.follow import Lines, LiveTable
-from gridmill.cli.nouns import run_list
+from gridmill.cli.nouns import run_list, schedule_list
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session, settings_of, show
 from gridmill.errors import InputError
@@ -54,8 +54,9 @@ def _grid(client: Client, as_json: bool) -> None:
     control, runs = client.control(), client.list_runs(limit=_RECENT)
     if client.embedded:
         return _records(client, runs, as_json)
+    schedules = client.list_schedules()
     if as_json:
-        return emit({"control": control, "runs": runs})
+        return emit({"control": control, "runs": runs, "schedules": schedules})
     kind = "embedded in another command" if control.embedded else f"at {control.address}"
     print(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
     print(
@@ -67,6 +68,8 @@ def _grid(client: Client, as_json: bool) -> None:
             show(run_table(client.grid.run(run.id), time.time(), most=20))
     if runs:
         show(run_list(runs))
+    if schedules:
+        show(schedule_list(schedules))
     return None
 
 

@@ -114,6 +114,7 @@ def begin_run(
     *,
     force: bool,
     only: tuple[str, ...] = (),
+    due: float | None = None,
 ) -> Run:
     """The run and its jobs, all BLOCKED; the next tick looks at those without needs.
 
@@ -137,6 +138,7 @@ def begin_run(
         folder=pipeline.folder,
         bundle=pipeline.bundle,
         force=force,
+        due=due,
     )
     transaction.put(run)
     sizes = declared_sizes(control, pipeline)

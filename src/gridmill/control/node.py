@@ -11,6 +11,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.observe import observe
 from gridmill.control.reap import leaving, record_gone, torn_down
 from gridmill.control.receive import receive
+from gridmill.control.schedules import keep_schedules
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError, StoreInUseError, explained
 from gridmill.model.deployment import Deployment
@@ -73,11 +74,12 @@ class ControlNode:
             receive(control)
             observe(control)
             advance(control)
+            until_due = keep_schedules(control)
             wanted = dispatch(control)
             released = leaving(control)
             if control.candidates or not wanted.complete:
                 return 0.0, released
-            waits = [LONGEST_WAIT_SECONDS]
+            waits = [LONGEST_WAIT_SECONDS, until_due]
             if control.ledger.snapshot.deployments:
                 waits.append(control.next_observe - control.clock.monotonic())
             if wanted.again_at is not None:

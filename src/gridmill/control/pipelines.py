@@ -1,10 +1,17 @@
 """Use cases of declarations that are kept."""
 
+from dataclasses import replace
+
 from gridmill.control.begin import check_names, declare_resources, resource_of
 from gridmill.control.cases import Cases
+from gridmill.control.ledger import Transaction
+from gridmill.control.schedules import schedule_view
 from gridmill.errors import ConflictError, NotFoundError
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.schedule import Schedule
+from gridmill.model.view import ScheduleView
 from gridmill.planning.graph import order
+from gridmill.planning.schedules import check_spec
 
 
 class PipelineCases(Cases):
@@ -20,7 +27,20 @@ class PipelineCases(Cases):
                 resource_of(job, pipeline.name, resources)
             self._know(Pipeline, pipeline.name)
             transaction.put(pipeline)
+            self._put_schedule(transaction, pipeline)
         return pipeline
+
+    def _put_schedule(self, transaction: Transaction, pipeline: Pipeline) -> None:
+        """The schedule as declared. One that is declared as before goes on as it is, paused or not."""
+        known = transaction.get(Schedule, pipeline.name)
+        if pipeline.schedule is None:
+            if known is not None:
+                transaction.delete(Schedule, pipeline.name)
+            return
+        check_spec(pipeline.schedule)
+        if known is None or known.spec != pipeline.schedule:
+            now = self._control.clock.now()
+            transaction.put(Schedule(name=pipeline.name, spec=pipeline.schedule, since=now))
 
     def _know(self, kind: type[object], key: str) -> None:
         """Read a record that is not kept in memory, so that it can be replaced."""
@@ -49,3 +69,40 @@ class PipelineCases(Cases):
                 raise ConflictError(f"run {active[0].id} of pipeline {name!r} is active")
             self._ledger.fetch(Pipeline, name)
             transaction.delete(Pipeline, name)
+            if name in self._ledger.snapshot.schedules:
+                transaction.delete(Schedule, name)
+
+    def schedules(self) -> tuple[ScheduleView, ...]:
+        """Schedules of kept pipelines, by name."""
+        with self._node.lock:
+            known = sorted(self._ledger.snapshot.schedules.values(), key=lambda schedule: schedule.name)
+            return tuple(schedule_view(self._control, schedule) for schedule in known)
+
+    def schedule(self, name: str) -> ScheduleView:
+        """One schedule, with its next due times."""
+        with self._node.lock:
+            return schedule_view(self._control, self._schedule(name))
+
+    def pause_schedule(self, name: str) -> ScheduleView:
+        """Start no run until it is started again."""
+        with self._node.changing() as transaction:
+            transaction.put(replace(self._schedule(name), paused=True, message="paused"))
+        return self.schedule(name)
+
+    def start_schedule(self, name: str) -> ScheduleView:
+        """Go on; what was due while it was paused is not made up for."""
+        with self._node.changing() as transaction:
+            schedule = self._schedule(name)
+            if schedule.paused:
+                now = self._control.clock.now()
+                transaction.put(replace(schedule, paused=False, done=now, message=""))
+        return self.schedule(name)
+
+    def _schedule(self, name: str) -> Schedule:
+        found = self._ledger.snapshot.schedules.get(name)
+        if found is None:
+            raise NotFoundError(
+                f"there is no schedule {name!r}",
+                hint="`gridmill list schedules` shows them; `gridmill apply -f FILE` makes FILE's.",
+            )
+        return found

@@ -4,19 +4,13 @@ from dataclasses import replace
 
 from gridmill.control.begin import begin_run, chosen, resource_of, resume_run, stop_run
 from gridmill.control.cases import Cases
-from gridmill.control.inputs import (
-    declared_sizes,
-    fingerprint_of,
-    inputs_of,
-    source_problem,
-    unchanged_artifact,
-)
+from gridmill.control.inputs import declared_sizes, source_problem
+from gridmill.control.unchanged import unchanged_jobs
 from gridmill.control.views import attempts_of, run_view
-from gridmill.errors import GridmillError, NotFoundError, PipelineError
+from gridmill.errors import NotFoundError, PipelineError
 from gridmill.model.event import Event
 from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun, Run
-from gridmill.model.state import JobState, RunState
+from gridmill.model.run import Run
 from gridmill.model.view import DryRun, RunView
 from gridmill.planning.dry_run import dry_run
 from gridmill.planning.graph import order
@@ -46,50 +40,11 @@ class RunCases(Cases):
                 for job in pipeline.jobs
             )
             sizes = declared_sizes(self._control, pipeline)
-            unchanged = self._unchanged(pipeline)
+            unchanged = unchanged_jobs(self._control, pipeline)
             made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged)
             problems = {job.name: source_problem(self._control, job, pipeline.folder) for job in jobs}
             told = (replace(job, problem=job.problem or problems[job.job]) for job in made.jobs)
             return replace(made, jobs=tuple(told))
-
-    def _unchanged(self, pipeline: Pipeline) -> frozenset[str]:
-        """Jobs that would not run again, as far as can be told before anything has run."""
-        transaction = self._control.begin()
-        run = Run(
-            id=pipeline.name,
-            pipeline=pipeline.name,
-            order=0,
-            state=RunState.ACTIVE,
-            created=0.0,
-            folder=pipeline.folder,
-            bundle=pipeline.bundle,
-        )
-        unchanged: set[str] = set()
-        for name in order(pipeline):
-            job = pipeline.job(name)
-            if not job.cache or any(need not in unchanged for need in job.all_needs):
-                continue
-            needs = tuple(f"{run.id}/{need}" for need in job.all_needs)
-            job_run = JobRun(
-                id=f"{run.id}/{name}",
-                run_id=run.id,
-                pipeline=pipeline.name,
-                job=job,
-                order=0,
-                state=JobState.BLOCKED,
-                resource="",
-                needs=needs,
-            )
-            try:
-                inputs = inputs_of(self._control, transaction, job_run)
-                wanted = fingerprint_of(self._control, run, job_run, inputs)
-            except GridmillError:
-                continue
-            same = unchanged_artifact(self._control, job_run, wanted)
-            if same is not None:
-                transaction.nouns[(JobRun, job_run.id)] = replace(job_run, artifacts=(same.id,))
-                unchanged.add(name)
-        return frozenset(unchanged)
 
     def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
         """Runs, newest first."""

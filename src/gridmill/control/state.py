@@ -9,11 +9,12 @@ from typing import Any, Generic, TypeVar
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.model.artifact import Artifact
+from gridmill.model.schedule import Schedule
 from gridmill.ports.clock import Clock
 from gridmill.ports.house import House, NoHouse
 from gridmill.ports.link import LinkServer
 from gridmill.ports.site import SitePort
-from gridmill.ports.storage import Storage
+from gridmill.ports.storage import FileStat, Storage
 
 T = TypeVar("T")
 
@@ -76,6 +77,31 @@ class Counters:
         return self._used[name]
 
 
+@dataclass(slots=True)
+class Watch:
+    """What is known of a continuous schedule's sources: the files its runs were started for (none since a
+    restart), since when new ones wait, when to look again (both monotonic), and what is in the way."""
+
+    seen: frozenset[FileStat] = frozenset()
+    waiting_since: float | None = None
+    look_at: float = 0.0
+    message: str = ""
+
+
+@dataclass(slots=True)
+class Alarms:
+    """When each schedule is to be looked at again: its record then, and a Unix time of the wall clock.
+
+    `awake_since` is when the control node came up, or woke with its machine from sleep; `offset` the wall
+    clock's distance from the monotonic one, by whose change that is seen. `watches` are of continuous ones.
+    """
+
+    awake_since: float = 0.0
+    offset: float | None = None
+    times: dict[str, tuple[Schedule, float]] = field(default_factory=dict)
+    watches: dict[str, Watch] = field(default_factory=dict)
+
+
 class Candidates:
     """Jobs whose needs may be met now; runs take turns, so a large run does not hold up a small one."""
 
@@ -106,7 +132,10 @@ class Candidates:
 
 @dataclass(slots=True, kw_only=True)
 class Control:
-    """Everything the ticks work on. Only the holder of the node's lock may touch it."""
+    """Everything the ticks work on. Only the holder of the node's lock may touch it.
+
+    `alarms` is None where schedules do not run: embedded in a command, and for readers.
+    """
 
     ledger: Ledger
     clock: Clock
@@ -134,6 +163,7 @@ class Control:
     versions: Recent[Artifact] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
     next_observe: float = 0.0
     offset: float | None = None
+    alarms: Alarms | None = None
 
     def now(self) -> float:
         """Unix time that never jumps: read once, then carried on by the monotonic clock."""

@@ -11,6 +11,7 @@ from gridmill.declarations.problems import Path, show_value
 from gridmill.errors import InputError
 from gridmill.model.dataset import DatasetSpec, Label, Split, SplitBy, Window
 from gridmill.model.job import Job, JobKind
+from gridmill.model.schedule import ScheduleSpec
 from gridmill.model.source import SqlSource
 
 Noun: TypeAlias = Any  # any dataclass of gridmill.model
@@ -37,6 +38,7 @@ POSITIVE = frozenset(
 NOT_NEGATIVE = frozenset({"retries", "gpus", "keep_seconds"})
 EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
     Job: tuple(JobKind),
+    ScheduleSpec: ("every_seconds", "cron", "continuous"),
     Window: ("span_seconds", "span_rows"),
     DatasetSpec: ("basis", "sql"),
     SqlSource: ("table", "query"),

@@ -17,7 +17,7 @@ from pydantic_core import core_schema as core
 
 from gridmill.declarations.invariants import EXACTLY_ONE, written
 from gridmill.declarations.leaves import Leaf
-from gridmill.declarations.shapes import KINDS, Part, document_schema, shorthand
+from gridmill.declarations.shapes import KINDS, Part, can_be_true, document_schema, shorthand
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -64,7 +64,10 @@ class _Generator(GenerateJsonSchema):
         full = self.generate_inner(schema["schema"])
         if schema.get("metadata", {}).get("one"):
             return {"anyOf": [full["items"], full]}
-        short = shorthand(_noun(schema["schema"]))
+        noun = _noun(schema["schema"])
+        if can_be_true(noun):
+            return {"anyOf": [full, {"const": True}]}
+        short = shorthand(noun)
         return {"anyOf": [full, full["properties"][short.written]]} if short else full
 
     def typed_dict_schema(self, schema: core.TypedDictSchema) -> JsonSchemaValue:

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping
 
 from gridmill.declarations.nodes import Document, Fields, Items, Value
 from gridmill.declarations.problems import Path, Problem, did_you_mean
-from gridmill.errors import PipelineError
+from gridmill.errors import InputError, PipelineError
 from gridmill.model.job import Job, JobKind
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.schedule import ScheduleSpec
 from gridmill.planning.graph import order
+from gridmill.planning.schedules import check_spec
 
 _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
     (JobKind.TRAINING, "dataset"): JobKind.DATASET,
@@ -21,9 +23,16 @@ def check(document: Document, pipeline: Pipeline) -> list[Problem]:
     """Everything that does not hold between jobs and resources."""
     if not pipeline.jobs:
         return [document.problem(("jobs",), "a pipeline needs at least one job")]
-    problems = list(_references(document, pipeline))
+    problems = [*_references(document, pipeline), *_schedule(document, pipeline)]
     problems += _resource_types(document, pipeline)
     return problems or list(_cycle(document, pipeline))
+
+
+def _schedule(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    try:
+        check_spec(pipeline.schedule or ScheduleSpec())
+    except InputError as error:
+        yield document.problem(tuple(error.place.split(".")), error.message, error.hint)
 
 
 def external_resources(pipeline: Pipeline) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 - `x_seconds` and `x_bytes` are written `x` and take a unit; counts of rows and columns take k, M, B;
 - a tuple accepts a single value; a tuple of nouns that must have a name is a mapping by name;
 - a noun with one required field that is text can be written as that text;
+- a noun that is asked for by its field alone can be written as `true`;
 - what is written as nothing is nothing where that is allowed, else the default.
 
 The core's schemas are made directly: pydantic's layer of annotations would take longer to start than
@@ -25,6 +26,7 @@ from gridmill.declarations.leaves import Leaf
 from gridmill.errors import InputError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
+from gridmill.model.schedule import Continuous
 from gridmill.model.search import Range
 from gridmill.model.site import Site
 from gridmill.model.source import Source
@@ -39,6 +41,7 @@ _NOT_WRITTEN: Mapping[type, set[str]] = {
     Resource: {"default"},
     Site: {"nodes"},
 }
+_WRITTEN_TRUE = frozenset({Continuous})
 _FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
 _SHORT: Mapping[type, str] = {Source: "path", Range: "between"}
 _UNITS = {"_seconds": leaves.DURATION, "_bytes": leaves.SIZE}
@@ -130,6 +133,11 @@ def shorthand(noun: type) -> Part | None:
     return required[0] if takes_text else None
 
 
+def can_be_true(noun: type) -> bool:
+    """Whether `true` can be written for a noun: all of its fields have defaults that make sense together."""
+    return noun in _WRITTEN_TRUE
+
+
 # to pydantic's core
 
 
@@ -169,7 +177,9 @@ def _record(noun: type, kind: str | None = None) -> CoreSchema:
         metadata={"noun": noun, "parts": written},
     )
     optional = frozenset(key for key, part in written.items() if not (part.required or _nullable(part)))
-    prepared = core.no_info_before_validator_function(partial(_prepare, shorthand(noun), optional), body)
+    prepared = core.no_info_before_validator_function(
+        partial(_prepare, shorthand(noun), optional, can_be_true(noun)), body
+    )
     return core.no_info_after_validator_function(
         partial(_build, noun, written), prepared, ref=_ref(noun, kind)
     )
@@ -179,12 +189,12 @@ def _ref(noun: type, kind: str | None = None) -> str:
     return f"{noun.__name__}Document" if kind else noun.__name__
 
 
-def _prepare(short: Part | None, optional: frozenset[str], value: object) -> object:
+def _prepare(short: Part | None, optional: frozenset[str], bare: bool, value: object) -> object:
     if isinstance(value, dict):
         return {key: item for key, item in value.items() if item is not None or key not in optional}
     if short is not None and value is not None:
         return {short.written: value}
-    return value
+    return {} if value is True and bare else value
 
 
 def _build(noun: type, written: Mapping[str, Part], value: dict[str, Any]) -> object:

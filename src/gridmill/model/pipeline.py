@@ -7,6 +7,7 @@ from typing import TypeAlias
 from gridmill.model.job import Job
 from gridmill.model.resource import Resource
 from gridmill.model.retention import Retention
+from gridmill.model.schedule import ScheduleSpec
 
 Scalar: TypeAlias = str | int | float | bool
 
@@ -15,6 +16,7 @@ Scalar: TypeAlias = str | int | float | bool
 class Pipeline:
     """`folder` is where the file lies (relative source paths and the code bundle start there).
 
+    `schedule` says when a kept pipeline runs by itself, under `gridmill up`.
     `bundle` is the hash of the code bundle that commands run in, when one was made. `retain` is for jobs that
     do not say it themselves.
     """
@@ -25,6 +27,7 @@ class Pipeline:
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     resources: tuple[Resource, ...] = ()
     retain: Retention | None = None
+    schedule: ScheduleSpec | None = None
     folder: str = ""
     bundle: str | None = None
 

@@ -14,7 +14,8 @@ from gridmill.model.state import AttemptState, Cause, JobState, RunState
 class Run:
     """One execution of a pipeline. Its id is `pipeline-N`; its jobs are JobRuns of their own.
 
-    `order` grows with every run of the home: earlier runs go first within a priority.
+    `order` grows with every run of the home: earlier runs go first within a priority. `due` is the time that
+    the pipeline's schedule started it for; None: somebody started it.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Run:
     bundle: str | None = None
     force: bool = False
     message: str = ""
+    due: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 from gridmill.model.artifact import Artifact
 from gridmill.model.resource import Sizing
 from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,20 @@ class DryRun:
     jobs: tuple[PlannedJob, ...]
     peak_memory_bytes: int
     expected_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleView:
+    """A schedule, its next due times (Unix seconds), and what it waits for, if it does."""
+
+    schedule: Schedule
+    next: tuple[float, ...] = ()
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.schedule.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

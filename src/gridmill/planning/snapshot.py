@@ -8,6 +8,7 @@ from gridmill.model.deployment import Deployment
 from gridmill.model.job import JobKind
 from gridmill.model.resource import Measurement, Resource, default_resource
 from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.schedule import Schedule
 from gridmill.model.site import Site
 from gridmill.planning.history import History
 from gridmill.planning.lines import Lines
@@ -26,6 +27,7 @@ class Snapshot:
         self.places = Places()
         self.history = History()
         self.resources: dict[str, Resource] = {}
+        self.schedules: dict[str, Schedule] = {}
         self.sites = self.places.sites
         self.deployments = self.places.deployments
         self.attempts = self.places.attempts
@@ -38,6 +40,7 @@ class Snapshot:
             Run: self.runs,
             Site: self.sites,
             Resource: self.resources,
+            Schedule: self.schedules,
         }
         for noun in nouns:
             self.put(noun)
@@ -57,6 +60,8 @@ class Snapshot:
                 self.places.put_site(noun)
             case Resource():
                 self.resources[noun.name] = noun
+            case Schedule():
+                self.schedules[noun.name] = noun
             case Measurement():
                 self.history.add(noun)
 
@@ -74,6 +79,8 @@ class Snapshot:
             self.places.drop_site(key)
         elif kind is Resource:
             self.resources.pop(key, None)
+        elif kind is Schedule:
+            self.schedules.pop(key, None)
 
     def find(self, kind: type[Any], key: str) -> object | None:
         """The noun of that class and key, if it is live."""

@@ -6,6 +6,7 @@ from gridmill.model.deployment import Deployment
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.schedule import Schedule
 from gridmill.model.site import Site
 from gridmill.model.state import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
 from gridmill.ports.store import Noun
@@ -14,7 +15,7 @@ from gridmill.ports.store import Noun
 def key_of(noun: Noun) -> str:
     """The key: unique within the class."""
     match noun:
-        case Site() | Resource() | Pipeline():
+        case Site() | Resource() | Pipeline() | Schedule():
             return noun.name
         case Measurement():
             return noun.attempt_id
@@ -36,7 +37,7 @@ def parent_of(noun: Noun) -> str:
             return noun.subject
         case Deployment():
             return noun.resource
-        case Site() | Resource() | Pipeline():
+        case Site() | Resource() | Pipeline() | Schedule():
             return ""
 
 
@@ -51,5 +52,5 @@ def is_live(noun: Noun) -> bool:
             return noun.state != DeploymentState.GONE
         case Artifact() | Alias() | Measurement() | Pipeline():
             return False
-        case Site() | Resource() | JobRun():
+        case Site() | Resource() | Schedule() | JobRun():
             return True

@@ -11,10 +11,21 @@ from gridmill.model.event import Event
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.schedule import Schedule
 from gridmill.model.site import Site
 
 Noun: TypeAlias = (
-    Site | Resource | Pipeline | Run | JobRun | Attempt | Deployment | Artifact | Alias | Measurement
+    Site
+    | Resource
+    | Pipeline
+    | Schedule
+    | Run
+    | JobRun
+    | Attempt
+    | Deployment
+    | Artifact
+    | Alias
+    | Measurement
 )
 
 
@@ -74,9 +85,9 @@ class Store(Protocol):
         ...
 
     def live(self) -> Iterable[Record]:
-        """Everything the control node keeps in memory: all sites, resources, and deployments that are not
-        gone; runs that are not finished with all their JobRuns; attempts that are placed or running. In the
-        order they were first put."""
+        """Everything the control node keeps in memory: all sites, resources and schedules; deployments that
+        are not gone; runs that are not finished with all their JobRuns; attempts that are placed or running.
+        In the order they were first put."""
         ...
 
     def list(

@@ -15,7 +15,9 @@ from gridmill.model.view import Removal, VersionView
 T = TypeVar("T")
 
 
-class _Sender(Protocol):
+class Sender(Protocol):
+    """Sends requests to a control node."""
+
     def _get(self, path: str, kind: type[T], /, **asked: Any) -> T: ...  # noqa: ANN401  query values
 
     def _send(
@@ -33,62 +35,62 @@ class HttpVersions:
     """Implements gridmill.ports.versions for a class that can `_get` and `_send`."""
 
     def artifacts(
-        self: _Sender, *, kind: ArtifactKind | None = None, name: str | None = None
+        self: Sender, *, kind: ArtifactKind | None = None, name: str | None = None
     ) -> tuple[Artifact, ...]:
         """See Versions."""
         return self._get("/artifacts", tuple[Artifact, ...], kind=kind and kind.value, name=name)
 
-    def artifact(self: _Sender, artifact_id: str) -> Artifact:
+    def artifact(self: Sender, artifact_id: str) -> Artifact:
         """See Versions."""
         return self._get(f"/artifacts/{quoted(artifact_id)}", Artifact)
 
-    def version(self: _Sender, artifact_id: str) -> VersionView:
+    def version(self: Sender, artifact_id: str) -> VersionView:
         """See Versions."""
         return self._get(f"/versions/{quoted(artifact_id)}", VersionView)
 
-    def preview(self: _Sender, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
+    def preview(self: Sender, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
         """See Versions."""
         return self._get(f"/previews/{quoted(artifact_id)}", Preview, rows=rows, rejects=rejects)
 
-    def diff(self: _Sender, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
+    def diff(self: Sender, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
         """See Versions."""
         return self._get("/diffs", VersionDiff, before=before, after=after, key=list(key))
 
     def remove_artifact(
-        self: _Sender, artifact_id: str, *, force: bool = False, dry_run: bool = False
+        self: Sender, artifact_id: str, *, force: bool = False, dry_run: bool = False
     ) -> Removal:
         """See Versions."""
         asked = {"force": force, "dry_run": dry_run}
         return decode(self._send("DELETE", f"/artifacts/{quoted(artifact_id)}", params=asked), Removal)
 
-    def export_project(self: _Sender, pipelines: tuple[str, ...], path: str) -> Moved:
+    def export_project(self: Sender, pipelines: tuple[str, ...], path: str) -> Moved:
         """See Projects."""
         asked = {"pipeline": list(pipelines), "path": path}
         return decode(self._send("POST", "/projects/export", params=asked), Moved)
 
-    def import_project(self: _Sender, path: str) -> Moved:
+    def import_project(self: Sender, path: str) -> Moved:
         """See Projects."""
         return decode(self._send("POST", "/projects/import", params={"path": path}), Moved)
 
-    def usage(self: _Sender) -> tuple[Usage, ...]:
+    def usage(self: Sender) -> tuple[Usage, ...]:
         """See Housekeeping."""
         return self._get("/usage", tuple[Usage, ...])
 
-    def clean(self: _Sender, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+    def clean(self: Sender, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
         """See Housekeeping."""
         asked = {"days": days, "dry_run": dry_run}
         return decode(self._send("POST", "/clean", params=asked), tuple[Waste, ...])
 
-    def aliases(self: _Sender, *, name: str | None = None) -> tuple[Alias, ...]:
+    def aliases(self: Sender, *, name: str | None = None) -> tuple[Alias, ...]:
         """See Versions."""
         return self._get("/aliases", tuple[Alias, ...], name=name)
 
-    def set_alias(self: _Sender, alias: Alias, *, expected: int | None = None) -> Alias:
+    def set_alias(self: Sender, alias: Alias, *, expected: int | None = None) -> Alias:
         """See Versions."""
         path = f"/aliases/{quoted(alias.id)}"
         return decode(self._send("PUT", path, body=encode(alias), params={"expected": expected}), Alias)
 
-    def remove_alias(self: _Sender, alias_id: str) -> None:
+    def remove_alias(self: Sender, alias_id: str) -> None:
         """See Versions."""
         self._send("DELETE", f"/aliases/{quoted(alias_id)}")
 

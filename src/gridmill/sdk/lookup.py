@@ -21,6 +21,7 @@ class Noun(StrEnum):
     SITE = "site"
     DEPLOYMENT = "deployment"
     PIPELINE = "pipeline"
+    SCHEDULE = "schedule"
     SINK = "sink"
     DATASET = "dataset"
     MODEL = "model"
@@ -37,6 +38,7 @@ LISTED: Mapping[Noun, Callable[[Grid], tuple[Any, ...]]] = {
     Noun.SITE: lambda grid: grid.sites(),
     Noun.DEPLOYMENT: lambda grid: grid.deployments(),
     Noun.PIPELINE: lambda grid: grid.pipelines(),
+    Noun.SCHEDULE: lambda grid: grid.schedules(),
     Noun.SINK: lambda grid: grid.artifacts(kind=ArtifactKind.SINK),
     Noun.DATASET: lambda grid: grid.artifacts(kind=ArtifactKind.DATASET),
     Noun.MODEL: lambda grid: grid.artifacts(kind=ArtifactKind.MODEL),
@@ -104,6 +106,8 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
             return find_attempt(grid, name)
         case Noun.PIPELINE:
             return grid.pipeline(name)
+        case Noun.SCHEDULE:
+            return grid.schedule(name)
         case Noun.RESOURCE | Noun.SITE | Noun.DEPLOYMENT | Noun.ALIAS:
             return _listed(grid, noun, name)
         case _:

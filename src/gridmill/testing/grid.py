@@ -61,7 +61,6 @@ class FakeGrid(FakeVersions):
     now: float = 1_700_000_000.0
     _views: dict[str, RunView] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
-    _pipelines: dict[str, Pipeline] = field(default_factory=dict)
     _resources: dict[str, Resource] = field(default_factory=dict)
     _deployments: dict[str, Deployment] = field(default_factory=dict)
     _bundles: dict[str, bytes] = field(default_factory=dict)

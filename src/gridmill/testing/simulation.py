@@ -7,7 +7,8 @@ from random import Random
 from gridmill.control.begin import begin_run, resume_run, stop_run
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
-from gridmill.control.state import Control, Counters, Limits
+from gridmill.control.pipelines import PipelineCases
+from gridmill.control.state import Alarms, Control, Counters, Limits
 from gridmill.errors import StorageError
 from gridmill.model.job import Job
 from gridmill.model.message import Order
@@ -100,6 +101,7 @@ class Simulation:
             counters=Counters(self.store.counters()),
             limits=self.limits,
             warn=self.warnings.append,
+            alarms=Alarms(),
         )
         return ControlNode(control)
 
@@ -123,6 +125,10 @@ class Simulation:
         """Start a run; raises what the store raises."""
         with self.node.changing() as transaction:
             return begin_run(self.node.control, transaction, pipeline, force=force)
+
+    def apply(self, pipeline: Pipeline) -> None:
+        """Keep a pipeline, with its schedule."""
+        PipelineCases(self.node).apply(pipeline)
 
     def stop(self, run_id: str, job: str | None = None) -> None:
         """Ask a run, or one job of it, to stop."""

@@ -11,6 +11,7 @@ from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.model.pipeline import Pipeline, Scalar
 from gridmill.model.resource import Measurement, Resource, Sizing, Use
 from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.schedule import Schedule, ScheduleSpec
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import AttemptState, DeploymentState, JobState, PodState, RunState
 from gridmill.ports.store import Noun
@@ -121,6 +122,12 @@ def a_measurement(number: int = 1) -> Measurement:
     )
 
 
+def a_schedule(name: str = "weather") -> Schedule:
+    """A schedule that has run."""
+    spec = ScheduleSpec(cron="0 6 * * *", zone="Europe/Amsterdam")
+    return Schedule(name=name, spec=spec, since=1e9, done=1e9 + 0.5, runs=2, last_run=f"{name}-2")
+
+
 def one_of_each() -> tuple[Noun, ...]:
     """A noun of every class."""
     pipeline = Pipeline(name="weather", jobs=(a_job(),), resources=(a_resource(),))
@@ -128,6 +135,7 @@ def one_of_each() -> tuple[Noun, ...]:
         a_site(),
         a_resource(),
         pipeline,
+        a_schedule(),
         a_run(),
         a_job_run(),
         an_attempt(),

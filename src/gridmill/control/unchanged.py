@@ -1,0 +1,51 @@
+"""What a run of a pipeline would not do again, told before it starts."""
+
+from dataclasses import replace
+
+from gridmill.control.inputs import fingerprint_of, inputs_of, unchanged_artifact
+from gridmill.control.state import Control
+from gridmill.errors import GridmillError
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import JobRun, Run
+from gridmill.model.state import JobState, RunState
+from gridmill.planning.graph import order
+
+
+def unchanged_jobs(control: Control, pipeline: Pipeline) -> frozenset[str]:
+    """Jobs that would not run again, as far as can be told before anything has run."""
+    transaction = control.begin()
+    run = Run(
+        id=pipeline.name,
+        pipeline=pipeline.name,
+        order=0,
+        state=RunState.ACTIVE,
+        created=0.0,
+        folder=pipeline.folder,
+        bundle=pipeline.bundle,
+    )
+    unchanged: set[str] = set()
+    for name in order(pipeline):
+        job = pipeline.job(name)
+        if not job.cache or any(need not in unchanged for need in job.all_needs):
+            continue
+        needs = tuple(f"{run.id}/{need}" for need in job.all_needs)
+        job_run = JobRun(
+            id=f"{run.id}/{name}",
+            run_id=run.id,
+            pipeline=pipeline.name,
+            job=job,
+            order=0,
+            state=JobState.BLOCKED,
+            resource="",
+            needs=needs,
+        )
+        try:
+            inputs = inputs_of(control, transaction, job_run)
+            wanted = fingerprint_of(control, run, job_run, inputs)
+        except GridmillError:
+            continue
+        same = unchanged_artifact(control, job_run, wanted)
+        if same is not None:
+            transaction.nouns[(JobRun, job_run.id)] = replace(job_run, artifacts=(same.id,))
+            unchanged.add(name)
+    return frozenset(unchanged)

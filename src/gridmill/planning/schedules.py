@@ -1,0 +1,118 @@
+"""What a schedule wants now: pure functions of it and the time."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from math import floor, inf
+from typing import Any
+
+from gridmill.model.job import JobKind
+from gridmill.model.run import JobRun, Run
+from gridmill.model.schedule import CatchUp, Continuous, Overlap, Schedule, ScheduleSpec
+from gridmill.model.state import FINISHED_JOBS
+
+CLOCK_SET_BACK_SECONDS = 86_400.0
+"""What was done further ahead than this was done by a clock that has been set right since: forgotten."""
+GRACE_SECONDS = 60.0
+"""What is due this shortly before the control node comes up counts as due now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`start` is the due time to start a run for. `done` is set where due times were dealt with without one.
+
+    `look_at` is when time changes the verdict (infinite: only events do); `message` says what was done or
+    what is in the way.
+    """
+
+    start: float | None = None
+    done: float | None = None
+    look_at: float = inf
+    message: str = ""
+
+
+def check_spec(spec: ScheduleSpec) -> None:
+    """Raise InputError for an expression or a time zone that is none."""
+    if spec.cron is not None:
+        _cron().check_cron(spec.cron, spec.zone)
+
+
+def _cron() -> Any:  # noqa: ANN401  gridmill.planning.cron, whose library most runs do not need
+    return import_module("gridmill.planning.cron")
+
+
+def next_after(spec: ScheduleSpec, since: float, time: float) -> float:
+    """The first due time after `time`, in Unix seconds; infinite for continuous ones."""
+    if spec.every_seconds is not None:
+        return since + (floor((time - since) / spec.every_seconds) + 1) * spec.every_seconds
+    return float(_cron().next_after(spec.cron, spec.zone, time)) if spec.cron is not None else inf
+
+
+def latest_until(spec: ScheduleSpec, since: float, time: float) -> float:
+    """The last due time not after `time`, in Unix seconds."""
+    if spec.every_seconds is not None:
+        return since + floor((time - since) / spec.every_seconds) * spec.every_seconds
+    return float(_cron().latest_until(spec.cron, spec.zone, time)) if spec.cron is not None else -inf
+
+
+def _base(schedule: Schedule, now: float) -> float:
+    """Due times after this are still to be dealt with."""
+    first = schedule.since - 1e-6 if schedule.spec.every_seconds is not None else schedule.since
+    base = first if schedule.done is None else schedule.done
+    return now if base > now + CLOCK_SET_BACK_SECONDS else base
+
+
+def upcoming(schedule: Schedule, now: float, count: int) -> tuple[float, ...]:
+    """The next due times, those that were missed left out."""
+    if schedule.paused or schedule.spec.continuous is not None:
+        return ()
+    times: list[float] = []
+    base = max(now, _base(schedule, now))
+    while len(times) < count:
+        base = next_after(schedule.spec, schedule.since, base)
+        times.append(base)
+    return tuple(times)
+
+
+def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = "") -> Verdict:
+    """What to do about the due times up to now.
+
+    `awake_since` is when the control node came up: what was due before it was missed. `active` names an
+    active run of the pipeline. The due time of a run is never decided on again once it is `done`.
+    """
+    spec = schedule.spec
+    if schedule.paused or spec.continuous is not None:
+        return Verdict()
+    base = _base(schedule, now)
+    first = next_after(spec, schedule.since, base)
+    if first > now:
+        return Verdict(look_at=first)
+    at = first if spec.catch_up is CatchUp.ALL else latest_until(spec, schedule.since, now)
+    if spec.catch_up is CatchUp.NONE and at < awake_since - GRACE_SECONDS:
+        return Verdict(done=at, message="runs that were missed are not made up for")
+    if active and spec.overlap is Overlap.SKIP:
+        return Verdict(done=at, message=f"skipped one: {active} was still active")
+    if active and spec.overlap is Overlap.QUEUE:
+        return Verdict(
+            look_at=next_after(spec, schedule.since, now), message=f"waits for the end of {active}"
+        )
+    return Verdict(start=at, done=at)
+
+
+def room_for_block(continuous: Continuous, active: Sequence[Run], job_runs: Iterable[JobRun]) -> str:
+    """Why no block can be loaded now, given the pipeline's active runs and their jobs; empty: one can."""
+    for job_run in job_runs:
+        if job_run.job.kind is JobKind.SINK and job_run.state not in FINISHED_JOBS:
+            return f"{job_run.run_id} loads the block before"
+    if len(active) >= continuous.in_flight:
+        return f"{len(active)} runs are in flight"
+    return ""
+
+
+def closes_in(continuous: Continuous, files: int, size_bytes: int, waited_seconds: float) -> float:
+    """Seconds until the block of so many new files is closed; 0: now."""
+    if continuous.max_files is not None and files >= continuous.max_files:
+        return 0.0
+    if continuous.max_bytes is not None and size_bytes >= continuous.max_bytes:
+        return 0.0
+    return max(0.0, continuous.max_wait_seconds - waited_seconds)

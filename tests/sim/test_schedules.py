@@ -1,0 +1,196 @@
+"""Schedules on a fake clock over the real control node: kills at any commit, and clocks that jump."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from tests.sim.test_faults import Fates, never_two_at_once
+from tests.sim.test_races import command, simulation
+
+from gridmill.control.pipelines import PipelineCases
+from gridmill.errors import NotFoundError
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import Run
+from gridmill.model.schedule import CatchUp, Overlap, Schedule, ScheduleSpec
+from gridmill.model.state import FINISHED_RUNS
+from gridmill.stores.memory import make as make_memory
+from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.simulated import Behaviour
+from gridmill.testing.simulation import Simulation, kill
+
+HOUR = 3600.0
+
+
+def scheduled(seconds: float = HOUR, **settings) -> Pipeline:
+    spec = ScheduleSpec(every_seconds=seconds, **settings)
+    return Pipeline(name="p", jobs=(command("load", cache=False),), schedule=spec)
+
+
+def dues(grid: Simulation) -> list[float]:
+    return [run.due for run in runs(grid)]
+
+
+def runs(grid: Simulation) -> list[Run]:
+    return [record.noun for record in grid.store.list(Run)]
+
+
+def pass_time(grid: Simulation, seconds: float) -> None:
+    until = grid.clock.monotonic() + seconds
+    while grid.clock.monotonic() < until:
+        grid.advance()
+
+
+def kept(grid: Simulation) -> Schedule:
+    return grid.store.get(Schedule, "p").noun
+
+
+def test_runs_start_when_they_are_due_and_say_for_when():
+    grid = simulation()
+    start = grid.clock.now()
+    grid.apply(scheduled())
+    pass_time(grid, 5.5 * HOUR)
+    assert dues(grid) == [start + n * HOUR for n in range(6)]
+    assert all(0 <= run.created - run.due < 0.1 for run in runs(grid))
+    assert all(run.state in FINISHED_RUNS for run in runs(grid))
+    assert (kept(grid).runs, kept(grid).last_run) == (6, "p-6")
+
+
+def test_the_same_declaration_applied_again_changes_nothing_and_another_one_begins_anew():
+    grid = simulation()
+    grid.apply(scheduled())
+    pass_time(grid, 1.5 * HOUR)
+    before = kept(grid)
+    grid.apply(scheduled())
+    assert kept(grid) == before
+    grid.apply(scheduled(60.0))
+    assert kept(grid).since == grid.clock.now()
+    grid.apply(replace(scheduled(), schedule=None))
+    assert grid.store.get(Schedule, "p") is None
+    count = len(runs(grid))
+    pass_time(grid, 2 * HOUR)
+    assert len(runs(grid)) == count
+
+
+def test_a_paused_one_starts_nothing_and_goes_on_from_now():
+    grid = simulation()
+    cases = PipelineCases(grid.node)
+    grid.apply(scheduled())
+    pass_time(grid, 0.5 * HOUR)
+    assert cases.pause_schedule("p").why == "paused"
+    assert cases.pause_schedule("p").next == ()
+    pass_time(grid, 5.25 * HOUR)
+    assert len(runs(grid)) == 1
+    (view,) = (cases.start_schedule("p"),)
+    assert view.next[0] - grid.clock.now() == pytest.approx(0.25 * HOUR, abs=60)
+    pass_time(grid, 1.5 * HOUR)
+    assert len(runs(grid)) == 3
+    with pytest.raises(NotFoundError, match="no schedule 'q'"):
+        cases.pause_schedule("q")
+
+
+@pytest.mark.parametrize(("catch_up", "made_up"), [(CatchUp.LATEST, 1), (CatchUp.ALL, 10), (CatchUp.NONE, 0)])
+def test_what_was_missed_while_the_control_node_was_down(catch_up, made_up):
+    grid = simulation()
+    grid.apply(scheduled(catch_up=catch_up))
+    pass_time(grid, 0.5 * HOUR)
+    grid.clock.advance(10.25 * HOUR)
+    grid.control_dies()
+    pass_time(grid, 0.1 * HOUR)
+    assert len(runs(grid)) == 1 + made_up
+    pass_time(grid, HOUR)
+    assert len(runs(grid)) == 2 + made_up
+    assert len(set(dues(grid))) == len(dues(grid))
+
+
+def test_a_machine_that_slept_makes_up_once_and_keeps_the_hour():
+    grid = simulation()
+    start = grid.clock.now()
+    grid.apply(scheduled())
+    pass_time(grid, 0.5 * HOUR)
+    grid.clock.jump(8 * HOUR)  # the wall clock went on, the monotonic one did not
+    pass_time(grid, 0.1 * HOUR)
+    assert dues(grid) == [start, start + 8 * HOUR]
+    pass_time(grid, 0.5 * HOUR)
+    assert dues(grid)[2:] == [start + 9 * HOUR]
+    grid.clock.jump(-0.9 * HOUR)
+    pass_time(grid, 0.5 * HOUR)
+    assert len(runs(grid)) == 3, "a clock set back does nothing twice"
+
+
+@pytest.mark.parametrize(
+    ("overlap", "count", "together"), [(Overlap.QUEUE, 5, 1), (Overlap.SKIP, 4, 1), (Overlap.ALLOW, 10, 3)]
+)
+def test_runs_that_take_longer_than_their_interval(overlap, count, together):
+    grid = simulation(lambda order: Behaviour(seconds=2.2 * HOUR))
+    jobs = (command("load", cache=False), command("after", needs=("load",)))
+    spec = ScheduleSpec(every_seconds=HOUR, overlap=overlap)
+    grid.apply(Pipeline(name="p", jobs=jobs[:1], schedule=spec))
+    most = 0
+    until = grid.clock.monotonic() + 9.9 * HOUR
+    while grid.clock.monotonic() < until:
+        grid.advance()
+        most = max(most, len(grid.node.control.ledger.snapshot.runs))
+    assert len(runs(grid)) == count
+    assert (most == 1) == (together == 1)
+    never_two_at_once(grid)
+
+
+def test_when_nothing_would_run_no_run_is_recorded():
+    grid = simulation()
+    cached = Pipeline(name="p", jobs=(command("load"),), schedule=ScheduleSpec(every_seconds=60.0))
+    grid.apply(cached)
+    pass_time(grid, HOUR)
+    assert len(runs(grid)) == 1
+    assert (kept(grid).unchanged, kept(grid).message) == (59, "there was nothing new")
+
+
+def test_a_pipeline_that_cannot_run_tells_and_harms_nobody():
+    grid = simulation()
+    grid.apply(scheduled())
+    broken = replace(scheduled(60.0), name="q", jobs=(command("load", resource="gone"),))
+    with grid.node.changing() as transaction:
+        transaction.put(broken)
+        transaction.put(Schedule(name="q", spec=broken.schedule, since=grid.clock.now()))
+    pass_time(grid, 1.5 * HOUR)
+    told = grid.store.get(Schedule, "q").noun
+    assert "no resource 'gone'" in told.message
+    assert told.skipped in (90, 91)
+    assert len([run for run in runs(grid) if run.pipeline == "p"]) == 2
+
+
+@pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
+def test_killed_at_any_commit_no_due_time_is_lost_or_doubled(fault):
+    for number in range(14):
+        store = FaultyStore(make_memory(), FaultScript(), kill=kill)
+        grid = simulation(store=store)
+        start = grid.clock.now()
+        grid.apply(scheduled(30.0))
+        store.schedule = FaultScript(*[Fault.NONE] * number, fault)
+        pass_time(grid, 95.0)
+        assert dues(grid) == [start, start + 30, start + 60, start + 90], number
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_seeded_misfortunes_lose_and_double_nothing(first):
+    for seed in range(first, first + 20):
+        chance = Random(seed)
+        store = FaultyStore(make_memory(), FaultScript(), kill=kill)
+        grid = simulation(lambda order, c=chance: Behaviour(seconds=c.uniform(1.0, 300.0)), store=store)
+        start = grid.clock.now()
+        grid.apply(scheduled(100.0, catch_up=CatchUp.ALL))
+        store.schedule = Fates(seed)
+        for _ in range(chance.randint(1, 8)):
+            pass_time(grid, chance.uniform(1.0, 400.0))
+            match chance.randrange(3):
+                case 0:
+                    grid.control_dies()
+                case 1:
+                    grid.clock.jump(chance.uniform(-500.0, 1000.0))
+                case 2:
+                    grid.clock.advance(chance.uniform(0.0, 1000.0))
+        store.schedule = FaultScript()
+        pass_time(grid, 3000.0)
+        expected = [start + n * 100.0 for n in range(len(runs(grid)))]
+        assert dues(grid) == expected, seed
+        assert all(run.state in FINISHED_RUNS for run in runs(grid)[:-1]), seed
+        never_two_at_once(grid)
