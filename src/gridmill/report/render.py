@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.distribution import column_lines
 from gridmill.model.event import Event, EventType
 from gridmill.model.loaded import rejects_of, shifted_of
 from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
@@ -74,6 +75,7 @@ def render(view: RunView, events: Sequence[Event]) -> str:
         forecasts=[_forecast(artifact) for artifact in predictions],
         tables=[a for a in _artifacts(view) if a.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)],
         rejects_of=rejects_of,
+        columns_of=column_lines,
         shifted_of=shifted_of,
         show_bytes=show_bytes,
         show_number=show_number,
