@@ -7,6 +7,7 @@ import importlib.util
 import os
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -166,8 +167,8 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def spent(name: str, folder: Path, load: str = "all") -> tuple[float, int]:
-    """Wall seconds and peak bytes of one contestant in a process of its own."""
+def spent(name: str, folder: Path, load: str = "all") -> tuple[float, float, int]:
+    """Wall and CPU seconds and peak bytes of one contestant in a process of its own."""
     begin = time.perf_counter()
     env = {**os.environ, FOLDER: str(folder), "GRIDMILL_BENCH_LOAD": load}
     done = subprocess.run(
@@ -180,17 +181,20 @@ def spent(name: str, folder: Path, load: str = "all") -> tuple[float, int]:
     )
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr[-2000:]}")
-    return time.perf_counter() - begin, int(done.stdout.split()[-1])
+    cpu, peak = done.stdout.split()[-2:]
+    return time.perf_counter() - begin, float(cpu), int(peak)
 
 
 def main() -> None:
     peaks: dict[str, int] = {}
+    cpus: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-dataset-") as name:
         folder = Path(name)
         spent("data", folder)
 
         def act(contestant: str, load: str = "all") -> float:
-            seconds, peak = spent(contestant, folder, load)
+            seconds, cpu, peak = spent(contestant, folder, load)
+            cpus.setdefault(f"{contestant} {load}", []).append(cpu)
             peaks[f"{contestant} {load}"] = max(peak, peaks.get(f"{contestant} {load}", 0))
             return seconds
 
@@ -209,6 +213,7 @@ def main() -> None:
         row(area, "the dataset job", ours.median, "s", **ours.spread),
         *(row(area, f"{key} by hand", series[key].median, "s", **series[key].spread) for key in hands),
         at_most(2.0, area, "peak memory of the job", peaks["gridmill all"] / 2**30, "GiB"),
+        *(row(area, f"CPU seconds, {key}", statistics.median(cpu), "s") for key, cpu in cpus.items()),
         *(row(area, f"peak memory of {key}", peaks[f"{key} all"] / 2**30, "GiB") for key in hands),
         at_most(
             0.10,
@@ -231,6 +236,6 @@ def main() -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         CONTESTANTS[sys.argv[1]](Path(os.environ[FOLDER]))
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        print(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     else:
         main()

@@ -116,6 +116,7 @@ def compile_dataset(
     for name in spec.required:
         find_column(name, dict.fromkeys((*columns, *hidden), ""), "the dataset", "required")
     hidden_times = [TIME, *([LABEL_TIME] if has_time(spec.label) else [])] if timed else []
+    order = [ROW] if _is_numbered(spec, basis) else _ties(basis, read)
     text = "\n".join(
         (
             stages.text,
@@ -125,7 +126,7 @@ def compile_dataset(
                 bounds,
                 dropped_column(spec.label, bounds, types, seen_until, spec.required),
             ),
-            f"ORDER BY {', '.join(quote_all((*basis.entity, TIME, ROW)))}",
+            f"ORDER BY {', '.join(quote_all((*basis.entity, TIME, *order)))}",
         )
     )
     return Compiled(
@@ -144,7 +145,7 @@ def _stages(
 ) -> _Stages:
     types, stages = tables[basis.table], _Stages()
     past = _past(spec, basis, types)
-    stages.add("basis", _basis(basis, read, spec.label, scope))
+    stages.add("basis", _basis(spec, basis, read, scope))
     stages.add("past", select(["*"], {**past, **label_columns(spec.label, basis, types)}, "basis"))
     if scope.after is not None:
         stages.add("fresh", select(["*"], {}, "past", (f'WHERE "{TIME}" > {moment(scope.after)}',)))
@@ -213,21 +214,34 @@ def _read_columns(
     return tuple(name for name in types if name.lower() in lower)
 
 
-def _basis(basis: Basis, read: Sequence[str], label: Label | None, scope: Scope) -> str:
+def _basis(spec: DatasetSpec, basis: Basis, read: Sequence[str], scope: Scope) -> str:
     time = quoted(basis.time)
-    ties = [quoted(name) for name in read if name not in (basis.time, *basis.entity)]
     by = partition(basis.entity)
-    columns = {
-        TIME: f"{time}::TIMESTAMP",
-        ROW: f"row_number() OVER ({by}ORDER BY {', '.join([time, *ties])})",
-        RANK: f"rank() OVER ({by}ORDER BY {time})",
-    }
-    if needs_upto(label):
+    columns = {TIME: f"{time}::TIMESTAMP"}
+    if _is_numbered(spec, basis):
+        order = ", ".join([time, *quote_all(_ties(basis, read))])
+        columns[ROW] = f"row_number() OVER ({by}ORDER BY {order})"
+        columns[RANK] = f"rank() OVER ({by}ORDER BY {time})"
+    if needs_upto(spec.label):
         columns[UPTO] = f"count(*) OVER ({by}ORDER BY {time})"
-    columns |= label_known(label)
+    columns |= label_known(spec.label)
     there = (f"{quoted(name)} IS NOT NULL" for name in (basis.time, *basis.entity))
     known = " AND ".join((*there, *scope.bucket(basis.entity), *scope.recent(time)))
     return select(quote_all(read), columns, quoted(basis.table), (f"WHERE {known}",))
+
+
+def _ties(basis: Basis, read: Sequence[str]) -> list[str]:
+    """What orders the rows of an entity at the same time."""
+    return [name for name in read if name not in (basis.time, *basis.entity)]
+
+
+def _is_numbered(spec: DatasetSpec, basis: Basis) -> bool:
+    """Whether something counts rows, or asks for the last one; else a sort of all rows is saved."""
+    if spec.label is not None and not spec.label.is_own and spec.label.table is None:
+        return True
+    mine = [window for window in spec.windows if in_place(window, basis, spec.label)]
+    counted = any(w.span_rows is not None or Aggregate.LAST in w.aggregates for w in mine)
+    return counted or any(in_place(lag, basis, spec.label) for lag in spec.lags)
 
 
 def _past(spec: DatasetSpec, basis: Basis, types: Types) -> dict[str, str]:
@@ -249,8 +263,12 @@ def _window(window: Window, basis: Basis, types: Types) -> Iterator[tuple[str, s
     frame = _frame(window)
     for aggregate in window.aggregates:
         value = _value(window.column, type_, aggregate, basis.table)
+        over = f"OVER ({partition(basis.entity)}{frame})"
         function = FUNCTIONS[aggregate].format(value, f'"{ROW}"')
-        yield window_name(window, aggregate), f"{function} OVER ({partition(basis.entity)}{frame})"
+        sql = f"{function} {over}"
+        if aggregate == Aggregate.MEAN and {Aggregate.SUM, Aggregate.COUNT} <= set(window.aggregates):
+            sql = f"sum({value}) {over} / nullif(count({quoted(window.column)}) {over}, 0)"  # computed once
+        yield window_name(window, aggregate), sql
 
 
 def _value(column: str, type_: str, aggregate: Aggregate, table: str) -> str:
