@@ -76,6 +76,8 @@ class TrainingSpec:
     objective: Objective | None = None
     features: tuple[str, ...] = ()
     seed: int = 0
+    track: str | None = None
+    """The address of an MLflow server (`http://host:5000`) that is told of it. A dead one fails nothing."""
     search: Search | None = None
     """Try several settings first, and learn with the best."""
     # lstm

@@ -54,13 +54,22 @@ def run(context: JobContext) -> JobResult:
     size_bytes = save_model(context.output, card, fitted.graph, fitted.weights)
     for name, value in found.items():
         context.metric(name, value)
+    run_id = (
+        import_module("gridmill.jobs.training.tracking").track(spec.track, context, card, fitted)
+        if spec.track
+        else None
+    )
     output = Output(
         kind=ArtifactKind.MODEL,
         uri=context.order.output_uri,
         rows=card.rows,
         size_bytes=size_bytes,
         metrics=found,
-        details={**_details(card, frame, fitted), "calibration": calibration_curve(predictor, frame)}
+        details={
+            **_details(card, frame, fitted),
+            "calibration": calibration_curve(predictor, frame),
+            "mlflow_run": run_id,
+        }
         | (_searched(found_best) if found_best else {}),
     )
     size = JobSize(rows=len(frame.target), columns=frame.inputs.shape[1])
