@@ -14,6 +14,7 @@ REMOTE = (*HTTP, *OBJECTS)
 """Paths that begin so are fetched by the job itself."""
 
 _SECRET_IN_URL = re.compile(r"^[^/]*//[^/@:]*:(?P<password>.+)@")
+_SECRET_IN_OPTIONS = re.compile(r"[?&](?:password|sslpassword)=(?P<password>[^&]*)", re.IGNORECASE)
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
 
 
@@ -95,7 +96,7 @@ class StreamSource:
 
 
 def _check_no_secret(url: str, place: str) -> None:
-    secret = _SECRET_IN_URL.match(url)
+    secret = _SECRET_IN_URL.match(url) or _SECRET_IN_OPTIONS.search(url)
     if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
         raise InputError(
             "the URL holds a password",
