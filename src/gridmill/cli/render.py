@@ -16,6 +16,7 @@ from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number,
 from gridmill.model.run import Attempt
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState, RunState
 from gridmill.model.view import JobView, RunView
+from gridmill.planning.critical import critical_path
 
 COLOURS: Mapping[str, str] = {
     "running": "cyan",
@@ -180,7 +181,21 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
         cells = (job.job.job.name, job.job.state, place(job), progress(job), elapsed(job, now), memory(job))
         jobs.add_row(*(_cell(cell) for cell in (*cells, latest_metric(job), remark(job))))
     left_out = len(view.jobs) - len(shown)
-    return Group(title, jobs, *([Text(f"... and {left_out} more jobs", style="dim")] if left_out else []))
+    more = [Text(f"... and {left_out} more jobs", style="dim")] if left_out else []
+    critical = critical_line(view, now) if most is None else ""
+    return Group(title, jobs, *more, *([Text(critical)] if critical else []))
+
+
+def critical_line(view: RunView, now: float) -> str:
+    """`critical path: load 3 s, train 40 s; may take longer: plot by 12 s`; empty without branches."""
+    found = critical_path([job.job for job in view.jobs], now)
+    names = {job.job.id: job.job.job.name for job in view.jobs}
+    spare = [f"{names[key]} by {show_seconds(slack)}" for key, slack in found.slack.items() if slack > 0]
+    steps = [f"{names[key]} {show_seconds(found.seconds[key])}" for key in found.path if found.seconds[key]]
+    if not spare or not steps:
+        return ""
+    unsure = "" if found.known else " (as far as times are known)"
+    return f"critical path: {', '.join(steps)}{unsure}; may take longer: {', '.join(spare[:5])}"
 
 
 def job_line(view: JobView, state: str, message: str) -> str:
