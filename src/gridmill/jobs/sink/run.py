@@ -11,7 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from gridmill.codec import fingerprint, to_builtins
-from gridmill.errors import ConflictError, DataError, InputError, UnavailableError
+from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.evolve import evolve, is_widened
