@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gridmill.model.pipeline import Pipeline
     from gridmill.model.prediction import PredictionSpec
     from gridmill.model.resource import Resource, Sizing
-    from gridmill.model.sink import ColumnType, OnMisfit, SinkSpec
+    from gridmill.model.sink import ColumnType, OnMisfit, Retain, SinkSpec
     from gridmill.model.source import Format, Source, SqlSource, StreamSource
     from gridmill.model.state import JobState, RunState
     from gridmill.model.training import ModelKind, Objective, TrainingSpec
@@ -74,7 +74,7 @@ _MODULES = {
     "gridmill.model.pipeline": "Pipeline",
     "gridmill.model.prediction": "PredictionSpec",
     "gridmill.model.resource": "Resource Sizing",
-    "gridmill.model.sink": "ColumnType OnMisfit SinkSpec",
+    "gridmill.model.sink": "ColumnType OnMisfit Retain SinkSpec",
     "gridmill.model.source": "Format Source SqlSource StreamSource",
     "gridmill.model.state": "JobState RunState",
     "gridmill.model.training": "ModelKind Objective TrainingSpec",
@@ -101,6 +101,7 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares
     "Constraint",
     "OnMisfit",
     "Outage",
+    "Retain",
     "DatasetSpec",
     "Basis",
     "Join",

@@ -24,7 +24,9 @@ class SinkCase:
     folder: Path
     attempts: int = 0
 
-    def context(self, spec: SinkSpec, attempt: str = "", inputs: tuple[Input, ...] = ()) -> JobContext:
+    def context(
+        self, spec: SinkSpec, attempt: str = "", inputs: tuple[Input, ...] = (), kept: tuple[int, ...] = ()
+    ) -> JobContext:
         self.attempts += 1
         name = attempt or f"p-1.s.{self.attempts}"
         work = self.folder / "work" / name
@@ -41,6 +43,7 @@ class SinkCase:
             table_uri=TABLE,
             folder=str(self.folder),
             inputs=inputs,
+            kept_versions=kept,
         )
         return JobContext(order=order, work=work)
 
@@ -59,8 +62,8 @@ class SinkCase:
             for key in ("nulls", "encoding", "timestamp_format", "delimiter", "format", "compression")
             if key in spec
         }
-        inputs = spec.pop("inputs", ())
-        context = self.context(SinkSpec(source=Source(**source), **spec), attempt, inputs)
+        inputs, kept = spec.pop("inputs", ()), spec.pop("kept", ())
+        context = self.context(SinkSpec(source=Source(**source), **spec), attempt, inputs, kept)
         return run(context).outputs[0]
 
     def table(self, version: int | None = None) -> pa.Table:

@@ -179,6 +179,14 @@ def unchanged_artifact(control: Control, job_run: JobRun, wanted: str) -> Artifa
     return next((a for a in versions if a.fingerprint == wanted and not a.removed), None)
 
 
+def kept_versions(control: Control, job_run: JobRun) -> tuple[int, ...]:
+    """The versions of a sink's table that an artifact refers to."""
+    records = control.ledger.store.list(Artifact, parent=job_run.name)
+    known = (record.noun for record in records if isinstance(record.noun, Artifact))
+    versions = {one.output.table_version for one in known if not one.removed}
+    return tuple(sorted(version for version in versions if version is not None))
+
+
 def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> Order:
     """The order that goes to the pod."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
@@ -202,6 +210,7 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         bundle=run.bundle,
         inputs=inputs,
         earlier=(Input(name=job_run.job.name, artifact=earlier),) if earlier and not earlier.removed else (),
+        kept_versions=kept_versions(control, job_run) if job_run.job.sink else (),
         workers=job_run.sizing.workers,
         gpu_indices=attempt.gpu_indices,
         size=size_of(control, job_run.job, run.folder, inputs),

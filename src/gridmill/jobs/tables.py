@@ -50,6 +50,7 @@ class _PartWriter:
     folder: Path
     stem: str
     schema: pa.Schema
+    file_rows: int
     parts: list[Part] = field(default_factory=list)
     _waiting: list[pa.Table] = field(default_factory=list)
     _waiting_rows: int = 0
@@ -84,7 +85,7 @@ class _PartWriter:
         rest = table.slice(rows)
         self._waiting, self._waiting_rows = [rest], rest.num_rows
         self._rows += rows
-        if self._rows >= FILE_ROWS:
+        if self._rows >= self.file_rows:
             self._close_file()
 
     def _close_file(self) -> None:
@@ -98,13 +99,13 @@ class _PartWriter:
 
 
 def write_parquet(
-    batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str
+    batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str, *, file_rows: int = FILE_ROWS
 ) -> tuple[Part, ...]:
     """Write `STEM-00000.parquet`, ... (zstd), none for no rows; on any error nothing remains.
 
     Raises StorageError when the disk is full, and whatever `batches` raises.
     """
-    writer = _PartWriter(folder=folder, stem=stem, schema=schema)
+    writer = _PartWriter(folder=folder, stem=stem, schema=schema, file_rows=file_rows)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -29,6 +29,14 @@ class OnMisfit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retain:
+    """How long rows stay: those whose column `time` is more than `keep_seconds` ago go with the next load."""
+
+    time: str
+    keep_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
     """A table loaded from sources: appended to, versioned, each source file exactly once.
 
@@ -43,7 +51,7 @@ class SinkSpec:
     Each load is measured: per column what is missing, min, max, mean, how many differ; and the sink's own
     `metrics`, SQL aggregates over its rows by name. A column whose population stability index against the
     load before is above `drift_threshold` is warned of; None looks for no drift. Datasets do not see the rows
-    within `outages`.
+    within `outages`. `retain` takes old rows out.
     """
 
     source: Source
@@ -57,6 +65,7 @@ class SinkSpec:
     metrics: Mapping[str, str] = field(default_factory=dict)
     drift_threshold: float | None = 0.25
     outages: tuple[Outage, ...] = ()
+    retain: Retain | None = None
 
     def references(self) -> tuple[str, ...]:
         """The sinks that foreign keys refer to."""

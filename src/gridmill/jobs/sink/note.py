@@ -15,6 +15,7 @@ from gridmill.jobs.sink.plan import LoadPlan
 from gridmill.jobs.sink.rejects import count_reasons
 from gridmill.jobs.sink.sieve import Sieve
 from gridmill.jobs.sink.table import SinkTable
+from gridmill.jobs.sink.writing import kept_rows
 from gridmill.jobs.tables import Part, describe
 
 MOST_NAMES = 20
@@ -32,6 +33,7 @@ class Noted:
     sieve: Sieve
     meter: Meter
     parts: Sequence[Part]
+    spared: Sequence[Part] = ()
     later: Set[str] = frozenset()
 
     @property
@@ -81,12 +83,11 @@ class Noted:
         if before and not self.plan.remove:
             old_rows = sum(entry.rows for entry in self.table.loaded)
             return merged(before, old_rows, self.meter.columns, self.rows)
-        gone = {entry.path for entry in self.plan.remove}
-        kept = [self.table.path / entry.path for entry in self.table.loaded if entry.path not in gone]
-        files = [str(path) for path in (*kept, *(part.path for part in self.parts))]
-        if not files:
+        kept = kept_rows(self.table, self.plan, (*self.spared, *self.parts))
+        if kept is None:
             return {}
-        return describe(self.context, ds.dataset(files, schema=self.schema), self.schema.names)
+        rows = ds.dataset(kept.files, schema=self.schema)
+        return describe(self.context, rows, self.schema.names)
 
 
 def _rejects(sieve: Sieve, table: SinkTable, version: int | None, uri: str) -> Mapping[str, Any]:

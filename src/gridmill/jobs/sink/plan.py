@@ -20,6 +20,8 @@ class Loaded:
     rows: int
     key: str = ""
     content: str = ""
+    start: int = 0
+    """The first of its rows in the data file, which may hold rows of several source files."""
 
     @property
     def foreign(self) -> bool:
@@ -110,4 +112,5 @@ def _vanished(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> tuple[Lo
     """Data files with rows that no file of the source gives any more."""
     keys = {file.key for file in files}
     contents = {file.content for file in files}
-    return tuple(entry for entry in loaded if entry.key not in keys and entry.content not in contents)
+    lost = (entry for entry in loaded if entry.key not in keys and entry.content not in contents)
+    return tuple(entry for entry in lost if entry.rows)

@@ -1,5 +1,6 @@
 """The sink job: source files that are new or changed go onto the table, in one commit."""
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,8 @@ from gridmill.jobs.sink.table import (
     open_sink_table,
     rules_number,
 )
-from gridmill.jobs.sink.writing import Writing, kept_rows, rewrite
+from gridmill.jobs.sink.upkeep import remove_unused, rewrite, spare, tidy
+from gridmill.jobs.sink.writing import Writing, kept_rows
 from gridmill.jobs.tables import Part, columns_of
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
@@ -59,7 +61,7 @@ def run(context: JobContext) -> JobResult:
     spec = context.order.job.sink
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is no sink")
-    load = _load_against_others(context, spec)
+    load = _tidied(context, spec, _load_against_others(context, spec))
     _say(load)
     return _result(context, load)
 
@@ -72,6 +74,19 @@ def _load_against_others(context: JobContext, spec: SinkSpec) -> Load:
         except LostRaceError:
             continue
     raise UnavailableError("others keep changing the table", place=context.order.table_uri)
+
+
+def _tidied(context: JobContext, spec: SinkSpec, load: Load) -> Load:
+    table = open_sink_table(context.below_root(context.order.table_uri), load.version)
+    folder = context.output / uuid4().hex
+    if spec.retain is not None:
+        check_time(table.schema, spec.retain.time, "sink.retain.time")
+    try:
+        version = tidy(table, spec.retain, time.time(), folder)
+        remove_unused(table.path, context.order.kept_versions, time.time())
+    finally:
+        _clear(folder, context)
+    return load if version is None else replace(load, version=version)
 
 
 def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
@@ -104,7 +119,7 @@ def _rules(spec: SinkSpec) -> int:
     declared = to_builtins(spec)
     for name in ("path", "headers", "endpoint"):
         del declared["source"][name]
-    for name in ("metrics", "drift_threshold", "outages"):
+    for name in ("metrics", "drift_threshold", "outages", "retain"):
         del declared[name]
     (declared["source"]["sql"] or {}).pop("lag", None)
     for name in ("max_rows", "wait_seconds"):
@@ -179,7 +194,8 @@ class Bench:
                 check_metrics(self.context, schema, self.spec.metrics)
                 meter = Meter(context=self.context, schema=schema, own=self.spec.metrics)
                 writing = Writing(loading=loading, sieve=sieve, meter=meter, schema=schema, folder=folder)
-                parts, rejects = self._written(plan, writing)
+                spared = spare(self.table, plan, folder)
+                parts, rejects = self._written(plan, writing, spared)
                 noted = Noted(
                     context=self.context,
                     plan=plan,
@@ -188,16 +204,17 @@ class Bench:
                     sieve=sieve,
                     meter=meter,
                     parts=parts,
+                    spared=spared,
                     later=loading.later,
                 )
                 return self._committed(noted, rejects, folder)
         finally:
             _clear(folder, self.context)
 
-    def _written(self, plan: LoadPlan, writing: Writing) -> tuple[list[Part], list[Part]]:
+    def _written(self, plan: LoadPlan, writing: Writing, spared: list[Part]) -> tuple[list[Part], list[Part]]:
         with writing.meter.running():
             written = [writing.write(file) for file in plan.load]
-        writing.drop_repeated(written, kept_rows(self.table, plan))
+        writing.drop_repeated(written, kept_rows(self.table, plan, spared))
         writing.sieve.check_share()
         return [part for one in written for part in one.parts], writing.write_rejects(written)
 
@@ -229,12 +246,13 @@ class Bench:
         )
 
     def _commit(self, plan: LoadPlan, noted: Noted, mark: Mark, folder: Path) -> int:
+        parts = [*noted.spared, *noted.parts]
         if plan.anew or self.table.delta is None or noted.schema == self.table.schema:
-            return commit(self.table, plan, noted.schema, noted.parts, mark)
+            return commit(self.table, plan, noted.schema, parts, mark)
         if is_widened(self.table.schema, noted.schema):
             kept = rewrite(self.table, plan, noted.schema, folder)
             return commit(self.table, plan, noted.schema, [*kept, *noted.parts], mark, overwrite=True)
-        return commit(add_columns(self.table, noted.schema), plan, noted.schema, noted.parts, mark)
+        return commit(add_columns(self.table, noted.schema), plan, noted.schema, parts, mark)
 
 
 def _fewer(plan: LoadPlan, rows: int) -> ConflictError:
@@ -317,14 +335,17 @@ def _outages(context: JobContext, table: SinkTable) -> tuple[Outage, ...]:
     spec = context.order.job.sink
     outages = spec.outages if spec else ()
     for number, outage in enumerate(outages, start=1):
-        kind = table.schema.field(outage.time).type if outage.time in table.schema.names else None
-        if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-            raise InputError(
-                f"column {outage.time!r} holds no times",
-                hint=f"The sink has {', '.join(table.schema.names)}.",
-                place=f"sink.outages[{number}].time",
-            )
+        check_time(table.schema, outage.time, f"sink.outages[{number}].time")
     return outages
+
+
+def check_time(schema: pa.Schema, name: str, place: str) -> None:
+    """Raise InputError for a column that holds no times."""
+    kind = schema.field(name).type if name in schema.names else None
+    if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        raise InputError(
+            f"column {name!r} holds no times", hint=f"The sink has {', '.join(schema.names)}.", place=place
+        )
 
 
 def _metrics(rows: int, load: Load, details: Mapping[str, Any]) -> Mapping[str, float]:

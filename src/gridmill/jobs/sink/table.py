@@ -8,13 +8,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -25,6 +26,9 @@ from gridmill.jobs.sink.plan import Loaded, LoadPlan, Positions
 from gridmill.jobs.tables import Part, storage_errors
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
+_COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")
+SOURCES = b"gridmill.sources"
+"""In the metadata of a compacted file: key, content and number of rows of each source file in it."""
 _LOADS = "gridmill.load"
 _RULES = "gridmill.rules"
 _REJECTS = "gridmill.rejects"
@@ -51,7 +55,8 @@ class SinkTable:
         if self.delta is None:
             return ()
         actions = pa.table(self.delta.get_add_actions()).select(["path", "size_bytes", "num_records"])
-        return tuple(sorted((_loaded(row) for row in actions.to_pylist()), key=lambda entry: entry.path))
+        rows = sorted(actions.to_pylist(), key=lambda row: str(row["path"]))
+        return tuple(entry for row in rows for entry in _loaded(self.path, row))
 
     @property
     def rules(self) -> int | None:
@@ -102,12 +107,26 @@ def open_sink_table(path: Path, version: int | None = None) -> SinkTable:
         raise StorageError(f"the table cannot be read: {error}", place=str(path)) from error
 
 
-def _loaded(row: dict[str, Any]) -> Loaded:
+def _loaded(folder: Path, row: dict[str, Any]) -> Iterator[Loaded]:
     match = _NAME.fullmatch(row["path"])
+    if match is None and _COMPACT.fullmatch(row["path"]):
+        yield from _several(folder, row)
+        return
     key, content = match.groups() if match else ("", "")
-    return Loaded(
+    yield Loaded(
         path=row["path"], size_bytes=row["size_bytes"], rows=row["num_records"] or 0, key=key, content=content
     )
+
+
+def _several(folder: Path, row: dict[str, Any]) -> Iterator[Loaded]:
+    """The pieces of a compacted file; its size is told once."""
+    start, size_bytes = 0, row["size_bytes"]
+    sources = json.loads((pq.read_schema(folder / row["path"]).metadata or {})[SOURCES])
+    for key, content, rows in sources:
+        yield Loaded(
+            path=row["path"], size_bytes=size_bytes, rows=rows, key=key, content=content, start=start
+        )
+        start, size_bytes = start + rows, 0
 
 
 def rules_number(fingerprint: str) -> int:
@@ -183,7 +202,8 @@ def _commit(
         transactions.append(Transaction(_POSITIONS, before + 1))
     if mark.rejects is not None:
         transactions.append(Transaction(_REJECTS, mark.rejects))
-    removed = [] if overwrite else [RemoveAction(entry.path, True, now) for entry in plan.remove]
+    gone = dict.fromkeys(entry.path for entry in plan.remove)
+    removed = [] if overwrite else [RemoveAction(path, True, now) for path in gone]
     delta.create_write_transaction(
         [*added, *removed],
         mode="overwrite" if overwrite else "append",
@@ -197,6 +217,36 @@ def _commit(
             create_checkpoint=True, cleanup_expired_logs=False
         ),
     )
+    return before + 1
+
+
+def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[Part]) -> int:
+    """The same rows in other files, or fewer rows: one commit, with the note of the one before; its version.
+
+    Raises LostRaceError when another attempt was quicker, StorageError.
+    """
+    assert table.delta is not None
+    before, now = table.delta.version(), int(time.time() * 1000)
+    loads = (table.delta.transaction_version(_LOADS) or 0) + 1
+    removed = [RemoveAction(path, True, now) for path in paths]
+    with storage_errors(table.path):
+        try:
+            table.delta.create_write_transaction(
+                [*move(parts, table.path), *removed],
+                mode="append",
+                schema=table.schema,
+                commit_properties=CommitProperties(
+                    custom_metadata={"gridmill": json.dumps(table.note)},
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(_LOADS, loads)],
+                ),
+                post_commithook_properties=PostCommitHookProperties(
+                    create_checkpoint=True, cleanup_expired_logs=False
+                ),
+            )
+        except CommitFailedError as error:
+            _remove(parts, table.path)
+            raise LostRaceError(str(error)) from error
     return before + 1
 
 

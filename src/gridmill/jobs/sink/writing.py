@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -134,31 +133,9 @@ class Numbers:
         return good + before
 
 
-def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[Part]:
-    """What stays of the table, in files of wider types; each still says which source file it holds."""
+def kept_rows(table: SinkTable, plan: LoadPlan, spared: Sequence[Part]) -> ds.Dataset | None:
+    """What stays of the table; `spared` is what stays of files of which a part goes. None for nothing."""
     gone = {entry.path for entry in plan.remove}
-    parts: list[Part] = []
-    for entry in table.loaded:
-        if entry.path not in gone:
-            rows = _in_schema(table.path / entry.path, schema)
-            parts += write_parquet(rows, schema, folder, f"{entry.key}-{entry.content}-{uuid4().hex}")
-    return parts
-
-
-def _in_schema(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches():
-            columns = [
-                batch.column(item.name).cast(item.type)
-                if item.name in batch.schema.names
-                else pa.nulls(batch.num_rows, item.type)
-                for item in schema
-            ]
-            yield pa.Table.from_arrays(columns, schema=schema)
-
-
-def kept_rows(table: SinkTable, plan: LoadPlan) -> ds.Dataset | None:
-    """What stays of the table; None for nothing."""
-    gone = {entry.path for entry in plan.remove}
-    files = [str(table.path / entry.path) for entry in table.loaded if entry.path not in gone]
+    paths = dict.fromkeys(table.path / entry.path for entry in table.loaded if entry.path not in gone)
+    files = [str(path) for path in (*paths, *(part.path for part in spared))]
     return ds.dataset(files, format="parquet", schema=table.schema) if files and not plan.anew else None

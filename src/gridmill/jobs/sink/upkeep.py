@@ -1,0 +1,199 @@
+"""Keeping a sink's table in shape: small data files put together, rows that are too old taken out.
+
+A data file that holds rows of several source files says so in its own metadata, in the order of its rows: the
+ledger stays one with the data. A source file whose rows are all too old keeps an empty data file, so that
+it is not loaded again. Files of earlier versions stay where they are.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gridmill.jobs.sink.plan import Loaded, LoadPlan
+from gridmill.jobs.sink.table import SOURCES, LostRaceError, SinkTable, open_sink_table, replace_files
+from gridmill.jobs.tables import FILE_ROWS, Part, write_parquet
+from gridmill.model.sink import Retain
+
+SMALL_BYTES = 16 * 2**20
+MOST_SMALL = 32
+YOUNG_SECONDS = 24 * 3600.0
+"""So many small files are put together: a row is written again once per 32-fold growth of its file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Pieces of data files that become one file."""
+
+    pieces: tuple[Loaded, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that it replaces."""
+        return tuple(dict.fromkeys(piece.path for piece in self.pieces))
+
+
+def by_path(loaded: Sequence[Loaded]) -> dict[str, list[Loaded]]:
+    """The pieces of each data file, in the order of its rows."""
+    found: dict[str, list[Loaded]] = {}
+    for entry in loaded:
+        found.setdefault(entry.path, []).append(entry)
+    return found
+
+
+def small_groups(loaded: Sequence[Loaded]) -> list[Group]:
+    """Which small files to put together; none while there are few. A pure decision."""
+    files = by_path([entry for entry in loaded if not entry.foreign])
+    small = {
+        path: pieces
+        for path, pieces in files.items()
+        if sum(piece.size_bytes for piece in pieces) < SMALL_BYTES
+    }
+    if len(small) < MOST_SMALL:
+        return []
+    groups: list[list[Loaded]] = [[]]
+    for pieces in small.values():
+        rows = sum(piece.rows for piece in (*groups[-1], *pieces))
+        if groups[-1] and rows > FILE_ROWS:
+            groups.append([])
+        groups[-1] += pieces
+    return [Group(pieces=tuple(group)) for group in groups if len(by_path(group)) > 1]
+
+
+def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> int | None:
+    """Compact and trim in one commit; the new version, or None where nothing is to be done.
+
+    Another attempt that changes the table meanwhile wins: this waits for the next load.
+    """
+    loaded = table.loaded
+    groups = small_groups(loaded)
+    done = {path for group in groups for path in group.paths}
+    cutoff = datetime.fromtimestamp(now, UTC) - timedelta(seconds=retain.keep_seconds) if retain else None
+    if retain is not None and cutoff is not None:
+        for path, pieces in by_path([entry for entry in loaded if not entry.foreign]).items():
+            if path not in done and _has_older(table.path / path, retain.time, cutoff):
+                groups.append(Group(pieces=tuple(pieces)))
+    if not groups:
+        return None
+    trim = Trim(column=retain.time, cutoff=cutoff) if retain and cutoff else None
+    parts = [write_group(table, group, table.schema, folder, trim) for group in groups]
+    try:
+        return replace_files(table, [path for group in groups for path in group.paths], parts)
+    except LostRaceError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trim:
+    """Rows whose `column` is before `cutoff` go; those without a time stay."""
+
+    column: str
+    cutoff: datetime
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """Those that stay."""
+        times = table[self.column].cast(pa.timestamp("us", "UTC"))
+        young = pc.greater_equal(times, pa.scalar(self.cutoff, pa.timestamp("us", "UTC")))
+        return table.filter(pc.fill_null(young, True))
+
+
+def _has_older(path: Path, column: str, cutoff: datetime) -> bool:
+    with pq.ParquetFile(path) as file:
+        trim = Trim(column=column, cutoff=cutoff)
+        return any(
+            trim.rows(pa.Table.from_batches([batch])).num_rows < batch.num_rows
+            for batch in file.iter_batches(columns=[column])
+        )
+
+
+def write_group(
+    table: SinkTable, group: Group, schema: pa.Schema, folder: Path, trim: Trim | None = None
+) -> Part:
+    """One data file with the rows of the pieces."""
+    counts = [sum(rows.num_rows for rows in _rows(table, piece, trim)) for piece in group.pieces]
+    if len(group.pieces) == 1:
+        stem, marked = f"{group.pieces[0].key}-{group.pieces[0].content}-{uuid4().hex}", schema
+    else:
+        sources = [[one.key, one.content, rows] for one, rows in zip(group.pieces, counts, strict=True)]
+        stem, marked = f"compact-{uuid4().hex}", schema.with_metadata({SOURCES: json.dumps(sources)})
+    if not sum(counts):
+        return _empty(folder / f"{stem}-00000.parquet", marked)
+    batches = (_cast(rows, marked) for piece in group.pieces for rows in _rows(table, piece, trim))
+    (part,) = write_parquet(batches, marked, folder, stem, file_rows=sum(counts) + 1)
+    return part
+
+
+def _rows(table: SinkTable, piece: Loaded, trim: Trim | None) -> Iterator[pa.Table]:
+    at = 0
+    with pq.ParquetFile(table.path / piece.path) as file:
+        for batch in file.iter_batches():
+            first, last = max(piece.start - at, 0), min(piece.start + piece.rows - at, batch.num_rows)
+            at += batch.num_rows
+            if first < last:
+                rows = pa.Table.from_batches([batch.slice(first, last - first)])
+                yield trim.rows(rows) if trim and trim.column in rows.column_names else rows
+
+
+def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        rows[item.name].cast(item.type)
+        if item.name in rows.column_names
+        else pa.nulls(rows.num_rows, item.type)
+        for item in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _empty(path: Path, schema: pa.Schema) -> Part:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(schema.empty_table(), path)
+    return Part(path=path, rows=0, size_bytes=path.stat().st_size)
+
+
+def remove_unused(folder: Path, versions: Sequence[int], now: float) -> int:
+    """Delete data files of no version that is still referred to; how many. Never those of the newest
+    version, nor young ones: another attempt may be about to commit them."""
+    if not versions:
+        return 0
+    used: set[str] = set()
+    for version in versions:
+        used |= {entry.path for entry in open_sink_table(folder, version).loaded}
+    used |= {entry.path for entry in open_sink_table(folder).loaded}
+    unused = [
+        path
+        for path in folder.glob("*.parquet")
+        if path.name not in used and now - path.stat().st_mtime > YOUNG_SECONDS
+    ]
+    for path in unused:
+        path.unlink(missing_ok=True)
+    return len(unused)
+
+
+def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[Part]:
+    """What stays of data files that the plan takes only a part of."""
+    if plan.anew or not plan.remove:
+        return []
+    gone = set(plan.remove)
+    paths = {entry.path for entry in plan.remove}
+    parts: list[Part] = []
+    for path, pieces in by_path(table.loaded).items():
+        stays = tuple(piece for piece in pieces if piece not in gone)
+        if path in paths and stays:
+            parts.append(write_group(table, Group(pieces=stays), table.schema, folder))
+    return parts
+
+
+def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[Part]:
+    """What stays of the table, in files of wider types; each still says which source files it holds."""
+    gone = set(plan.remove)
+    kept = {
+        path: tuple(piece for piece in pieces if piece not in gone)
+        for path, pieces in by_path(table.loaded).items()
+    }
+    return [write_group(table, Group(pieces=pieces), schema, folder) for pieces in kept.values() if pieces]

@@ -1,0 +1,123 @@
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sink_case import TABLE, SinkCase
+
+from gridmill.errors import InputError
+from gridmill.jobs.sink.plan import Loaded
+from gridmill.jobs.sink.table import open_sink_table
+from gridmill.jobs.sink.upkeep import MOST_SMALL, SMALL_BYTES, small_groups
+from gridmill.model.artifact import Output
+from gridmill.model.constraint import Constraint
+from gridmill.model.sink import Retain
+
+DAY = 24 * 3600.0
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> SinkCase:
+    return SinkCase(tmp_path)
+
+
+def many(case: SinkCase, first: int = 0, number: int = MOST_SMALL) -> None:
+    for index in range(first, first + number):
+        case.write(f"{index:03d}.csv", f"a,b\n{index},x\n{index},y\n")
+
+
+def used(case: SinkCase) -> set[str]:
+    return {entry.path for entry in open_sink_table(case.folder / "root" / TABLE).loaded}
+
+
+def wanted(*indices: int) -> list[dict[str, object]]:
+    return sorted(({"a": a, "b": b} for a in indices for b in "xy"), key=str)
+
+
+def test_many_small_files_are_put_together_and_still_known_apart(case: SinkCase) -> None:
+    many(case, number=MOST_SMALL - 1)
+    before = case.load()
+    assert len(used(case)) == MOST_SMALL - 1
+    many(case, MOST_SMALL - 1, 1)
+    output = case.load()
+    assert len(used(case)) == 1
+    assert case.rows(output.table_version) == wanted(*range(MOST_SMALL))
+    assert case.rows(before.table_version) == wanted(*range(MOST_SMALL - 1))  # time goes back as far as ever
+    assert (output.rows, output.details["rows_added"]) == (2 * MOST_SMALL, 2)
+    assert case.load().table_version == output.table_version  # nothing is loaded again
+
+
+def test_a_file_among_those_put_together_changes_or_goes(case: SinkCase) -> None:
+    many(case)
+    unique = (Constraint(unique=("a", "b")),)
+    case.load(constraints=unique)
+    case.write("007.csv", "a,b\n7,z\n7,x\n")
+    (case.folder / "003.csv").unlink()
+    output = case.load(constraints=unique)
+    rest = [row for row in wanted(*range(MOST_SMALL)) if row["a"] != 7]
+    assert case.rows() == sorted([*rest, {"a": 7, "b": "z"}, {"a": 7, "b": "x"}], key=str)
+    assert output.details["vanished"] == 1
+    assert output.details["columns"]["b"]["max"] == "z"
+    assert case.load(constraints=unique).table_version == output.table_version
+    case.write("100.csv", "a,b\n8.5,x\n")  # widens all of it
+    case.load(constraints=unique)
+    assert len(case.rows()) == 2 * MOST_SMALL + 1
+    case.write("008.csv", "a,b\n8,w\n")
+    case.load(constraints=unique)
+    assert [row["b"] for row in case.rows() if row["a"] == 8] == ["w"]
+
+
+def test_which_files_are_put_together() -> None:
+    def loaded(size: int, rows: int, number: int) -> list[Loaded]:
+        return [
+            Loaded(path=f"{size}-{n}", size_bytes=size, rows=rows, key="k", content=f"{n}")
+            for n in range(number)
+        ]
+
+    large = loaded(SMALL_BYTES, 10, 100)
+    assert small_groups(large) == []
+    assert small_groups([*large, *loaded(1, 10, MOST_SMALL - 1)]) == []
+    (group,) = small_groups([*large, *loaded(1, 10, MOST_SMALL)])
+    assert len(group.paths) == MOST_SMALL
+    assert (
+        len(small_groups(loaded(1, 1_000_000, MOST_SMALL))) == MOST_SMALL / 2
+    )  # of at most two million rows
+
+
+def test_old_rows_go_and_are_not_loaded_again(case: SinkCase) -> None:
+    now = datetime.now(UTC)
+    old, young = (now - timedelta(days=100)).isoformat(), (now - timedelta(days=1)).isoformat()
+    case.write("1.csv", f"t,a\n{old},1\n{old},2\n")
+    case.write("2.csv", f"t,a\n{old},3\n{young},4\n,5\n")
+    retain = Retain(time="t", keep_seconds=90 * DAY)
+    before = case.load()
+    output = case.load(retain=retain)
+    assert sorted(case.table()["a"].to_pylist()) == [4, 5]
+    assert output.rows == 2
+    assert case.load(retain=retain).table_version == output.table_version
+    assert len(case.rows(before.table_version)) == 5
+    (case.folder / "1.csv").unlink()
+    assert case.load(retain=retain).details["vanished"] == 0  # no row of it is left to lose
+    with pytest.raises(InputError, match="column 'a' holds no times"):
+        case.load(retain=Retain(time="a", keep_seconds=1.0))
+
+
+def test_files_of_versions_that_are_referred_to_are_never_removed(case: SinkCase) -> None:
+    many(case, number=3)
+    outputs: list[Output] = [case.load()]
+    for index in range(3):
+        case.write(f"{index:03d}.csv", f"a,b\n{index},new\n")
+        outputs.append(case.load())
+    folder = case.folder / "root" / TABLE
+    for path in folder.glob("*.parquet"):
+        os.utime(path, (time.time() - 2 * DAY,) * 2)
+    young = folder / "about-to-be-committed.parquet"
+    young.touch()
+    first, _, third, _ = (output.table_version or 0 for output in outputs)
+    case.load(kept=(first, third))
+    assert young.exists()
+    assert case.rows(first) == wanted(0, 1, 2)
+    assert len(case.rows(third)) == 4
+    assert len(case.rows()) == 3
+    assert len(list(folder.glob("*.parquet"))) == 3 + 3 + 1  # of the second version alone: none
