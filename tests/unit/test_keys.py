@@ -37,6 +37,7 @@ def test_keys_and_parents():
         "Deployment": ("trainers-1", "trainers"),
         "Artifact": ("weather/model@1", "weather/model"),
         "Alias": ("weather/model@prod", "weather/model"),
+        "Alterations": ("weather/hourly", ""),
         "Measurement": ("weather-1.work.1", "training/lstm"),
     }
 
@@ -44,6 +45,7 @@ def test_keys_and_parents():
 def test_what_is_live_by_its_class():
     assert {type(noun).__name__ for noun in one_of_each() if not is_live(noun)} == {
         "Alias",
+        "Alterations",
         "Artifact",
         "Measurement",
         "Pipeline",

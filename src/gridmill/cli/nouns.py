@@ -45,6 +45,8 @@ def show(
     with session(context, embed=kind != Noun.CONTROL, reading=True) as client:
         found = find_noun(client.grid, kind, "/".join(name or ()))
         told = client.version(found.id) if isinstance(found, Artifact) else found
+        known = client.list_alterations(found.name) if isinstance(found, Artifact) else ()
+        altered = [change for one in known for change in one.changes]
     if rejects:
         show_rejects(found, as_json=json)
     elif json:
@@ -53,6 +55,8 @@ def show(
         show_text(run_table(found, time.time()))
     else:
         show_text(describe(told))
+        for change in altered:
+            print(f"altered: {change}")
 
 
 def list_all(

@@ -8,6 +8,7 @@ import typer
 from gridmill.cli.aliases import set_aliases
 from gridmill.cli.render import amounts
 from gridmill.cli.session import Json, emit, session
+from gridmill.cli.sinks import alter_sink
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
 from gridmill.model.job import JobKind, JobSize
@@ -22,11 +23,14 @@ class Configured(StrEnum):
     RESOURCE = "resource"
     MODEL = "model"
     DATASET = "dataset"
+    SINK = "sink"
 
 
 What = Annotated[
     Configured,
-    typer.Argument(metavar="NOUN", help="resource, or model or dataset for its aliases.", show_default=False),
+    typer.Argument(
+        metavar="NOUN", help="resource, sink, or model or dataset for its aliases.", show_default=False
+    ),
 ]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Its name; of a model PIPELINE/JOB.", show_default=False)
@@ -102,6 +106,13 @@ def alter(
     context: typer.Context,
     what: What,
     name: Name,
+    change: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[add|remove PART VALUE]",
+            help="Of a sink: source PATH, constraint or outage_window as in YAML, metric NAME=SQL.",
+        ),
+    ] = None,
     rows: Rows = None,
     columns: Columns = None,
     cpus: Cpus = None,
@@ -113,8 +124,15 @@ def alter(
     job: Jobs = None,
     json: Json = False,
 ) -> None:
-    """Change some settings of a resource; the others stay."""
-    if what != Configured.RESOURCE:
+    """Change some settings of a resource; or add to a sink and remove from it, for the runs that follow: a
+    source, constraint, metric or outage_window.
+
+    gridmill alter sink shops/sales add constraint '{column: price, min: 0}'
+    """
+    if what == Configured.SINK:
+        with session(context) as client:
+            return alter_sink(client, name, change or [], as_json=json)
+    if what != Configured.RESOURCE or change:
         raise InputError(
             f"a {what} version never changes", hint=f"`gridmill configure {what}` moves its aliases."
         )
@@ -135,7 +153,7 @@ def alter(
                 "nothing to change was given", hint="`gridmill alter --help` lists what there is."
             )
         done = client.alter_resource(name, **changes)
-    _say(done, json)
+    return _say(done, json)
 
 
 def _size(client: Client, name: str, rows: str | None, columns: int | None) -> JobSize | None:

@@ -11,6 +11,7 @@ from gridmill.cli.follow import Lines, LiveTable
 from gridmill.cli.nouns import run_list, schedule_list
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session, settings_of, show
+from gridmill.cli.sinks import status_sinks
 from gridmill.errors import InputError
 from gridmill.model.amounts import show_count
 from gridmill.model.run import Run
@@ -29,10 +30,14 @@ def status(
             metavar="[RUN]", help="A run, or a pipeline for its newest.", autocompletion=complete_runs
         ),
     ] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="After `sink`: PIPELINE/JOB, or all sinks.")
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run ends.")] = False,
     json: Json = False,
 ) -> None:
-    """How a run stands: state, place, progress, and what each job waits for. Without RUN: the grid.
+    """How a run stands: state, place, progress, and what each job waits for. Without RUN: the grid. `sink`: a
+    line for each sink, with its source, last load, rows, rejects and position.
 
     Where no control node is up, the grid's status is what the home's records say.
     """
@@ -41,7 +46,9 @@ def status(
     if run is None and _nothing_yet(context):
         return _say_nothing_yet(context, json)
     with session(context, embed=not watch, reading=True) as client:
-        if run is None:
+        if run in ("sink", "sinks"):
+            status_sinks(client, name, as_json=json)
+        elif run is None:
             _grid(client, json)
         elif watch:
             _watch(client, run, json)

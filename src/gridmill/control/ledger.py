@@ -5,6 +5,7 @@ from typing import Any, TypeVar, cast
 
 from gridmill.errors import NotFoundError
 from gridmill.model.alias import Alias
+from gridmill.model.alteration import Alterations
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
@@ -168,7 +169,7 @@ class Ledger:
 
 def _is_over(noun: Noun) -> bool:
     match noun:
-        case Artifact() | Alias() | Measurement():
+        case Artifact() | Alias() | Alterations() | Measurement():
             return True
         case Attempt():
             return noun.state not in LIVE_ATTEMPTS

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from gridmill.control.alterations import AlterationCases
+from gridmill.control.altered import as_altered
 from gridmill.control.begin import begin_run, chosen, resource_of, resume_run, stop_run
-from gridmill.control.cases import Cases
 from gridmill.control.inputs import declared_sizes, source_problem
 from gridmill.control.unchanged import unchanged_jobs
 from gridmill.control.views import attempts_of, run_view
@@ -16,12 +17,12 @@ from gridmill.planning.dry_run import dry_run
 from gridmill.planning.graph import order
 
 
-class RunCases(Cases):
+class RunCases(AlterationCases):
     """What may be asked about runs."""
 
     def start_run(self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = ()) -> RunView:
         """Start a run and return at once."""
-        pipeline = chosen(pipeline, only)
+        pipeline = chosen(as_altered(self._control, pipeline), only)
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with self._node.changing() as transaction:
@@ -31,6 +32,7 @@ class RunCases(Cases):
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """What a run would do."""
         with self._node.lock:
+            pipeline = as_altered(self._control, pipeline)
             order(pipeline)
             snapshot = self._ledger.snapshot
             resources = {r.name: r for r in (*snapshot.resources.values(), *pipeline.resources)}

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gridmill.control.altered import as_altered
 from gridmill.control.begin import begin_run
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
@@ -17,7 +18,7 @@ def start_scheduled(control: Control, transaction: Transaction, schedule: Schedu
     if unchanged_jobs(control, pipeline) >= {job.name for job in pipeline.jobs}:
         return replace(schedule, unchanged=schedule.unchanged + 1, message="there was nothing new")
     inner = transaction.within()
-    run = begin_run(control, inner, pipeline, force=False, due=due)
+    run = begin_run(control, inner, as_altered(control, pipeline), force=False, due=due)
     transaction.join(inner)
     return replace(schedule, last_run=run.id, runs=schedule.runs + 1, message="")
 

@@ -22,6 +22,20 @@ def shifted_of(artifact: Artifact) -> Mapping[str, float]:
     return found
 
 
+def source_of(artifact: Artifact) -> str:
+    """What it was loaded from, as declared."""
+    return str(artifact.output.details.get("source", ""))
+
+
+def position_of(artifact: Artifact) -> str:
+    """How far its source is read: files seen, or where each part of the source is to be read on."""
+    positions = artifact.output.details.get("positions") or {}
+    if positions:
+        return ", ".join(str(value) for value in positions.values())
+    files = artifact.output.details.get("files", 0)
+    return f"{files:,} file{'s' * (files != 1)}"
+
+
 def remarks(artifact: Artifact) -> Iterator[str]:
     """What somebody should know of a sink's version, a line each."""
     if rejects_of(artifact):

@@ -28,8 +28,8 @@ class Order:
 
     `root` is the storage root (a folder path or URL); the attempt may write only below `output_uri` in it,
     and, for sinks, to the sink's table `table_uri`. `folder` is the pipeline's folder on the user node.
-    `earlier` is the newest committed version of the same artifact, if any; `kept_versions` are the versions of a
-    sink's table that artifacts refer to. What is below `checkpoint_uri` is
+    `earlier` is the newest committed version of the same artifact, if any; `kept_versions` are the versions
+    of a sink's table that artifacts refer to. What is below `checkpoint_uri` is
     kept from one attempt of the same work to the next, until one succeeds.
     """
 

@@ -1,6 +1,7 @@
 """The key, the parent and the liveness of each noun, as every store uses them."""
 
 from gridmill.model.alias import Alias
+from gridmill.model.alteration import Alterations
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.pipeline import Pipeline
@@ -15,7 +16,7 @@ from gridmill.ports.store import Noun
 def key_of(noun: Noun) -> str:
     """The key: unique within the class."""
     match noun:
-        case Site() | Resource() | Pipeline() | Schedule():
+        case Site() | Resource() | Pipeline() | Schedule() | Alterations():
             return noun.name
         case Measurement():
             return noun.attempt_id
@@ -37,7 +38,7 @@ def parent_of(noun: Noun) -> str:
             return noun.subject
         case Deployment():
             return noun.resource
-        case Site() | Resource() | Pipeline() | Schedule():
+        case Site() | Resource() | Pipeline() | Schedule() | Alterations():
             return ""
 
 
@@ -50,7 +51,7 @@ def is_live(noun: Noun) -> bool:
             return noun.state in LIVE_ATTEMPTS
         case Deployment():
             return noun.state != DeploymentState.GONE
-        case Artifact() | Alias() | Measurement() | Pipeline():
+        case Artifact() | Alias() | Alterations() | Measurement() | Pipeline():
             return False
         case Site() | Resource() | Schedule() | JobRun():
             return True

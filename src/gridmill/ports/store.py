@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from gridmill.model.alias import Alias
+from gridmill.model.alteration import Alterations
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
@@ -25,6 +26,7 @@ Noun: TypeAlias = (
     | Deployment
     | Artifact
     | Alias
+    | Alterations
     | Measurement
 )
 

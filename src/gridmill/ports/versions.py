@@ -8,6 +8,7 @@ from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
+from gridmill.ports.alterations import Altering
 
 
 class Projects(Protocol):
@@ -45,7 +46,7 @@ class Housekeeping(Protocol):
         ...
 
 
-class Versions(Protocol):
+class Versions(Altering, Protocol):
     """What a face can ask about versions. Where one is named, `pipeline/job@3` is a number,
     `pipeline/job@prod` an alias, and `pipeline/job` the newest."""
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gridmill.model.alias import Alias
+from gridmill.model.alteration import Alterations, AlterVerb, Change, SinkPart
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.deployment import Deployment, Pod
@@ -109,6 +110,12 @@ def an_alias(number: int = 1, name: str = "weather/model") -> Alias:
     return Alias(id=f"{name}@prod", name=name, alias="prod", number=number, changed=3.5)
 
 
+def some_alterations(name: str = "weather/hourly") -> Alterations:
+    """A constraint of `name` removed."""
+    change = Change(verb=AlterVerb.REMOVE, part=SinkPart.CONSTRAINT, key="temp: missing")
+    return Alterations(name=name, changes=(change,), changed=3.5)
+
+
 def a_measurement(number: int = 1) -> Measurement:
     """A measurement of `training/lstm`."""
     return Measurement(
@@ -142,6 +149,7 @@ def one_of_each() -> tuple[Noun, ...]:
         a_deployment(),
         an_artifact(),
         an_alias(),
+        some_alterations(),
         a_measurement(),
     )
 

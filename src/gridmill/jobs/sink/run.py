@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from gridmill.codec import fingerprint, to_builtins
-from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.errors import ConflictError, DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.evolve import evolve, is_widened
@@ -323,6 +323,8 @@ def _result(context: JobContext, load: Load) -> JobResult:
             **table.note.get("details", {}),
             "files": load.plan.seen,
             "vanished": load.plan.vanished,
+            "source": context.order.job.sink.source.name if context.order.job.sink else "",
+            "positions": table.positions,
             "outages": to_builtins(_outages(context, table)),
         },
     )

@@ -1,0 +1,23 @@
+"""The routes of altering sinks."""
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gridmill.api.replies import Failure, Long, TheGrid, reply
+from gridmill.model.alteration import Alterations, Change
+
+router = APIRouter(
+    prefix="/v1", tags=["sinks"], responses={"default": {"model": Failure, "description": "An error"}}
+)
+
+
+@router.get("/alterations", response_model=tuple[Alterations, ...])
+def list_alterations(grid: TheGrid, name: str | None = None) -> Response:
+    """What was altered of one sink (`pipeline/job`) or of all."""
+    return reply(grid.alterations(name=name))
+
+
+@router.post("/alterations/{name:path}", response_model=Alterations)
+def alter_sink(grid: TheGrid, name: Long, change: Change) -> Response:
+    """Add or remove a source, constraint, metric or outage window."""
+    return reply(grid.alter_sink(name, change))
