@@ -12,6 +12,7 @@ MODULES = {
     "planner": "bench.planning",
     "peers": "bench.peers",
     "demo": "bench.demo",
+    "sink": "bench.sink",
     "dataset": "bench.dataset",
     "training": "bench.training",
     "swarm": "bench.swarm",

@@ -18,7 +18,7 @@ def start_scheduled(control: Control, transaction: Transaction, schedule: Schedu
     if unchanged_jobs(control, pipeline) >= {job.name for job in pipeline.jobs}:
         return replace(schedule, unchanged=schedule.unchanged + 1, message="there was nothing new")
     inner = transaction.within()
-    run = begin_run(control, inner, as_altered(control, pipeline), force=False, due=due)
+    run = begin_run(control, inner, pipeline, force=False, due=due)
     transaction.join(inner)
     return replace(schedule, last_run=run.id, runs=schedule.runs + 1, message="")
 
@@ -30,4 +30,4 @@ def scheduled_pipeline(control: Control, schedule: Schedule) -> Pipeline:
         raise PipelineError(
             f"pipeline {schedule.name!r} is not kept any more", hint="`gridmill apply -f FILE` keeps it."
         )
-    return record.noun
+    return as_altered(control, record.noun)

@@ -80,7 +80,11 @@ class _PartWriter:
     def _write_group(self, rows: int) -> None:
         table = pa.concat_tables(self._waiting)
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path(), self.schema, compression="zstd")
+            texts = [item.name for item in self.schema if pa.types.is_string(item.type)]
+            # Dictionaries of numbers cost twice the time here, and make files larger.
+            self._writer = pq.ParquetWriter(
+                self._path(), self.schema, compression="zstd", use_dictionary=texts or False
+            )
         self._writer.write_table(table.slice(0, rows), row_group_size=rows)
         rest = table.slice(rows)
         self._waiting, self._waiting_rows = [rest], rest.num_rows

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.reading import Seen, check_names
+from gridmill.jobs.sink.reading import Seen, Types, check_names
 from gridmill.model.source import Compression, Source
 
 BATCH_ROWS = 65_536
@@ -32,7 +32,9 @@ class Columnar:
         with self._opened() as parquet:
             return parquet.schema_arrow
 
-    def batches(self, columns: tuple[str, ...] | None, seen: Seen) -> Iterator[pa.Table]:
+    def batches(
+        self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None
+    ) -> Iterator[pa.Table]:
         """All rows."""
         done = 0
         with self._opened() as parquet:

@@ -13,7 +13,7 @@ import pyarrow.csv as pc
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.opening import Opened, open_file
-from gridmill.jobs.sink.reading import Seen, check_names, pick
+from gridmill.jobs.sink.reading import HastyError, Seen, Types, check_names, pick
 from gridmill.model.source import Source
 
 BLOCK_BYTES = 4 * 2**20
@@ -38,12 +38,14 @@ class Delimited:
             self._names = check_names(self.file, tuple(names))
         return self._names
 
-    def batches(self, columns: tuple[str, ...] | None, seen: Seen) -> Iterator[pa.Table]:
-        """All rows as text; values listed in `nulls` are null."""
+    def batches(
+        self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None
+    ) -> Iterator[pa.Table]:
+        """All rows, as text where no type is given; values listed in `nulls` are null."""
         names = self.names()
         ragged: list[Any] = []
-        with open_file(self.file) as opened, self._explained(ragged):
-            reader = pc.open_csv(opened.stream, **self._options(names, columns, ragged))
+        with open_file(self.file) as opened, self._explained(ragged, hasty=types is not None):
+            reader = pc.open_csv(opened.stream, **self._options(names, columns, ragged, types or {}))
             for batch in reader:
                 seen(opened.raw.tell())
                 yield pa.Table.from_batches([batch])
@@ -59,7 +61,7 @@ class Delimited:
         yield from pick(records, rows)
 
     def _options(
-        self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any]
+        self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any], types: Types
     ) -> dict[str, Any]:
         def remember(row: Any) -> str:  # noqa: ANN401  pyarrow's InvalidRow
             ragged.append(row)
@@ -77,7 +79,7 @@ class Delimited:
                 delimiter=self.file.delimiter, newlines_in_values=True, invalid_row_handler=remember
             ),
             "convert_options": pc.ConvertOptions(
-                column_types={name: pa.string() for name in names},
+                column_types={name: types.get(name, pa.string()) for name in names},
                 null_values=list(self.source.nulls),
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
@@ -86,10 +88,12 @@ class Delimited:
         }
 
     @contextmanager
-    def _explained(self, ragged: list[Any]) -> Iterator[None]:
+    def _explained(self, ragged: list[Any], *, hasty: bool) -> Iterator[None]:
         try:
             yield
         except pa.ArrowInvalid as error:
+            if hasty:
+                raise HastyError from error
             raise self._explain(error, ragged) from error
         except UnicodeError as error:
             raise self._bad_text(error) from error

@@ -11,7 +11,7 @@ import pyarrow.json as pj
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.opening import open_file
-from gridmill.jobs.sink.reading import Seen, check_names, pick
+from gridmill.jobs.sink.reading import Seen, Types, check_names, pick
 from gridmill.model.source import Source
 
 BLOCK_BYTES = 4 * 2**20
@@ -30,7 +30,9 @@ class Lines:
         """Only the whole file tells."""
         return None
 
-    def batches(self, columns: tuple[str, ...] | None, seen: Seen) -> Iterator[pa.Table]:
+    def batches(
+        self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None
+    ) -> Iterator[pa.Table]:
         """All rows, in Arrow's types for JSON; times stay the text they are."""
         line = 1
         with open_file(self.file) as opened:

@@ -2,13 +2,22 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import pyarrow as pa
 
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.sink.columnar import Columnar
-from gridmill.jobs.sink.convert import ARROW, TYPES, MisfitError, TextRules, convert, convert_fitting
+from gridmill.jobs.sink.convert import (
+    ARROW,
+    TYPES,
+    MisfitError,
+    TextRules,
+    convert,
+    convert_fitting,
+    is_nested,
+)
 from gridmill.jobs.sink.delimited import Delimited
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.infer import Guesses, found_types, see_types
@@ -24,6 +33,10 @@ _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
     Format.PARQUET: Columnar,
     Format.JSONL: Lines,
 }
+
+
+FIRST_ROWS = 5000
+"""Of each CSV file, looked at before its columns are read as what they seem to be."""
 
 
 @dataclass(slots=True)
@@ -58,6 +71,8 @@ class Loading:
     progress: Progress
     later: set[str] = field(default_factory=set)
     """Columns that came with a later file: others may lack them."""
+    hasty: bool = False
+    """Whether CSV is read as what its beginning looks like; HastyError where that was wrong."""
     layout: Layout = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +88,25 @@ class Loading:
 
         Raises DataError.
         """
-        guesses = self._guesses(files, Guesses(rules=self.rules(files[0])))
+        return self._schema_of(self._guesses(files, Guesses(rules=self.rules(files[0]))), files)
+
+    def first_schema(self, files: Sequence[SourceFile]) -> pa.Schema | None:
+        """What `schema` gives if later values are as the first of each file; None where they do not tell.
+
+        A column gets the first type that all its values can be read as. Whatever the first of them rule
+        out stays ruled out; so when all the others can be read as what is left, it is what all would give.
+        Raises DataError.
+        """
+        guesses = Guesses(rules=self.rules(files[0]))
+        for file in files:
+            if file.format != Format.CSV:
+                return None
+            self._look(open_reader(file, self.spec.source), guesses, first=True)
+        if any(guess.possible is None for name, guess in guesses.of.items() if name not in self.spec.columns):
+            return None
+        return self._schema_of(guesses, files)
+
+    def _schema_of(self, guesses: Guesses, files: Sequence[SourceFile]) -> pa.Schema:
         found = found_types(guesses.of) | {name: ARROW[type_] for name, type_ in self.spec.columns.items()}
         names = self.spec.select or tuple(guesses.of)
         self.layout.check_declared(guesses.of, files[0].name)
@@ -103,8 +136,8 @@ class Loading:
             self.progress.end(file)
         return guesses
 
-    def _look(self, reader: Reader, guesses: Guesses) -> None:
-        """Narrow the guesses by one file, reading no more of it than needed."""
+    def _look(self, reader: Reader, guesses: Guesses, *, first: bool = False) -> None:
+        """Narrow the guesses by one file (or by its first rows), reading no more of it than needed."""
         guesses.begin(any_text=reader.file.format == Format.CSV)
         names = reader.names()
         sources = self.layout.asked() if names is None else self.layout.sources(names, reader.file.name)
@@ -118,8 +151,10 @@ class Loading:
             return
         open_ = tuple(name for name in sources or () if self.layout.rename(name) not in self.spec.columns)
         if sources is None or open_:
-            for batch in reader.batches(open_ if names is not None else sources, self.progress.seen):
-                guesses.see(self.layout.renamed(batch), skip=self.spec.columns)
+            read = reader.batches(open_ if names is not None else sources, self.progress.seen)
+            for batch in islice(read, 1) if first else read:
+                rows = batch.slice(0, FIRST_ROWS) if first else batch
+                guesses.see(self.layout.renamed(rows), skip=self.spec.columns)
 
     def _check_same(self, file: SourceFile, guesses: Guesses, sources: Sequence[str]) -> None:
         have = {self.layout.rename(name) for name in sources}
@@ -151,13 +186,24 @@ class Loading:
         rules, row = self.rules(file), 0
         constants = {name: self.layout.constant(name, rules) for name in self.spec.add}
         self.progress.begin(file)
-        for batch in reader.batches(sources, self.progress.seen):
+        types = self._types(schema, sources or ()) if self.hasty else None
+        for batch in reader.batches(sources, self.progress.seen, types):
             raw = self.layout.renamed(batch)
             misfits: dict[int, list[str]] = {}
             rows = self._typed(raw, schema, rules, constants, reader, row, misfits)
             yield Batch(raw=raw, rows=rows, first=row, misfits=misfits)
             row += batch.num_rows
         self.progress.end(file)
+
+    def _types(self, schema: pa.Schema, sources: Sequence[str]) -> Mapping[str, pa.DataType]:
+        """What Arrow's CSV reader may make of the columns itself: as it would be made of their texts."""
+        fixed = self.spec.source.timestamp_format is not None
+        types = {name: schema.field(self.layout.rename(name)).type for name in sources}
+        return {
+            name: pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+            for name, kind in types.items()
+            if not (fixed and pa.types.is_temporal(kind)) and not is_nested(kind)
+        }
 
     def _typed(
         self,

@@ -1,6 +1,6 @@
 """What every file format gives: names, batches of raw columns, and where a row is in the file."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -12,6 +12,14 @@ Seen: TypeAlias = Callable[[int], None]
 """Told how many bytes of the file have been read so far."""
 
 
+Types: TypeAlias = Mapping[str, pa.DataType]
+"""Types of columns by their names in the file."""
+
+
+class HastyError(Exception):
+    """A value does not have the type that was expected: read the file as texts."""
+
+
 class Reader(Protocol):
     """One source file. Raw columns are text (CSV) or the format's own types; missing values are null."""
 
@@ -21,10 +29,14 @@ class Reader(Protocol):
         """The columns, or None when only reading all of it tells. Raises DataError."""
         ...
 
-    def batches(self, columns: tuple[str, ...] | None, seen: Seen) -> Iterator[pa.Table]:
+    def batches(
+        self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None
+    ) -> Iterator[pa.Table]:
         """All rows in order, bounded in memory; only `columns` when given. Raises DataError.
 
-        A batch may lack a column in which it has no value (JSON lines).
+        A batch may lack a column in which it has no value (JSON lines). With `types` a format of texts may
+        give values of these types where that is quicker, and raises HastyError for one that is not of its
+        type as it is written.
         """
         ...
 

@@ -20,6 +20,7 @@ from gridmill.jobs.sink.load import Loading, Progress
 from gridmill.jobs.sink.metrics import Meter, check_metrics
 from gridmill.jobs.sink.note import Noted
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
+from gridmill.jobs.sink.reading import HastyError
 from gridmill.jobs.sink.rejects import at_version, commit_rejects
 from gridmill.jobs.sink.sieve import Sieve, open_sieve, top
 from gridmill.jobs.sink.table import (
@@ -37,7 +38,7 @@ from gridmill.jobs.tables import Part, columns_of
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.outage import Outage
-from gridmill.model.sink import SinkSpec
+from gridmill.model.sink import OnMisfit, SinkSpec
 
 LOADER = 1
 """Part of every declaration's fingerprint: raised when the same declaration begins to load otherwise."""
@@ -166,11 +167,11 @@ class Bench:
         schema = evolve(self.table.schema, loading.found(plan.load, self.table.schema), self.spec.columns)
         return None if schema == self.table.schema else schema
 
-    def _loading(self, plan: LoadPlan) -> Loading:
+    def _loading(self, plan: LoadPlan, *, hasty: bool = False) -> Loading:
         size = sum(file.size_bytes for file in plan.load)
-        progress = Progress(context=self.context, total=size * (2 if plan.anew else 1))
+        progress = Progress(context=self.context, total=size * (2 if plan.anew and not hasty else 1))
         later = set() if plan.anew else set(self.table.note.get("later", ()))
-        return Loading(spec=self.spec, progress=progress, later=later)
+        return Loading(spec=self.spec, progress=progress, later=later, hasty=hasty)
 
     def carry_out(self, plan: LoadPlan, schema: pa.Schema | None = None) -> Load:
         """Load what the plan says, in one commit; with a schema that the table's evolves to.
@@ -181,9 +182,15 @@ class Bench:
             return Load(version=self.table.delta.version(), plan=plan)
         if not plan.load:
             raise _nothing_at_all(self.spec.source.name)
-        loading = self._loading(plan)
+        if not self.spec.constraints and self.spec.on_misfit == OnMisfit.FAIL:
+            with suppress(HastyError):
+                return self._carry_out(plan, schema, hasty=True)
+        return self._carry_out(plan, schema, hasty=False)  # which rejected rows need: as they were read
+
+    def _carry_out(self, plan: LoadPlan, schema: pa.Schema | None, *, hasty: bool) -> Load:
+        loading = self._loading(plan, hasty=hasty)
         if plan.anew:
-            schema = loading.schema(plan.load)
+            schema = (loading.first_schema(plan.load) if hasty else None) or loading.schema(plan.load)
         elif schema is None:
             schema = self.table.schema
         else:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from gridmill.jobs.sink.ahead import ahead
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
 from gridmill.jobs.sink.load import Loading, open_reader
 from gridmill.jobs.sink.metrics import Meter
@@ -45,8 +47,9 @@ class Writing:
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = stem_of(file)
         spool = Spool(self.folder / f"{stem}.spool")
-        good = self.sieve.good(self.loading.batches(file, self.schema), spool)
-        parts = write_parquet(self.meter.passing(good), self.schema, self.folder, stem)
+        with closing(ahead(self.loading.batches(file, self.schema))) as batches:
+            good = self.sieve.good(batches, spool)
+            parts = write_parquet(self.meter.passing(good), self.schema, self.folder, stem)
         check_unchanged(file)
         return Written(file=file, parts=list(parts), spools=[spool])
 

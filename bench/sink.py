@@ -1,0 +1,111 @@
+"""Loading CSV and Parquet files onto a sink, against DuckDB's bare copy of the same files."""
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
+
+import duckdb
+
+from bench.measure import Result, Series, alternate, at_least, row, save
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.sink.run import run
+from gridmill.model.amounts import GIB, Amounts
+from gridmill.model.job import Job
+from gridmill.model.message import Order
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import Source
+
+AREA = "Sinks"
+SHARE, ROWS = 0.8, 3_000_000
+HOW = """
+Three million rows of eight columns (numbers, times, text, truth values, some missing), as CSV and as
+Parquet. Ours: the sink's job in one process: files hashed, types found, rows written as zstd Parquet and
+measured, and one commit. Against it: `COPY (FROM file) TO 'o.parquet'` by DuckDB with as many threads, with
+its own defaults. Both take turns, after one round that does not count. Wall seconds are what is held
+against the target; CPU seconds tell how much of it is the machine's other work.
+"""
+_MAKE = """
+COPY (SELECT i AS id, TIMESTAMP '2024-01-01' + to_seconds(i) AS at,
+    'c' || (hash(i) % 5000)::VARCHAR AS customer, (hash(i * 7) % 100)::INT AS pieces,
+    round((hash(i * 13) % 100000) / 100.0, 2) AS price,
+    CASE WHEN hash(i * 3) % 50 = 0 THEN NULL ELSE round((hash(i * 11) % 10000000) / 1e4, 4) END AS weight,
+    hash(i) % 2 = 0 AS late, ['red', 'green', 'blue', 'grey'][1 + (hash(i * 5) % 4)::INT] AS colour
+  FROM range({rows}) t(i)) TO '{path}'
+"""
+
+
+def main() -> None:
+    cores = len(os.sched_getaffinity(0))
+    results: list[Result] = []
+    with TemporaryDirectory() as folder:
+        for form in ("csv", "parquet"):
+            path = Path(folder) / f"a.{form}"
+            duckdb.sql(_MAKE.format(rows=ROWS, path=path))
+            results += _compare(form, path, cores)
+    save("sink", results, how=HOW)
+
+
+def _compare(form: str, path: Path, cores: int) -> list[Result]:
+    cpu: dict[str, Series] = {"ours": Series(), "DuckDB": Series()}
+    acts = {
+        "ours": _timed(lambda: _ours(path, cores), cpu["ours"]),
+        "DuckDB": _timed(lambda: _copy(path, cores), cpu["DuckDB"]),
+    }
+    wall = alternate(acts)
+    pairs = zip(wall["DuckDB"].values, wall["ours"].values, strict=True)
+    speed = Series([copy / ours for copy, ours in pairs])
+    return [
+        at_least(SHARE, AREA, f"{form}: rows/s, of DuckDB's copy's", speed.median, "", **speed.spread),
+        row(AREA, f"{form}: ours", wall["ours"].median, "s", **wall["ours"].spread),
+        row(AREA, f"{form}: DuckDB's copy", wall["DuckDB"].median, "s", **wall["DuckDB"].spread),
+        row(AREA, f"{form}: ours", cpu["ours"].median, "CPU s", **cpu["ours"].spread),
+        row(AREA, f"{form}: DuckDB's copy", cpu["DuckDB"].median, "CPU s", **cpu["DuckDB"].spread),
+    ]
+
+
+def _timed(act: Callable[[], object], cpu: Series) -> Callable[[], float]:
+    def measured() -> float:
+        began, used = time.perf_counter(), _cpu_seconds()
+        act()
+        cpu.values.append(_cpu_seconds() - used)
+        return time.perf_counter() - began
+
+    return measured
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _copy(path: Path, cores: int) -> None:
+    with duckdb.connect(config={"threads": cores}) as engine:
+        engine.execute(f"COPY (FROM '{path}') TO '{path.parent / 'o.parquet'}' (FORMAT parquet)")
+
+
+def _ours(path: Path, cores: int) -> None:
+    root = path.parent / "root"
+    order = Order(
+        attempt_id="p-1.s.1",
+        token="t",
+        run_id="p-1",
+        pipeline="p",
+        job=Job(name="s", sink=SinkSpec(source=Source(path=str(path)))),
+        given=Amounts(cpus=cores, memory_bytes=4 * GIB),
+        root=str(root),
+        output_uri="sinks/p/s/p-1.s.1",
+        table_uri="sinks/p/s/table",
+        folder=str(path.parent),
+    )
+    work = path.parent / "work"
+    work.mkdir(exist_ok=True)
+    run(JobContext(order=order, work=work))
+    rmtree(root)
+
+
+if __name__ == "__main__":
+    main()

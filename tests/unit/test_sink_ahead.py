@@ -1,0 +1,36 @@
+from collections.abc import Iterator
+from contextlib import closing
+from threading import active_count
+
+import pytest
+
+from gridmill.jobs.sink.ahead import ahead
+
+
+def test_all_items_in_order_and_then_the_error() -> None:
+    def items() -> Iterator[int]:
+        yield from range(100)
+        raise ValueError("the end")
+
+    seen: list[int] = []
+    with pytest.raises(ValueError, match="the end"):
+        seen.extend(ahead(items()))
+    threads = active_count()
+    assert list(ahead(range(50))) == list(range(50))
+    assert active_count() == threads
+    assert list(ahead([])) == []
+
+
+def test_nothing_more_is_read_once_it_is_closed() -> None:
+    read: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(1000):
+            read.append(number)
+            yield number
+
+    threads = active_count()
+    with closing(ahead(items())) as reading:
+        assert next(reading) == 0
+    assert len(read) < 10
+    assert active_count() == threads
