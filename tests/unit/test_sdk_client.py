@@ -211,6 +211,7 @@ def test_artifacts_are_listed_by_kind_and_name(client: Client) -> None:
 def test_nouns_are_read_in_both_numbers() -> None:
     assert read_noun("runs") == read_noun("Run") == Noun.RUN
     assert read_noun("files") == Noun.FILES
+    assert read_noun("versions") == Noun.ARTIFACT
     with pytest.raises(InputError):
         read_noun("thing")
 

@@ -68,9 +68,11 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], None]] = {
 
 
 def read_noun(word: str) -> Noun:
-    """A noun from what people write, plurals included. Raises InputError, naming what there is."""
+    """A noun from what people write, plurals included; a version is an artifact. Raises InputError."""
     singular = word.lower()
     for candidate in (singular, singular.removesuffix("s"), singular.removesuffix("es")):
+        if candidate == "version":
+            return Noun.ARTIFACT
         if candidate in list(Noun):
             return Noun(candidate)
     raise InputError(f"{word!r} is nothing Gridmill knows", hint=f"There are: {', '.join(Noun)}.")
