@@ -49,9 +49,11 @@ def find_kept(
     folder = context.below_root(earlier.output.uri)
     if earlier.removed or not told or not folder.is_dir():
         return None, "the version before is not there, or was not made to be built on"
-    if told["format"] != FORMAT or told["spec"] != _text(spec):
+    if told["format"] != FORMAT or told["spec"] != _text(context, spec):
         return None, "the declaration has changed"
     seen = datetime.fromisoformat(told["seen"])
+    if any(_outages(context, spec).values()):
+        return None, "a sink has outages, whose rows are left out"
     for name, table in tables.items():
         problem = _appended(context, engine, spec, name, table, told["inputs"].get(name), seen)
         if problem:
@@ -60,8 +62,13 @@ def find_kept(
     return Kept(folder=folder, after=after, details=earlier.output.details, rows=earlier.output.rows or 0), ""
 
 
-def _text(spec: DatasetSpec) -> str:
-    return json.dumps(to_builtins(spec), sort_keys=True)
+def _text(context: JobContext, spec: DatasetSpec) -> str:
+    """Of all that is declared and decides which rows there are."""
+    return json.dumps([to_builtins(spec), _outages(context, spec)], sort_keys=True)
+
+
+def _outages(context: JobContext, spec: DatasetSpec) -> Mapping[str, Any]:
+    return {name: context.input(name).output.details.get("outages", []) for name in spec.references()}
 
 
 def _appended(
@@ -187,7 +194,7 @@ def describe_incremental(
     return {
         "incremental": {
             "format": FORMAT,
-            "spec": _text(spec),
+            "spec": _text(context, spec),
             "inputs": inputs,
             "seen": seen.isoformat(),
             "after": after.isoformat(),
