@@ -96,7 +96,7 @@ def case(tmp_path: Path) -> SinkCase:
     return SinkCase(tmp_path)
 
 
-def load(case: SinkCase, url: str, **source: object) -> Output:
+def load(case: SinkCase, url: str | tuple[str, ...], **source: object) -> Output:
     return run(case.context(SinkSpec(source=Source(path=url, **source)))).outputs[0]
 
 
@@ -170,3 +170,19 @@ def test_a_changed_declaration_fetches_what_stands_again(site: Site, case: SinkC
     context = case.context(SinkSpec(source=Source(path=f"{site.url}/a.csv"), select=("b",)))
     assert run(context).outputs[0].rows == 20_000
     assert list(case.table().column_names) == ["b"]
+
+
+def test_a_header_that_cannot_be_sent_is_not_told(
+    site: Site, case: SinkCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN_OF_THIS_TEST", "hush\n")
+    headers = {"Authorization": "Bearer ${env:TOKEN_OF_THIS_TEST}"}
+    with pytest.raises(InputError, match="line break") as caught:
+        load(case, f"{site.url}/a.csv", headers=headers)
+    assert "hush" not in f"{caught.value}{caught.value.hint}"
+    assert site.seen == []
+
+
+def test_a_url_that_is_written_twice_is_loaded_once(site: Site, case: SinkCase) -> None:
+    url = f"{site.url}/a.csv"
+    assert load(case, (url, url)).rows == 20_000

@@ -179,3 +179,25 @@ def test_what_is_not_there_and_what_runs_is_not_exported(tmp_path: Path) -> None
     with pytest.raises(ConflictError, match="w-1"):
         service(grid).export_project(("w",), str(tmp_path / "p.zip"))
     assert not (tmp_path / "p.zip").exists()
+
+
+def test_what_changes_while_it_is_exported_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = at(tmp_path / "one")
+    keep(grid, tmp_path / "one", model(1, 1.0), {"a": b""})
+    pipeline = Pipeline(name="w", jobs=(command("m", cache=False),))
+    monkeypatch.setattr("gridmill.storage.archive._sync", lambda _: finish(grid, grid.submit(pipeline)))
+    with pytest.raises(ConflictError, match="while it was exported"):
+        service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+    assert list(tmp_path.glob("*.zip*")) == []
+
+
+def test_a_version_that_lies_elsewhere_is_refused(tmp_path: Path, archive: Path) -> None:
+    def elsewhere(members: dict[str, bytes]) -> dict[str, bytes]:
+        manifest = members["manifest.json"].replace(b'"uri":"models/w/m/1"', b'"uri":"../elsewhere"')
+        assert manifest != members["manifest.json"]
+        return {**members, "manifest.json": manifest}
+
+    with pytest.raises(UnsafePathError, match="elsewhere"):
+        service(at(tmp_path / "other")).import_project(str(changed(archive, elsewhere)))

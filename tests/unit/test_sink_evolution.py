@@ -154,3 +154,23 @@ def test_the_decision_alone() -> None:
     )
     assert evolve(table, {"a": pa.string()}, {}) == table
     assert evolve(table, {"a": pa.float64()}, {"a": ColumnType.INTEGER}) == table
+
+
+def test_a_load_that_dies_once_the_columns_are_there_refuses_no_file_later(
+    case: SinkCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(case, "1.csv", [{"a": 1}])
+    case.load()
+    put(case, "2.csv", [{"a": 2, "b": "x"}])
+    put(case, "3.csv", [{"a": 3}])
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "commit", _die)
+        with pytest.raises(KeyboardInterrupt):
+            case.load()
+    assert "b" in types(case)
+    case.load()
+    assert case.rows() == [{"a": 1, "b": None}, {"a": 2, "b": "x"}, {"a": 3, "b": None}]
+
+
+def _die(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

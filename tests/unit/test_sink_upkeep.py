@@ -103,6 +103,14 @@ def test_old_rows_go_and_are_not_loaded_again(case: SinkCase) -> None:
         case.load(retain=Retain(time="a", keep_seconds=1.0))
 
 
+def test_rows_from_before_there_was_a_time_stay(case: SinkCase) -> None:
+    case.write("1.csv", "a\n1\n")
+    case.load()
+    case.write("2.csv", "a,t\n2,2001-01-01T00:00:00\n3,\n")
+    case.load(retain=Retain(time="t", keep_seconds=DAY))
+    assert sorted(case.table()["a"].to_pylist()) == [1, 3]
+
+
 def test_files_of_versions_that_are_referred_to_are_never_removed(case: SinkCase) -> None:
     many(case, number=3)
     outputs: list[Output] = [case.load()]

@@ -3,6 +3,7 @@
 import gzip
 import os
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -46,6 +47,23 @@ def test_removing_can_be_repeated(root: Root, tmp_path: Path) -> None:
         root.remove("models/a")
         assert not folder.exists()
     assert tmp_path.exists()
+
+
+def test_what_is_made_anew_while_the_old_is_removed_stays(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = root.path("sinks/p/s")
+    (folder / "table").mkdir(parents=True)
+
+    def slowly(path: Path) -> None:
+        (folder / "table").mkdir(parents=True, exist_ok=True)
+        (folder / "table" / "new").touch()
+        rmtree(path)
+
+    monkeypatch.setattr("gridmill.storage.root.rmtree", slowly)
+    root.remove("sinks/p/s")
+    assert (folder / "table" / "new").exists()
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_the_root_itself_is_not_removed(root: Root) -> None:

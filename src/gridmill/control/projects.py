@@ -33,12 +33,22 @@ class ProjectCases(Cases):
     def export_project(self, pipelines: tuple[str, ...], path: str) -> Moved:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive."""
         with self._node.lock:
-            project = self._project(pipelines)
+            project, before = self._project(pipelines), self._runs_of(pipelines)
+
+        def check() -> None:
+            with self._node.lock:
+                if (self._project(pipelines), self._runs_of(pipelines)) != (project, before):
+                    raise ConflictError("it was changed while it was exported", hint="Export it again.")
+
         storage = self._control.storage
         size: int = find("archives", "write")(
-            Path(path), project, Path(storage.location), Path(storage.bundles_location)
+            Path(path), project, Path(storage.location), Path(storage.bundles_location), check
         )
         return Moved(path=path, versions=tuple(one.id for one in project.artifacts), size_bytes=size)
+
+    def _runs_of(self, pipelines: tuple[str, ...]) -> frozenset[str]:
+        """All that ever were: one that failed may have changed a sink's table too."""
+        return frozenset(run.id for name in pipelines for run in self._list(Run, parent=name))
 
     def _project(self, pipelines: tuple[str, ...]) -> Project:
         artifacts = [one for one in self._list(Artifact) if one.name.partition("/")[0] in pipelines]
@@ -130,3 +140,6 @@ def _check(project: Project) -> None:
         parts: list[Any] = uri.split("/")
         if len(parts) < 3 or "/".join(parts[1:3]) not in names or any(p in ("", ".", "..") for p in parts):
             raise UnsafePathError(f"the archive has a folder where none may be: {uri!r}")
+    for uri in _folders(project.artifacts):
+        if uri not in project.uris:
+            raise UnsafePathError(f"a version of the archive lies where none may: {uri!r}")

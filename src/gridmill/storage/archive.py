@@ -8,7 +8,8 @@ import hashlib
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -82,8 +83,11 @@ class Unpacked:
         return (self.folder / _BUNDLES / f"{digest}.tar.gz").read_bytes()
 
 
-def write_archive(target: Path, project: Project, root: Path, bundles: Path) -> int:
-    """Write the project with its files; its size in bytes. Visible only when whole.
+def write_archive(
+    target: Path, project: Project, root: Path, bundles: Path, check: Callable[[], None]
+) -> int:
+    """Write the project with its files; its size in bytes. Visible only when whole, and `check`
+    has raised nothing.
 
     Raises StorageError, ConflictError for a file that vanishes meanwhile, InputError for links.
     """
@@ -95,6 +99,7 @@ def write_archive(target: Path, project: Project, root: Path, bundles: Path) -> 
             content = encode(Manifest(project=project, files=entries))
             archive.writestr(zipfile.ZipInfo(_MANIFEST, _EPOCH), content)
         _sync(draft)
+        check()
         draft.replace(target)
     except FileNotFoundError as error:
         raise ConflictError(
@@ -164,7 +169,7 @@ def unpacked(source: Path, root: Path) -> Iterator[Unpacked]:
             for name, entry in manifest.files.items():
                 _unpack(archive, name, entry, folder)
         yield Unpacked(manifest=manifest, folder=folder, root=root)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise InputError(f"this is no whole archive: {error}", place=str(source)) from error
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no archive {source}") from error

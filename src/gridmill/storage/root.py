@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
 from gridmill.model.source import Source
+from gridmill.ports.house import GOING
 from gridmill.ports.storage import FileStat
 from gridmill.storage.sources import describe_source
 from gridmill.storage.unpack import bundle_hash
@@ -106,7 +107,13 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _remove(path: Path) -> None:
+def _remove(found: Path) -> None:
+    """Out of its place first: what is made there anew meanwhile, as a sink's table is, stays."""
+    path = found.with_name(f"{GOING}{found.name}.{uuid4().hex}")
+    try:
+        found.rename(path)
+    except FileNotFoundError:
+        return
     while path.is_dir() and not path.is_symlink():
         with suppress(FileNotFoundError):  # somebody else removes it too: go on with what is left
             rmtree(path)

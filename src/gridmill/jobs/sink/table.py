@@ -253,18 +253,20 @@ def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[Part])
 def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
     """The table with the columns of `schema` that it lacks, missing in all rows.
 
-    A commit of its own, with the note of the one before. Raises LostRaceError, StorageError.
+    A commit of its own, with the note of the one before, which says that other files may lack them: it stands
+    when its load dies before its rows are there. Raises LostRaceError, StorageError.
     """
     assert table.delta is not None
     lacking = [item for item in schema if item.name not in table.schema.names]
     if not lacking:
         return table
+    note = {**table.note, "later": sorted({*table.note.get("later", ()), *(item.name for item in lacking)})}
     with storage_errors(table.path):
         try:
             table.delta.alter.add_columns(
                 list(Schema.from_arrow(pa.schema(lacking)).fields),
                 commit_properties=CommitProperties(
-                    custom_metadata={"gridmill": json.dumps(table.note)}, max_commit_retries=0
+                    custom_metadata={"gridmill": json.dumps(note)}, max_commit_retries=0
                 ),
             )
         except CommitFailedError as error:

@@ -105,6 +105,8 @@ class Trim:
 
 def _has_older(path: Path, column: str, cutoff: datetime) -> bool:
     with pq.ParquetFile(path) as file:
+        if column not in file.schema_arrow.names:  # it came with later rows
+            return False
         trim = Trim(column=column, cutoff=cutoff)
         return any(
             trim.rows(pa.Table.from_batches([batch])).num_rows < batch.num_rows

@@ -23,7 +23,7 @@ def track(url: str, context: JobContext, card: Card, fitted: Fitted) -> str | No
     try:
         with httpx.Client(base_url=url.rstrip("/") + "/api/2.0/mlflow", timeout=TIMEOUT) as client:
             return _log(client, context, card, fitted)
-    except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, KeyError, TypeError, ValueError) as error:
         print(f"not told to MLflow at {url}: {type(error).__name__}: {error}", flush=True)
         return None
 

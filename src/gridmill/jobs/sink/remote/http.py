@@ -30,15 +30,27 @@ def arrive(asked: Asked) -> Arrivals:
     files: list[SourceFile] = []
     positions: dict[str, Any] = {}
     headers = {
-        name: fill_in_environment(text, "source.headers") for name, text in asked.source.headers.items()
+        name: _sendable(fill_in_environment(text, "source.headers"), name)
+        for name, text in asked.source.headers.items()
     }
     with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
-        for written in asked.source.paths:
+        for written in dict.fromkeys(asked.source.paths):
             if written.startswith(HTTP):
                 page = Page(client=client, written=written, headers=headers)
                 file = _arrived(page, asked, positions)
                 files.append(file)
     return Arrivals(files=tuple(files), positions=positions)
+
+
+def _sendable(value: str, name: str) -> str:
+    """The value, if HTTP can carry it: who finds out later would tell the value, which may be a secret."""
+    if not (value.isascii() and value.isprintable()) or value != value.strip():
+        raise InputError(
+            "the value holds a line break, a space at its end, or what is not ASCII",
+            hint="Is there a line break at the end of the environment variable?",
+            place=f"source.headers.{name}",
+        )
+    return value
 
 
 def _arrived(page: "Page", asked: Asked, positions: dict[str, Any]) -> SourceFile:
@@ -127,7 +139,7 @@ class Page:
 
     def _answer(self, conditions: Mapping[str, str]) -> httpx.Response:
         """The answer after redirects; to another place than the one declared, `headers` are not sent."""
-        url = httpx.URL(fill_in_environment(self.written, "source.path", in_url=True))
+        url = self._url()
         home = (url.scheme, url.host, url.port)
         for _ in range(MOST_REDIRECTS):
             own = self.headers if (url.scheme, url.host, url.port) == home else {}
@@ -141,6 +153,12 @@ class Page:
             response.close()
             url = response.next_request.url
         raise DataError(f"leads on more than {MOST_REDIRECTS} times", place=self.written)
+
+    def _url(self) -> httpx.URL:
+        try:
+            return httpx.URL(fill_in_environment(self.written, "source.path", in_url=True))
+        except httpx.InvalidURL as error:  # whose text may repeat what the environment filled in
+            raise InputError("this is no URL", place=self.written) from error
 
     def _check(self, response: httpx.Response) -> None:
         status = response.status_code
