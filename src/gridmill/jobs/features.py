@@ -124,9 +124,11 @@ def list_numbers(column: pa.ChunkedArray, width: int) -> Floats:
 
 
 def as_lists(values: Floats) -> pa.Array:
-    """[rows, width] as a column of lists."""
+    """[rows, width] as a column of lists; a row that has no number is missing."""
     offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.reshape(-1), from_pandas=True))
+    missing = pa.array(np.isnan(values).all(axis=1))
+    items = pa.array(values.reshape(-1), from_pandas=True)
+    return pa.ListArray.from_arrays(pa.array(offsets), items, mask=missing)
 
 
 def present_values(table: pa.Table, columns: Sequence[str | None]) -> Floats:

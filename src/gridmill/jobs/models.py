@@ -32,7 +32,9 @@ class Card:
     `constant` the naive model's answer where nothing can be repeated (for classes: their shares), `usual`
     the training rows' mean. `predict` names the code (`code/FILE:FUNCTION`) or pickled file in the model's
     folder that predicts where no graph does, `environment` is the text of its requirements.
-    `weights` are those of an ensemble's members, which vote if `vote`.
+    `weights` are those of an ensemble's members, which vote if `vote`. `content` is the fingerprint of the
+    dataset's version, by which the same rows are known again. With `folds` it has predictions of the rows it
+    learned from, by models that did not (`held_out`).
     """
 
     kind: ModelKind
@@ -49,6 +51,8 @@ class Card:
     options: Mapping[str, float | int | bool | str | None] = field(default_factory=dict)
     seed: int = 0
     dataset: str = ""
+    content: str = ""
+    folds: int = 0
     entity: tuple[str, ...] = ()
     time: str | None = None
     rows: int = 0

@@ -36,6 +36,14 @@ class Combine(StrEnum):
     VOTE = "vote"  # classes: how many models say each
 
 
+class FoldsBy(StrEnum):
+    """What puts a training row into a fold."""
+
+    TIME = "time"  # one after the other: each is predicted by a model of earlier rows only
+    RANDOM = "random"
+    ENTITY = "entity"  # all rows of an entity in one
+
+
 class Normalization(StrEnum):
     """What a recurrent network sees of the columns it forecasts, and says of them."""
 
@@ -61,6 +69,8 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
 }
 """The fields of TrainingSpec that each model kind uses, beside the common ones."""
 
+_NO_FOLDS = (ModelKind.CUSTOM, ModelKind.ENSEMBLE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
@@ -80,6 +90,12 @@ class TrainingSpec:
     """The address of an MLflow server (`http://host:5000`) that is told of it. A dead one fails nothing."""
     search: Search | None = None
     """Try several settings first, and learn with the best."""
+    folds: int | None = None
+    """Also predict the training rows, each by a model that did not learn from it: for what learns from these
+    predictions. A prediction of the same dataset uses them."""
+    folds_by: FoldsBy = FoldsBy.TIME
+    """`time`: each fold is predicted by a model of the rows whose label was known before it began; the first
+    has none. `random`, `entity`: by a model of all other folds."""
     # lstm
     sequence: int = 48
     """Rows of the entity that it sees, the basis row included."""
@@ -147,6 +163,7 @@ class TrainingSpec:
                 )
         self._check_ranges()
         self._check_search(own)
+        self._check_folds()
         if self.model == ModelKind.ENSEMBLE and not self.models:
             raise InputError("an ensemble names no models", place="training.models")
         if self.model == ModelKind.CUSTOM and (self.script is None) == (self.file is None):
@@ -154,6 +171,18 @@ class TrainingSpec:
                 "a custom model has a `script`, or a `file`: one of them",
                 hint="`script: train.py` learns a model; `file: model.onnx` takes one that exists.",
                 place="training.script",
+            )
+
+    def _check_folds(self) -> None:
+        if self.folds is None and self.folds_by != FoldsBy.TIME:
+            raise InputError("`folds_by` goes with `folds`", place="training.folds_by")
+        if self.folds is not None and self.folds < 2:
+            raise InputError(f"folds is {self.folds}; it must be at least 2", place="training.folds")
+        if self.folds is not None and self.model in _NO_FOLDS:
+            raise InputError(
+                f"a training of model {self.model} has no folds",
+                hint="Give `folds` to the models that the next one is to learn from.",
+                place="training.folds",
             )
 
     def _check_search(self, own: frozenset[str]) -> None:

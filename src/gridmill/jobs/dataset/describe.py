@@ -19,7 +19,7 @@ from gridmill.jobs.dataset.writing import Tally
 from gridmill.jobs.features import is_number, is_text
 from gridmill.jobs.tables import columns_of, describe
 from gridmill.model.artifact import ArtifactKind, Output
-from gridmill.model.dataset import DatasetSpec
+from gridmill.model.dataset import DatasetSpec, Label
 from gridmill.model.job import JobSize
 
 
@@ -73,6 +73,7 @@ def make_result(
             "label_column": _label_column(spec, compiled),
             **_labels(compiled),
             "ahead_seconds": (spec.label.horizon_seconds or 0.0) if spec.label else 0.0,
+            "label_after": _label_after(spec.label),
             "time": compiled.time,
             "entity": list(compiled.entity),
             "splits": dict(sorted(tally.splits.items())),
@@ -104,6 +105,17 @@ def _label_column(spec: DatasetSpec, compiled: Compiled) -> str | None:
         return None
     column = spec.label.column if spec.label.table is None else None
     return column if column in compiled.features else None
+
+
+def _label_after(label: Label | None) -> Mapping[str, float] | None:
+    """How long and how many rows of the entity after the row its label is known; None where an expression
+    says it."""
+    if label is None:
+        return {"seconds": 0.0, "rows": 0}
+    if label.known_at is not None and label.table is None:
+        return None
+    seconds = (label.horizon_seconds or 0.0) + (label.delay_seconds or 0.0)
+    return {"seconds": seconds, "rows": label.steps or label.next_rows or 0}
 
 
 def _labels(compiled: Compiled) -> Mapping[str, Any]:

@@ -49,10 +49,11 @@ def write_manifest(folder: Path, counts: Sequence[int], facts: dict[str, Any]) -
 
 
 def measure(table: pa.Table, parts: Partitions, card: Card, split: str | None) -> dict[str, float]:
-    """`SPLIT_NAME` metrics over the rows whose truth is known; none when none is."""
+    """`SPLIT_NAME` metrics over the predicted rows whose truth is known; none when none is."""
     if "truth" not in table.column_names:
         return {}
-    known = np.flatnonzero(pc.is_valid(table["truth"]).to_numpy())
+    both = pc.and_(pc.is_valid(table["truth"]), pc.is_valid(table["prediction"]))
+    known = np.flatnonzero(both.to_numpy())
     if len(known) == 0:
         return {}
     table = table.take(known)

@@ -20,6 +20,7 @@ from gridmill.jobs.partitions import open_partitions
 from gridmill.jobs.prediction.choose import Candidate, Choice, choose, describe_candidate
 from gridmill.jobs.prediction.cut import Span, check_order, count_shards, cut, selected_rows
 from gridmill.jobs.prediction.finish import clear_partial, measure, read_result, sample, write_manifest
+from gridmill.jobs.prediction.learned import Learned, learned_rows
 from gridmill.jobs.prediction.swarm import Shards, run_swarm
 from gridmill.jobs.prediction.worker import ShardWork
 from gridmill.model.artifact import ArtifactKind, Column, Output
@@ -38,12 +39,18 @@ def run(context: JobContext) -> JobResult:
     candidates = _candidates(context, spec)
     choice = choose(candidates, spec.best_by)
     print(choice.why, flush=True)
+    learned = learned_rows(choice.candidate.card, choice.candidate.name, context.input(spec.dataset), spec)
+    if learned == Learned.SEEN:
+        print(f"the train rows are predicted by {choice.candidate.name}, which learned from them", flush=True)
     workers = spec.workers or max(context.order.workers, context.threads)
     plan = in_child(lambda: _plan(context, spec, choice, workers), "cutting the shards", context.work)
     shards = [[from_builtins(span, Span) for span in spans] for spans in plan["shards"]]
     workers = min(workers, len(shards))
     done = run_swarm(
-        _work(context, spec, choice, shards, workers), len(shards), workers, _teller(context, plan["rows"])
+        _work(context, spec, choice, shards, workers, learned),
+        len(shards),
+        workers,
+        _teller(context, plan["rows"]),
     )
     counts = [done.done[shard]["rows"] for shard in range(len(shards))]
     found = in_child(lambda: _finish(context, spec, choice, counts), "checking the result", context.work)
@@ -52,6 +59,7 @@ def run(context: JobContext) -> JobResult:
         "shards": len(shards),
         "workers": workers,
         "worker_deaths": done.deaths,
+        "train_rows": learned.value,
     }
     return _result(context, found, facts)
 
@@ -78,7 +86,12 @@ def _plan(context: JobContext, spec: PredictionSpec, choice: Choice, workers: in
 
 
 def _work(
-    context: JobContext, spec: PredictionSpec, choice: Choice, shards: list[list[Span]], workers: int
+    context: JobContext,
+    spec: PredictionSpec,
+    choice: Choice,
+    shards: list[list[Span]],
+    workers: int,
+    learned: Learned,
 ) -> ShardWork:
     return ShardWork(
         dataset=context.below_root(context.input(spec.dataset).output.uri),
@@ -86,6 +99,7 @@ def _work(
         output=context.output,
         split=spec.split,
         shards=shards,
+        held_out=learned == Learned.HELD_OUT,
         threads=max(1, context.threads // workers),
         python=context.python(choice.candidate.name),
     )
@@ -126,6 +140,8 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
             "split": spec.split,
             "sample": sample(table, card, timedelta(seconds=ahead)),
             "ahead_seconds": ahead,
+            "time": card.time,
+            "entity": list(card.entity),
         },
     }
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from gridmill.jobs.features import Floats, as_lists, encode, is_number, numbers, runs
 from gridmill.jobs.foreign import CodePredictor
+from gridmill.jobs.held_out import HeldOut, load_held_out
 from gridmill.jobs.models import Card, Predictor, load_card, load_model, predict_rows
 from gridmill.jobs.partitions import Partitions, open_partitions
 from gridmill.jobs.prediction.cut import Span, of_split
@@ -35,6 +36,8 @@ class ShardWork:
     output: Path
     split: str | None
     shards: Sequence[Sequence[Span]]
+    held_out: bool = False
+    """Take the training rows' predictions from those of models that did not learn from them."""
     threads: int = 1
     python: str = sys.executable
 
@@ -44,6 +47,10 @@ class ShardWork:
         if card.predict:
             return CodePredictor(card=card, folder=self.model, python=self.python)
         return load_model(self.model, self.threads)
+
+    @cached_property
+    def _held_out(self) -> HeldOut | None:
+        return load_held_out(self.model) if self.held_out else None
 
     @cached_property
     def _parts(self) -> Partitions:
@@ -70,7 +77,15 @@ class ShardWork:
         predicted = predict_rows(
             self._predictor, encode(table, card.encodings), runs(table, card.entity), kept
         )
-        return _result(table.take(kept), kept + (span.start - lead), predicted, card)
+        rows = kept + (span.start - lead)
+        if self._held_out is None:
+            return _result(table.take(kept), rows, predicted, card)
+        there, place = self._held_out.find(rows)
+        predicted[there] = self._held_out.predicted[place]
+        folds = np.full(len(rows), np.nan)
+        folds[there] = self._held_out.folds[place]
+        found = _result(table.take(kept), rows, predicted, card)
+        return found.append_column("fold", pa.array(folds, from_pandas=True).cast(pa.int64()))
 
 
 def _columns(card: Card, parts: Partitions, split: str | None) -> list[str]:
@@ -85,13 +100,16 @@ def _result(table: pa.Table, rows: Any, predicted: Floats, card: Card) -> pa.Tab
     columns: dict[str, Any] = {name: table[name] for name in there}
     columns["row"] = pa.array(rows, pa.int64())
     if card.objective == Objective.CLASSIFICATION:
-        columns["prediction"] = pa.array(np.array(card.classes)[predicted.argmax(axis=1)], pa.string())
+        names = np.array(card.classes)[predicted.argmax(axis=1)]
+        columns["prediction"] = pa.array(names, pa.string(), mask=np.isnan(predicted).any(axis=1))
     else:
-        columns["prediction"] = as_lists(predicted) if card.many else pa.array(predicted)
+        columns["prediction"] = as_lists(predicted) if card.many else pa.array(predicted, from_pandas=True)
     if set(card.labels) <= set(table.column_names):
         columns["truth"] = _truth(table, card)
     for number, name in enumerate(card.classes):
-        columns[f"probability_{name}"] = pa.array(np.ascontiguousarray(predicted[:, number]))
+        columns[f"probability_{name}"] = pa.array(
+            np.ascontiguousarray(predicted[:, number]), from_pandas=True
+        )
     return pa.table(columns)
 
 

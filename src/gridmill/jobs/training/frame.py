@@ -89,7 +89,8 @@ def read_frame(
     parts = open_partitions(context.below_root(artifact.output.uri))
     chosen = dict.fromkeys(one.column for one in encodings) if encodings else spec.features
     subject = find_subject(artifact.output.details, parts, tuple(chosen))
-    return make_frame(_sorted(parts.read(subject.columns), subject), subject, spec.objective, encodings)
+    table = parts.read(subject.columns)
+    return make_frame(table.take(row_order(table, subject)), subject, spec.objective, encodings)
 
 
 def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = ()) -> Subject:
@@ -128,9 +129,13 @@ def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | No
     return ((label,), (details.get("label_column"),)) if label else ((), ())
 
 
-def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
+def row_order(table: pa.Table, subject: Subject) -> Integers:
+    """Numbers of the table's rows, sorted by entity and time; equal ones keep their order."""
     keys = [*subject.entity, *([subject.time] if subject.time else [])]
-    return table.take(pc.sort_indices(table, [(name, "ascending") for name in keys])) if keys else table
+    if not keys:
+        return np.arange(table.num_rows, dtype=np.int64)
+    order: Integers = pc.sort_indices(table, [(name, "ascending") for name in keys]).to_numpy()
+    return order.astype(np.int64)
 
 
 def make_frame(

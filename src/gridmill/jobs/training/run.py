@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.foreign import CodePredictor
+from gridmill.jobs.held_out import HeldOut, save_held_out
 from gridmill.jobs.metrics import NAMES
 from gridmill.jobs.models import (
     Card,
@@ -22,8 +23,9 @@ from gridmill.jobs.models import (
 from gridmill.jobs.training.ensemble import encodings_of, read_members
 from gridmill.jobs.training.evaluate import calibration_curve, evaluate, usual_labels
 from gridmill.jobs.training.fitted import Fitted
+from gridmill.jobs.training.folds import predict_folds
 from gridmill.jobs.training.frame import Frame, read_frame
-from gridmill.model.artifact import ArtifactKind, Output
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
@@ -47,11 +49,14 @@ def run(context: JobContext) -> JobResult:
     encodings = encodings_of(read_members(context, spec)) if spec.model == ModelKind.ENSEMBLE else None
     frame = read_frame(context, spec, encodings)
     fitted = _fit(frame, spec, context)
-    card = _card(frame, spec, fitted, context.input(spec.dataset).id)
+    card = _card(frame, spec, fitted, context.input(spec.dataset))
     predictor = _predictor(card, fitted, context)
     found = {**fitted.metrics, **evaluate(predictor, frame)}
+    held_out, measured = _held_out(frame, spec, context) if spec.folds else (None, {})
+    found |= measured
     card = replace(card, metrics=found)
     size_bytes = save_model(context.output, card, fitted.graph, fitted.weights)
+    size_bytes += save_held_out(context.output, held_out) if held_out else 0
     for name, value in found.items():
         context.metric(name, value)
     run_id = (
@@ -93,7 +98,7 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
 
         def attempt(settings: TrainingSpec, trial: JobContext) -> float:
             fitted = _fit(frame, settings, trial)
-            card = _card(frame, settings, fitted, "")
+            card = _card(frame, settings, fitted)
             return evaluate(_predictor(card, fitted, trial), frame, ("validation",))[f"validation_{metric}"]
 
         return frame.objective, attempt
@@ -117,7 +122,16 @@ def _predictor(card: Card, fitted: Fitted, context: JobContext) -> Predictor:
     return make_predictor(card, fitted.graph, context.threads)
 
 
-def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: str) -> Card:
+def _held_out(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[HeldOut, Mapping[str, float]]:
+    def learn(part: Frame, own: JobContext) -> Predictor:
+        fitted = _fit(part, spec, own)
+        return _predictor(_card(part, spec, fitted), fitted, own)
+
+    return predict_folds(frame, spec, context, learn)
+
+
+def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: Artifact | None = None) -> Card:
+    folds = {"folds": spec.folds, "folds_by": spec.folds_by.value} if spec.folds else {}
     return Card(
         kind=spec.model,
         objective=frame.objective,
@@ -133,9 +147,11 @@ def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: str) -> Car
         presents=fitted.presents,
         constant=fitted.constant,
         usual=usual_labels(frame),
-        options=fitted.options,
+        options={**fitted.options, **folds},
         seed=spec.seed,
-        dataset=dataset,
+        dataset=dataset.id if dataset else "",
+        content=dataset.fingerprint if dataset else "",
+        folds=spec.folds or 0,
         entity=frame.subject.entity,
         time=frame.subject.time,
         rows=len(frame.rows["train"]),
