@@ -7,9 +7,10 @@ import pytest
 from sink_case import TABLE, SinkCase
 
 from gridmill.errors import InputError
+from gridmill.jobs.sink import upkeep
 from gridmill.jobs.sink.plan import Loaded
-from gridmill.jobs.sink.table import open_sink_table
-from gridmill.jobs.sink.upkeep import MOST_SMALL, SMALL_BYTES, small_groups
+from gridmill.jobs.sink.table import SinkTable, open_sink_table
+from gridmill.jobs.sink.upkeep import MOST_SMALL, SMALL_BYTES, remove_unused, small_groups
 from gridmill.model.artifact import Output
 from gridmill.model.constraint import Constraint
 from gridmill.model.sink import Retain
@@ -129,3 +130,22 @@ def test_files_of_versions_that_are_referred_to_are_never_removed(case: SinkCase
     assert len(case.rows(third)) == 4
     assert len(case.rows()) == 3
     assert len(list(folder.glob("*.parquet"))) == 3 + 3 + 1  # of the second version alone: none
+
+
+def test_versions_are_not_opened_where_no_file_is_old(
+    case: SinkCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(case, number=2)
+    output = case.load()
+    opened: list[int | None] = []
+
+    def open_(path: Path, version: int | None = None) -> SinkTable:
+        opened.append(version)
+        return open_sink_table(path, version)
+
+    monkeypatch.setattr(upkeep, "open_sink_table", open_)
+    folder, versions = case.folder / "root" / TABLE, (output.table_version or 0,)
+    assert remove_unused(folder, versions, time.time()) == 0
+    assert opened == []
+    assert remove_unused(folder, versions, time.time() + 2 * DAY) == 0
+    assert opened == [None]

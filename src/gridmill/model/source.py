@@ -14,6 +14,7 @@ REMOTE = (*HTTP, *OBJECTS)
 """Paths that begin so are fetched by the job itself."""
 
 _SECRET_IN_URL = re.compile(r"^[^/]*//[^/@:]*:(?P<password>.+)@")
+_SECRET_IN_HTTP = re.compile(r"^https?://[^/@:]*:(?P<password>[^/@]+)@")
 _SECRET_IN_OPTIONS = re.compile(r"[?&](?:password|sslpassword)=(?P<password>[^&]*)", re.IGNORECASE)
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
 
@@ -96,7 +97,8 @@ class StreamSource:
 
 
 def _check_no_secret(url: str, place: str) -> None:
-    secret = _SECRET_IN_URL.match(url) or _SECRET_IN_OPTIONS.search(url)
+    in_front = _SECRET_IN_HTTP if url.startswith(HTTP) else _SECRET_IN_URL
+    secret = in_front.match(url) or _SECRET_IN_OPTIONS.search(url)
     if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
         raise InputError(
             "the URL holds a password",
@@ -166,6 +168,9 @@ class Source:
             )
         if self.endpoint is not None and not self.endpoint.startswith(HTTP):
             raise InputError("an endpoint begins with http:// or https://", place="source.endpoint")
+        for path in self.paths:
+            if path.startswith(HTTP):
+                _check_no_secret(path, "source.path")
         try:
             lookup(self.encoding)
         except LookupError as error:

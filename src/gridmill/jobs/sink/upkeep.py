@@ -163,17 +163,14 @@ def remove_unused(folder: Path, versions: Sequence[int], now: float) -> int:
     version, nor young ones: another attempt may be about to commit them."""
     if not versions:
         return 0
-    used: set[str] = set()
-    for version in versions:
-        used |= {entry.path for entry in open_sink_table(folder, version).loaded}
-    used |= {entry.path for entry in open_sink_table(folder).loaded}
-    unused = [
-        path
-        for path in folder.glob("*.parquet")
-        if path.name not in used and now - path.stat().st_mtime > YOUNG_SECONDS
-    ]
-    for path in unused:
-        path.unlink(missing_ok=True)
+    old = (path for path in folder.glob("*.parquet") if now - path.stat().st_mtime > YOUNG_SECONDS)
+    unused = {path.name for path in old}
+    for version in (None, *sorted(versions, reverse=True)):
+        if not unused:  # mostly so after the newest: a version is not opened for nothing
+            return 0
+        unused -= {entry.path for entry in open_sink_table(folder, version).loaded}
+    for name in unused:
+        (folder / name).unlink(missing_ok=True)
     return len(unused)
 
 
