@@ -63,12 +63,10 @@ def _facts(column: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def _distribution(known: Floats) -> dict[str, Any]:
-    low, high = np.quantile(known, [0.01, 0.99])
+    low, high, *quantiles = np.quantile(known, (0.01, 0.99, *QUANTILES))
     counts, edges = np.histogram(np.clip(known, low, high), BINS if high > low else 1)
     return {
-        "quantiles": {
-            f"{share:g}": float(q) for share, q in zip(QUANTILES, np.quantile(known, QUANTILES), strict=True)
-        },
+        "quantiles": {f"{share:g}": float(q) for share, q in zip(QUANTILES, quantiles, strict=True)},
         "histogram": {"from": float(edges[0]), "to": float(edges[-1]), "counts": counts.tolist()},
     }
 
