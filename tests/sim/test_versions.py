@@ -18,6 +18,7 @@ from gridmill.model.retention import Retention
 from gridmill.model.run import JobRun
 from gridmill.ports.store import Put
 from gridmill.storage.house import HouseFolder
+from gridmill.storage.root import Root
 from gridmill.testing.simulated import Behaviour
 from gridmill.testing.simulation import Simulation
 
@@ -208,3 +209,23 @@ def test_cleaning_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) ->
     assert [one.kind for one in service(grid).clean()] == ["events"], "the newest event stays: numbers go on"
     again = grid.submit(Pipeline(name="p", jobs=(job,)), force=False)
     assert finish(grid, again).state == "succeeded"
+
+
+def test_cleaning_takes_the_rest_of_a_removal_that_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    grid = simulation()
+    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    for folder in ("sinks/w/t/table", "models/w/m/1"):
+        (tmp_path / "root" / folder).mkdir(parents=True)
+        (tmp_path / "root" / folder / "x").touch()
+    monkeypatch.setattr("gridmill.storage.root.rmtree", die)
+    for uri in ("sinks/w/t", "models/w/m/1"):
+        with pytest.raises(KeyboardInterrupt):
+            Root(tmp_path / "root", bundles=tmp_path).remove(uri)
+    assert len([path for path in tmp_path.rglob("x") if path.is_file()]) == 2
+    assert {one.kind for one in service(grid).clean()} == {"output"}
+    assert not list(tmp_path.rglob("x"))

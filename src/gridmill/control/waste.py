@@ -114,7 +114,8 @@ def rubbish(
 
 
 def _is_going(thing: Thing) -> bool:
-    return thing.name.rpartition("/")[2].startswith(GOING)
+    """Itself, or the folder that it is in: a sink's, which goes as a whole."""
+    return any(part.startswith(GOING) for part in thing.name.split("/"))
 
 
 def _why_output(control: Control, uri: str, removed: set[str]) -> str:
