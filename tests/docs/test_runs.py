@@ -1,5 +1,6 @@
 """Examples and the snippets marked to be run are run, each in a home of its own."""
 
+import json
 import os
 import shutil
 import signal
@@ -66,6 +67,28 @@ def test_from_csv_files_to_a_forecast(home: Path):
     done = run(["gridmill", "run", "examples/shops/pipeline.yaml"], home)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 of 6 jobs done" in done.stdout
+
+
+def test_a_model_learns_from_what_two_others_say(home: Path):
+    done = run(["gridmill", "run", "examples/stacking/pipeline.yaml"], home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 of 9 jobs done" in done.stdout
+    made_from = json.loads(run(["gridmill", "show", "dataset", "stacking/second", "--json"], home).stdout)
+    assert {"stacking/trees_say@1", "stacking/line_says@1"} <= set(_texts(made_from))
+    again = run(["gridmill", "run", "examples/stacking/pipeline.yaml"], home)
+    assert "(9 unchanged)" in again.stdout + again.stderr
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All text in a JSON value."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            yield from _texts(list(value.values()))
+        case list():
+            for one in value:
+                yield from _texts(one)
 
 
 def test_rows_that_break_constraints_are_told(home: Path):

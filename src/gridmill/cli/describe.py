@@ -17,7 +17,7 @@ from gridmill.model.run import Attempt
 from gridmill.model.site import Site
 from gridmill.model.view import ControlView, JobView, VersionView
 
-_SPLITS = ("train", "validation", "test")
+_SPLITS = ("train", "folds", "validation", "test")
 _LISTED = 40
 """Columns that are listed; --json has all."""
 

@@ -57,7 +57,8 @@ class Join:
     A table that has a column of times says with `known_at` (a column or SQL expression over it) when a row
     became known: what was not known before the basis time is missing. Or it is `exempt`: its rows count as
     known whenever they are from, and the dataset says so. `columns` are those it adds (default: all others),
-    each with `prefix` before its name.
+    each with `prefix` before its name. A prediction's rows are known with their own time, and its `truth` is
+    added only where it is named.
     """
 
     table: str

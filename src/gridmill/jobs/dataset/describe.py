@@ -19,7 +19,7 @@ from gridmill.jobs.dataset.writing import Tally
 from gridmill.jobs.features import is_number, is_text
 from gridmill.jobs.tables import columns_of, describe
 from gridmill.model.artifact import ArtifactKind, Output
-from gridmill.model.dataset import DatasetSpec, Label
+from gridmill.model.dataset import DatasetSpec, Join, Label
 from gridmill.model.job import JobSize
 
 
@@ -84,7 +84,8 @@ def make_result(
             "buckets": max(1, len(query.buckets)),
             **describe_incremental(context, spec, query.seen, query.final, tally.final),
             "point_in_time": spec.sql is None,
-            "static": [join.table for join in spec.joins if join.known_at is None and not join.exempt],
+            "static": [join.table for join in spec.joins if _is_static(join, context)],
+            "predictions": [name for name in spec.references() if _is_prediction(name, context)],
             "exempt": [join.table for join in spec.joins if join.exempt],
             "sql": compiled.sql if spec.sql is None or spec.time is None else f"{spec.sql}\n\n{compiled.sql}",
         },
@@ -97,6 +98,14 @@ def make_result(
         f"{name}_rows": float(n) for name, n in sorted(tally.splits.items())
     }
     return JobResult(outputs=(output,), metrics=metrics, size=size)
+
+
+def _is_static(join: Join, context: JobContext) -> bool:
+    return join.known_at is None and not join.exempt and not _is_prediction(join.table, context)
+
+
+def _is_prediction(name: str, context: JobContext) -> bool:
+    return context.input(name).kind == ArtifactKind.PREDICTION
 
 
 def _label_column(spec: DatasetSpec, compiled: Compiled) -> str | None:

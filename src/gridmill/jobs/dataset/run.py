@@ -13,11 +13,13 @@ from gridmill.jobs.dataset.checks import check_kept, check_splits
 from gridmill.jobs.dataset.describe import describe_rows, make_result
 from gridmill.jobs.dataset.encode import Step, load_encoders
 from gridmill.jobs.dataset.incremental import Kept, find_kept, link_files, recent_rows
+from gridmill.jobs.dataset.predicted import with_predictions
 from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.writing import PART, RAW, Tally, write_encoded, write_rows
 from gridmill.jobs.engine import open_engine
 from gridmill.jobs.tables import open_table, storage_errors
+from gridmill.model.artifact import ArtifactKind
 from gridmill.model.dataset import DatasetSpec
 
 KEYLESS = "no time or no entity"
@@ -28,9 +30,11 @@ def run(context: JobContext) -> JobResult:
     spec = context.order.job.dataset
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is no dataset")
-    tables = {
-        name: open_table(context, context.input(name).output, zoned=False) for name in spec.references()
-    }
+    inputs = {name: context.input(name).output for name in spec.references()}
+    spec = with_predictions(
+        spec, {name: one for name, one in inputs.items() if one.kind == ArtifactKind.PREDICTION}
+    )
+    tables = {name: open_table(context, output, zoned=False) for name, output in inputs.items()}
     tally, target = Tally(), context.below_root(context.order.output_uri)
     draft = target.with_name(f".{target.name}.draft")
     rmtree(draft, ignore_errors=True)
