@@ -9,6 +9,7 @@ import pytest
 from sink_case import SinkCase
 
 from gridmill.errors import InputError
+from gridmill.jobs.sink.drift import histograms
 from gridmill.jobs.sink.metrics import SAMPLE_ROWS, Sample, merged
 from gridmill.model.constraint import Constraint
 
@@ -125,3 +126,8 @@ def test_the_sample_is_every_nth_row_however_it_comes(rows: int) -> None:
 def test_facts_of_a_column_that_came_later() -> None:
     added = {"a": {"nulls": 0, "distinct": 1, "min": 1, "max": 1, "mean": 1.0, "std": None}}
     assert merged({}, 10, added, 1)["a"]["nulls"] == 10
+
+
+def test_what_is_not_a_number_is_in_no_bin() -> None:
+    found = histograms(pa.table({"a": [1.0, float("nan"), 2.0, None] * 5}))["a"]
+    assert (found["edges"], found["counts"]) == ([1.0, 2.0], [0, 5, 5, 10])

@@ -166,3 +166,8 @@ def test_a_cursor_that_changed_its_type_is_refused() -> None:
     source = SqlSource(url="sqlite:///x", table="t", cursor="c")
     with pytest.raises(DataError, match="of another type"):
         next_position("x", source, Position(value=1, included=True), "t")
+
+
+def test_a_colon_in_a_query_is_no_parameter(case: SinkCase) -> None:
+    load(case, query="SELECT id, 'at :noon ::' AS said FROM sales", cursor=None)
+    assert case.rows()[0] == {"id": 1, "said": "at :noon ::"}

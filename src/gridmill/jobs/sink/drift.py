@@ -10,7 +10,7 @@ differ by chance, and are not warned of.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import log, sqrt
+from math import isnan, log, sqrt
 from typing import Any
 
 import pyarrow as pa
@@ -33,16 +33,22 @@ def histograms(sample: pa.Table) -> dict[str, Histogram]:
 
 
 def _histogram(column: pa.ChunkedArray) -> Histogram | None:
-    values = [value for value in column.to_pylist() if value is not None] if _drifts(column.type) else []
+    rows = _values(column) if _drifts(column.type) else []
+    values = [value for value in rows if value is not None]
     different = len(set(values))
     if not values or (different > _KEY_SHARE * len(values) and not pa.types.is_floating(column.type)):
         return None
     if pa.types.is_string(column.type) or pa.types.is_boolean(column.type):
         top = [value for value, _ in Counter(values).most_common(VALUES)]
-        return {"values": top, "counts": _counts(column.to_pylist(), values=top)}
+        return {"values": top, "counts": _counts(rows, values=top)}
     ordered = sorted(values)
     edges = sorted({ordered[len(ordered) * number // BINS] for number in range(1, BINS)})
-    return {"edges": edges, "counts": _counts(column.to_pylist(), edges=edges)}
+    return {"edges": edges, "counts": _counts(rows, edges=edges)}
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """What is not a number counts as missing: it has no order."""
+    return [None if isinstance(value, float) and isnan(value) else value for value in column.to_pylist()]
 
 
 def _drifts(kind: pa.DataType) -> bool:
@@ -83,7 +89,7 @@ def _in_same_bins(histogram: Histogram, column: pa.ChunkedArray) -> list[int] | 
     text = pa.types.is_string(column.type) or pa.types.is_boolean(column.type)
     if text != ("values" in histogram) or not _drifts(column.type):
         return None
-    return _counts(column.to_pylist(), edges=histogram.get("edges"), values=histogram.get("values", ()))
+    return _counts(_values(column), edges=histogram.get("edges"), values=histogram.get("values", ()))
 
 
 def _psi(before: Sequence[int], now: Sequence[int]) -> float:

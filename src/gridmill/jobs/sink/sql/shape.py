@@ -1,5 +1,6 @@
 """What is selected from: a table with its declared types, or a query as it is."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -14,6 +15,8 @@ from gridmill.jobs.sink.convert import TIMESTAMP
 from gridmill.jobs.sink.sql.position import Position
 from gridmill.model.source import SqlSource
 
+_NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
+"""What SQLAlchemy would take for a parameter, such as in a text: there are none."""
 _RAW = ("sqlite",)
 """Databases that keep times and booleans as texts and numbers: they are read so, and typed by us."""
 
@@ -59,7 +62,7 @@ def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
 
 
 def _of_query(source: SqlSource) -> Shape:
-    text = (source.query or "").strip().rstrip(";")
+    text = _NAMED.sub(r"\:", (source.query or "").strip().rstrip(";"))
     origin = sa.text(f"({text}\n) AS source_query")
     cursor: sa.ColumnElement[Any] | None = sa.column(source.cursor) if source.cursor else None
     return Shape(origin=origin, columns=(sa.literal_column("*"),), cursor=cursor)  # type: ignore[arg-type]
