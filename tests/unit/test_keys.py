@@ -31,6 +31,8 @@ def test_keys_and_parents():
         "Resource": ("trainers", ""),
         "Pipeline": ("weather", ""),
         "Schedule": ("weather", ""),
+        "Backfill": ("weather", ""),
+        "Chunk": ("weather/2013-01-01..2013-01-08", "weather"),
         "Run": ("weather-1", "weather"),
         "JobRun": ("weather-1/work", "weather-1"),
         "Attempt": ("weather-1.work.1", "weather-1"),

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from gridmill import __version__
 from gridmill.api.alterations import router as alterations
+from gridmill.api.backfills import router as backfills
 from gridmill.api.guard import Guard, failure
 from gridmill.api.routes import router
 from gridmill.api.schedules import router as schedules
@@ -29,6 +30,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     app.include_router(router)
     app.include_router(versions)
     app.include_router(schedules)
+    app.include_router(backfills)
     app.include_router(alterations)
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)

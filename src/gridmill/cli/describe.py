@@ -6,9 +6,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gridmill.cli.backfills import show_backfill
 from gridmill.cli.render import COLOURS, amounts, details, metrics, moment, table
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
+from gridmill.model.backfill import BackfillView
 from gridmill.model.deployment import Deployment
 from gridmill.model.distribution import ColumnLine, column_lines
 from gridmill.model.pipeline import Pipeline
@@ -42,6 +44,8 @@ def describe(noun: object) -> RenderableType:
             )
         case Deployment():
             return Group(*_deployment(noun))
+        case BackfillView():
+            return show_backfill(noun)
         case Pipeline():
             return Group(*_pipeline(noun))
         case ControlView():

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from gridmill.cli.aliases import stands_for
+from gridmill.cli.backfills import HEAD, backfill_row
 from gridmill.cli.complete import complete_nouns
 from gridmill.cli.describe import describe
 from gridmill.cli.rejects import show_rejects
@@ -187,6 +188,7 @@ _TABLES: Mapping[Noun, _Table] = {
         ("schedule", "when", "next", "runs", "unchanged", "skipped", "last run", ""),
         schedule_row,
     ),
+    Noun.BACKFILL: (HEAD, backfill_row),
     Noun.PIPELINE: (
         ("pipeline", "jobs", "folder", "description"),
         lambda one: (one.name, len(one.jobs), one.folder, one.description),

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from gridmill.cli.backfilling import start_backfill, stop_backfill
 from gridmill.cli.complete import complete_jobs, complete_runs
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, session
@@ -50,6 +51,7 @@ class Started(StrEnum):
 
     RUN = "run"
     SCHEDULE = "schedule"
+    BACKFILL = "backfill"
 
 
 def run(
@@ -81,17 +83,51 @@ def run(
 
 def start(
     context: typer.Context,
-    noun: Annotated[Started, typer.Argument(metavar="NOUN", help="run or schedule.", show_default=False)],
+    noun: Annotated[
+        Started, typer.Argument(metavar="NOUN", help="run, schedule or backfill.", show_default=False)
+    ],
     what: Annotated[
-        Path, typer.Argument(metavar="FILE|NAME", help="A pipeline file, or a schedule.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE|NAME", help="A pipeline file, a schedule, or a backfill.", show_default=False
+        ),
     ],
     set: Set = None,
     force: Force = False,
     only: Only = None,
     detach: Detach = False,
+    begins: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="A backfill's beginning: 2013-01-01.")
+    ] = None,
+    ends: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Its end, which is not in it.")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long each of its chunks is: 7d, 6h.")
+    ] = None,
+    parallel: Annotated[int, typer.Option(help="How many of its chunks run at once.")] = 1,
+    newest_first: Annotated[
+        bool, typer.Option("--newest-first", help="A backfill begins with its newest chunk.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Start a run (the same as run), or let a paused schedule go on."""
+    """Start a run (the same as run), let a paused schedule go on, or run a pipeline over a range of time,
+    chunk by chunk: start backfill FILE --from TIME --to TIME --every DURATION. By its name alone, a backfill
+    goes on and tries again what failed.
+    """
+    if noun == Started.BACKFILL:
+        return start_backfill(
+            context,
+            what,
+            (begins, ends, every),
+            parallel=parallel,
+            newest_first=newest_first,
+            values=read_set(set or ()),
+            force=force,
+            as_json=json,
+        )
+    if (begins, ends, every) != (None, None, None):
+        raise InputError("--from, --to and --every are for backfills", hint=f"gridmill start backfill {what}")
     if noun == Started.RUN:
         return run(context, what, set, force, only, detach, json)
     with session(context) as client:
@@ -109,12 +145,16 @@ def stop(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[run] RUN [JOB] | schedule NAME", show_default=False, autocompletion=complete_jobs
+            metavar="[run] RUN [JOB] | schedule NAME | backfill NAME",
+            show_default=False,
+            autocompletion=complete_jobs,
         ),
     ],
     json: Json = False,
 ) -> None:
-    """Stop a run, or one job of it; pause a schedule. What has ended already is fine."""
+    """Stop a run, or one job of it; pause a schedule; start no more of a backfill. What has ended is fine."""
+    if words[0] == Started.BACKFILL and len(words) == 2:
+        return stop_backfill(context, words[1], json)
     if words[0] == Started.SCHEDULE and len(words) == 2:
         return _pause(context, words[1], json)
     names = words[1:] if words[0] == "run" else words

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gridmill.cli.backfills import backfill_list
 from gridmill.cli.complete import complete_runs
 from gridmill.cli.follow import Lines, LiveTable
 from gridmill.cli.nouns import run_list, schedule_list
@@ -61,9 +62,10 @@ def _grid(client: Client, as_json: bool) -> None:
     control, runs = client.control(), client.list_runs(limit=_RECENT)
     if client.embedded:
         return _records(client, runs, as_json)
-    schedules = client.list_schedules()
+    schedules, backfills = client.list_schedules(), client.list_backfills()
     if as_json:
-        return emit({"control": control, "runs": runs, "schedules": schedules})
+        told = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
+        return emit(told)
     kind = "embedded in another command" if control.embedded else f"at {control.address}"
     print(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
     print(
@@ -77,6 +79,8 @@ def _grid(client: Client, as_json: bool) -> None:
         show(run_list(runs))
     if schedules:
         show(schedule_list(schedules))
+    if backfills:
+        show(backfill_list(backfills))
     return None
 
 

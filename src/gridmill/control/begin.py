@@ -115,6 +115,7 @@ def begin_run(
     force: bool,
     only: tuple[str, ...] = (),
     due: float | None = None,
+    chunk: str = "",
 ) -> Run:
     """The run and its jobs, all BLOCKED; the next tick looks at those without needs.
 
@@ -139,6 +140,7 @@ def begin_run(
         bundle=pipeline.bundle,
         force=force,
         due=due,
+        chunk=chunk,
     )
     transaction.put(run)
     sizes = declared_sizes(control, pipeline)

@@ -7,6 +7,7 @@ from gridmill.errors import NotFoundError
 from gridmill.model.alias import Alias
 from gridmill.model.alteration import Alterations
 from gridmill.model.artifact import Artifact
+from gridmill.model.backfill import Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.resource import Measurement
@@ -171,6 +172,8 @@ def _is_over(noun: Noun) -> bool:
     match noun:
         case Artifact() | Alias() | Alterations() | Measurement():
             return True
+        case Chunk():
+            return not noun.left
         case Attempt():
             return noun.state not in LIVE_ATTEMPTS
         case Deployment():

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from gridmill.control.advance import advance
+from gridmill.control.backfills import keep_backfills
 from gridmill.control.dispatch import dispatch
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import observe
@@ -74,7 +75,7 @@ class ControlNode:
             receive(control)
             observe(control)
             advance(control)
-            until_due = keep_schedules(control)
+            until_due = min(keep_schedules(control), keep_backfills(control))
             wanted = dispatch(control)
             released = leaving(control)
             if control.candidates or not wanted.complete:

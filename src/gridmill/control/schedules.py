@@ -66,8 +66,9 @@ def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> f
 
 
 def active_run(control: Control, pipeline: str) -> str:
-    """The id of the oldest active run of a pipeline; empty without one."""
-    active = [run for run in control.ledger.snapshot.runs.values() if run.pipeline == pipeline]
+    """The id of the oldest active run of a pipeline, its backfill's aside; empty without one."""
+    runs = control.ledger.snapshot.runs.values()
+    active = [run for run in runs if run.pipeline == pipeline and not run.chunk]
     return min(active, key=lambda run: run.order).id if active else ""
 
 

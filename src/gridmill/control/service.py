@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gridmill.control.backfilling import BackfillCases
 from gridmill.control.housekeeping import HousekeepingCases
 from gridmill.control.node import ControlNode
 from gridmill.control.pipelines import PipelineCases
@@ -25,7 +26,7 @@ class Identity:
     embedded: bool
 
 
-class Service(RunCases, ResourceCases, PipelineCases, HousekeepingCases, ProjectCases):
+class Service(RunCases, ResourceCases, PipelineCases, BackfillCases, HousekeepingCases, ProjectCases):
     """Implements ports.grid.Grid: a family of use cases for each sort of noun, and what is left."""
 
     def __init__(

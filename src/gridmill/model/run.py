@@ -15,7 +15,8 @@ class Run:
     """One execution of a pipeline. Its id is `pipeline-N`; its jobs are JobRuns of their own.
 
     `order` grows with every run of the home: earlier runs go first within a priority. `due` is the time that
-    the pipeline's schedule started it for; None: somebody started it.
+    the pipeline's schedule started it for; None: somebody started it. `chunk` is the id
+    of the backfill's chunk that it is of; empty: of none.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Run:
     force: bool = False
     message: str = ""
     due: float | None = None
+    chunk: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gridmill.model.amounts import Amounts
+from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.job import JobKind
 from gridmill.model.resource import Measurement, Resource, default_resource
@@ -18,7 +19,8 @@ from gridmill.planning.places import Places
 class Snapshot:
     """Live nouns and their indices. `put` and `remove` change it; the planner only reads it.
 
-    What is finished drops out by itself: a finished run with its jobs, a final attempt, a gone deployment.
+    What is finished drops out by itself: a finished run with its jobs, a final attempt, a gone deployment,
+    a chunk of a backfill once a run was started for it.
     The indices depend on what is in it alone, not on the order in which it came. Not for several threads.
     """
 
@@ -28,6 +30,8 @@ class Snapshot:
         self.history = History()
         self.resources: dict[str, Resource] = {}
         self.schedules: dict[str, Schedule] = {}
+        self.backfills: dict[str, Backfill] = {}
+        self.chunks: dict[str, Chunk] = {}
         self.sites = self.places.sites
         self.deployments = self.places.deployments
         self.attempts = self.places.attempts
@@ -41,6 +45,8 @@ class Snapshot:
             Site: self.sites,
             Resource: self.resources,
             Schedule: self.schedules,
+            Backfill: self.backfills,
+            Chunk: self.chunks,
         }
         for noun in nouns:
             self.put(noun)
@@ -62,6 +68,12 @@ class Snapshot:
                 self.resources[noun.name] = noun
             case Schedule():
                 self.schedules[noun.name] = noun
+            case Backfill():
+                self.backfills[noun.name] = noun
+            case Chunk(left=True):
+                self.chunks[noun.id] = noun
+            case Chunk():
+                self.chunks.pop(noun.id, None)
             case Measurement():
                 self.history.add(noun)
 
@@ -81,6 +93,10 @@ class Snapshot:
             self.resources.pop(key, None)
         elif kind is Schedule:
             self.schedules.pop(key, None)
+        elif kind is Backfill:
+            self.backfills.pop(key, None)
+        elif kind is Chunk:
+            self.chunks.pop(key, None)
 
     def find(self, kind: type[Any], key: str) -> object | None:
         """The noun of that class and key, if it is live."""

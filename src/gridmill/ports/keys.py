@@ -3,6 +3,7 @@
 from gridmill.model.alias import Alias
 from gridmill.model.alteration import Alterations
 from gridmill.model.artifact import Artifact
+from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Measurement, Resource
@@ -16,17 +17,18 @@ from gridmill.ports.store import Noun
 def key_of(noun: Noun) -> str:
     """The key: unique within the class."""
     match noun:
-        case Site() | Resource() | Pipeline() | Schedule() | Alterations():
+        case Site() | Resource() | Pipeline() | Schedule() | Backfill() | Alterations():
             return noun.name
         case Measurement():
             return noun.attempt_id
-        case Run() | JobRun() | Attempt() | Deployment() | Artifact() | Alias():
+        case Run() | JobRun() | Attempt() | Deployment() | Artifact() | Alias() | Chunk():
             return noun.id
 
 
 def parent_of(noun: Noun) -> str:
     """What `Store.list(parent=...)` filters by: a run's pipeline, a JobRun's run, an attempt's run,
-    an artifact's or alias's name, a measurement's subject, a deployment's resource; else empty."""
+    an artifact's or alias's name, a measurement's subject, a deployment's resource, a chunk's
+    pipeline; else empty."""
     match noun:
         case Run():
             return noun.pipeline
@@ -38,7 +40,9 @@ def parent_of(noun: Noun) -> str:
             return noun.subject
         case Deployment():
             return noun.resource
-        case Site() | Resource() | Pipeline() | Schedule() | Alterations():
+        case Chunk():
+            return noun.pipeline.name
+        case Site() | Resource() | Pipeline() | Schedule() | Backfill() | Alterations():
             return ""
 
 
@@ -51,7 +55,9 @@ def is_live(noun: Noun) -> bool:
             return noun.state in LIVE_ATTEMPTS
         case Deployment():
             return noun.state != DeploymentState.GONE
+        case Chunk():
+            return noun.left
         case Artifact() | Alias() | Alterations() | Measurement() | Pipeline():
             return False
-        case Site() | Resource() | Schedule() | JobRun():
+        case Site() | Resource() | Schedule() | Backfill() | JobRun():
             return True

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 from gridmill.model.alias import Alias
 from gridmill.model.alteration import Alterations
 from gridmill.model.artifact import Artifact
+from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.pipeline import Pipeline
@@ -20,6 +21,8 @@ Noun: TypeAlias = (
     | Resource
     | Pipeline
     | Schedule
+    | Backfill
+    | Chunk
     | Run
     | JobRun
     | Attempt
@@ -87,8 +90,9 @@ class Store(Protocol):
         ...
 
     def live(self) -> Iterable[Record]:
-        """Everything the control node keeps in memory: all sites, resources and schedules; deployments that
-        are not gone; runs that are not finished with all their JobRuns; attempts that are placed or running.
+        """Everything the control node keeps in memory: all sites, resources, schedules and backfills;
+        chunks that are left; deployments that are not gone; runs that are not finished with all their
+        JobRuns; attempts that are placed or running.
         In the order they were first put."""
         ...
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.view import ControlView
+from gridmill.sdk.backfills import BackfillVerbs
 from gridmill.sdk.dial import Dialled, dial_home, dial_url, home_settings
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
 from gridmill.sdk.resources import ResourceVerbs
@@ -49,7 +50,7 @@ def _register_in_notebook() -> None:
     import_module("gridmill.sdk.notebook").register()
 
 
-class Client(RunVerbs, ResourceVerbs, ScheduleVerbs, VersionVerbs, SinkVerbs):
+class Client(RunVerbs, ResourceVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs):
     """Use as a context manager, or `close()`. Every method raises GridmillErrors only.
 
     `grid` gives the plain use cases (gridmill.ports.grid). Where a run is asked for, a pipeline's name

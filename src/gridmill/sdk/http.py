@@ -15,6 +15,7 @@ from gridmill.model.site import Site
 from gridmill.model.view import ControlView, DryRun, RunView
 from gridmill.sdk.connection import Answer, Connections, tcp_connections, unix_connections
 from gridmill.sdk.http_alterations import HttpAlterations
+from gridmill.sdk.http_backfills import HttpBackfills
 from gridmill.sdk.http_schedules import HttpSchedules
 from gridmill.sdk.http_versions import HttpVersions, quoted
 
@@ -31,7 +32,7 @@ def over_tcp(url: str, token: str | None) -> "HttpGrid":
     return HttpGrid(tcp_connections(url, token))
 
 
-class HttpGrid(HttpVersions, HttpSchedules, HttpAlterations):
+class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations):
     """A Grid (gridmill.ports.grid) that a control node serves."""
 
     def __init__(self, connections: Connections) -> None:

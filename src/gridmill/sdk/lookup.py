@@ -22,6 +22,7 @@ class Noun(StrEnum):
     DEPLOYMENT = "deployment"
     PIPELINE = "pipeline"
     SCHEDULE = "schedule"
+    BACKFILL = "backfill"
     SINK = "sink"
     DATASET = "dataset"
     MODEL = "model"
@@ -39,6 +40,7 @@ LISTED: Mapping[Noun, Callable[[Grid], tuple[Any, ...]]] = {
     Noun.DEPLOYMENT: lambda grid: grid.deployments(),
     Noun.PIPELINE: lambda grid: grid.pipelines(),
     Noun.SCHEDULE: lambda grid: grid.schedules(),
+    Noun.BACKFILL: lambda grid: grid.backfills(),
     Noun.SINK: lambda grid: grid.artifacts(kind=ArtifactKind.SINK),
     Noun.DATASET: lambda grid: grid.artifacts(kind=ArtifactKind.DATASET),
     Noun.MODEL: lambda grid: grid.artifacts(kind=ArtifactKind.MODEL),
@@ -110,6 +112,8 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
             return grid.pipeline(name)
         case Noun.SCHEDULE:
             return grid.schedule(name)
+        case Noun.BACKFILL:
+            return grid.backfill(name)
         case Noun.RESOURCE | Noun.SITE | Noun.DEPLOYMENT | Noun.ALIAS:
             return _listed(grid, noun, name)
         case _:

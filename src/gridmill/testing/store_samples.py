@@ -6,6 +6,7 @@ from gridmill.model.alias import Alias
 from gridmill.model.alteration import Alterations, AlterVerb, Change, SinkPart
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
+from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import Event
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
@@ -135,6 +136,17 @@ def a_schedule(name: str = "weather") -> Schedule:
     return Schedule(name=name, spec=spec, since=1e9, done=1e9 + 0.5, runs=2, last_run=f"{name}-2")
 
 
+def a_backfill(name: str = "weather") -> Backfill:
+    """Half a year of weeks."""
+    return Backfill(name=name, begins="2013-01-01", ends="2013-07-01", every_seconds=604_800.0, parallel=2)
+
+
+def a_chunk(name: str = "weather") -> Chunk:
+    """The first week of it, not begun."""
+    pipeline = Pipeline(name=name, jobs=(a_job(),), parameters={"from": "2013-01-01", "to": "2013-01-08"})
+    return Chunk(pipeline=pipeline, begins="2013-01-01", ends="2013-01-08")
+
+
 def one_of_each() -> tuple[Noun, ...]:
     """A noun of every class."""
     pipeline = Pipeline(name="weather", jobs=(a_job(),), resources=(a_resource(),))
@@ -143,6 +155,8 @@ def one_of_each() -> tuple[Noun, ...]:
         a_resource(),
         pipeline,
         a_schedule(),
+        a_backfill(),
+        a_chunk(),
         a_run(),
         a_job_run(),
         an_attempt(),

@@ -10,11 +10,11 @@ from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
-from gridmill.testing.schedules import FakeSchedules
+from gridmill.testing.backfills import FakeBackfills
 
 
 @dataclass(slots=True)
-class FakeVersions(FakeSchedules):
+class FakeVersions(FakeBackfills):
     """Implements `gridmill.ports.versions.Versions` with dicts."""
 
     calls: list[str] = field(default_factory=list)

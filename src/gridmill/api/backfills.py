@@ -1,0 +1,35 @@
+"""The routes of backfills."""
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gridmill.api.replies import Failure, Name, TheGrid, reply
+from gridmill.model.backfill import Backfill, BackfillView, Chunk
+
+router = APIRouter(
+    prefix="/v1", tags=["backfills"], responses={"default": {"model": Failure, "description": "An error"}}
+)
+
+
+@router.get("/backfills", response_model=tuple[BackfillView, ...])
+def list_backfills(grid: TheGrid) -> Response:
+    """Backfills of pipelines, by name."""
+    return reply(grid.backfills())
+
+
+@router.get("/backfills/{name}", response_model=BackfillView)
+def show_backfill(grid: TheGrid, name: Name) -> Response:
+    """One backfill, with its chunks."""
+    return reply(grid.backfill(name))
+
+
+@router.post("/backfills", response_model=BackfillView)
+def start_backfill(grid: TheGrid, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> Response:
+    """Start a backfill, or the same one again: what is done stays, the rest is run."""
+    return reply(grid.start_backfill(backfill, chunks))
+
+
+@router.post("/backfills/{name}/stop", response_model=BackfillView)
+def stop_backfill(grid: TheGrid, name: Name) -> Response:
+    """Start no further chunk of it until it is started again."""
+    return reply(grid.stop_backfill(name))
