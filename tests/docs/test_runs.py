@@ -52,6 +52,7 @@ def run(words: list[str], home: Path, folder: Path = ROOT) -> subprocess.Complet
         ("steps", "total | 16 words"),
         ("settings", "flaky | this time it works"),
         ("nightly", "tell | good night"),
+        ("weekly", "count | from 2013-01-01 to 2013-01-08"),
     ],
 )
 def test_an_example_runs_and_then_has_nothing_to_do(example: str, says: str, home: Path):

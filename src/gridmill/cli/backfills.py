@@ -21,7 +21,12 @@ def backfill_row(view: BackfillView) -> tuple[object, ...]:
     numbers = [counts.get(state, 0) for state in states]
     numbers[3] += counts.get(ChunkState.STOPPED, 0)
     why = "over" if view.over else "stopped" if kept.stopped else ""
-    return view.name, kept.begins, kept.ends, show_seconds(kept.every_seconds), *numbers, why
+    return view.name, kept.begins, kept.ends, _length(kept.every_seconds), *numbers, why
+
+
+def _length(seconds: float) -> str:
+    days = seconds / 86_400
+    return f"{days:g} d" if days >= 1 and days.is_integer() else show_seconds(seconds)
 
 
 def backfill_list(views: Sequence[BackfillView]) -> Table:

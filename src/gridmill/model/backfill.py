@@ -12,9 +12,9 @@ from gridmill.model.pipeline import Pipeline
 class ChunkState(StrEnum):
     """How a chunk stands."""
 
+    DONE = "done"
     LEFT = "left"
     RUNNING = "running"
-    DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"
     SKIPPED = "skipped"  # all of it lies in an outage
