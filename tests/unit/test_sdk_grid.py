@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -12,10 +13,12 @@ from gridmill.api.server import serve
 from gridmill.errors import InputError, NotFoundError, StaleVersionError, UnavailableError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import ArtifactKind
+from gridmill.model.backfill import Backfill, Chunk, ChunkState
 from gridmill.model.job import CommandSpec, Job, JobKind
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.state import JobState, RunState
+from gridmill.planning.backfills import spans
 from gridmill.ports.grid import Grid
 from gridmill.sdk.http import over_socket, over_tcp
 from gridmill.testing.grid import Act, FakeGrid
@@ -202,3 +205,23 @@ def test_tcp_needs_the_token_and_a_loopback_host() -> None:
 def _latin(address: str) -> None:
     answer = httpx.get(f"{address}/v1/control", headers={"Authorization": "Bearer sécret".encode("latin-1")})
     raise InputError(answer.json()["message"])
+
+
+def test_a_backfill_comes_back_whole(make: MakeGrid) -> None:
+    grid = make(FakeGrid())
+    kept = Backfill(name="demo", begins="2013-01-01", ends="2013-01-10", every_seconds=7 * 86_400.0)
+    pipelines = [replace(two_jobs(), parameters={"from": b, "to": e}) for b, e in spans(kept)]
+    chunks = tuple(
+        Chunk(pipeline=one, begins=str(one.parameters["from"]), ends=str(one.parameters["to"]))
+        for one in pipelines
+    )
+    view = grid.start_backfill(kept, chunks)
+    assert view.counts == {ChunkState.LEFT: 2}
+    assert view.chunks[1].ends == "2013-01-10"
+    assert (grid.backfill("demo"), grid.backfills()) == (view, (view,))
+    assert grid.stop_backfill("demo").backfill.stopped
+    assert not grid.start_backfill(kept).backfill.stopped
+    with pytest.raises(NotFoundError):
+        grid.backfill("other")
+    with pytest.raises(InputError, match="before it begins"):
+        grid.start_backfill(replace(kept, ends="2012-01-01"))

@@ -1,0 +1,85 @@
+"""Backfills from the command line and the client, on a grid in memory."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.test_cli import Cli
+
+from gridmill.errors import PipelineError
+from gridmill.sdk.client import Client
+from gridmill.sdk.dial import Dialled, home_settings
+from gridmill.testing.grid import FakeGrid
+
+FILE = """\
+pipeline: weekly
+parameters: {from: 2013-01-01, to: 2013-01-08, rate: 1}
+jobs:
+  count: {command: "echo ${from} ${to} ${rate}"}
+"""
+MONTH = ("--from", "2013-01-01", "--to", "2013-02-01", "--every", "7d")
+
+
+class Kept(FakeGrid):
+    """Remembers the chunks it was given."""
+
+    chunks = ()
+
+    def start_backfill(self, backfill, chunks=()):
+        type(self).chunks = chunks
+        return super().start_backfill(backfill, chunks)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
+    made = Cli(tmp_path, capfd)
+    made.file.write_text(FILE)
+    return made
+
+
+def test_it_is_started_shown_stopped_and_goes_on(cli: Cli) -> None:
+    assert cli("start", "backfill", cli.file, *MONTH) == 0
+    assert cli.out == "backfill weekly: 5 chunks: 5 left\n"
+    assert cli("list", "backfills") == 0
+    assert "7 d" in cli.out
+    assert cli("show", "backfill", "weekly") == 0
+    assert "2013-01-29  2013-02-01  left" in cli.out
+    assert cli("stop", "backfill", "weekly") == 0
+    assert "runs that are active go on" in cli.out
+    assert cli.json("show", "backfill", "weekly")["backfill"]["stopped"] is True
+    assert cli("start", "backfill", "weekly") == 0
+    assert cli.json("list", "backfills")[0]["counts"] == {"left": 5}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("p.yaml", "--from", "2013-01-01"), "needs --from, --to and --every"),
+        (("p.yaml",), "needs --from, --to and --every"),
+        (("weekly", *MONTH), "weekly is no file"),
+        (("weekly",), "there is no backfill 'weekly'"),
+        (("p.yaml", *MONTH[:-1], "soon"), "'soon'"),
+        (("p.yaml", *MONTH, "--parallel", "0"), "`parallel` is 1 or more"),
+    ],
+)
+def test_what_is_missing_is_said(words: tuple[str, ...], said: str, cli: Cli) -> None:
+    given = [cli.file if word == "p.yaml" else word for word in words]
+    assert cli("start", "backfill", *given) == 2 or "no backfill" in said
+    assert said in cli.err
+
+
+def test_a_run_takes_no_range(cli: Cli) -> None:
+    assert cli("start", "run", cli.file, *MONTH) == 2
+    assert "are for backfills" in cli.err
+
+
+def test_each_chunk_has_its_bounds_in_it_and_the_values_that_were_given(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(FILE)
+    client = Client(home_settings(tmp_path / "h"), dial=lambda: Dialled(grid=Kept(), close=lambda: None))
+    client.start_backfill(file, begins="2013-01-01", ends="2013-01-10", every=7 * 86_400, set={"rate": 2})
+    said = [chunk.pipeline.jobs[0].command.run for chunk in Kept.chunks]
+    assert said == ["echo 2013-01-01 2013-01-08 2", "echo 2013-01-08 2013-01-10 2"]
+    assert len({chunk.pipeline.bundle for chunk in Kept.chunks} - {None}) == 1
+    file.write_text(FILE.replace("to: 2013-01-08, ", "").replace("${to}", ""))
+    with pytest.raises(PipelineError, match="declares no parameter `to`"):
+        client.start_backfill(file, begins="2013-01-01", ends="2013-01-10", every="7d")
