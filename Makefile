@@ -20,7 +20,7 @@ demo: $(READY)
 	GRIDMILL_HOME=$${GRIDMILL_HOME:-$(CURDIR)/.gridmill} $(BIN)/gridmill run examples/weather/pipeline.yaml
 
 test: $(READY)
-	$(BIN)/pytest tests
+	$(BIN)/pytest tests -n 2 --dist loadfile
 
 unit: $(READY)
 	$(BIN)/pytest tests -m 'not e2e'

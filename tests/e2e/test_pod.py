@@ -1,9 +1,7 @@
 """One pod, its jobs as real processes, and a control end that takes what it says."""
 
-import io
 import os
 import signal
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from gridmill.model.source import Source
 from gridmill.model.state import AttemptState, Cause
 from gridmill.pod import processes
 from gridmill.ports.site import Sight
+from gridmill.storage.bundle import make_bundle
 from tests.e2e.control_end import ControlEnd, Grid
 
 pytestmark = pytest.mark.e2e
@@ -262,14 +261,12 @@ def test_declarations_that_cannot_work_are_input_errors(grid):
         assert outcome.cause in (Cause.INPUT, Cause.STORAGE)
 
 
-def bundle(home, files, name="b" * 64):
-    (home / "bundles").mkdir(exist_ok=True)
-    with tarfile.open(home / "bundles" / f"{name}.tar.gz", "w:gz") as tar:
-        for path, text in files.items():
-            info = tarfile.TarInfo(path)
-            info.size = len(text)
-            tar.addfile(info, io.BytesIO(text.encode()))
-    return name
+def bundle(home, files):
+    for name, text in files.items():
+        path = home / "project" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return make_bundle(home / "project", home / "bundles").hash
 
 
 def test_each_attempt_has_its_own_copy_of_the_code(grid):

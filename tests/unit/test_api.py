@@ -1,5 +1,6 @@
 """The REST API by itself: docs, errors, limits, the socket, and whatever schemathesis thinks of."""
 
+import re
 import stat
 from pathlib import Path
 
@@ -53,8 +54,7 @@ def test_docs_list_every_call_and_fetch_nothing(served: httpx.Client) -> None:
     for path in served.get("/openapi.json").json()["paths"]:
         assert path in page.text
     assert "<script" not in page.text
-    assert "http://" not in page.text
-    assert "https://" not in page.text
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?\s*(https?:)?//|url\(|@import""", page.text)
 
 
 def test_a_defect_shows_no_detail(served: httpx.Client) -> None:
