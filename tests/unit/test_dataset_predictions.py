@@ -85,6 +85,19 @@ def test_predictions_can_be_the_rows_and_their_error_a_label(case):
     assert case.table(output)["target"].to_pylist() == [7.0, 8.0, 9.0]
 
 
+def test_one_of_several_labels_that_were_said_is_a_feature(case):
+    path = case.folder / "root/predictions/said/part-00000.parquet"
+    lists = pa.array([None, [1.0, 2.0], [3.0, 4.0]])
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index("prediction"), "prediction", lists), path)
+    spec = DatasetSpec(
+        basis=SALES, joins=(Join(table="said", on=("shop", "moment")),), features={"second": "prediction[2]"}
+    )
+    output = case.make(spec)
+    assert case.table(output)["second"].to_pylist() == [None, 2.0, 4.0, None]
+    assert "prediction" not in output.details["features"]
+
+
 def test_predictions_are_a_table_of_sql(case):
     rows = case.rows(
         DatasetSpec(sql="SELECT row, truth - prediction AS missed FROM said ORDER BY row", tables=("said",))

@@ -187,6 +187,15 @@ def test_rows_of_another_version_cannot_be_told(tmp_path):
     assert run(prediction_context(tmp_path, grown, trained)).outputs[0].rows == 60
 
 
+def test_the_same_rows_made_again_are_known_again(tmp_path):
+    dataset = write_dataset(tmp_path, series(rows=80))
+    result = train(training_context(tmp_path, dataset, "linear", folds=3))
+    trained = {"m": artifact_of("m", result.outputs[0])}
+    again = replace(dataset, id="p/d@2", number=2)
+    made = run(prediction_context(tmp_path, again, trained, split="train"))
+    assert made.outputs[0].details["train_rows"] == "held out"
+
+
 def test_a_label_known_by_an_expression_has_no_folds_by_time(tmp_path):
     with pytest.raises(InputError, match="no folds by time"):
         held_out_of(tmp_path, series(rows=80), folds=3, label_after=None)
@@ -205,3 +214,16 @@ def test_too_few_entities_are_told(tmp_path):
 def test_folds_that_make_no_sense_are_refused(options, says):
     with pytest.raises(InputError, match=says):
         TrainingSpec(**{"dataset": "d", "model": ModelKind.LINEAR} | options).check()
+
+
+def test_a_retry_goes_on_in_each_fold_from_its_own_checkpoint(tmp_path):
+    dataset = write_dataset(tmp_path, series(rows=80))
+    options = {"folds": 2, "folds_by": FoldsBy.RANDOM, "epochs": 3, "batch_size": 32}
+    train(training_context(tmp_path, dataset, "mlp", name="plain", **options))
+    context = training_context(tmp_path, dataset, "mlp", name="m", checkpoint_seconds=0.0, **options)
+    context = replace(context, order=replace(context.order, checkpoint_uri="checkpoints/m"))
+    train(context)
+    assert len(list((tmp_path / "checkpoints/m").glob("fold-*/checkpoint.json"))) == 2
+    train(context)
+    expected = load_held_out(tmp_path / "outputs/plain").predicted
+    np.testing.assert_array_equal(load_held_out(tmp_path / "outputs/m").predicted, expected)

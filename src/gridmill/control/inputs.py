@@ -13,7 +13,7 @@ from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Attempt, JobRun, Run
 
-FINGERPRINT = 1
+FINGERPRINT = 2
 """Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
 
 FOLDERS = {
