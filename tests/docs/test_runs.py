@@ -92,6 +92,15 @@ def _texts(value: object) -> Iterator[str]:
                 yield from _texts(one)
 
 
+def test_images_are_classified(home: Path, tmp_path: Path):
+    example = shutil.copytree(ROOT / "examples" / "digits", tmp_path / "digits")
+    assert run([sys.executable, str(example / "make_images.py")], tmp_path).returncode == 0
+    done = run(["gridmill", "run", str(example / "pipeline.yaml"), "--json"], home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (attempt,) = json.loads(done.stdout)["jobs"][-1]["attempts"]
+    assert attempt["metrics"]["test_accuracy"] >= 0.93
+
+
 def test_rows_that_break_constraints_are_told(home: Path):
     done = run(["gridmill", "run", "examples/checked/pipeline.yaml"], home)
     assert done.returncode == 0, done.stdout + done.stderr

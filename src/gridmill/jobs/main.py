@@ -30,7 +30,7 @@ _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
 _MEMORY_CLASSES = frozenset({"OutOfMemoryException"})  # duckdb's, by name: it need not be loaded
 
 EXTRAS = (
-    {"obstore": "objects", "redis": "streams"}
+    {"obstore": "objects", "redis": "streams", "PIL": "images"}
     | dict.fromkeys(("pyarrow", "deltalake", "duckdb"), "data")
     | dict.fromkeys(
         ("numpy", "torch", "optuna", "sklearn", "safetensors", "onnx", "onnxruntime", "threadpoolctl"),

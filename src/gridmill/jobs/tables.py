@@ -202,7 +202,8 @@ def _without_zone(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The types tables keep: int64, double, bool, string, date32, timestamp[us, UTC], nested ones."""
+    """The types tables keep: int64, double, bool, string, bytes, date32, timestamp[us, UTC],
+    nested ones."""
     return pa.schema([(item.name, _plain(item.type)) for item in schema])
 
 
@@ -217,6 +218,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.date32()
     if pa.types.is_boolean(kind) or pa.types.is_nested(kind):
         return kind
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
     return pa.string()
 
 

@@ -7,12 +7,14 @@ from datetime import datetime
 import duckdb
 import pyarrow.dataset as ds
 
-from gridmill.errors import InputError
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.dataset.arrays import spread
 from gridmill.jobs.dataset.checks import check_tables, resolve_bounds, seen_until, time_span
 from gridmill.jobs.dataset.compile import Compiled, compile_dataset
 from gridmill.jobs.dataset.encode import needs_times
 from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select, types_of
 from gridmill.jobs.dataset.feeds import is_of_label
+from gridmill.jobs.dataset.functions import register_functions
 from gridmill.jobs.dataset.incremental import final_until, history_from
 from gridmill.jobs.dataset.names import Types, find_column
 from gridmill.jobs.dataset.splits import Bounds
@@ -58,12 +60,13 @@ def prepare(
     """
     if spec.sql is not None:
         node = parse_select(engine, spec.sql)
+        register_functions(engine, spec.sql)
         text = spec.sql.strip().rstrip(";")
-        types = _sql_types(engine, text)
+        found = spread(text, _sql_types(engine, text))
         if spec.time is None:
-            return _plain(spec, text, types, ordered=is_ordered(node))
-        engine.execute(f"CREATE TEMP TABLE {quoted(SQL_RESULT)} AS\n{text}")
-        tables[SQL_RESULT] = types
+            return _plain(spec, found.sql, found.types, ordered=is_ordered(node))
+        _keep_result(engine, found.sql)
+        tables[SQL_RESULT] = found.types
     basis = spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
     used = check_tables(engine, spec, basis, tables)
     rows, first, last = time_span(
@@ -119,6 +122,16 @@ def _sql_types(engine: duckdb.DuckDBPyConnection, text: str) -> dict[str, str]:
         return types_of(engine, text)
     except duckdb.Error as error:
         raise explain(error, {}, "dataset.sql", text) from error
+
+
+def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
+    """The declared SQL's rows as a table: it runs once."""
+    try:
+        engine.execute(f"CREATE TEMP TABLE {quoted(SQL_RESULT)} AS\n{text}")
+    except duckdb.OutOfMemoryException:
+        raise
+    except duckdb.Error as error:
+        raise DataError(f"the query failed: {error}", place="dataset.sql") from error
 
 
 def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Query:

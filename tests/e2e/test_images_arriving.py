@@ -1,0 +1,56 @@
+"""Images that arrive block by block, while earlier blocks are being learned from: the example, watched."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.e2e.conftest import Place, eventually
+
+pytestmark = pytest.mark.e2e
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
+BLOCKS = 3
+
+
+def attempts(place: Place, run: str, job: str) -> list[dict]:
+    view = place.json("status", run)
+    return next(each["attempts"] for each in view["jobs"] if each["job"]["job"]["name"] == job)
+
+
+def is_done(place: Place, run: str, job: str) -> bool:
+    runs = [view["id"] for view in place.json("list", "runs")]
+    return run in runs and [one["state"] for one in attempts(place, run, job)] == ["succeeded"]
+
+
+def test_each_image_is_loaded_once_while_earlier_ones_are_learned_from(place: Place):
+    project, arriving, made = (place.folder / name for name in ("project", "project/arriving", "made"))
+    shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("arriving"))
+    subprocess.run([sys.executable, project / "make_images.py", made], check=True)
+    images = sorted(path.relative_to(made) for path in made.rglob("*.pgm"))
+    up = place.start("up", "--listen", "off")
+    assert eventually(lambda: place.gridmill("show", "control").returncode == 0)
+    assert place.gridmill("apply", "-f", project / "pipeline.yaml").returncode == 0
+
+    for number in range(BLOCKS):  # the next block comes as soon as this one is loaded
+        for path in images[number::BLOCKS]:
+            (arriving / path).parent.mkdir(parents=True, exist_ok=True)
+            (made / path).rename(arriving / path)
+        assert eventually(lambda run=f"digits-{number + 1}": is_done(place, run, "images"), 60)
+    assert eventually(lambda: is_done(place, f"digits-{BLOCKS}", "read"), 300)
+
+    for number in range(1, BLOCKS):
+        (loaded,) = attempts(place, f"digits-{number + 1}", "images")
+        (read,) = attempts(place, f"digits-{number}", "read")
+        assert loaded["started"] < read["ended"], "the next block was loaded beside what came after"
+
+    table = DeltaTable(place.home / "storage" / "sinks" / "digits" / "images")
+    rows = table.to_pyarrow_table(columns=["path"])["path"].to_pylist()
+    assert sorted(Path(row).relative_to(arriving) for row in rows) == images, "each image once"
+    (read,) = attempts(place, f"digits-{BLOCKS}", "read")
+    assert read["metrics"]["test_accuracy"] >= 0.93
+    up.terminate()
+    assert up.wait(timeout=30) == 0
