@@ -47,9 +47,9 @@ def test_each_image_is_loaded_once_while_earlier_ones_are_learned_from(place: Pl
         (read,) = attempts(place, f"digits-{number}", "read")
         assert loaded["started"] < read["ended"], "the next block was loaded beside what came after"
 
-    table = DeltaTable(place.home / "storage" / "sinks" / "digits" / "images")
-    rows = table.to_pyarrow_table(columns=["path"])["path"].to_pylist()
-    assert sorted(Path(row).relative_to(arriving) for row in rows) == images, "each image once"
+    (log,) = (place.home / "storage" / "sinks" / "digits").rglob("_delta_log")
+    rows = DeltaTable(log.parent).to_pyarrow_table(columns=["path"])["path"].to_pylist()
+    assert sorted(Path(row).relative_to("arriving") for row in rows) == images, "each image once"
     (read,) = attempts(place, f"digits-{BLOCKS}", "read")
     assert read["metrics"]["test_accuracy"] >= 0.93
     up.terminate()
