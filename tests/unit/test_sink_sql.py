@@ -82,6 +82,10 @@ def test_without_a_cursor_the_table_is_what_the_database_holds_now(case: SinkCas
     change(case, "DELETE FROM sales WHERE id = 1", "INSERT INTO sales (id) VALUES (7)")
     assert load(case, cursor=None).table_version == 2
     assert ids(case) == [2, 7]
+    change(case, "DELETE FROM sales")
+    with pytest.raises(DataError, match="no rows"):  # and not: nothing new
+        load(case, cursor=None)
+    assert ids(case) == [2, 7]
 
 
 def test_a_lag_holds_back_what_may_not_be_complete(case: SinkCase) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlsplit
 
 from gridmill.errors import InputError
 from gridmill.model.search import Search
@@ -161,6 +162,12 @@ class TrainingSpec:
                     hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
                     place=f"training.{one.name}",
                 )
+        if "@" in urlsplit(self.track or "").netloc:
+            raise InputError(
+                "an address with a user or password would be kept and printed",
+                hint="Name the server only: http://HOST:PORT.",
+                place="training.track",
+            )
         self._check_ranges()
         self._check_search(own)
         self._check_folds()

@@ -35,6 +35,12 @@ def arrive(asked: Asked) -> Arrivals:
         shape = shape_of(connection, source, name)
         if source.cursor is None:
             staged = _staged(connection, shape, shape.statement(), asked, name, key)
+            if not staged.paths:
+                raise DataError(
+                    "there are no rows in it",
+                    hint="A table needs at least one row; the sink is left as it was.",
+                    place=name,
+                )
             return Arrivals(files=staged.files(staged.content))
         low = read_position(asked.positions.get(key))
         high = next_position(_newest(connection, shape), source, low, name)
