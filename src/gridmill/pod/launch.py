@@ -4,13 +4,17 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-PIPES = 3
-"""How many descriptors Pipes has."""
+from gridmill.codec import decode, encode
+
+MESSAGE_BYTES = 512 * 1024
+"""A launch and what is said about it, at most."""
+_PIPES = 3
 EVENTS_FD = 3
 """Where a job's process finds the pipe for its reports (GRIDMILL_EVENTS_FD)."""
 
@@ -45,6 +49,20 @@ class Pipes:
         """Close the job's ends, once the job has them."""
         for descriptor in (self.out, self.err, self.events):
             os.close(descriptor)
+
+
+def send(link: socket.socket, launch: Launch, pipes: Pipes) -> None:
+    """To a process that forks or becomes the job, over a SOCK_SEQPACKET. Raises OSError."""
+    socket.send_fds(link, [encode(launch)], [pipes.out, pipes.err, pipes.events])
+
+
+def receive(link: socket.socket) -> tuple[Launch, Pipes] | None:
+    """What was sent; None when the other end was closed."""
+    data, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES, _PIPES)
+    if not data:
+        return None
+    out, err, events = descriptors
+    return decode(data, Launch), Pipes(out=out, err=err, events=events)
 
 
 def adopt_orphans() -> None:
@@ -95,15 +113,10 @@ def _flush() -> None:
 
 def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
     """Be a process of the attempt: own session, its descriptors, its cgroups, no inherited handlers."""
-    leave_parent()
+    os.setsid()
     _wire(pipes)  # first: what goes wrong from here on is in the job's log
     settle(launch.joins, parent)
     _wear(launch)
-
-
-def leave_parent() -> None:
-    """Be the leader of a session of its own."""
-    os.setsid()
 
 
 def settle(joins: tuple[str, ...], parent: int) -> None:

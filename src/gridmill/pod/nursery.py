@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gridmill.codec import decode, encode
+from gridmill.codec import decode
 from gridmill.pod.attempt import Exit
-from gridmill.pod.launch import Launch, Pipes
+from gridmill.pod.launch import MESSAGE_BYTES, Launch, Pipes, send
 from gridmill.pod.threads import thread_environment
 from gridmill.pod.verdict import describe
-from gridmill.pod.zygote import MESSAGE_BYTES, Report
+from gridmill.pod.zygote import Report
 
 _PROGRAM = (sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-m", "gridmill.pod.zygote")
 """Newer Pythons warn of forking with threads: allocators have the only ones, and they mind forks."""
@@ -113,9 +113,8 @@ class Nursery:
     def _pass_on(self) -> None:
         while self._ready and self._queue and self._link is not None:
             waiting = self._queue[0]
-            pipes = [waiting.pipes.out, waiting.pipes.err, waiting.pipes.events]
             try:
-                socket.send_fds(self._link, [encode(waiting.launch)], pipes)
+                send(self._link, waiting.launch, waiting.pipes)
             except BlockingIOError:
                 self._try_again_at = time.monotonic() + _TRY_AGAIN_SECONDS
                 return

@@ -13,13 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from gridmill.codec import decode, encode
 from gridmill.model.amounts import Amounts
 from gridmill.pod.cgroups import AttemptGroup
-from gridmill.pod.launch import PIPES, Launch, Pipes, dress, fork, leave_parent, settle
+from gridmill.pod.launch import Launch, Pipes, dress, fork, receive, send, settle
 from gridmill.pod.limits import Limits
 
-_MESSAGE_BYTES = 512 * 1024
 _FAILURES = 3
 """So many spares that died waiting, and no more are made."""
 
@@ -38,7 +36,7 @@ class Spare:
     def launch(self, launch: Launch, pipes: Pipes) -> None:
         """Let it become the job. Raises OSError when it is no longer there."""
         with self.link:
-            socket.send_fds(self.link, [encode(launch)], [pipes.out, pipes.err, pipes.events])
+            send(self.link, launch, pipes)
 
     def discard(self) -> None:
         """Let it end; the pod's loop reaps it as any child."""
@@ -110,14 +108,14 @@ class Spares:
 
 def _wait(link: socket.socket, joins: tuple[str, ...], parent: int, become: Become) -> None:
     """The waiting process: everything that does not depend on the job comes first."""
-    leave_parent()
+    os.setsid()
     _close_others(link.fileno())
     settle(joins, parent)
-    data, descriptors, _, _ = socket.recv_fds(link, _MESSAGE_BYTES, PIPES)
-    if not data:
+    received = receive(link)
+    if received is None:
         sys.exit(0)
-    launch = decode(data, Launch)
-    dress(launch, Pipes(out=descriptors[0], err=descriptors[1], events=descriptors[2]))
+    launch, pipes = received
+    dress(launch, pipes)
     become(launch)
 
 

@@ -17,14 +17,12 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from gridmill.codec import decode, encode
+from gridmill.codec import encode
 from gridmill.errors import NotFoundError
 from gridmill.jobs.main import run
-from gridmill.pod.launch import PIPES, Launch, Pipes, die_with_parent, enter, fork
+from gridmill.pod.launch import Launch, Pipes, die_with_parent, enter, fork, receive
 from gridmill.pod.leftovers import kill_group_before_reaping
 from gridmill.registry import PREIMPORTS, find
-
-MESSAGE_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +70,10 @@ class Zygote:
         self._link.sendall(encode(report))
 
     def _answer(self) -> None:
-        data, descriptors, _, _ = socket.recv_fds(self._link, MESSAGE_BYTES, PIPES)
-        if not data:
+        received = receive(self._link)
+        if received is None:
             raise EOFError
-        launch = decode(data, Launch)
-        pipes = Pipes(out=descriptors[0], err=descriptors[1], events=descriptors[2])
+        launch, pipes = received
         try:
             pid = fork(lambda parent: _be(launch, pipes, parent))
         except OSError as error:
