@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.errors import InputError
-from gridmill.model.backfill import Backfill, Chunk, ChunkState, read_moment
+from gridmill.model.backfill import Backfill, Chunk, ChunkState
 from gridmill.model.job import Job
+from gridmill.model.moment import read_moment
 from gridmill.model.outage import Outage
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.moment import read_moment
 from gridmill.model.pipeline import Pipeline
 
 
@@ -106,13 +106,3 @@ class BackfillView:
     def over(self) -> bool:
         """Whether no chunk is left or running."""
         return not any(self.counts.get(state) for state in (ChunkState.LEFT, ChunkState.RUNNING))
-
-
-def read_moment(text: str, place: str = "") -> datetime:
-    """A time in UTC. Raises InputError."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        hint = 'Write it as "2013-01-01" or "2013-01-01T06:00".'
-        raise InputError(f"{text!r} is no time", hint=hint, place=place) from error
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

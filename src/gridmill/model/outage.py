@@ -1,9 +1,10 @@
 """An outage: a stretch of time in which a sink's data is known to be bad or missing."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from gridmill.errors import InputError
+from gridmill.model.moment import read_moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,20 +28,8 @@ class Outage:
     @property
     def range(self) -> tuple[datetime, datetime]:
         """Beginning and end, in UTC. Raises InputError."""
-        return _moment(self.begins, "begins"), _moment(self.ends, "ends")
+        return read_moment(self.begins, "outage.begins"), read_moment(self.ends, "outage.ends")
 
     def covers(self, begins: datetime, ends: datetime) -> bool:
         """Whether all of that time lies within."""
         return self.range[0] <= begins and ends <= self.range[1]
-
-
-def _moment(text: str, field: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InputError(
-            f"{text!r} is no time",
-            hint='Write it as "2024-03-01" or "2024-03-01T06:00".',
-            place=f"outage.{field}",
-        ) from error
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

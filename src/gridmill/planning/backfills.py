@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from gridmill.errors import InputError
-from gridmill.model.backfill import Backfill, Chunk, ChunkState, chunk_id, read_moment
+from gridmill.model.backfill import Backfill, Chunk, ChunkState, chunk_id
+from gridmill.model.moment import read_moment
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.state import RunState
