@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import time
@@ -85,6 +86,12 @@ def timed(act: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
+def cpu_seconds(whose: int) -> float:
+    """Of this process (resource.RUSAGE_SELF) or of its children that have ended (RUSAGE_CHILDREN)."""
+    usage = resource.getrusage(whose)
+    return usage.ru_utime + usage.ru_stime
+
+
 def median(act: Callable[[], object], *, runs: int = ROUNDS, warm: int = 1) -> float:
     """Median wall seconds of `runs` calls after `warm` that do not count."""
     for _ in range(warm):
@@ -95,13 +102,15 @@ def median(act: Callable[[], object], *, runs: int = ROUNDS, warm: int = 1) -> f
 Key = TypeVar("Key", bound=Hashable)
 
 
-def alternate(acts: Mapping[Key, Callable[[], float]], *, rounds: int = ROUNDS) -> dict[Key, Series]:
+def alternate(
+    acts: Mapping[Key, Callable[[], float]], *, rounds: int = ROUNDS, warm: bool = True
+) -> dict[Key, Series]:
     """Every act once per round, in turn, so that whatever else the machine does falls on all alike.
 
-    An act returns its own measurement. The first round warms caches and does not count; what took longer
-    than LONG_SECONDS in it stays in for LONG_ROUNDS only.
+    An act returns its own measurement. The first round warms caches and does not count (unless not `warm`);
+    what took longer than LONG_SECONDS in it stays in for LONG_ROUNDS only.
     """
-    first = {key: act() for key, act in acts.items()}
+    first = {key: act() if warm else 0.0 for key, act in acts.items()}
     series = {key: Series() for key in acts}
     for number in range(rounds):
         for key, act in acts.items():

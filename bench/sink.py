@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 
-from bench.measure import Result, Series, alternate, at_least, row, save
+from bench.measure import Result, Series, alternate, at_least, cpu_seconds, row, save
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.sink.run import run
 from gridmill.model.amounts import GIB, Amounts
@@ -69,17 +69,12 @@ def _compare(form: str, path: Path, cores: int) -> list[Result]:
 
 def _timed(act: Callable[[], object], cpu: Series) -> Callable[[], float]:
     def measured() -> float:
-        began, used = time.perf_counter(), _cpu_seconds()
+        began, used = time.perf_counter(), cpu_seconds(resource.RUSAGE_SELF)
         act()
-        cpu.values.append(_cpu_seconds() - used)
+        cpu.values.append(cpu_seconds(resource.RUSAGE_SELF) - used)
         return time.perf_counter() - began
 
     return measured
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _copy(path: Path, cores: int) -> None:

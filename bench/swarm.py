@@ -1,22 +1,23 @@
 """A prediction job, start and stop of its process and workers included, against a bare predict loop."""
 
 import os
+import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from bench.measure import Series, alternate, at_least, row, save
+from bench.measure import Result, Series, alternate, at_least, cpu_seconds, row, save
 from gridmill.codec import encode as to_json
 from gridmill.jobs.features import encode, runs
 from gridmill.jobs.models import load_card, load_model, predict_rows
+from gridmill.jobs.tables import write_parquet
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.job import Job
@@ -25,12 +26,14 @@ from gridmill.model.prediction import PredictionSpec
 from gridmill.model.training import ModelKind, TrainingSpec
 
 AREA = "The swarm"
-SHARE, LEAST_SECONDS = 0.9, 62.0
-HOW = """
+SHARE, LEAST_SECONDS, ROUNDS = 0.9, 62.0, 3
+HOW = f"""
 A prediction job in a process of its own, from starting the interpreter to its end: it reads the dataset,
 makes one worker per core, predicts with an LSTM over 24 rows, writes every row once, checks and measures the
 result. Against it: the same model in one process with one thread over inputs that lie ready in memory,
-nothing read or written. Both take turns.
+nothing read or written, on as many rows as it takes {LEAST_SECONDS:.0f} CPU seconds for. Both take turns,
+three rounds. CPU seconds of the job are those of all its processes together: they tell what it costs where
+others keep the machine busy.
 """
 
 
@@ -38,24 +41,38 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         place, cores = Place(Path(folder)), len(os.sched_getaffinity(0))
         rows = place.rows_for(LEAST_SECONDS)
-        acts = {"swarm": place.swarm(rows, cores), "bare": place.bare(rows)}
-        measured = alternate(acts)
-    speed = Series(
-        [bare / swarm / cores for swarm, bare in zip(*(s.values for s in measured.values()), strict=True)]
-    )
-    save(
-        "swarm",
-        [
-            at_least(SHARE, AREA, "rows/s per core, of a bare loop's", speed.median, "", **speed.spread),
-            row(
-                AREA, f"bare loop over {rows:,} rows", measured["bare"].median, "s", **measured["bare"].spread
-            ),
-            row(
-                AREA, f"swarm with {cores} workers", measured["swarm"].median, "s", **measured["swarm"].spread
-            ),
-        ],
-        how=HOW,
-    )
+        cpu = {"swarm": Series(), "bare": Series()}
+        acts = {
+            "swarm": counted(place.swarm(rows, cores), resource.RUSAGE_CHILDREN, cpu["swarm"]),
+            "bare": counted(place.bare(rows), resource.RUSAGE_SELF, cpu["bare"]),
+        }
+        measured = alternate(acts, rounds=ROUNDS, warm=False)
+    save("swarm", list(results(measured, cpu, rows, cores)), how=HOW)
+
+
+def counted(act: Callable[[], float], whose: int, cpu: Series) -> Callable[[], float]:
+    """The same, with its CPU seconds put down."""
+
+    def measured() -> float:
+        before = cpu_seconds(whose)
+        found = act()
+        cpu.values.append(cpu_seconds(whose) - before)
+        return found
+
+    return measured
+
+
+def results(wall: Mapping[str, Series], cpu: Mapping[str, Series], rows: int, cores: int) -> Iterator[Result]:
+    """What is held against the target, and what it comes from."""
+    walls = zip(wall["swarm"].values, wall["bare"].values, strict=True)
+    speed = Series([bare / swarm / cores for swarm, bare in walls])
+    costs = zip(cpu["swarm"].values, cpu["bare"].values, strict=True)
+    cost = Series([swarm / bare for swarm, bare in costs])
+    yield at_least(SHARE, AREA, "rows/s per core, of a bare loop's", speed.median, "", **speed.spread)
+    yield row(AREA, "CPU seconds, of a bare loop's", cost.median, "x", **cost.spread)
+    for what, unit, by in (("", "s", wall), (", CPU", "CPU s", cpu)):
+        yield row(AREA, f"bare loop over {rows:,} rows{what}", by["bare"].median, unit, **by["bare"].spread)
+        yield row(AREA, f"swarm of {cores} workers{what}", by["swarm"].median, unit, **by["swarm"].spread)
 
 
 class Place:
@@ -75,8 +92,11 @@ class Place:
     def rows_for(self, seconds: float) -> int:
         """How many rows the bare loop needs that long for."""
         probe = 40_000
-        took = min(self.bare(probe)() for _ in range(2))
-        return int(seconds / took * probe)
+        cpu = Series()
+        act = counted(self.bare(probe), resource.RUSAGE_SELF, cpu)
+        for _ in range(2):
+            act()
+        return int(seconds / min(cpu.values) * probe)
 
     def _write(self, name: str, rows: int) -> Artifact:
         random = np.random.default_rng(0)
@@ -88,7 +108,8 @@ class Place:
             "label": np.roll(columns["x0"], 3) + 0.1 * columns["x1"],
             "split": np.where(np.arange(rows) < rows // 2, "train", "validation"),
         }
-        pq.write_table(pa.table(columns), folder / "part-0.parquet", row_group_size=65_536)
+        table = pa.table(columns)
+        write_parquet(iter([table]), table.schema, folder, "part")
         details = {
             "features": [f"x{number}" for number in range(8)], "label": "label", "time": "time", "entity": [],
         }  # fmt: skip
@@ -103,13 +124,12 @@ class Place:
         return lambda: self._do(job, {"d": dataset, "m": self.model}, workers)
 
     def bare(self, rows: int) -> Callable[[], float]:
-        columns = [f"x{number}" for number in range(8)]
+        random = np.random.default_rng(0)
         folder = self.root / "outputs/model"
+        table = pa.table({f"x{number}": random.normal(size=rows) for number in range(8)})
+        inputs, starts = encode(table, load_card(folder).encodings), runs(table, [])
 
         def act() -> float:
-            random = np.random.default_rng(0)
-            table = pa.table({name: random.normal(size=rows) for name in columns})
-            inputs, starts = encode(table, load_card(folder).encodings), runs(table, [])
             predictor = load_model(folder, threads=1)
             begin = time.perf_counter()
             predict_rows(predictor, inputs, starts, np.arange(rows))

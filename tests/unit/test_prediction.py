@@ -2,16 +2,20 @@
 
 import json
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from learning_data import artifact_of, events_of, prediction_context, series, training_context, write_dataset
 
 from gridmill.errors import DataError, InputError
+from gridmill.jobs.partitions import fetch_piece, open_partitions
 from gridmill.jobs.prediction.cut import count_shards, cut
 from gridmill.jobs.prediction.run import run
+from gridmill.jobs.prediction.swarm import Shards
 from gridmill.jobs.training.run import run as train
 from gridmill.model.artifact import Artifact, Input
 from gridmill.model.training import Combine
@@ -177,6 +181,32 @@ def test_a_column_the_model_needs_and_the_dataset_lacks_is_named(tmp_path):
 ])  # fmt: skip
 def test_shards_are_neither_tiny_nor_beyond_memory(rows, workers, wanted, expected):
     assert count_shards(rows, workers, wanted) == expected
+
+
+def test_each_worker_goes_on_where_it_is_and_helps_out_at_the_end():
+    shards = Shards(open=set(range(8)))
+    assert [shards.take(-1), shards.take(-1)] == [0, 4]
+    assert [shards.take(0), shards.take(4), shards.take(4 + 1), shards.take(6)] == [1, 5, 6, 7]
+    assert shards.take(7) == 3  # the other is on its way through 2
+    assert [shards.take(1), shards.take(2)] == [2, None]
+    shards.lose(5, "killed")
+    assert shards.take(2) == 5
+
+
+def test_a_worker_reads_a_row_group_once_for_all_its_shards(tmp_path):
+    rows = pa.table({"n": np.arange(1000)})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=250)
+    parts, read = open_partitions(tmp_path), []
+
+    @lru_cache(maxsize=2)
+    def fetch(piece, columns):
+        read.append(piece.start)
+        return fetch_piece(piece, columns)
+
+    found = [parts.read(["n"], max(0, n - 23), n + 100, fetch=fetch) for n in range(0, 1000, 100)]
+    assert [len(some) for some in found] == [100] + [123] * 9
+    assert found[-1]["n"].to_pylist() == list(range(877, 1000))
+    assert read == [0, 250, 500, 750]
 
 
 def test_a_cut_skips_what_lies_far_between():

@@ -1,8 +1,9 @@
 """A dataset's Parquet files as one sequence of rows: any range of them, without reading the rest."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,16 @@ class Piece:
     stop: int
 
 
+Fetch: TypeAlias = "Callable[[Piece, tuple[str, ...]], pa.Table]"
+"""All rows of these columns of a row group."""
+
+
+def fetch_piece(piece: Piece, columns: tuple[str, ...]) -> pa.Table:
+    """See Fetch."""
+    with pq.ParquetFile(piece.file) as file:
+        return file.read_row_group(piece.group, columns=list(columns), use_threads=False).select(columns)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitions:
     """The files of a folder in the order of their names; rows are numbered through all of them."""
@@ -32,11 +43,19 @@ class Partitions:
         """How many rows there are."""
         return self.pieces[-1].stop if self.pieces else 0
 
-    def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> pa.Table:
-        """Rows `start` to `stop` (exclusive; default: all) of these columns, in order."""
+    def read(
+        self,
+        columns: Sequence[str],
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        fetch: Fetch = fetch_piece,
+    ) -> pa.Table:
+        """Rows `start` to `stop` (exclusive; default: all) of these columns, in order. Whoever reads range
+        after range gives a `fetch` that remembers."""
         end = self.rows if stop is None else stop
         parts = [
-            _read_piece(piece, columns, start, end)
+            _between(piece, fetch(piece, tuple(columns)), start, end)
             for piece in self.pieces
             if piece.start < end and piece.stop > start
         ]
@@ -69,8 +88,6 @@ def _pieces(files: Sequence[Path]) -> Iterator[Piece]:
             start = stop
 
 
-def _read_piece(piece: Piece, columns: Sequence[str], start: int, stop: int) -> pa.Table:
-    with pq.ParquetFile(piece.file) as file:
-        table = file.read_row_group(piece.group, columns=list(columns), use_threads=False)
+def _between(piece: Piece, table: pa.Table, start: int, stop: int) -> pa.Table:
     first, last = max(start, piece.start), min(stop, piece.stop)
-    return table.slice(first - piece.start, last - first).select(list(columns))
+    return table.slice(first - piece.start, last - first)

@@ -42,7 +42,7 @@ def run(context: JobContext) -> JobResult:
     learned = learned_rows(choice.candidate.card, choice.candidate.name, context.input(spec.dataset), spec)
     if learned == Learned.SEEN:
         print(f"the train rows are predicted by {choice.candidate.name}, which learned from them", flush=True)
-    workers = spec.workers or max(context.order.workers, context.threads)
+    workers = spec.workers or context.order.workers
     plan = in_child(lambda: _plan(context, spec, choice, workers), "cutting the shards", context.work)
     shards = [[from_builtins(span, Span) for span in spans] for spans in plan["shards"]]
     workers = min(workers, len(shards))

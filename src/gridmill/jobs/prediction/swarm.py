@@ -1,10 +1,15 @@
-"""The swarm: workers made for this job take shards one at a time; what a dead one had goes to a new one."""
+"""The swarm: workers made for this job take shards one at a time; what a dead one had goes to a new one.
+
+A worker goes on with the shard after its last one while that is open: the rows lie together, so it has often
+read them already.
+"""
 
 import selectors
 import signal
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from gridmill.errors import JobError
@@ -21,10 +26,24 @@ Work = Callable[[int], dict[str, Any]]
 class Shards:
     """Which shards are open, in whose hands, and done. `deaths` tells of each worker that died."""
 
-    open: deque[int]
+    open: set[int]
     done: dict[int, dict[str, Any]] = field(default_factory=dict)
     killed: Counter[int] = field(default_factory=Counter)
     deaths: list[str] = field(default_factory=list)
+
+    def take(self, after: int) -> int | None:
+        """The open shard that follows `after`, else the middle one of the longest open stretch (a worker may
+        be on its way through the first half); None when none is open."""
+        shard = after + 1 if after + 1 in self.open else self._middle()
+        if shard is not None:
+            self.open.remove(shard)
+        return shard
+
+    def _middle(self) -> int | None:
+        numbered = enumerate(sorted(self.open))
+        stretches = [[shard for _, shard in some] for _, some in groupby(numbered, lambda at: at[1] - at[0])]
+        longest = max(stretches, key=len, default=[])
+        return longest[len(longest) // 2] if longest else None
 
     def finish(self, shard: int, report: dict[str, Any]) -> None:
         """A worker did it."""
@@ -40,7 +59,7 @@ class Shards:
                 f"shard {shard} ended {MOST_DEATHS} workers, the last one: {how}",
                 hint="The job's log has what they wrote. With 'killed by SIGKILL', give the job more memory.",
             )
-        self.open.appendleft(shard)
+        self.open.add(shard)
 
 
 def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[Shards], None]) -> Shards:
@@ -49,7 +68,7 @@ def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[Shards],
     No worker is left when it returns or raises. Raises JobError for a shard that ends its workers, and
     the GridmillError of a worker that raised one.
     """
-    state = Shards(open=deque(range(shards)))
+    state = Shards(open=set(range(shards)))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die just when it is told something
     crew = _Crew(work)
     try:
@@ -100,9 +119,10 @@ class _Crew:
 
     def hand(self, worker: Child, state: Shards) -> None:
         """Give it the next open shard, if there is one."""
-        self.hands[worker.pid] = state.open.popleft() if state.open else None
-        if self.hands[worker.pid] is not None:
-            worker.tell(str(self.hands[worker.pid]))
+        last = self.hands.get(worker.pid)
+        self.hands[worker.pid] = shard = state.take(-1 if last is None else last)
+        if shard is not None:
+            worker.tell(str(shard))
 
     def heard(self) -> list[Child]:
         """Workers with something to hear; waits for it."""

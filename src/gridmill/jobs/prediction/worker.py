@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from gridmill.jobs.features import Floats, as_lists, encode, is_number, numbers,
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.held_out import HeldOut, load_held_out
 from gridmill.jobs.models import Card, Predictor, load_card, load_model, predict_rows
-from gridmill.jobs.partitions import Partitions, open_partitions
+from gridmill.jobs.partitions import Fetch, Partitions, fetch_piece, open_partitions
 from gridmill.jobs.prediction.cut import Span, of_split
 from gridmill.model.training import Objective
 
@@ -56,6 +56,11 @@ class ShardWork:
     def _parts(self) -> Partitions:
         return open_partitions(self.dataset)
 
+    @cached_property
+    def _fetch(self) -> Fetch:
+        """Shards that follow each other share row groups, and a shard's lead-in ends the one before."""
+        return lru_cache(maxsize=2)(fetch_piece)
+
     def __call__(self, shard: int) -> dict[str, Any]:
         """Predict a shard. Doing it again gives the same file again."""
         begin = time.monotonic()
@@ -69,7 +74,8 @@ class ShardWork:
     def _predict(self, span: Span) -> pa.Table:
         card = self._predictor.card
         lead = min(span.start, (card.sequence or 1) - 1)
-        table = self._parts.read(_columns(card, self._parts, self.split), span.start - lead, span.stop)
+        columns = _columns(card, self._parts, self.split)
+        table = self._parts.read(columns, span.start - lead, span.stop, fetch=self._fetch)
         kept = (
             np.flatnonzero(of_split(table["split"], self.split)) if self.split else np.arange(table.num_rows)
         )
