@@ -18,6 +18,7 @@ from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.service import Identity, Service
 from gridmill.control.state import Alarms, Control, Counters, Limits
+from gridmill.control.survey import Surveyor
 from gridmill.errors import (
     GridmillError,
     HomeInUseError,
@@ -26,6 +27,7 @@ from gridmill.errors import (
     StoreInUseError,
     explained,
 )
+from gridmill.links.doors import HomeDoors
 from gridmill.links.server import Links
 from gridmill.model.event import Event
 from gridmill.model.message import ToPod
@@ -33,7 +35,7 @@ from gridmill.model.site import Site, SiteKind
 from gridmill.model.view import RunView
 from gridmill.ports.grid import Grid
 from gridmill.ports.link import LinkServer, Received
-from gridmill.ports.site import SitePort
+from gridmill.ports.site import Doors, SitePort
 from gridmill.ports.store import Store
 from gridmill.registry import find
 from gridmill.settings import Settings
@@ -197,6 +199,13 @@ def _local_site(control: Control) -> Site:
     return Site(name="local", kind=SiteKind.LOCAL, nodes=nodes, cpu_share=LOCAL_CPU_SHARE, settings=marks)
 
 
+def open_site(settings: Settings, site: Site, doors: Doors) -> SitePort:
+    """The port of a declared site. Raises InputError for settings that its kind does not have, NotFoundError
+    for a kind that nobody brings, UnavailableError when it does not answer."""
+    port: SitePort = find("sites", site.kind.value)(settings, site, doors)
+    return port
+
+
 def _identity(settings: Settings, address: str, embedded: bool) -> Identity:
     place = address or f"unix:{settings.home / 'control.sock'}"
     return Identity(version=__version__, home=str(settings.home), address=place, embedded=embedded)
@@ -221,6 +230,8 @@ def _wire(
     links.listen_unix(settings.home / "links.sock")
     control = _control(settings, store, site, links, warn, secret=home_secret(settings.home), owner=owner)
     control.alarms = None if embedded else Alarms()
+    doors = HomeDoors(links, settings.home, control.clock.now)
+    control.open_site = lambda site: open_site(settings, site, doors)
     node = ControlNode(control)
     wakers.append(node.wake)
     here = _local_site(control)
@@ -233,12 +244,14 @@ def _wire(
             part.close()
         raise
     control.ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way
+    surveyor = Surveyor(node)
     closed: list[bool] = []
 
     def finish(tear_down: bool) -> None:
         if closed:
             return
         closed.append(True)
+        surveyor.close()
         node.stop()
         try:
             if tear_down:
@@ -246,13 +259,16 @@ def _wire(
         except GridmillError as error:
             warn(f"idle deployments are left to end by themselves: {error}")
         finally:
-            for part in (links, control.sites["local"], store):
-                part.close()
+            links.close()
+            for one in control.sites.values():
+                one.close()
+            store.close()
             (settings.home / "control.json").unlink(missing_ok=True)
             lock.close()
 
     service = Service(node, _identity(settings, address, embedded), render=_render, end=lambda: finish(False))
     node.start()
+    surveyor.start()
     node.wake()
     if not embedded:  # one for a single run ends as soon as it can
         threading.Thread(target=_sweep, args=(service, warn), name="sweep", daemon=True).start()

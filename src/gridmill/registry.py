@@ -41,8 +41,9 @@ PREIMPORTS: Mapping[str, tuple[str, ...]] = {
 
 SITES: Mapping[str, str] = {
     "local": "gridmill.sites.local:make",
-    "simulated": "gridmill.testing.simulated:make",
+    "simulated": "gridmill.testing.neighbour:make",
 }
+"""Functions (Settings, Site, Doors) -> SitePort; that of `local` takes the settings alone."""
 STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",

@@ -227,7 +227,21 @@ def test_resources_are_configured_altered_removed(cli: Cli) -> None:
     assert body["resource"]["jobs"] == ["a", "b"]
     assert cli("alter", "resource", "big") == 2
     assert cli("remove", "resource", "big") == 0
-    assert cli("configure", "site", "x", "--type", "training") == 2
+
+
+def test_sites_are_added_configured_removed(cli: Cli) -> None:
+    assert cli("add", "site", "lab", "--kind", "slurm", "--set", "partition=gpu", "--set", "qos=low") == 0
+    assert cli.out.startswith("site lab (slurm): 1 node")
+    assert cli("add", "site", "lab", "--kind", "slurm") == 5
+    assert "other settings" in cli.err
+    body = cli.json("configure", "site", "lab", "--address", "ssh://me@login", "--set", "qos=")
+    assert body["settings"] == {"partition": "gpu"}
+    assert body["address"] == "ssh://me@login"
+    assert cli("configure", "site", "none", "--set", "a=b") == 4
+    assert cli("configure", "site", "lab", "--set", "nothing") == 2
+    assert cli("add", "site", "lab", "--kind", "unknown") == 2
+    assert cli("remove", "site", "lab") == 0
+    assert [site["name"] for site in cli.json("list", "sites")] == ["local"]
 
 
 def test_report_schema_version_doctor(cli: Cli) -> None:

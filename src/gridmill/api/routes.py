@@ -183,6 +183,21 @@ def list_sites(grid: TheGrid) -> Response:
     return reply(grid.sites())
 
 
+@router.put("/sites/{name}", response_model=Site, tags=["sites"])
+def add_site(grid: TheGrid, name: Name, site: Site, replace: bool = False) -> Response:
+    """Add a site, or replace its settings with `replace`; answers with it and the nodes seen there."""
+    if site.name != name:
+        raise InputError(f"the body's name is {site.name!r}, the path's {name!r}", place="body.name")
+    return reply(grid.add_site(site, replace=replace))
+
+
+@router.delete("/sites/{name}", status_code=204, response_class=Response, tags=["sites"])
+def remove_site(grid: TheGrid, name: Name) -> Response:
+    """Forget a site where nothing is up."""
+    grid.remove_site(name)
+    return done()
+
+
 @router.get("/deployments", response_model=tuple[Deployment, ...], tags=["deployments"])
 def list_deployments(grid: TheGrid) -> Response:
     """Deployments that are not gone."""

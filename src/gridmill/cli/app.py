@@ -27,9 +27,10 @@ COMMANDS = {
     "export": ("gridmill.cli.projects:export", "Write pipelines with all they made into one archive."),
     "import": ("gridmill.cli.projects:import_archive", "Take the pipelines of an archive into this grid."),
     "remove": ("gridmill.cli.remove:remove", "Remove a resource, pipeline, model, ..."),
+    "add": ("gridmill.cli.sites:add", "Add a site: a place where resources can be brought up."),
     "configure": (
         "gridmill.cli.resources:configure",
-        "Create or replace a resource: sized from the job's size.",
+        "Create or replace a resource, sized from the job's size; change a site.",
     ),
     "alter": ("gridmill.cli.resources:alter", "Change some settings of a resource."),
     "report": ("gridmill.cli.report:report", "Write a run's report: one HTML file that works offline."),

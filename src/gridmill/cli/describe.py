@@ -277,10 +277,14 @@ def _resource_facts(one: Resource) -> Facts:
         ("memory", show_bytes(one.memory_bytes) if one.memory_bytes else ""),
         ("GPUs", one.gpus or ""),
         ("workers", one.workers),
-        ("kept up", f"{show_seconds(one.keep_seconds)} after the last job"),
+        ("kept up", _kept_up(one.keep_seconds)),
         ("jobs", ", ".join(one.jobs)),
         ("made by", "Gridmill, as a default" if one.default else ""),
     ]
+
+
+def _kept_up(seconds: float | None) -> str:
+    return "" if seconds is None else f"{show_seconds(seconds)} after the last job"
 
 
 def _deployment(one: Deployment) -> Iterator[RenderableType]:
@@ -290,7 +294,7 @@ def _deployment(one: Deployment) -> Iterator[RenderableType]:
             ("size", f"{amounts(one.sizing.amounts)}{_each(one.sizing.workers)}"),
             ("made", moment(one.created)),
             ("idle since", moment(one.idle_since)),
-            ("kept up", f"{show_seconds(one.keep_seconds)} after the last job"),
+            ("kept up", _kept_up(one.keep_seconds)),
         ]
     )
     rows = [(pod.id, pod.state, pod.node, amounts(pod.capacity), pod.message) for pod in one.pods]

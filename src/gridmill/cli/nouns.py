@@ -128,7 +128,7 @@ def _resource_row(resource: Resource) -> tuple[object, ...]:
     asked += [show_bytes(resource.memory_bytes)] if resource.memory_bytes else []
     asked += [f"{resource.gpus} GPUs"] if resource.gpus else []
     wanted = ", ".join(asked) or "sized by its jobs"
-    keep = show_seconds(resource.keep_seconds)
+    keep = "" if resource.keep_seconds is None else show_seconds(resource.keep_seconds)
     return resource.name, resource.type, resource.site, wanted, keep, ", ".join(resource.jobs)
 
 

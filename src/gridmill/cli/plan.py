@@ -12,7 +12,10 @@ from gridmill.cli.session import Json, console, emit, session
 from gridmill.errors import TABLE, InputError
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
+from gridmill.model.site import Site
 from gridmill.model.view import DryRun, PlannedJob
+from gridmill.sdk.runs import Kept
 
 FileOption = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE", help="The pipeline file (YAML).", show_default=False)
@@ -60,20 +63,29 @@ def _row(job: PlannedJob) -> tuple[str, ...]:
 
 
 def apply(context: typer.Context, file: FileOption, set: Set = None, json: Json = False) -> None:
-    """Keep the pipelines and resources a file declares under their names, without running anything."""
+    """Keep the pipelines, resources and sites a file declares under their names, without running anything."""
     with session(context) as client:
         kept = client.apply(file, set=read_set(set or ()))
         schedules = {view.name: view for view in client.list_schedules()}
     if json:
         return emit(kept)
     for noun in kept:
-        what = f"pipeline {noun.name}: {len(noun.jobs)} jobs" if isinstance(noun, Pipeline) else noun.name
-        print(what if isinstance(noun, Pipeline) else f"resource {what}")
+        print(_kept(noun))
         if isinstance(noun, Pipeline) and noun.name in schedules:
             view = schedules[noun.name]
             later = view.why or (f"next {moment(view.next[0])}" if view.next else "looks for what is new")
             print(f"schedule {noun.name}: {view.schedule.spec.text}; {later}")
     return None
+
+
+def _kept(noun: Kept) -> str:
+    match noun:
+        case Pipeline():
+            return f"pipeline {noun.name}: {len(noun.jobs)} jobs"
+        case Site():
+            return f"site {noun.name}: {len(noun.nodes)} nodes"
+        case Resource():
+            return f"resource {noun.name}"
 
 
 def schema(json: Annotated[bool, typer.Option("--json", help="The same: it is JSON.")] = True) -> None:

@@ -9,6 +9,7 @@ from gridmill.cli.aliases import set_aliases
 from gridmill.cli.render import amounts
 from gridmill.cli.session import Json, emit, session
 from gridmill.cli.sinks import alter_sink
+from gridmill.cli.sites import Address, Setting, read_settings, say
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
 from gridmill.model.job import JobKind, JobSize
@@ -24,12 +25,13 @@ class Configured(StrEnum):
     MODEL = "model"
     DATASET = "dataset"
     SINK = "sink"
+    SITE = "site"
 
 
 What = Annotated[
     Configured,
     typer.Argument(
-        metavar="NOUN", help="resource, sink, or model or dataset for its aliases.", show_default=False
+        metavar="NOUN", help="resource, site, or model or dataset for its aliases.", show_default=False
     ),
 ]
 Name = Annotated[
@@ -74,13 +76,19 @@ def configure(
     expect: Annotated[
         int | None, typer.Option(min=0, help="Move the alias only from this version (0: only set it anew).")
     ] = None,
+    address: Address = None,
+    set: Setting = None,
     json: Json = False,
 ) -> None:
-    """Create or replace a resource, and show the size chosen and why; or name versions of a model.
+    """Create or replace a resource, and show the size chosen and why; name versions of a model; alter a site.
 
     Give the job's size (--rows, --columns) and Gridmill chooses; --cpus, --memory, --gpus and --workers
-    override it. For a model, --alias and --best-by set what PIPELINE/JOB@NAME stands for.
+    override it. For a model, --alias and --best-by set what PIPELINE/JOB@NAME stands for. For a site,
+    --address and --set change what it was added with; NAME= takes a setting away.
     """
+    if what == Configured.SITE:
+        with session(context) as client:
+            return say(client.configure_site(name, address=address, settings=read_settings(set or ())), json)
     if what != Configured.RESOURCE:
         return set_aliases(context, name, alias or [], best_by, expect, json)
     if type is None:

@@ -10,7 +10,7 @@ from gridmill.control.backfills import (
     known_chunks,
     runs_of,
 )
-from gridmill.control.begin import check_names, resource_of
+from gridmill.control.begin import check_names, resources_used
 from gridmill.control.cases import Cases
 from gridmill.control.ledger import Transaction
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
@@ -63,8 +63,7 @@ class BackfillCases(Cases):
             order(pipeline)
             check_names(pipeline)
             known = {r.name: r for r in (*self._ledger.snapshot.resources.values(), *pipeline.resources)}
-            for job in pipeline.jobs:
-                resource_of(job, pipeline.name, known)
+            resources_used(self._control, pipeline, known)
 
     def _make_way(self, transaction: Transaction, backfill: Backfill) -> None:
         """What is left of another range is not run any more. Raises ConflictError while that one goes on."""

@@ -14,6 +14,7 @@ from gridmill.model.job import Job, JobSize
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, default_resource
 from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.site import LOCAL
 from gridmill.model.state import (
     FINISHED_RUNS,
     RUN_MOVES,
@@ -68,10 +69,25 @@ def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
     return replace(pipeline, jobs=tuple(job for job in pipeline.jobs if job.name in wanted))
 
 
-def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource:
-    """The resource a job uses: the one it names, the one it was assigned to, or its type's default.
+def resources_used(
+    control: Control, pipeline: Pipeline, resources: Mapping[str, Resource]
+) -> dict[str, Resource]:
+    """The resource of each job. Raises PipelineError for what is not there or does not fit."""
+    used = {job.name: resource_of(placed(job, pipeline), pipeline.name, resources) for job in pipeline.jobs}
+    _check_sites(control, pipeline, used)
+    return used
 
-    Raises PipelineError for an unknown resource or one of another type.
+
+def placed(job: Job, pipeline: Pipeline) -> Job:
+    """The job with what its pipeline says for it: the site, unless it names a resource."""
+    return job if job.at or job.resource else replace(job, at=pipeline.at)
+
+
+def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource:
+    """The resource a job uses: the one it names, the one it was assigned to, or its type's default at its
+    site.
+
+    Raises PipelineError for an unknown resource, or one of another type or at another site.
     """
     place = f"{pipeline}: jobs.{job.name}.resource"
     if job.resource is not None:
@@ -87,14 +103,34 @@ def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> R
     else:
         names = (f"{pipeline}/{job.name}", job.name)
         assigned = (r for r in resources.values() if any(name in r.jobs for name in names))
-        found = next(assigned, None) or resources.get(f"default-{job.kind}") or default_resource(job.kind)
+        usual = default_resource(job.kind, job.at or LOCAL)
+        found = next(assigned, None) or resources.get(usual.name) or usual
     if found.type != job.kind:
         raise PipelineError(
             f"resource {found.name!r} is for {found.type} jobs; {job.name!r} is a {job.kind} job",
             place=place,
             hint=f"Use a resource of type {job.kind}, or none for the default one.",
         )
+    if job.at is not None and found.site != job.at:
+        raise PipelineError(
+            f"job {job.name!r} is to run at {job.at!r}, and its resource {found.name!r} is at {found.site!r}",
+            place=f"{pipeline}: jobs.{job.name}.at",
+            hint="Leave one of the two out, or configure the resource at that site.",
+        )
     return found
+
+
+def _check_sites(control: Control, pipeline: Pipeline, used: Mapping[str, Resource]) -> None:
+    """Raises PipelineError where a job's resource is at a site that nobody added."""
+    known = control.ledger.snapshot.sites
+    for job in pipeline.jobs:
+        site = used[job.name].site
+        if site not in known:
+            raise PipelineError(
+                f"there is no site {site!r}",
+                place=f"{pipeline.name}: jobs.{job.name}{'.at' if job.at else ''}",
+                hint=f"There are: {', '.join(sorted(known))}. `gridmill add site {site} --kind ...` adds it.",
+            )
 
 
 def declare_resources(control: Control, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
@@ -124,7 +160,7 @@ def begin_run(
     order(pipeline)
     check_names(pipeline)
     resources = declare_resources(control, transaction, pipeline)
-    used = {job.name: resource_of(job, pipeline.name, resources) for job in pipeline.jobs}
+    used = resources_used(control, pipeline, resources)
     for resource in used.values():
         if transaction.get(Resource, resource.name) is None:
             transaction.put(resource)
@@ -145,7 +181,7 @@ def begin_run(
     transaction.put(run)
     sizes = declared_sizes(control, pipeline)
     job_runs = [
-        _job_run(control, run, _retained(job, pipeline), index, used[job.name], sizes[job.name])
+        _job_run(control, run, _as_declared(job, pipeline), index, used[job.name], sizes[job.name])
         for index, job in enumerate(pipeline.jobs)
     ]
     transaction.put(*(replace(job, force=force and (not only or job.job.name in only)) for job in job_runs))
@@ -153,8 +189,8 @@ def begin_run(
     return run
 
 
-def _retained(job: Job, pipeline: Pipeline) -> Job:
-    return replace(job, retain=job.retain or pipeline.retain)
+def _as_declared(job: Job, pipeline: Pipeline) -> Job:
+    return replace(placed(job, pipeline), retain=job.retain or pipeline.retain)
 
 
 def _job_run(control: Control, run: Run, job: Job, index: int, resource: Resource, size: JobSize) -> JobRun:

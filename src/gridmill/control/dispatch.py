@@ -10,6 +10,7 @@ from gridmill.control.receive import start_attempt
 from gridmill.control.state import STARTS_PER_TICK, Control
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
+from gridmill.model.resource import keep_of
 from gridmill.model.run import Attempt, JobRun
 from gridmill.model.state import (
     JOB_MOVES,
@@ -121,6 +122,7 @@ def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> De
         _give_up(control, transaction, resource.name)
         return None
     deployment_id = f"{resource.name}-{control.counters.next(resource.name)}"
+    site = control.ledger.snapshot.sites.get(resource.site)
     pods = tuple(
         Pod(
             id=f"{deployment_id}.{index}",
@@ -138,7 +140,7 @@ def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> De
         state=DeploymentState.STARTING,
         sizing=wanted.sizing,
         pods=pods,
-        keep_seconds=resource.keep_seconds,
+        keep_seconds=keep_of(resource, site.kind if site else None),
         created=transaction.now,
     )
 

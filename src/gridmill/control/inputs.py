@@ -12,6 +12,7 @@ from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.site import LOCAL
 
 FINGERPRINT = 2
 """Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
@@ -187,6 +188,13 @@ def kept_versions(control: Control, job_run: JobRun) -> tuple[int, ...]:
     return tuple(sorted(version for version in versions if version is not None))
 
 
+def _shared_bundle(control: Control, job_run: JobRun, bundle: str | None, attempt: Attempt) -> str:
+    """Where the pod finds the code, if it needs it and is on another machine."""
+    deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    elsewhere = deployment is not None and deployment.site != LOCAL
+    return control.storage.share_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
+
+
 def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> Order:
     """The order that goes to the pod."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
@@ -208,6 +216,7 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         checkpoint_uri=checkpoint_uri(job_run),
         folder=run.folder,
         bundle=run.bundle,
+        bundle_path=_shared_bundle(control, job_run, run.bundle, attempt),
         inputs=inputs,
         earlier=(Input(name=job_run.job.name, artifact=earlier),) if earlier and not earlier.removed else (),
         kept_versions=kept_versions(control, job_run) if job_run.job.sink else (),

@@ -112,7 +112,9 @@ def _lost(control: Control, transaction: Transaction, attempt: Attempt, message:
 
 def bring_up(control: Control, deployment: Deployment) -> None:
     """Ask the site for the deployment's pods; the site starts each pod id at most once."""
-    site = control.sites[deployment.site]
+    site = control.sites.get(deployment.site)
+    if site is None:  # not opened yet; asked again with the next look
+        return
     orders = [
         PodOrder(
             pod_id=pod.id,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gridmill.control.begin import check_names, declare_resources, resource_of
+from gridmill.control.begin import check_names, declare_resources, resources_used
 from gridmill.control.cases import Cases
 from gridmill.control.ledger import Transaction
 from gridmill.control.schedules import schedule_view
@@ -23,8 +23,7 @@ class PipelineCases(Cases):
             order(pipeline)
             check_names(pipeline)
             resources = declare_resources(self._control, transaction, pipeline)
-            for job in pipeline.jobs:
-                resource_of(job, pipeline.name, resources)
+            resources_used(self._control, pipeline, resources)
             self._know(Pipeline, pipeline.name)
             transaction.put(pipeline)
             self._put_schedule(transaction, pipeline)

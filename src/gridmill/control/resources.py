@@ -1,4 +1,4 @@
-"""Use cases of resources, sites and deployments."""
+"""Use cases of resources and deployments."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from gridmill.ports.store import Noun
 
 
 class ResourceCases(Cases):
-    """What may be asked about resources, sites and deployments."""
+    """What may be asked about resources and deployments."""
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
         """Create or replace a resource; the size chosen, with why."""
@@ -52,11 +52,6 @@ class ResourceCases(Cases):
             for deployment in self._ledger.snapshot.deployments.values():
                 if deployment.resource == name:
                     transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="removed"))
-
-    def sites(self) -> tuple[Site, ...]:
-        """All sites and their nodes."""
-        with self._node.lock:
-            return tuple(self._ledger.snapshot.sites.values())
 
     def deployments(self) -> tuple[Deployment, ...]:
         """Deployments that are not gone."""

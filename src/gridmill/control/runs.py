@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gridmill.control.alterations import AlterationCases
 from gridmill.control.altered import as_altered
-from gridmill.control.begin import begin_run, chosen, resource_of, resume_run, stop_run
+from gridmill.control.begin import begin_run, chosen, resources_used, resume_run, stop_run
 from gridmill.control.inputs import declared_sizes, source_problem
 from gridmill.control.unchanged import unchanged_jobs
 from gridmill.control.views import attempts_of, run_view
@@ -36,7 +36,7 @@ class RunCases(AlterationCases):
             order(pipeline)
             snapshot = self._ledger.snapshot
             resources = {r.name: r for r in (*snapshot.resources.values(), *pipeline.resources)}
-            used = {job.name: resource_of(job, pipeline.name, resources) for job in pipeline.jobs}
+            used = resources_used(self._control, pipeline, resources)
             jobs = tuple(
                 job if used[job.name].default else replace(job, resource=used[job.name].name)
                 for job in pipeline.jobs

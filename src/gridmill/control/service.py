@@ -12,6 +12,7 @@ from gridmill.control.pipelines import PipelineCases
 from gridmill.control.projects import ProjectCases
 from gridmill.control.resources import ResourceCases
 from gridmill.control.runs import RunCases
+from gridmill.control.siting import SiteCases
 from gridmill.model.event import Event
 from gridmill.model.view import ControlView, RunView
 
@@ -26,7 +27,9 @@ class Identity:
     embedded: bool
 
 
-class Service(RunCases, ResourceCases, PipelineCases, BackfillCases, HousekeepingCases, ProjectCases):
+class Service(
+    RunCases, ResourceCases, SiteCases, PipelineCases, BackfillCases, HousekeepingCases, ProjectCases
+):
     """Implements ports.grid.Grid: a family of use cases for each sort of noun, and what is left."""
 
     def __init__(

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gridmill.control.ledger import Ledger, Transaction
+from gridmill.errors import UnavailableError
 from gridmill.model.artifact import Artifact
 from gridmill.model.schedule import Schedule
+from gridmill.model.site import Site
 from gridmill.ports.clock import Clock
 from gridmill.ports.house import House, NoHouse
 from gridmill.ports.link import LinkServer
@@ -130,6 +132,11 @@ class Candidates:
         return bool(self._by_run)
 
 
+def no_site(site: Site) -> SitePort:
+    """For a control node that brings nothing up."""
+    raise UnavailableError(f"site {site.name} is not opened here")
+
+
 @dataclass(slots=True, kw_only=True)
 class Control:
     """Everything the ticks work on. Only the holder of the node's lock may touch it.
@@ -139,7 +146,7 @@ class Control:
 
     ledger: Ledger
     clock: Clock
-    sites: Mapping[str, SitePort]
+    sites: dict[str, SitePort]
     links: LinkServer
     storage: Storage
     secret: bytes
@@ -148,6 +155,7 @@ class Control:
     limits: Limits = field(default_factory=Limits)
     warn: Callable[[str], None] = lambda message: None
     house: House = field(default_factory=NoHouse)
+    open_site: Callable[[Site], SitePort] = no_site
     # known until a restart; found out again after it
     candidates: Candidates = field(default_factory=Candidates)
     channels: dict[str, int] = field(default_factory=dict)

@@ -93,7 +93,7 @@ def rubbish(
     kept, removed = records.kept_uris, {one.output.uri for one in records.artifacts if one.removed}
     for thing in things:
         why = "it was on its way out" if _is_going(thing) else ""
-        settled = thing.changed < now - _SETTLED_SECONDS
+        settled, old = thing.changed < now - _SETTLED_SECONDS, thing.changed < before
         match thing.place:
             case _ if why:
                 pass
@@ -103,11 +103,11 @@ def rubbish(
                 why = "its pod has ended"
             case Place.ATTEMPT if settled and thing.name not in control.ledger.snapshot.attempts:
                 why = "its attempt has ended"
-            case Place.REPORT if thing.changed < before:
+            case Place.REPORT if old:
                 why = "old; `gridmill report` writes it again"
-            case Place.BUNDLE if thing.changed < before and thing.name.partition(".")[0] not in bundles:
+            case Place.BUNDLE | Place.SHARED_BUNDLE if old and thing.name.partition(".")[0] not in bundles:
                 why = "no pipeline and no recent run has this code"
-            case Place.CODE | Place.ENVIRONMENT if idle and thing.changed < before:
+            case Place.CODE | Place.ENVIRONMENT if idle and old:
                 why = "old; it is made again when needed"
         if why:
             yield Waste(kind=thing.place.value, name=thing.name, why=why, size_bytes=thing.size_bytes), thing

@@ -64,6 +64,7 @@ class Job:
 
     `retries` counts further attempts after a failure of the job itself; attempts lost with their pod, and
     the one larger attempt after a memory kill, come on top. `timeout_seconds` bounds one attempt.
+    `at` names the site it is run at; a `resource` says it already.
     `memory_bytes` and `cpus` override the estimate for one attempt. A job whose kind, settings, code and
     inputs are unchanged is not run again unless `cache` is false or the run is forced. `retain` says which of
     its versions are kept (default: all).
@@ -72,6 +73,7 @@ class Job:
     name: str
     needs: tuple[str, ...] = ()
     resource: str | None = None
+    at: str | None = None
     retries: int = 0
     timeout_seconds: float | None = None
     retain: Retention | None = None

@@ -28,6 +28,7 @@ class Order:
 
     `root` is the storage root (a folder path or URL); the attempt may write only below `output_uri` in it,
     and, for sinks, to the sink's table `table_uri`. `folder` is the pipeline's folder on the user node.
+    `bundle_path` is where a pod of another machine finds the code; empty: in the home.
     `earlier` is the newest committed version of the same artifact, if any; `kept_versions` are the versions
     of a sink's table that artifacts refer to. What is below `checkpoint_uri` is
     kept from one attempt of the same work to the next, until one succeeds.
@@ -45,6 +46,7 @@ class Order:
     checkpoint_uri: str = ""
     folder: str = ""
     bundle: str | None = None
+    bundle_path: str = ""
     inputs: tuple[Input, ...] = ()
     earlier: tuple[Input, ...] = ()
     kept_versions: tuple[int, ...] = ()

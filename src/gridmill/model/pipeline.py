@@ -17,6 +17,7 @@ class Pipeline:
     """`folder` is where the file lies (relative source paths and the code bundle start there).
 
     `schedule` says when a kept pipeline runs by itself, under `gridmill up`.
+    `at` is the site of jobs that name neither a site nor a resource (default: this machine, `local`).
     `bundle` is the hash of the code bundle that commands run in, when one was made. `retain` is for jobs that
     do not say it themselves.
     """
@@ -28,6 +29,7 @@ class Pipeline:
     resources: tuple[Resource, ...] = ()
     retain: Retention | None = None
     schedule: ScheduleSpec | None = None
+    at: str | None = None
     folder: str = ""
     bundle: str | None = None
 

@@ -4,8 +4,12 @@ from dataclasses import dataclass
 
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import JobKind, JobSize
+from gridmill.model.site import LOCAL, SiteKind
 
 DEFAULT_KEEP_SECONDS = 300.0
+"""How long a deployment stays up after its last job, unless its resource says it;"""
+KEEP_SECONDS = {SiteKind.SLURM: 0.0, SiteKind.CLOUD: 0.0}
+"""but where others wait for the machine, or it costs money."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,25 +18,37 @@ class Resource:
 
     `cpus`, `memory_bytes` and `gpus` are per worker. `jobs` names the jobs (`job` or `pipeline/job`)
     that were assigned to it. `default` marks the one made for jobs without a resource: it never has GPUs.
-    A deployment of it stays up `keep_seconds` after its last job.
+    A deployment of it stays up `keep_seconds` after its last job (None: 5 minutes; at Slurm or a cloud 0).
     """
 
     name: str
     type: JobKind
-    site: str = "local"
+    site: str = LOCAL
     size: JobSize | None = None
     cpus: float | None = None
     memory_bytes: int | None = None
     gpus: int = 0
     workers: int | None = None
-    keep_seconds: float = DEFAULT_KEEP_SECONDS
+    keep_seconds: float | None = None
     jobs: tuple[str, ...] = ()
     default: bool = False
 
 
-def default_resource(kind: JobKind) -> Resource:
+def default_name(kind: JobKind, site: str = LOCAL) -> str:
+    """What the resource of jobs that name none is called."""
+    return f"default-{kind}" if site == LOCAL else f"default-{kind}-{site}"
+
+
+def default_resource(kind: JobKind, site: str = LOCAL) -> Resource:
     """The resource of a job that names none."""
-    return Resource(name=f"default-{kind}", type=kind, default=True)
+    return Resource(name=default_name(kind, site), type=kind, site=site, default=True)
+
+
+def keep_of(resource: Resource, site: SiteKind | None) -> float:
+    """Seconds for which a deployment of it at such a site stays up after its last job."""
+    if resource.keep_seconds is not None:
+        return resource.keep_seconds
+    return KEEP_SECONDS.get(site, DEFAULT_KEEP_SECONDS) if site else DEFAULT_KEEP_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

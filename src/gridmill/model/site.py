@@ -1,9 +1,15 @@
 """A site: a named place where resources can be brought up, and its machines."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 
+from gridmill.errors import InputError
 from gridmill.model.amounts import Amounts
+
+LOCAL = "local"
+"""The site that every grid has: the control node's machine."""
 
 
 class SiteKind(StrEnum):
@@ -28,14 +34,15 @@ class Node:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """`cpu_share` is how many CPUs may be claimed per real one: on one's own machine deployments share
-    CPUs (an idle one burns none) while memory and GPUs are never promised twice."""
+    CPUs (an idle one burns none) while memory and GPUs are never promised twice. `address` is where the
+    site is reached; what `settings` there are is the kind's own. `nodes` is as last seen."""
 
     name: str
     kind: SiteKind
     nodes: tuple[Node, ...] = ()
     cpu_share: float = 1.0
     address: str | None = None
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def largest(self) -> Amounts:
@@ -45,3 +52,16 @@ class Site:
             memory_bytes=max((node.capacity.memory_bytes for node in self.nodes), default=0),
             gpus=max((node.capacity.gpus for node in self.nodes), default=0),
         )
+
+
+def check_settings(site: Site, known: Mapping[str, str]) -> None:
+    """Raises InputError, at the setting, for one that `known` (name -> what it says) does not have."""
+    for name in site.settings:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            meant = f"Did you mean {near[0]!r}? " if near else ""
+            raise InputError(
+                f"a {site.kind} site has no setting {name!r}",
+                hint=f"{meant}There are: {', '.join(sorted(known))}.",
+                place=f"site {site.name}: settings.{name}",
+            )

@@ -8,6 +8,7 @@ from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing, default_resource
+from gridmill.model.site import LOCAL
 from gridmill.model.view import DryRun, PlannedJob
 from gridmill.planning.graph import order
 from gridmill.planning.limits import problem_of, problem_of_resource
@@ -81,7 +82,7 @@ def resource_for(job: Job, pipeline: Pipeline, snapshot: Snapshot) -> tuple[str,
         for resource in sorted(known.values(), key=lambda resource: resource.name):
             if assigned in resource.jobs:
                 return resource.name, resource
-    default = default_resource(job.kind)
+    default = default_resource(job.kind, job.at or pipeline.at or LOCAL)
     return default.name, known.get(default.name, default)
 
 

@@ -21,8 +21,8 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def unpacked(home: Path, bundle: str) -> Path:
-    """The folder with the bundle's content, unpacked now if it was not yet.
+def unpacked(home: Path, bundle: str, archive: str = "") -> Path:
+    """The folder with the bundle's content, unpacked now if it was not yet, from `archive` or the home's own.
 
     Raises StorageError when the bundle is not there, InputError when it is no safe archive.
     """
@@ -30,7 +30,7 @@ def unpacked(home: Path, bundle: str) -> Path:
     if not folder.is_dir():
         with locked(folder.with_name(f"{bundle}.lock")):
             if not folder.is_dir():
-                _unpack(home / "bundles" / f"{bundle}.tar.gz", folder)
+                _unpack(Path(archive) if archive else home / "bundles" / f"{bundle}.tar.gz", folder)
     return folder
 
 

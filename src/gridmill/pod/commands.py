@@ -145,7 +145,7 @@ def unpack_code(order: Order, home: Path, work: Path) -> Path:
     if order.bundle is None:
         code.mkdir()
     else:
-        private_copy(unpacked(home, order.bundle), code)
+        private_copy(unpacked(home, order.bundle, order.bundle_path), code)
     return code
 
 

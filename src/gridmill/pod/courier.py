@@ -54,10 +54,14 @@ class Courier:
         self._readable = False
         self._next_listen = now + (_POLL_SECONDS if self._watched is None else _LISTEN_SECONDS)
         received = self._link.receive()
-        if received is None:
+        others = [message for message in received or () if not self._is_welcome(message)]
+        if received is None or self._has_closed():
             self._lost(now)
-            return ()
-        return [message for message in received if not self._is_welcome(message)]
+        return others
+
+    def _has_closed(self) -> bool:
+        """With its last words, maybe: then its descriptor is another's as soon as these are obeyed."""
+        return self._watched is not None and self._link.fileno() is None
 
     def _connect(self, now: float) -> bool:
         if not self._link.connect() or not self._link.send([self._hello()]):

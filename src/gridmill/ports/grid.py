@@ -7,14 +7,14 @@ from gridmill.model.event import Event
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
-from gridmill.model.site import Site
 from gridmill.model.view import ControlView, DryRun, RunView
 from gridmill.ports.backfills import Backfills
 from gridmill.ports.schedules import Schedules
+from gridmill.ports.sites import Sites
 from gridmill.ports.versions import Housekeeping, Projects, Versions
 
 
-class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Protocol):
+class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Protocol):
     """Everything a face can ask of a grid. SDK and command line work on any implementation.
 
     Takes and returns nouns; raises GridmillError and nothing else. Safe to call from several threads.
@@ -88,10 +88,6 @@ class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Protocol):
 
     def remove_resource(self, name: str) -> None:
         """Remove it; its deployments are released when idle. Raises ConflictError while jobs wait for it."""
-        ...
-
-    def sites(self) -> tuple[Site, ...]:
-        """All sites and their nodes."""
         ...
 
     def deployments(self) -> tuple[Deployment, ...]:

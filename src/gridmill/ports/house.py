@@ -17,6 +17,7 @@ class Place(StrEnum):
     ATTEMPT = "attempt"
     REPORT = "report"
     BUNDLE = "bundle"
+    SHARED_BUNDLE = "shared bundle"  # below the storage root, for other machines
     CODE = "code"  # unpacked bundles
     ENVIRONMENT = "environment"
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from gridmill.model.event import PodEvent
@@ -24,6 +25,19 @@ class PodSight:
 
     sight: Sight
     message: str = ""
+
+
+class Doors(Protocol):
+    """How pods of other machines reach the control node. A site asks for a door when it is opened."""
+
+    def tls(self, host: str, port: int = 0) -> str:
+        """Listen at that address of this machine, once; the link for PodOrder.link. Port 0: one that is
+        free, the same after a restart. Raises UnavailableError."""
+        ...
+
+    def spool(self, folder: Path) -> str:
+        """Watch a folder that pods see under the same path; the link. Raises StorageError."""
+        ...
 
 
 class SitePort(Protocol):

@@ -47,6 +47,10 @@ class Storage(Protocol):
         """Whether the code bundle of that hash is here."""
         ...
 
+    def share_bundle(self, bundle: str) -> str:
+        """The path of that code bundle where all machines that see the root find it. Raises StorageError."""
+        ...
+
     def put_bundle(self, bundle: str, data: bytes) -> None:
         """Keep a code bundle, visible only when whole. Raises InputError when `bundle` is no hash."""
         ...

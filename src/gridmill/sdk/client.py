@@ -14,6 +14,7 @@ from gridmill.sdk.resources import ResourceVerbs
 from gridmill.sdk.runs import RunVerbs
 from gridmill.sdk.schedules import ScheduleVerbs
 from gridmill.sdk.sinks import SinkVerbs
+from gridmill.sdk.sites import SiteVerbs
 from gridmill.sdk.versions import VersionVerbs
 from gridmill.settings import Settings
 
@@ -50,7 +51,7 @@ def _register_in_notebook() -> None:
     import_module("gridmill.sdk.notebook").register()
 
 
-class Client(RunVerbs, ResourceVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs):
+class Client(RunVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs):
     """Use as a context manager, or `close()`. Every method raises GridmillErrors only.
 
     `grid` gives the plain use cases (gridmill.ports.grid). Where a run is asked for, a pipeline's name

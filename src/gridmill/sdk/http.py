@@ -106,6 +106,15 @@ class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations):
         """See Grid."""
         return self._get("/sites", tuple[Site, ...])
 
+    def add_site(self, site: Site, *, replace: bool = False) -> Site:
+        """See Grid."""
+        path = f"/sites/{quoted(site.name)}"
+        return decode(self._send("PUT", path, body=encode(site), params={"replace": replace}), Site)
+
+    def remove_site(self, name: str) -> None:
+        """See Grid."""
+        self._send("DELETE", f"/sites/{quoted(name)}")
+
     def deployments(self) -> tuple[Deployment, ...]:
         """See Grid."""
         return self._get("/deployments", tuple[Deployment, ...])

@@ -62,6 +62,7 @@ def plural(noun: Noun) -> str:
 
 REMOVED: Mapping[Noun, Callable[[Grid, str], None]] = {
     Noun.RESOURCE: lambda grid, name: grid.remove_resource(name),
+    Noun.SITE: lambda grid, name: grid.remove_site(name),
     Noun.PIPELINE: lambda grid, name: grid.remove_pipeline(name),
     Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
     Noun.ALIAS: lambda grid, name: grid.remove_alias(name),

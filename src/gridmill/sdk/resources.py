@@ -1,4 +1,4 @@
-"""The verbs of resources, sites and deployments."""
+"""The verbs of resources and deployments."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,14 +7,13 @@ from gridmill.errors import ConflictError, InputError
 from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
 from gridmill.model.deployment import Deployment
 from gridmill.model.job import JobKind, JobSize
-from gridmill.model.resource import DEFAULT_KEEP_SECONDS, Resource, Sizing
-from gridmill.model.site import Site
+from gridmill.model.resource import Resource, Sizing
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.lookup import Noun, find_noun
 
 
 class ResourceVerbs(Connected):
-    """The verbs of resources, sites and deployments."""
+    """The verbs of resources and deployments."""
 
     def configure_resource(
         self,
@@ -46,7 +45,7 @@ class ResourceVerbs(Connected):
             memory_bytes=None if memory is None else parse_bytes(memory),
             gpus=gpus,
             workers=workers,
-            keep_seconds=DEFAULT_KEEP_SECONDS if keep is None else parse_seconds(keep),
+            keep_seconds=None if keep is None else parse_seconds(keep),
             jobs=jobs,
         )
         return self.grid.configure_resource(resource)
@@ -65,10 +64,6 @@ class ResourceVerbs(Connected):
     def list_resources(self) -> tuple[Resource, ...]:
         """Resources, by name."""
         return self.grid.resources()
-
-    def list_sites(self) -> tuple[Site, ...]:
-        """Sites and their nodes."""
-        return self.grid.sites()
 
     def list_deployments(self) -> tuple[Deployment, ...]:
         """Deployments that are not gone."""

@@ -5,19 +5,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from gridmill.errors import InputError, JobError
+from gridmill.errors import InputError, InternalError, JobError
 from gridmill.model.event import Event, EventType
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run
+from gridmill.model.site import Site
 from gridmill.model.state import FINISHED_RUNS, RunState
 from gridmill.model.view import DryRun, RunView
 from gridmill.ports.grid import Grid
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.lookup import find_run, job_of
 from gridmill.sdk.project import Source, read_all, read_project, with_bundle
+
+Kept: TypeAlias = Pipeline | Resource | Site
 
 _PAGE = 1000
 _HELD = 10 * _PAGE
@@ -68,18 +71,20 @@ class RunVerbs(Connected):
         """What a run would do: sizes and why, order, expected memory and time. Nothing starts."""
         return self.grid.plan_run(self.prepare(pipeline, set))
 
-    def apply(self, file: Source, *, set: Mapping[str, Any] | None = None) -> tuple[Pipeline | Resource, ...]:
-        """Keep what a file declares (pipelines, resources) without running it; what was kept."""
+    def apply(self, file: Source, *, set: Mapping[str, Any] | None = None) -> tuple[Kept, ...]:
+        """Keep what a file declares (pipelines, resources, sites) without running it; what was kept."""
         if isinstance(file, Pipeline):
             return (self.grid.apply(self.prepare(file)),)
         return tuple(self._keep(noun) for noun in read_all(Path(file), set))
 
-    def _keep(self, noun: object) -> Pipeline | Resource:
+    def _keep(self, noun: object) -> Kept:
         if isinstance(noun, Pipeline):
             return self.grid.apply(self.prepare(noun))
         if isinstance(noun, Resource):
             return self.grid.configure_resource(noun)[0]
-        raise InputError("sites cannot be added yet: there is `local`, this machine")
+        if isinstance(noun, Site):
+            return self.grid.add_site(noun, replace=True)
+        raise InternalError(f"{type(noun).__name__} cannot be applied")
 
     def resume(self, run: str, *, wait: bool = True) -> RunView:
         """Continue a failed or stopped run; what succeeded stands."""

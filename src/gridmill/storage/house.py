@@ -8,12 +8,14 @@ from pathlib import Path
 
 from gridmill.errors import StorageError
 from gridmill.ports.house import GOING, Place, Thing
+from gridmill.storage.root import SHARED_BUNDLES
 
 _FOLDERS: Mapping[Place, str] = {
     Place.POD: "pods",
     Place.ATTEMPT: "attempts",
     Place.REPORT: "reports",
     Place.BUNDLE: "bundles",
+    Place.SHARED_BUNDLE: SHARED_BUNDLES,
     Place.CODE: "cache/bundles",
     Place.ENVIRONMENT: "cache/environments",
 }
@@ -36,7 +38,7 @@ class HouseFolder:
         for path in _at_depth(self._root, _OUTPUT_DEPTH):
             yield from _thing(Place.OUTPUT, str(path.relative_to(self._root)), path)
         for place, folder in _FOLDERS.items():
-            for path in _entries(self._home / folder):
+            for path in _entries(self._base(place) / folder):
                 if path.suffix != _LOCK:
                     yield from _thing(place, path.name, path)
         for path in _entries(self._home):
@@ -64,8 +66,10 @@ class HouseFolder:
             raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
 
     def _path(self, thing: Thing) -> Path:
-        base = self._root if thing.place == Place.OUTPUT else self._home / _FOLDERS[thing.place]
-        return base / thing.name
+        return self._base(thing.place) / _FOLDERS.get(thing.place, "") / thing.name
+
+    def _base(self, place: Place) -> Path:
+        return self._root if place in (Place.OUTPUT, Place.SHARED_BUNDLE) else self._home
 
 
 def _aside(path: Path) -> Path:

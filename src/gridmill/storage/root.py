@@ -15,6 +15,8 @@ from gridmill.storage.sources import describe_source
 from gridmill.storage.unpack import bundle_hash
 
 _HASH = re.compile("[0-9a-f]{64}")
+SHARED_BUNDLES = "bundles"
+"""Below the root: code that pods of other machines run. It is shared anew when it is needed and gone."""
 
 
 class Root:
@@ -87,6 +89,16 @@ class Root:
         except OSError:
             return False
         return True
+
+    def share_bundle(self, bundle: str) -> str:
+        """See Storage."""
+        shared = self._folder / SHARED_BUNDLES / f"{bundle}.tar.gz"
+        if not shared.exists():
+            try:
+                _write(shared, self._bundle_path(bundle).read_bytes())
+            except OSError as error:
+                raise StorageError(f"cannot be shared: {error.strerror}", place=str(shared)) from error
+        return str(shared)
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
         """Keep a code bundle. Raises InputError when its content does not have that hash, StorageError."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from gridmill.errors import InputError, NotFoundError
+from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.deployment import Deployment
@@ -41,6 +41,10 @@ _KINDS = {
 }
 
 
+HERE = Node(name="here", capacity=Amounts(cpus=2, memory_bytes=8 * GIB))
+with_changes = replace  # where an argument is called replace
+
+
 class Act(StrEnum):
     """What a job of a FakeGrid does when the run starts or is resumed."""
 
@@ -62,6 +66,7 @@ class FakeGrid(FakeAlterations):
     _views: dict[str, RunView] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
     _resources: dict[str, Resource] = field(default_factory=dict)
+    _sites: dict[str, Site] = field(default_factory=dict)
     _deployments: dict[str, Deployment] = field(default_factory=dict)
     _bundles: dict[str, bytes] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -209,8 +214,24 @@ class FakeGrid(FakeAlterations):
 
     def sites(self) -> tuple[Site, ...]:
         """See Grid."""
-        node = Node(name="here", capacity=Amounts(cpus=2, memory_bytes=8 * GIB))
-        return (Site(name="local", kind=SiteKind.LOCAL, nodes=(node,)),)
+        local = Site(name="local", kind=SiteKind.LOCAL, nodes=(HERE,))
+        return (local, *(self._sites[name] for name in sorted(self._sites)))
+
+    def add_site(self, site: Site, *, replace: bool = False) -> Site:
+        """See Grid. Every site has one node."""
+        known = self._sites.get(site.name)
+        seen = with_changes(site, nodes=(HERE,))
+        if known not in (None, seen) and not replace:
+            raise ConflictError(f"there is a site {site.name!r} with other settings")
+        self.calls.append(f"add site {site.name}")
+        self._sites[site.name] = seen
+        return seen
+
+    def remove_site(self, name: str) -> None:
+        """See Grid."""
+        _found(self._sites, name, "site")
+        self.calls.append(f"remove site {name}")
+        del self._sites[name]
 
     def deployments(self) -> tuple[Deployment, ...]:
         """See Grid."""

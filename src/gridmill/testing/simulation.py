@@ -47,6 +47,10 @@ class NoStorage:
         """No bundles are needed."""
         return True
 
+    def share_bundle(self, bundle: str) -> str:
+        """No bundles are needed."""
+        return ""
+
     def put_bundle(self, bundle: str, data: bytes) -> None:
         """Nothing is kept."""
 

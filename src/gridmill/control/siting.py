@@ -1,0 +1,82 @@
+"""Use cases of sites."""
+
+from dataclasses import replace as changed
+
+from gridmill.control.begin import check_name
+from gridmill.control.cases import Cases
+from gridmill.control.survey import adopt, described
+from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
+from gridmill.model.site import LOCAL, Site, SiteKind
+
+
+class SiteCases(Cases):
+    """What may be asked about sites (ports.sites.Sites)."""
+
+    def sites(self) -> tuple[Site, ...]:
+        """See Sites."""
+        with self._node.lock:
+            return tuple(sorted(self._ledger.snapshot.sites.values(), key=lambda site: site.name))
+
+    def add_site(self, site: Site, *, replace: bool = False) -> Site:
+        """See Sites. The site is asked without the lock: it may take seconds."""
+        check_name("site", site.name)
+        with self._node.lock:
+            known = self._ledger.snapshot.sites.get(site.name)
+        _check(site, known, replace=replace)
+        port = self._control.open_site(site)
+        try:
+            nodes = port.nodes()
+            if not nodes:
+                raise UnavailableError(f"site {site.name} has no node that can be used now")
+        except BaseException:
+            port.close()
+            raise
+        seen = changed(site, nodes=nodes)
+        with self._node.changing() as transaction:
+            transaction.put(seen)
+            transaction.then(lambda: adopt(self._node, site.name, port))
+        return seen
+
+    def remove_site(self, name: str) -> None:
+        """See Sites."""
+        if name == LOCAL:
+            raise ConflictError("the site `local` is the control node's own machine and always there")
+        with self._node.changing() as transaction:
+            snapshot = self._ledger.snapshot
+            if name not in snapshot.sites:
+                raise NotFoundError(
+                    f"there is no site {name!r}", hint=f"There are: {', '.join(sorted(snapshot.sites))}."
+                )
+            users = [one.name for one in snapshot.resources.values() if one.site == name and not one.default]
+            if users:
+                raise ConflictError(
+                    f"resource {users[0]!r} is at site {name!r}",
+                    hint=f"`gridmill remove resource {users[0]}`, or configure it at another site.",
+                )
+            up = [one.id for one in snapshot.deployments.values() if one.site == name]
+            if up:
+                raise ConflictError(
+                    f"deployment {up[0]} is up at site {name!r}", hint=f"`gridmill remove deployment {up[0]}`"
+                )
+            transaction.delete(Site, name)
+            transaction.then(lambda: self._close(name))
+
+    def _close(self, name: str) -> None:
+        port = self._control.sites.pop(name, None)
+        if port is not None:
+            port.close()
+
+
+def _check(site: Site, known: Site | None, *, replace: bool) -> None:
+    if site.kind == SiteKind.LOCAL or site.name == LOCAL:
+        raise InputError(
+            "the site `local` is the control node's own machine: it is there and is not added",
+            hint="Settings GRIDMILL_CPUS and GRIDMILL_MEMORY say how much of it is given.",
+        )
+    if known is not None and not replace and described(known) != described(site):
+        raise ConflictError(
+            f"there is a site {site.name!r} with other settings",
+            hint=f"`gridmill configure site {site.name} ...` changes it.",
+        )
+    if known is not None and known.kind != site.kind:
+        raise ConflictError(f"site {site.name!r} is of kind {known.kind}", hint="Take another name.")
