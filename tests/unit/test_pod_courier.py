@@ -60,9 +60,7 @@ def test_a_descriptor_given_again_is_not_taken_for_the_closed_links(tmp_path: Pa
     assert [type(message) for message in courier.turn(0.0)] == [Stop]
     again, other = os.pipe()
     assert again == before
-    selector.register(
-        again, selectors.EVENT_READ
-    )  # a job's output: KeyError when the link were still watched
+    selector.register(again, selectors.EVENT_READ)  # a job's output
     courier.deliver(1.0)
     courier.turn(1.0)
     assert selector.get_key(again).events == selectors.EVENT_READ
