@@ -44,8 +44,11 @@ class LocalHarness(SiteHarness):
         all_pids = [started, *map(int, pids.read_text().split())]
         return lambda: any(processes.stat(pid) is not None for pid in all_pids)
 
+    def folder(self, pod_id):
+        return self.grid.home / "pods" / pod_id
+
     def kill(self, pod_id):
-        pid, start = map(int, (self.grid.home / "pods" / pod_id / "pid").read_text().split())
+        pid, start = map(int, (self.folder(pod_id) / "pid").read_text().split())
         os.kill(pid, signal.SIGKILL)
         self.wait(lambda: not processes.is_alive(pid, start), "the pod is dead")
 

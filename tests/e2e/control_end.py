@@ -28,6 +28,7 @@ class ControlEnd:
         self.events: list[PodEvent] = []
         self._channel: int | None = None
         self._came = threading.Event()
+        self._doors: dict[str, str] = {}
         self._links = Links(self._came.set)
         self._links.listen_unix(home / "links.sock")
 
@@ -39,6 +40,22 @@ class ControlEnd:
         certificate, key = make_certificate(self.home, time.time())
         port, fingerprint = self._links.listen_tls("127.0.0.1", 0, certificate, key)
         return f"tls:127.0.0.1:{port}#{fingerprint}"
+
+    def tls(self, host: str, port: int = 0) -> str:
+        """A door for pods of other machines (ports.site.Doors)."""
+        if "tls" not in self._doors:
+            certificate, key = make_certificate(self.home, time.time())
+            number, fingerprint = self._links.listen_tls("127.0.0.1", port, certificate, key)
+            self._doors["tls"] = f"tls:{host}:{number}#{fingerprint}"
+        return self._doors["tls"]
+
+    def spool(self, folder: Path) -> str:
+        """A door for pods that share a folder (ports.site.Doors)."""
+        link = f"spool:{folder}"
+        if link not in self._doors.values():
+            self._links.watch_spool(folder)
+            self._doors[str(folder)] = link
+        return link
 
     def turn(self) -> None:
         """Take what has come."""

@@ -8,12 +8,15 @@ from typing import Protocol
 
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
+from gridmill.model.resource import Use
 from gridmill.model.site import Node
+from gridmill.model.state import Cause
 
 
 class Sight(StrEnum):
     """What a site sees of a pod."""
 
+    QUEUED = "queued"  # the site has taken it, and it waits for its turn there
     RUNNING = "running"
     GONE = "gone"  # it has ended and none of its jobs' processes remain
     UNKNOWN = "unknown"  # cannot be told now
@@ -21,10 +24,19 @@ class Sight(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSight:
-    """A sight and what the site has to say about it."""
+    """A sight and what the site has to say about it.
+
+    `ends` is the Unix time at which the site ends it, if there is one. Of what is GONE: `cause` is why its
+    attempts ended with it, `use` what the site measured of it, and `hopeless` that another one like it would
+    fare the same.
+    """
 
     sight: Sight
     message: str = ""
+    ends: float | None = None
+    cause: Cause = Cause.LOST
+    use: Use | None = None
+    hopeless: bool = False
 
 
 class Doors(Protocol):

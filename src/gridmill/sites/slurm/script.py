@@ -1,0 +1,219 @@
+"""The texts that are run on the cluster, as values: the batch script, a pod's wrapper, and what is asked."""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from gridmill.model.amounts import MIB, Amounts
+from gridmill.sites.slurm.listing import MEMORY_SHARE, SACCT_FORMAT, SINFO_FORMAT, SQUEUE_FORMAT
+from gridmill.sites.slurm.wishes import Wishes
+
+REFUSED = 92
+"""Exit status of `submit` when Slurm does not take the job; what it said is on standard error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A deployment as it is submitted. `job` is the name by which it is found again; pods are its tasks, in
+    that order, each with `capacity`. `folder` is the site's on the cluster, `python` what runs pods there."""
+
+    deployment_id: str
+    job: str
+    pods: tuple[str, ...]
+    capacity: Amounts
+    folder: str
+    python: str
+    variables: Mapping[str, str]
+
+
+def batch_script(batch: Batch, wishes: Wishes) -> str:
+    """What sbatch is given."""
+    here = f"{batch.folder}/deployments/{batch.deployment_id}"
+    lines = [f"#SBATCH {option}" for option in (*_options(batch, wishes, here), *map(_quoted, wishes.extra))]
+    tasks = f"--ntasks={len(batch.pods)} --cpus-per-task={_cpus(batch)} --kill-on-bad-exit=0 --wait=0"
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            *lines,
+            "# One task for each pod; a pod that ends early does not end the others.",
+            f"exec srun {tasks} sh {here}/pod.sh",
+            "",
+        ]
+    )
+
+
+def _options(batch: Batch, wishes: Wishes, here: str) -> list[str]:
+    said = {
+        "job-name": batch.job,
+        "comment": _quoted(f"Gridmill deployment {batch.deployment_id}"),
+        "output": f"{here}/log",
+        "open-mode": "append",
+        "chdir": batch.folder,
+        "ntasks": str(len(batch.pods)),
+        "cpus-per-task": str(_cpus(batch)),
+        "mem-per-cpu": f"{_memory_mib_per_cpu(batch)}M",
+        "gpus-per-task": _gpus(batch, wishes),
+        "partition": wishes.partition,
+        "account": wishes.account,
+        "qos": wishes.qos,
+        "time": str(ceil(wishes.time_limit_seconds / 60)) if wishes.time_limit_seconds else "",
+    }
+    return [f"--{name}={value}" for name, value in said.items() if value] + ["--no-requeue"]
+
+
+def _quoted(option: str) -> str:
+    """As sbatch reads it in a script: like a shell would."""
+    return shlex.quote(option)
+
+
+def _cpus(batch: Batch) -> int:
+    """Slurm gives whole CPUs."""
+    return max(1, ceil(batch.capacity.cpus - 1e-9))
+
+
+def _memory_mib_per_cpu(batch: Batch) -> int:
+    """By CPU, for tasks lie on nodes as Slurm likes; with the pods' own share on top."""
+    return max(1, ceil(batch.capacity.memory_bytes / MEMORY_SHARE / MIB / _cpus(batch)))
+
+
+def _gpus(batch: Batch, wishes: Wishes) -> str:
+    kind = wishes.gres.partition(":")[2]
+    count = batch.capacity.gpus
+    return f"{kind}:{count}" if count and kind else str(count or "")
+
+
+def pod_script(batch: Batch, wishes: Wishes) -> str:
+    """What each task runs: it claims its pod, runs it, and ends whatever the pod left behind.
+
+    `claimed` is made before a pod starts, by mkdir, which one process alone can do: a pod starts at most
+    once, wherever Slurm runs the script again. `signalled` says that Slurm told the task to end.
+    """
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in sorted(batch.variables.items())]
+    python = shlex.quote(batch.python)
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            f"set -- {' '.join(batch.pods)}",
+            'shift "$SLURM_PROCID"',
+            f"pod={batch.folder}/pods/$1",
+            '[ -d "$pod" ] || { echo "$(hostname) does not see $pod" >&2; exit 3; }',
+            '[ ! -e "$pod/ended" ] && mkdir "$pod/claimed" 2>/dev/null || exit 0',
+            *variables,
+            'export GRIDMILL_GPUS="${CUDA_VISIBLE_DEVICES:-}"',
+            *([wishes.setup] if wishes.setup else []),
+            "trap ': > \"$pod/signalled\"' TERM INT",
+            f'{python} -P -m gridmill.pod "$pod" </dev/null >>"$pod/log" 2>&1 &',
+            "child=$!",
+            '( while [ ! -e "$pod/stop" ]; do sleep 1; done',
+            '  kill -TERM "$child"; sleep 5; kill -KILL "$child" ) >/dev/null 2>&1 </dev/null &',
+            "watcher=$!",
+            'while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done',
+            'kill -KILL "$watcher" 2>/dev/null',
+            "trap '' TERM INT",  # what cleans up is not to be ended with what it cleans up
+            f'[ -e "$pod/ended" ] || {python} -P -m gridmill.pod.sweep "$pod" >>"$pod/log" 2>&1 </dev/null',
+            'exit "${code:-0}"',
+            "",
+        ]
+    )
+
+
+def submit(folder: str, deployment_id: str, job: str, pods: Sequence[str]) -> str:
+    """Submit a deployment whose files come as a tar archive on standard input, unless it ever was.
+
+    A crash may have come between the submission and its note, so the queue is asked first. Pods that were
+    torn down before are claimed: with none left there is nothing to submit.
+    """
+    open_pods = " && ".join(f"[ -e pods/{pod}/claimed ]" for pod in pods)
+    here = f"deployments/{deployment_id}"
+    return f"""umask 077
+mkdir -p {folder}/pods {folder}/deployments && cd {folder} || exit 1
+[ -e {here}/submitted ] && exit 0
+{open_pods} && exit 0
+tar -xf - || exit 1
+known=$(squeue --noheader --states=all --user="$(id -un)" --name={job} --format=%A) || exit 1
+if [ -z "$known" ]; then
+  said=$(sbatch {here}/script 2>&1) || {{ echo "$said" >&2; exit {REFUSED}; }}
+fi
+: > {here}/submitted
+"""
+
+
+def bar(folder: str, pods: Iterable[str]) -> str:
+    """Pods that never started do not start any more, and are over."""
+    return "\n".join([*_barred(folder, pods), "exit 0", ""])
+
+
+def _barred(folder: str, pods: Iterable[str]) -> list[str]:
+    lines = [
+        f"mkdir -p pods/{pod}; mkdir pods/{pod}/claimed 2>/dev/null && : > pods/{pod}/ended" for pod in pods
+    ]
+    return ["umask 077", f"mkdir -p {folder}/pods && cd {folder} || exit 1", *lines]
+
+
+def look(folder: str, pods: Sequence[str], jobs: Iterable[str]) -> str:
+    """The jobs of those names as squeue lists them, then the marks of the pods. One squeue for all."""
+    marks = " ".join(
+        f"pods/{pod}/{mark}" for pod in pods for mark in ("claimed", "stop", "signalled", "ended")
+    )
+    deployments = " ".join(
+        f"deployments/{name}/submitted" for name in dict.fromkeys(map(deployment_of, pods))
+    )
+    return f"""export SLURM_TIME_FORMAT=%s
+squeue --noheader --states=all --user="$(id -un)" --name={",".join(jobs)} --Format='{SQUEUE_FORMAT}' || exit 1
+cd {folder} 2>/dev/null || exit 0
+ls -d {marks} {deployments} 2>/dev/null
+exit 0
+"""
+
+
+def account(jobs: Iterable[str]) -> str:
+    """One sacct for all; it fails where there is no accounting."""
+    names = ",".join(jobs)
+    which = f'--user="$(id -un)" --name={names} --starttime=now-7days'
+    return f"sacct --noheader --parsable2 --noconvert {which} --format={SACCT_FORMAT}\n"
+
+
+def nodes(wishes: Wishes) -> str:
+    """The nodes of the partition."""
+    partition = f"--partition={wishes.partition} " if wishes.partition else ""
+    return f"sinfo --Node --noheader {partition}--format='{SINFO_FORMAT}'\n"
+
+
+def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:
+    """Ask pods to end, and Slurm to cancel the jobs of which no pod is to stay. `jobs`: of deployments.
+
+    The pods look for `stop` themselves: it works where Slurm does not answer.
+    """
+    asked = [f": > pods/{pod}/stop" for pod in pods]
+    cancelled = ["status=0", *_cancel(jobs, ""), "exit $status", ""]
+    return "\n".join([*_barred(folder, pods), *asked, *cancelled])
+
+
+def kill(folder: str, jobs: Mapping[str, str]) -> str:
+    """End at once what did not end when asked."""
+    killed = _cancel(jobs, "--signal=KILL --full ")
+    return "\n".join([f"cd {folder} || exit 1", "status=0", *killed, "exit $status", ""])
+
+
+def _cancel(jobs: Mapping[str, str], options: str) -> list[str]:
+    """By name: Slurm may give numbers out again."""
+    return [
+        f"""stay=0
+for pod in $(cat deployments/{deployment_id}/pods 2>/dev/null); do
+  [ -e "pods/$pod/stop" ] || [ -e "pods/$pod/ended" ] || stay=1
+done
+[ $stay = 1 ] || scancel {options}--user="$(id -un)" --name={job} || status=1"""
+        for deployment_id, job in jobs.items()
+    ]
+
+
+def finish(folder: str, pods: Iterable[str]) -> str:
+    """Note that pods are over for good."""
+    lines = [f"mkdir pods/{pod}/claimed 2>/dev/null; : > pods/{pod}/ended" for pod in pods]
+    return "\n".join([f"cd {folder} || exit 1", *lines, "exit 0", ""])
+
+
+def deployment_of(pod_id: str) -> str:
+    """`trainers-3` of `trainers-3.0`."""
+    return pod_id.rpartition(".")[0]

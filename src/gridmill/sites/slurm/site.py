@@ -1,0 +1,402 @@
+"""The Slurm site. Everything it knows lies in its folder on the cluster and in Slurm: a control node that
+starts again, or another one in its place, sees the same.
+"""
+
+import fcntl
+import io
+import os
+import secrets
+import socket
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gridmill.codec import encode
+from gridmill.errors import InputError, UnavailableError
+from gridmill.model.event import PodEvent
+from gridmill.model.message import PodOrder
+from gridmill.model.site import Node, Site
+from gridmill.ports.site import Doors, PodSight, Sight, SitePort
+from gridmill.registry import find
+from gridmill.settings import Settings
+from gridmill.sites.slurm import script
+from gridmill.sites.slurm.listing import Account, Listed, most_alive, parse_sacct, parse_sinfo, parse_squeue
+from gridmill.sites.slurm.script import Batch, deployment_of
+from gridmill.sites.slurm.shell import Done, LocalShell, Shell, SshShell
+from gridmill.sites.slurm.sights import Evidence, sight_of
+from gridmill.sites.slurm.states import Phase
+from gridmill.sites.slurm.wishes import Wishes, wishes_of
+
+_NODES_SECONDS = 60.0  # what a cluster has changes rarely
+_QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.5, 15.0, 10.0
+_END_SECONDS, _KILL_SECONDS = 6.0, 6.0
+_POLL_SECONDS = 0.1
+_WAITING = ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
+_BUSY = (
+    "Unable to contact",
+    "Socket timed out",
+    "Connection refused",
+    "Connection timed out",
+    "Zero Bytes",
+    "temporarily unable",
+    "Resource temporarily unavailable",
+    "Slurm backup controller in standby",
+    "Communication connection failure",
+)
+"""What sbatch says when it is not the job's fault: it is tried again."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What was seen last, so that Slurm is asked less often the longer nothing changes."""
+
+    sights: dict[str, PodSight] = field(default_factory=dict)
+    asked: float = 0.0
+    changed: float = 0.0
+    since: dict[str, tuple[str, float]] = field(default_factory=dict)  # deployment -> (state, since when)
+    refused: dict[str, str] = field(default_factory=dict)  # deployment -> what Slurm said
+
+
+class SlurmSite:
+    """A SitePort. Safe to use from several threads."""
+
+    def __init__(self, settings: Settings, site: Site, doors: Doors, shell: Shell, mark: str) -> None:
+        self._settings, self._site, self._doors = settings, site, doors
+        self._wishes: Wishes = wishes_of(site)
+        self._shell = shell
+        self._remote = isinstance(shell, SshShell)
+        self._mark = mark
+        self._lock = threading.RLock()
+        self._memory = _Memory()
+        self._accounting = True
+        self._nodes: tuple[float, tuple[Node, ...]] | None = None
+        self._link = self._root = ""
+
+    # --- what it is
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The partition's nodes that can be used, asked for once a minute. Raises UnavailableError."""
+        with self._lock:
+            now = time.monotonic()
+            if self._nodes is None or now - self._nodes[0] > _NODES_SECONDS:
+                done = self._shell.run(script.nodes(self._wishes))
+                if done.status != 0:
+                    raise _trouble("sinfo", done)
+                self._nodes = now, parse_sinfo(done.text, self._wishes.gres)
+            return self._nodes[1]
+
+    def link(self) -> str:
+        """Files in the folder, or TLS. Raises UnavailableError."""
+        with self._lock:
+            if not self._link and self._wishes.link == "tls":
+                self._link = self._doors.tls(self._wishes.host or socket.gethostname())
+            elif not self._link:
+                self._link = self._doors.spool(Path(self._folder()) / "spool")
+            return self._link
+
+    def pod_home(self, pod_id: str) -> str:
+        """The folder on the cluster. Raises UnavailableError."""
+        return self._folder()
+
+    def _folder(self) -> str:
+        """As the cluster sees it: what is set, with this home's mark below, or a folder of the home."""
+        with self._lock:
+            if not self._root:
+                self._root = self._find_folder()
+            return self._root
+
+    def _find_folder(self) -> str:
+        if self._wishes.folder:
+            return f"{self._wishes.folder}/{self._mark}"
+        if not self._remote:
+            return str(self._settings.home / "slurm" / self._site.name)
+        done = self._shell.run("cd && pwd -P")
+        if done.status != 0:
+            raise _trouble("the home folder there", done)
+        return f"{done.text.strip()}/.gridmill-{self._mark}"
+
+    def prepare(self) -> None:
+        """Nothing helps: Slurm decides when."""
+
+    def _job(self, deployment_id: str) -> str:
+        return f"gridmill-{self._mark}-{deployment_id}"
+
+    # --- bringing up
+
+    def bring_up(self, orders: Sequence[PodOrder]) -> None:
+        """One batch job per deployment, submitted at most once. Raises UnavailableError."""
+        by_deployment: dict[str, dict[str, PodOrder]] = {}
+        for order in orders:
+            by_deployment.setdefault(deployment_of(order.pod_id), {})[order.pod_id] = order
+        for deployment_id, pods in by_deployment.items():
+            self._submit(deployment_id, list(pods.values()))
+
+    def _submit(self, deployment_id: str, orders: Sequence[PodOrder]) -> None:
+        pods = tuple(order.pod_id for order in orders)
+        batch = Batch(
+            deployment_id=deployment_id,
+            job=self._job(deployment_id),
+            pods=pods,
+            capacity=orders[0].capacity,
+            folder=self._folder(),
+            python=self._wishes.python or ("python3" if self._remote else sys.executable),
+            variables=self._variables(),
+        )
+        text = script.submit(batch.folder, deployment_id, batch.job, pods)
+        done = self._shell.run(text, _archive(batch, self._wishes, orders))
+        if done.status == script.REFUSED and not any(word in done.err for word in _BUSY):
+            self._refused(deployment_id, pods, done)
+        elif done.status != 0:
+            raise _trouble("sbatch", done)
+        self._changed()
+
+    def _variables(self) -> dict[str, str]:
+        """Settings as they are here. Slurm holds pods to their memory: cgroups of ours would escape its."""
+        handed_on = {name: os.environ[name] for name in self._wishes.environment if name in os.environ}
+        return {
+            **handed_on,
+            "GRIDMILL_HOME": self._folder(),
+            "GRIDMILL_ROOT": str(self._settings.root),
+            "GRIDMILL_GRACE": str(self._settings.grace_seconds),
+            "GRIDMILL_ZYGOTE": str(int(self._settings.zygote)),
+            "GRIDMILL_CGROUPS": "0",
+        }
+
+    def _refused(self, deployment_id: str, pods: Sequence[str], done: Done) -> None:
+        """It will never start: its pods are told to be gone, with Slurm's own words."""
+        said = "; ".join(line.removeprefix("sbatch: error: ") for line in done.err.strip().splitlines())
+        with self._lock:
+            self._memory.refused[deployment_id] = f"Slurm refuses it: {said}"
+        self._ask(script.bar(self._folder(), pods))
+
+    # --- looking
+
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+        """One squeue for all, rarely where nothing changes, and one sacct for what is over."""
+        with self._lock:
+            if not self._is_due(pod_ids):
+                return {pod_id: self._memory.sights[pod_id] for pod_id in pod_ids}
+        sights = self._look(pod_ids) if pod_ids else {}
+        with self._lock:
+            now = time.monotonic()
+            self._memory.asked = now
+            if sights != self._memory.sights:
+                self._memory.sights, self._memory.changed = dict(sights), now
+                names = set(map(deployment_of, sights))
+                self._memory.since = {k: v for k, v in self._memory.since.items() if k in names}
+        return sights
+
+    def _is_due(self, pod_ids: Sequence[str]) -> bool:
+        memory, now = self._memory, time.monotonic()
+        pause = min(max(_QUICKEST_SECONDS, (now - memory.changed) / _SLOWING), _SLOWEST_SECONDS)
+        return now - memory.asked >= pause or any(pod_id not in memory.sights for pod_id in pod_ids)
+
+    def _changed(self) -> None:
+        with self._lock:
+            self._memory.sights, self._memory.changed = {}, time.monotonic()
+
+    def _look(self, pod_ids: Sequence[str]) -> dict[str, PodSight]:
+        jobs, marks = self._list(pod_ids)
+        deployments = dict.fromkeys(map(deployment_of, pod_ids))
+        found = {name: most_alive(jobs, self._job(name)) for name in deployments}
+        accounts = self._accounts([name for name in found if self._wants_account(name, found[name], marks)])
+        sights = {
+            pod_id: self._sight(pod_id, found[deployment_of(pod_id)], marks, accounts) for pod_id in pod_ids
+        }
+        self._clear_away(sights, found)
+        return sights
+
+    def _list(self, pod_ids: Sequence[str]) -> tuple[tuple[Listed, ...], dict[str, set[str]]]:
+        """Jobs, and the marks by the folder they lie in."""
+        names = [self._job(name) for name in dict.fromkeys(map(deployment_of, pod_ids))]
+        done = self._ask(script.look(self._folder(), pod_ids, names))
+        marks: dict[str, set[str]] = {}
+        for line in done.text.splitlines():
+            if line.startswith(("pods/", "deployments/")):
+                _, owner, mark = line.split("/")
+                marks.setdefault(owner, set()).add(mark)
+        return parse_squeue(done.text), marks
+
+    def _wants_account(self, name: str, job: Listed | None, marks: Mapping[str, set[str]]) -> bool:
+        over = job is None or job.state.phase == Phase.OVER
+        return over and "submitted" in marks.get(name, ()) and self._accounting
+
+    def _accounts(self, deployments: Sequence[str]) -> dict[str, Account]:
+        """Where there is no accounting, that is found out once."""
+        if not deployments:
+            return {}
+        done = self._shell.run(script.account(map(self._job, deployments)))
+        if done.status != 0:
+            self._accounting = "disabled" not in done.err and "not found" not in done.err
+            return {}
+        return {account.name: account for account in parse_sacct(done.text)}
+
+    def _sight(
+        self,
+        pod_id: str,
+        job: Listed | None,
+        marks: Mapping[str, set[str]],
+        accounts: Mapping[str, Account],
+    ) -> PodSight:
+        name = deployment_of(pod_id)
+        refusal = self._memory.refused.get(name)
+        if refusal is not None:
+            return PodSight(sight=Sight.GONE, message=refusal, hopeless=True)
+        seen = Evidence(
+            marks=frozenset(marks.get(pod_id, ())),
+            submitted="submitted" in marks.get(name, ()),
+            job=job,
+            account=accounts.get(self._job(name)),
+            accounting=self._accounting,
+            for_seconds=self._since(name, "absent" if job is None else job.word),
+        )
+        return sight_of(seen)
+
+    def _since(self, deployment_id: str, word: str) -> float:
+        """For how many seconds a deployment's job has been in that state."""
+        with self._lock:
+            now = time.monotonic()
+            known = self._memory.since.get(deployment_id)
+            if known is None or known[0] != word:
+                known = self._memory.since[deployment_id] = (word, now)
+            return now - known[1]
+
+    def _clear_away(self, sights: Mapping[str, PodSight], found: Mapping[str, Listed | None]) -> None:
+        """Cancel what still waits in the queue although its pods never start."""
+        gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
+        idle = {
+            name: self._job(name)
+            for name in dict.fromkeys(map(deployment_of, gone))
+            if (job := found[name]) is not None and job.word in _WAITING
+        }
+        if idle:
+            pods = [pod_id for pod_id in gone if deployment_of(pod_id) in idle]
+            self._ask(script.tear_down(self._folder(), pods, idle))
+
+    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+        """What is left of its journal."""
+        read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
+        if not self._remote:
+            return tuple(read(Path(self._folder()) / "pods" / pod_id / "journal"))
+        done = self._shell.run(f"cd {self._folder()}/pods/{pod_id} && [ -d journal ] && tar -cf - journal")
+        if done.status != 0:
+            return ()
+        with tempfile.TemporaryDirectory() as folder:
+            with tarfile.open(fileobj=io.BytesIO(done.out)) as archive:
+                archive.extractall(folder, filter="data")
+            return tuple(read(Path(folder) / "journal"))
+
+    # --- tearing down
+
+    def tear_down(self, pod_ids: Sequence[str]) -> None:
+        """scancel, SIGKILL for what does not end within seconds. Raises UnavailableError while Slurm is
+        still ending something, or does not answer: then the pods at least were asked, by their folders."""
+        folder = self._folder()
+        jobs = {name: self._job(name) for name in dict.fromkeys(map(deployment_of, pod_ids))}
+        self._ask(script.tear_down(folder, pod_ids, jobs))
+        left = self._wait(pod_ids, _END_SECONDS)
+        if left:
+            still = {name: jobs[name] for name in dict.fromkeys(map(deployment_of, left))}
+            self._ask(script.kill(folder, still))
+            left = self._wait(left, _KILL_SECONDS)
+        self._changed()
+        if left:
+            raise UnavailableError(f"Slurm is still ending {', '.join(left)}")
+        self._ask(script.finish(folder, pod_ids))
+
+    def _wait(self, pod_ids: Sequence[str], seconds: float) -> list[str]:
+        """Those of which something is left after that time."""
+        until = time.monotonic() + seconds
+        left = list(pod_ids)
+        while left:
+            left = self._left(left)
+            if not left or time.monotonic() >= until:
+                break
+            time.sleep(_POLL_SECONDS)
+        return left
+
+    def _left(self, pod_ids: Sequence[str]) -> list[str]:
+        jobs, marks = self._list(pod_ids)
+        over = {
+            name
+            for name in map(deployment_of, pod_ids)
+            if (job := most_alive(jobs, self._job(name))) is None or job.state.phase == Phase.OVER
+        }
+        return [
+            pod_id
+            for pod_id in pod_ids
+            if deployment_of(pod_id) not in over and "ended" not in marks.get(pod_id, ())
+        ]
+
+    # --- the rest
+
+    def _ask(self, text: str) -> Done:
+        done = self._shell.run(text)
+        if done.status != 0:
+            raise _trouble("Slurm", done)
+        return done
+
+    def close(self) -> None:
+        """Forget the pods: they go on."""
+        self._shell.close()
+
+
+def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
+    """The Slurm site of that name. Raises InputError for its settings or address, StorageError."""
+    wishes_of(site)
+    return SlurmSite(settings, site, doors, _shell_of(site), _mark_of(settings.home / "slurm", site.name))
+
+
+def _shell_of(site: Site) -> Shell:
+    """Commands run here, or at `ssh://[USER@]HOST[:PORT]`."""
+    if not site.address:
+        return LocalShell()
+    target = site.address.removeprefix("ssh://").rstrip("/")
+    if target == site.address or not target or target.startswith("-") or "/" in target:
+        raise InputError(
+            f"{site.address!r} is no address of a login node",
+            hint="Write ssh://USER@HOST, or leave it out where sbatch can be run on this machine.",
+            place=f"site {site.name}: address",
+        )
+    return SshShell(f"ssh://{target}")
+
+
+def _mark_of(folder: Path, name: str) -> str:
+    """What tells this home's jobs from all others, made once."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / f"{name}.mark").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        mark = file.read().strip()
+        if not mark:
+            mark = secrets.token_hex(4)
+            file.write(mark)
+    return mark
+
+
+def _trouble(what: str, done: Done) -> UnavailableError:
+    said = "; ".join(line for line in done.err.strip().splitlines() if line.strip())
+    return UnavailableError(f"{what} does not answer: {said or f'exit code {done.status}'}")
+
+
+def _archive(batch: Batch, wishes: Wishes, orders: Sequence[PodOrder]) -> bytes:
+    """A deployment's files, for its user only: orders hold secrets."""
+    here = f"deployments/{batch.deployment_id}"
+    files = {
+        f"{here}/script": script.batch_script(batch, wishes).encode(),
+        f"{here}/pod.sh": script.pod_script(batch, wishes).encode(),
+        f"{here}/pods": "\n".join([*batch.pods, ""]).encode(),
+        **{f"pods/{order.pod_id}/order.json": encode(replace(order, home=batch.folder)) for order in orders},
+    }
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()

@@ -1,0 +1,99 @@
+"""Slurm's words and what they mean here: a total table of job states, and the reasons that never pass."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gridmill.model.state import Cause
+
+
+class Phase(IntEnum):
+    """Where a job of Slurm's is, for us. Of several with one name the one with the largest phase counts."""
+
+    OVER = 0  # none of its processes remains
+    PENDING = 1
+    UNKNOWN = 2
+    ENDING = 3  # its processes are being ended
+    RUNNING = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmState:
+    """`sentence` explains a state that people do not expect; `cause` is why attempts ended with it."""
+
+    phase: Phase
+    sentence: str = ""
+    cause: Cause = Cause.LOST
+
+
+def _over(sentence: str, cause: Cause = Cause.LOST) -> SlurmState:
+    return SlurmState(phase=Phase.OVER, sentence=sentence, cause=cause)
+
+
+def _pending(sentence: str = "") -> SlurmState:
+    return SlurmState(phase=Phase.PENDING, sentence=sentence)
+
+
+STATES: Mapping[str, SlurmState] = {
+    "BOOT_FAIL": _over("its node could not be booted"),
+    "CANCELLED": _over("somebody cancelled it (scancel), or an administrator did"),
+    "COMPLETED": _over(""),
+    "CONFIGURING": _pending("its nodes are being made ready"),
+    "COMPLETING": SlurmState(phase=Phase.ENDING, sentence="its processes are being ended"),
+    "DEADLINE": _over("it could not end before the deadline set for it"),
+    "EXPEDITING": _pending("it goes ahead of others"),
+    "FAILED": _over("its script ended with an error"),
+    "LAUNCH_FAILED": _over("it could not be launched on its nodes"),
+    "NODE_FAIL": _over("a node of it failed or stopped answering"),
+    "OUT_OF_MEMORY": _over("it used more memory than it had asked for", Cause.MEMORY),
+    "PENDING": _pending(),
+    "POWER_UP_NODE": _pending("its nodes are being powered up"),
+    "PREEMPTED": _over("it had to make room for a job of higher priority"),
+    "RECONFIG_FAIL": _over("its node could not be reconfigured"),
+    "REQUEUED": _over("Slurm put it back into its queue; a pod never starts a second time"),
+    "REQUEUE_FED": _over("it was put back into the queue of a federation"),
+    "REQUEUE_HOLD": _over("it was put back into the queue and is held there"),
+    "RESIZING": SlurmState(phase=Phase.RUNNING, sentence="its size is being changed"),
+    "RESV_DEL_HOLD": _pending("its reservation was deleted, and it is held"),
+    "REVOKED": _over("another cluster of the federation has taken it"),
+    "RUNNING": SlurmState(phase=Phase.RUNNING),
+    "SIGNALING": SlurmState(phase=Phase.RUNNING, sentence="it is being sent a signal"),
+    "SPECIAL_EXIT": _over("it was put back into the queue in a special state and is held there"),
+    "STAGE_OUT": SlurmState(phase=Phase.ENDING, sentence="its files are being staged out"),
+    "STOPPED": SlurmState(phase=Phase.UNKNOWN, sentence="it was stopped (SIGSTOP) and keeps its nodes"),
+    "SUSPENDED": SlurmState(phase=Phase.UNKNOWN, sentence="it is suspended and others have its nodes"),
+    "TIMEOUT": _over("its time limit was reached"),
+    "UPDATE_DB": SlurmState(phase=Phase.RUNNING, sentence="its accounting is being updated"),
+}
+"""Every state that squeue and sacct of Slurm 20 to 25 know."""
+
+
+def state_of(word: str) -> SlurmState:
+    """What a state means; `CANCELLED by 1000` is CANCELLED, and one nobody knows is UNKNOWN."""
+    known = STATES.get(word.split()[0].rstrip("+") if word.strip() else "")
+    return known or SlurmState(phase=Phase.UNKNOWN, sentence=f"Slurm says {word!r}, which is not known here")
+
+
+NEVER: Mapping[str, str] = {
+    "AccountNotAllowed": "its account may not use the partition",
+    "BadConstraints": "no node can ever satisfy what it asks for",
+    "DeadLine": "it could not end before its deadline",
+    "DependencyNeverSatisfied": "what it depends on did not end as it had to",
+    "InvalidAccount": "its account is not valid",
+    "InvalidQOS": "its QoS is not valid",
+    "JobHoldMaxRequeue": "it was put back into the queue too often",
+    "PartitionConfig": "the partition has no nodes that could hold it",
+    "PartitionNodeLimit": "it asks for more nodes than the partition gives one job",
+    "PartitionTimeLimit": "its time limit is longer than the partition's",
+    "QOSNotAllowed": "its QoS may not be used in the partition",
+    "launch_failed_requeued_held": "it could not be launched and is held",
+}
+"""Reasons for which a pending job never starts, however long one waits."""
+
+
+def never_starts(reason: str) -> str:
+    """Why a job that is pending for that reason never starts; empty where it may."""
+    known = NEVER.get(reason.replace(" ", "_"))
+    if known is None and reason.endswith(("PerJobLimit", "PerJob")):
+        known = "it asks for more than one job may have"
+    return known or ""

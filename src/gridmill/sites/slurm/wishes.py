@@ -1,0 +1,124 @@
+"""What the settings of a Slurm site say: how its batch jobs are to be, and how its pods are reached."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gridmill.errors import InputError
+from gridmill.model.amounts import parse_seconds
+from gridmill.model.site import Site
+
+KNOWN: Mapping[str, str] = {
+    "partition": "the partition to use (default: the cluster's)",
+    "account": "the account that pays",
+    "qos": "the quality of service",
+    "time_limit": "how long a deployment may stay up: 90m, 2h, 1-12:00:00 (default: the partition's)",
+    "gres": "what a GPU is called there: gpu (default) or gpu:TYPE",
+    "extra": "further options of sbatch, as on its command line",
+    "setup": "a shell command run before each pod, for example module load python",
+    "environment": "names of environment variables that pods get from the control node, separated by commas",
+    "folder": "a folder that the login node and all compute nodes see (default: in GRIDMILL_HOME)",
+    "python": "the Python with Gridmill on the compute nodes (default: the one running here)",
+    "link": "how pods reach the control node: spool (files in the folder) or tls",
+    "host": "for tls: the name or address of the control node as compute nodes see it",
+}
+_WORD = re.compile(r"[A-Za-z0-9_.,:@+=/-]+")
+_PATH = re.compile(r"/[A-Za-z0-9_.,@+=/-]*")
+_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """The settings, read. Empty strings leave a thing to Slurm; `time_limit_seconds` 0 too."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time_limit_seconds: float = 0.0
+    gres: str = "gpu"
+    extra: tuple[str, ...] = ()
+    setup: str = ""
+    environment: tuple[str, ...] = ()
+    folder: str = ""
+    python: str = ""
+    link: str = "spool"
+    host: str = ""
+
+
+def wishes_of(site: Site) -> Wishes:
+    """Raises InputError, at the setting."""
+    said = dict(site.settings)
+    for name in ("partition", "account", "qos", "gres", "host"):
+        _check(site, name, _WORD, "a plain word")
+    for name in ("folder", "python"):
+        _check(site, name, _PATH, "an absolute path without spaces or quotes")
+    link = said.get("link", "spool")
+    if link not in ("spool", "tls"):
+        raise _wrong(site, "link", "is neither spool nor tls")
+    return Wishes(
+        partition=said.get("partition", ""),
+        account=said.get("account", ""),
+        qos=said.get("qos", ""),
+        time_limit_seconds=_time_limit(site, said.get("time_limit", "")),
+        gres=said.get("gres", "gpu"),
+        extra=_options(site, said.get("extra", "")),
+        setup=said.get("setup", ""),
+        environment=tuple(name.strip() for name in said.get("environment", "").split(",") if name.strip()),
+        folder=said.get("folder", "").rstrip("/"),
+        python=said.get("python", ""),
+        link=link,
+        host=said.get("host", ""),
+    )
+
+
+def _check(site: Site, name: str, form: re.Pattern[str], what: str) -> None:
+    if site.settings.get(name) and not form.fullmatch(site.settings[name]):
+        raise _wrong(site, name, f"is not {what}")
+
+
+def _wrong(site: Site, name: str, problem: str) -> InputError:
+    return InputError(
+        f"{site.settings.get(name, '')!r} {problem}",
+        hint=f"It says {KNOWN[name]}.",
+        place=f"site {site.name}: settings.{name}",
+    )
+
+
+def _options(site: Site, text: str) -> tuple[str, ...]:
+    """`--exclude=n7 --reservation=x` as options, one per line of the script."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise _wrong(site, "extra", f"cannot be read: {error}") from error
+    if any(not word.startswith("-") for word in words) or "\n" in text:
+        raise _wrong(site, "extra", "has words that are no options (write --name=value)")
+    return tuple(words)
+
+
+def _time_limit(site: Site, text: str) -> float:
+    """Seconds; a number alone is refused: it is minutes to Slurm and seconds elsewhere."""
+    if not text:
+        return 0.0
+    if text.isdigit():
+        raise _wrong(site, "time_limit", "has no unit")
+    match = _SLURM_TIME.fullmatch(text)
+    seconds = _slurm_seconds(match) if match else _duration(site, text)
+    if seconds < 60:
+        raise _wrong(site, "time_limit", "is less than a minute")
+    return seconds
+
+
+def _duration(site: Site, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except InputError as error:
+        raise _wrong(site, "time_limit", "is no time limit") from error
+
+
+def _slurm_seconds(match: re.Match[str]) -> float:
+    """MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS[:MINUTES[:SECONDS]]."""
+    days, *rest = match.groups()
+    parts = [int(part) for part in rest if part is not None]
+    units = (3600, 60, 1) if days is not None or len(parts) == 3 else (60, 1)
+    return float(86400 * int(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False)))
