@@ -1,6 +1,5 @@
 """The Slurm site passes the suite, on a real Slurm: over files in a shared folder, and over TLS."""
 
-
 import pytest
 from tests.contract.test_sites import LocalHarness
 from tests.slurm import HOW_TO_GET_IT, is_installed, slurm_cluster
@@ -50,7 +49,7 @@ class TestSlurm(SiteSuite):
     @pytest.fixture(params=["spool", "tls"])
     def harness(self, request, tmp_path, cluster, monkeypatch):
         monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
-        harness = SlurmHarness(tmp_path, {"link": request.param, "host": "localhost"})
+        harness = SlurmHarness(tmp_path, {"link": request.param, "control": "localhost"})
         yield harness
         harness.close()
         cluster.wait(lambda: not cluster.jobs())

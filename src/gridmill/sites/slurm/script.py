@@ -73,8 +73,9 @@ def _cpus(batch: Batch) -> int:
 
 
 def _memory_mib_per_cpu(batch: Batch) -> int:
-    """By CPU, for tasks lie on nodes as Slurm likes; with the pods' own share on top."""
-    return max(1, ceil(batch.capacity.memory_bytes / MEMORY_SHARE / MIB / _cpus(batch)))
+    """By CPU, for tasks lie on nodes as Slurm likes; with the pods' own share on top. Rounded down: a pod as
+    large as its node must still fit."""
+    return max(1, int(batch.capacity.memory_bytes / MEMORY_SHARE / MIB / _cpus(batch) + 1e-6))
 
 
 def _gpus(batch: Batch, wishes: Wishes) -> str:

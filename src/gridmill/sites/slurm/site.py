@@ -94,7 +94,7 @@ class SlurmSite:
         """Files in the folder, or TLS. Raises UnavailableError."""
         with self._lock:
             if not self._link and self._wishes.link == "tls":
-                self._link = self._doors.tls(self._wishes.host or socket.gethostname())
+                self._link = self._doors.tls(self._wishes.host or socket.gethostname(), self._wishes.port)
             elif not self._link:
                 self._link = self._doors.spool(Path(self._folder()) / "spool")
             return self._link

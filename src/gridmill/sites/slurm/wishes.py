@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_seconds
-from gridmill.model.site import Site
+from gridmill.model.site import Site, check_settings
 
 KNOWN: Mapping[str, str] = {
     "partition": "the partition to use (default: the cluster's)",
@@ -21,7 +21,7 @@ KNOWN: Mapping[str, str] = {
     "folder": "a folder that the login node and all compute nodes see (default: in GRIDMILL_HOME)",
     "python": "the Python with Gridmill on the compute nodes (default: the one running here)",
     "link": "how pods reach the control node: spool (files in the folder) or tls",
-    "host": "for tls: the name or address of the control node as compute nodes see it",
+    "control": "for tls: HOST or HOST:PORT of this machine where compute nodes reach it (default: its name)",
 }
 _WORD = re.compile(r"[A-Za-z0-9_.,:@+=/-]+")
 _PATH = re.compile(r"/[A-Za-z0-9_.,@+=/-]*")
@@ -44,15 +44,20 @@ class Wishes:
     python: str = ""
     link: str = "spool"
     host: str = ""
+    port: int = 0
 
 
 def wishes_of(site: Site) -> Wishes:
     """Raises InputError, at the setting."""
-    said = dict(site.settings)
-    for name in ("partition", "account", "qos", "gres", "host"):
+    check_settings(site, KNOWN)
+    said = site.settings
+    for name in ("partition", "account", "qos", "gres", "control"):
         _check(site, name, _WORD, "a plain word")
     for name in ("folder", "python"):
         _check(site, name, _PATH, "an absolute path without spaces or quotes")
+    host, _, port = said.get("control", "").partition(":")
+    if port and not port.isdigit():
+        raise _wrong(site, "control", "is neither HOST nor HOST:PORT")
     link = said.get("link", "spool")
     if link not in ("spool", "tls"):
         raise _wrong(site, "link", "is neither spool nor tls")
@@ -68,7 +73,8 @@ def wishes_of(site: Site) -> Wishes:
         folder=said.get("folder", "").rstrip("/"),
         python=said.get("python", ""),
         link=link,
-        host=said.get("host", ""),
+        host=host,
+        port=int(port or 0),
     )
 
 
