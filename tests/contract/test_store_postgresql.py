@@ -12,7 +12,7 @@ from tests.cutting_proxy import Cut, cutting_proxy
 from tests.e2e.conftest import eventually
 from tests.postgresql import PostgresqlServer
 
-from gridmill.errors import InputError, StorageError, StoreInUseError, StoreLostError
+from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError
 from gridmill.model.run import Run
 from gridmill.ports.keys import key_of
 from gridmill.ports.store import Record
@@ -258,7 +258,7 @@ def test_every_commit_may_be_cut(postgresql: PostgresqlServer):
     ):
         for number in range(1, 21):
             while store.get(Run, f"weather-{number}") is None:
-                with suppress(StoreLostError):
+                with suppress(StoreLostError, StaleVersionError):  # stale: came after our look
                     store.commit([sql.Put(noun=a_run(number), expected=0)], [an_event(number)])
         assert proxy.cuts >= 10
         assert [event.number for event in store.events()] == [*range(1, 21)]

@@ -1,20 +1,23 @@
 """Who owns a store: one control node at a time, as long as the connection that it writes through lasts."""
 
-from sqlalchemy import Connection, text
+from contextlib import suppress
 
 from gridmill.errors import StoreInUseError, StoreLostError
+from gridmill.stores.connections import transaction
+from gridmill.stores.dialect import Connection, Cursor, Dialect
 
 _LOCK = "1735551332, 1"  # any two numbers that are ours: "grid", and its first lock
-_NAME = text("SELECT set_config('application_name', :owner, false)")
-_TAKE = text(f"SELECT pg_try_advisory_lock({_LOCK})")
-_OWNER = text(
+_NAME = "SELECT set_config('application_name', %(owner)s, false)"
+_TAKE = f"SELECT pg_try_advisory_lock({_LOCK})"
+_GIVE = f"SELECT pg_advisory_unlock({_LOCK})"
+_OWNER = (
     "SELECT application_name, pid FROM pg_locks JOIN pg_stat_activity USING (pid) "
     "WHERE locktype = 'advisory' AND (classid::bigint, objid::bigint) = ("
     + _LOCK
     + ") AND objsubid = 2 AND granted "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
-_END = text("SELECT pg_terminate_backend(:pid)")
+_END = "SELECT pg_terminate_backend(%(pid)s)"
 _LONGEST_NAME = 63  # bytes that the server keeps of it
 
 
@@ -25,8 +28,9 @@ class Ownership:
     A SQLite store lies in a home, whose own lock does the same.
     """
 
-    def __init__(self) -> None:
-        self._session: object = None
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._session: Connection | None = None
         self._wanted = False
 
     def take(self, writer: Connection, owner: str) -> None:
@@ -34,39 +38,42 @@ class Ownership:
 
         Raises StoreLostError while an earlier session of the same owner is still there: it is ended.
         """
-        if writer.dialect.name != "postgresql":
+        if not self._dialect.shared:
             return
-        with writer.begin():
-            session = _session(writer)
-            if session is self._session:
+        with transaction(self._dialect, writer) as cursor:
+            if writer is self._session:
                 return
             self._wanted, self._session = True, None
             name = owner.encode()[:_LONGEST_NAME].decode(errors="ignore")
-            writer.execute(_NAME, {"owner": name})
-            if not writer.execute(_TAKE).scalar_one():
-                raise _refusal(writer, name)
-            self._session = session
+            cursor.execute(_NAME, {"owner": name})
+            cursor.execute(_TAKE)
+            if cursor.fetchall() != [(True,)]:
+                raise self._refusal(cursor, name)
+            self._session = writer
+
+    def give(self) -> None:
+        """Free for the next one at once: a server takes a moment to see that a connection was closed."""
+        if self._session is not None:
+            with suppress(self._dialect.failures):
+                self._session.cursor().execute(_GIVE)
 
     def check(self, writer: Connection) -> None:
         """Raise StoreLostError when the session of an owner is not the one that has the lock."""
-        if self._wanted and _session(writer) is not self._session:
+        if self._wanted and writer is not self._session:
             raise StoreLostError(
                 "the connection to the store was lost, and with it the right to write",
                 hint="It is taken again before the next change; nothing is half-written.",
-                place=writer.engine.url.render_as_string(),
+                place=self._dialect.place,
             )
 
-
-def _refusal(writer: Connection, name: str) -> StoreInUseError | StoreLostError:
-    place = writer.engine.url.render_as_string()
-    other, pid = writer.execute(_OWNER).first() or ("", 0)
-    if other != name:
-        return StoreInUseError(f"a control node ({other or 'unknown'}) already owns this store", place=place)
-    # Ours, cut off from us: the server has not noticed yet.
-    writer.execute(_END, {"pid": pid})
-    return StoreLostError("the store still serves a connection that was lost", place=place)
-
-
-def _session(connection: Connection) -> object:
-    """What stands for the server's session; another one after a reconnect, which this does if need be."""
-    return connection.connection.dbapi_connection
+    def _refusal(self, cursor: Cursor, name: str) -> StoreInUseError | StoreLostError:
+        cursor.execute(_OWNER)
+        other, pid = next(iter(cursor.fetchall()), ("", 0))
+        if other != name:
+            who = other or "unknown"
+            return StoreInUseError(
+                f"a control node ({who}) already owns this store", place=self._dialect.place
+            )
+        # Ours, cut off from us: the server has not noticed yet.
+        cursor.execute(_END, {"pid": pid})
+        return StoreLostError("the store still serves a connection that was lost", place=self._dialect.place)

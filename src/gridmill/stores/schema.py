@@ -1,90 +1,60 @@
 """The tables of a SQL store: records, events, and the numbers used up for ids."""
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Float,
-    Identity,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    true,
-)
-
 VERSIONS = ("0001",)
 """Every schema version this Gridmill can open, oldest first; the migrations lead from each to the last."""
 
-METADATA = MetaData()
+STAMP = "alembic_version"  # the table, as Alembic makes it, that says which
 
-_NUMBER = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER can be SQLite's row id
-
-RECORD = Table(
-    "record",
-    METADATA,
-    Column("position", _NUMBER, Identity(always=True), primary_key=True),  # grows: the order of first puts
-    Column("noun", String, nullable=False),  # the class's name
-    Column("key", String, nullable=False),
-    Column("version", BigInteger, nullable=False),
-    Column("parent", String, nullable=False),
-    Column("live", Boolean, nullable=False),  # false for every JobRun: it is live while its run is
-    Column("body", Text, nullable=False),  # the noun as JSON
+TABLES = (
+    # position grows: the order of first puts; noun: the class's name; live: false for every JobRun, which is
+    # live while its run is; body: the noun as JSON
+    """
+    CREATE TABLE record (
+        position {counted},
+        noun VARCHAR NOT NULL,
+        key VARCHAR NOT NULL,
+        version BIGINT NOT NULL,
+        parent VARCHAR NOT NULL,
+        live BOOLEAN NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (position)
+    )
+    """,
+    "CREATE UNIQUE INDEX record_key ON record (noun, key)",
+    "CREATE INDEX record_order ON record (noun, position)",
+    "CREATE INDEX record_parent ON record (noun, parent, position)",
+    "CREATE INDEX record_live ON record (live, noun, key) WHERE live = TRUE",
+    # The sequence is given by the writer, not by the database: then sequences grow in the order of commits,
+    # and a reader that asks for what is `after` the last one it saw misses nothing.
+    """
+    CREATE TABLE event (
+        sequence {number},
+        time FLOAT NOT NULL,
+        type VARCHAR NOT NULL,
+        run_id VARCHAR NOT NULL,
+        job VARCHAR NOT NULL,
+        attempt_id VARCHAR NOT NULL,
+        pod_id VARCHAR NOT NULL,
+        number BIGINT NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (sequence)
+    )
+    """,
+    "CREATE UNIQUE INDEX event_number ON event (pod_id, number) WHERE number > 0",
+    "CREATE INDEX event_run ON event (run_id, sequence)",
+    "CREATE INDEX event_job ON event (run_id, job, sequence)",
+    """
+    CREATE TABLE counter (
+        name VARCHAR NOT NULL,
+        value BIGINT NOT NULL,
+        PRIMARY KEY (name)
+    )
+    """,
+    f"""
+    CREATE TABLE {STAMP} (
+        version_num VARCHAR(32) NOT NULL,
+        CONSTRAINT {STAMP}_pkc PRIMARY KEY (version_num)
+    )
+    """,
 )
-Index("record_key", RECORD.c.noun, RECORD.c.key, unique=True)
-Index("record_order", RECORD.c.noun, RECORD.c.position)
-Index("record_parent", RECORD.c.noun, RECORD.c.parent, RECORD.c.position)
-IS_LIVE = RECORD.c.live == true()
-Index(
-    "record_live",
-    RECORD.c.live,
-    RECORD.c.noun,
-    RECORD.c.key,
-    sqlite_where=IS_LIVE,
-)
-
-EVENT = Table(
-    "event",
-    METADATA,
-    # Given by the writer, not by the database: then sequences grow in the order of commits, and a reader
-    # that asks for what is `after` the last one it saw misses nothing.
-    Column("sequence", _NUMBER, primary_key=True, autoincrement=False),
-    Column("time", Float, nullable=False),
-    Column("type", String, nullable=False),
-    Column("run_id", String, nullable=False),
-    Column("job", String, nullable=False),
-    Column("attempt_id", String, nullable=False),
-    Column("pod_id", String, nullable=False),
-    Column("number", BigInteger, nullable=False),
-    Column("body", Text, nullable=False),  # JSON
-)
-_BY_POD = EVENT.c.number > 0
-Index(
-    "event_number",
-    EVENT.c.pod_id,
-    EVENT.c.number,
-    unique=True,
-    sqlite_where=_BY_POD,
-)
-
-
-def adapt_to(dialect: str) -> None:
-    """Make the partial indices partial in that dialect too. Naming it in the index above would load it."""
-    for table in METADATA.tables.values():
-        for index in table.indexes:
-            where = index.dialect_kwargs.get("sqlite_where")
-            if where is not None:
-                index.dialect_kwargs[f"{dialect}_where"] = where
-
-
-Index("event_run", EVENT.c.run_id, EVENT.c.sequence)
-Index("event_job", EVENT.c.run_id, EVENT.c.job, EVENT.c.sequence)
-
-COUNTER = Table(
-    "counter",
-    METADATA,
-    Column("name", String, primary_key=True),
-    Column("value", BigInteger, nullable=False),
-)
+"""The statements that make an empty database a store; {counted} and {number} are types (see Dialect)."""

@@ -2,113 +2,108 @@
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
-
-from sqlalchemy import (
-    Connection,
-    CursorResult,
-    Engine,
-    Executable,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    select,
-    union_all,
-    update,
-)
-from sqlalchemy.exc import IntegrityError
 
 from gridmill.errors import StaleVersionError
 from gridmill.model.event import Event
 from gridmill.model.run import JobRun, Run
 from gridmill.ports.store import Change, Delete, Put, Record, Store
+from gridmill.stores.connections import Connections, transaction
 from gridmill.stores.counting import numbers_used
-from gridmill.stores.dialect import connect, raise_counter, reading, translated, writing
+from gridmill.stores.dialect import Cursor, Dialect, Rows, translated
 from gridmill.stores.opening import prepare
 from gridmill.stores.ownership import Ownership
+from gridmill.stores.postgresql import at
 from gridmill.stores.rows import Values, delete_row, event_row, put_row, to_event, to_record, to_records
-from gridmill.stores.schema import COUNTER, EVENT, IS_LIVE, RECORD
+from gridmill.stores.sqlite import in_file
 from gridmill.stores.versions import Address, check_versions, rounds
 
-_Batch: TypeAlias = tuple[Executable, list[Values]]
+_Batch: TypeAlias = tuple[str, list[Values]]
 
-_AS_EXPECTED = and_(
-    RECORD.c.noun == bindparam("old_noun"),
-    RECORD.c.key == bindparam("old_key"),
-    RECORD.c.version == bindparam("old_version"),
+_AS_EXPECTED = "noun = :old_noun AND key = :old_key AND version = :old_version"
+_INSERT = (
+    "INSERT INTO record (noun, key, version, parent, live, body) "
+    "VALUES (:noun, :key, :version, :parent, :live, :body)"
 )
-_INSERT = insert(RECORD)
-_UPDATE = update(RECORD).where(_AS_EXPECTED)
-_DELETE = delete(RECORD).where(_AS_EXPECTED)
-_INSERT_EVENT = insert(EVENT)
-_LAST_SEQUENCE = select(func.coalesce(func.max(EVENT.c.sequence), 0))
-_NUMBERS_OF_POD = select(EVENT.c.number).where(
-    EVENT.c.pod_id == bindparam("pod"),
-    EVENT.c.number > 0,  # says that the index on (pod_id, number) will do
-    EVENT.c.number.between(bindparam("low"), bindparam("high")),
+_UPDATE = (
+    f"UPDATE record SET version = :version, parent = :parent, live = :live, body = :body WHERE {_AS_EXPECTED}"
 )
-_COLUMNS = (RECORD.c.noun, RECORD.c.version, RECORD.c.body)
-_GET = select(*_COLUMNS).where(RECORD.c.noun == bindparam("noun"), RECORD.c.key == bindparam("key"))
-
-
-_LIVE_RUNS = select(RECORD.c.key).where(IS_LIVE, RECORD.c.noun == Run.__name__)
-_LIVE = union_all(
-    select(*_COLUMNS, RECORD.c.position).where(IS_LIVE),
-    select(*_COLUMNS, RECORD.c.position).where(
-        RECORD.c.noun == JobRun.__name__, RECORD.c.parent.in_(_LIVE_RUNS)
-    ),
+_DELETE = f"DELETE FROM record WHERE {_AS_EXPECTED}"
+_RAISE_COUNTER = (
+    "INSERT INTO counter (name, value) VALUES (:name, :value) "
+    "ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE counter.value < excluded.value"
 )
+_EVENT = "sequence, time, type, run_id, job, attempt_id, pod_id, number, body"
+_INSERT_EVENT = (
+    f"INSERT INTO event ({_EVENT}) "
+    "VALUES (:sequence, :time, :type, :run_id, :job, :attempt_id, :pod_id, :number, :body)"
+)
+_LAST_SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM event"
+_NUMBERS_OF_POD = (  # `number > 0` says that the index on (pod_id, number) will do
+    "SELECT number FROM event WHERE pod_id = :pod AND number > 0 AND number BETWEEN :low AND :high"
+)
+_DROP_EVENTS = "DELETE FROM event WHERE run_id = :run_id AND sequence < (SELECT max(sequence) FROM event)"
+_RECORD = "SELECT noun, version, body FROM record WHERE noun = :noun"
+_LIVE = f"""
+SELECT noun, version, body, position FROM record WHERE live = TRUE
+UNION ALL
+SELECT noun, version, body, position FROM record WHERE noun = '{JobRun.__name__}' AND parent IN (
+    SELECT key FROM record WHERE live = TRUE AND noun = '{Run.__name__}'
+)
+"""
 
 
 class SqlStore:
     """Implements `gridmill.ports.store.Store`. One connection writes, under a lock; others read."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         """Opens the database, and makes or migrates its tables. Raises StorageError."""
-        prepare(engine)
-        self._engine, self._reader = engine, reading(engine)
-        self._raise_counter = raise_counter(engine)
+        self._dialect = dialect
         self._lock = threading.Lock()
-        self._ownership = Ownership()
-        with translated(engine):
-            self._writer = writing(engine)
+        self._ownership = Ownership(dialect)
+        with translated(dialect):
+            self._connections = Connections(dialect)
+            try:
+                prepare(dialect, self._connections.writer())
+            except BaseException:
+                self._connections.close()
+                raise
 
     def own(self, owner: str) -> None:
         """See Store. A SQLite store has the lock of the home that it lies in."""
-        with self._lock, translated(self._engine):
-            self._ownership.take(self._writer, owner)
+        with self._lock, translated(self._dialect):
+            self._ownership.take(self._connections.writer(), owner)
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
         """See Store. Raises InputError, too, for nouns that JSON cannot carry."""
         batches = [batch for some in rounds(changes) for batch in _batches(some)]
         rows = [event_row(event) for event in events]
         used = [{"name": name, "value": value} for name, value in numbers_used(changes).items()]
-        with self._lock, translated(self._engine):
+        with self._lock, translated(self._dialect):
+            writer = self._connections.writer()
+            self._ownership.check(writer)
             try:
-                with self._writer.begin():
-                    self._ownership.check(self._writer)
+                with transaction(self._dialect, writer) as cursor:
                     for batch in batches:
-                        self._apply(batch)
+                        self._apply(cursor, batch)
                     if used:
-                        self._writer.execute(self._raise_counter, used)
-                    return self._keep(rows) if rows else ()
-            except (StaleVersionError, IntegrityError) as error:
+                        cursor.executemany(self._dialect.spell(_RAISE_COUNTER), used)
+                    return self._keep(cursor, rows) if rows else ()
+            except (StaleVersionError, self._dialect.broken_rule) as error:
                 check_versions(changes, self._version)  # says which, and how
                 raise StaleVersionError("a record was changed by another control node") from error
 
-    def _apply(self, batch: _Batch) -> None:
+    def _apply(self, cursor: Cursor, batch: _Batch) -> None:
         statement, rows = batch
-        result: CursorResult[Any] = self._writer.execute(statement, rows)
-        if statement is not _INSERT and result.rowcount != len(rows):
+        cursor.executemany(self._dialect.spell(statement), rows)
+        if statement is not _INSERT and cursor.rowcount != len(rows):
             raise StaleVersionError("fewer records than expected")
 
-    def _keep(self, rows: list[Values]) -> tuple[int, ...]:
-        kept = self._kept_numbers(rows)
-        last: int = self._writer.execute(_LAST_SEQUENCE).scalar_one()
+    def _keep(self, cursor: Cursor, rows: list[Values]) -> tuple[int, ...]:
+        kept = self._kept_numbers(cursor, rows)
+        cursor.execute(_LAST_SEQUENCE)
+        last: int = cursor.fetchall()[0][0]
         for row in rows:
             mark = (row["pod_id"], row["number"])
             if mark not in kept:
@@ -118,22 +113,21 @@ class SqlStore:
                 kept.add(mark)
         fresh = [row for row in rows if row["sequence"]]
         if fresh:
-            self._writer.execute(_INSERT_EVENT, fresh)
+            cursor.executemany(self._dialect.spell(_INSERT_EVENT), fresh)
         return tuple(row["sequence"] for row in rows)
 
-    def _kept_numbers(self, rows: Iterable[Values]) -> set[tuple[str, int]]:
+    def _kept_numbers(self, cursor: Cursor, rows: Iterable[Values]) -> set[tuple[str, int]]:
         """Of the (pod_id, number) that occur in `rows`, at least those that are kept already."""
         numbers: dict[str, list[int]] = {}
         for row in rows:
             if row["number"] > 0:
                 numbers.setdefault(row["pod_id"], []).append(row["number"])
-        return {
-            (pod_id, number)
-            for pod_id, wanted in numbers.items()
-            for number in self._writer.execute(
-                _NUMBERS_OF_POD, {"pod": pod_id, "low": min(wanted), "high": max(wanted)}
-            ).scalars()
-        }
+        kept: set[tuple[str, int]] = set()
+        for pod_id, wanted in numbers.items():
+            values = {"pod": pod_id, "low": min(wanted), "high": max(wanted)}
+            cursor.execute(self._dialect.spell(_NUMBERS_OF_POD), values)
+            kept.update((pod_id, number) for (number,) in cursor.fetchall())
+        return kept
 
     def _version(self, address: Address) -> int:
         record = self.get(*address)
@@ -141,15 +135,12 @@ class SqlStore:
 
     def get(self, noun: type[Any], key: str) -> Record | None:
         """See Store."""
-        with self._reading() as connection:
-            row = connection.execute(_GET, {"noun": noun.__name__, "key": key}).first()
-        return to_record(row) if row else None
+        rows = self._rows(f"{_RECORD} AND key = :key", noun=noun.__name__, key=key)
+        return to_record(rows[0]) if rows else None
 
     def live(self) -> Iterable[Record]:
         """See Store."""
-        with self._reading() as connection:
-            rows = connection.execute(_LIVE).all()
-        return to_records(sorted(rows, key=lambda row: int(row[3])))
+        return to_records(sorted(self._rows(_LIVE), key=lambda row: int(row[3])))
 
     def list(
         self,
@@ -160,48 +151,45 @@ class SqlStore:
         newest_first: bool = False,
     ) -> Sequence[Record]:
         """See Store."""
-        position = RECORD.c.position
-        query = select(*_COLUMNS).where(RECORD.c.noun == noun.__name__)
-        query = query if parent is None else query.where(RECORD.c.parent == parent)
-        query = query.order_by(position.desc() if newest_first else position).limit(limit)
-        with self._reading() as connection:
-            rows = connection.execute(query).all()
-        return to_records(rows)
+        query = [_RECORD]
+        query += ["AND parent = :parent"] if parent is not None else []
+        query += ["ORDER BY position", "DESC" if newest_first else "ASC"]
+        query += ["LIMIT :limit"] if limit is not None else []
+        return to_records(self._rows(" ".join(query), noun=noun.__name__, parent=parent, limit=limit))
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000
     ) -> Sequence[Event]:
         """See Store."""
-        query = select(EVENT).where(EVENT.c.sequence > after)
-        query = query if run_id is None else query.where(EVENT.c.run_id == run_id)
-        query = query if job is None else query.where(EVENT.c.job == job)
-        with self._reading() as connection:
-            rows = connection.execute(query.order_by(EVENT.c.sequence).limit(limit)).all()
+        query = [f"SELECT {_EVENT} FROM event WHERE sequence > :after"]
+        query += ["AND run_id = :run_id"] if run_id is not None else []
+        query += ["AND job = :job"] if job is not None else []
+        query += ["ORDER BY sequence LIMIT :limit"]
+        rows = self._rows(" ".join(query), run_id=run_id, job=job, after=after, limit=limit)
         return [to_event(row) for row in rows]
 
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """See Store."""
-        newest = select(func.max(EVENT.c.sequence)).scalar_subquery()
-        old = delete(EVENT).where(EVENT.c.run_id.in_(run_ids), EVENT.c.sequence < newest)
-        with self._lock, translated(self._engine), self._writer.begin():
-            self._writer.execute(old)
+        with self._lock, translated(self._dialect):
+            writer = self._connections.writer()
+            with transaction(self._dialect, writer) as cursor:
+                cursor.executemany(
+                    self._dialect.spell(_DROP_EVENTS), [{"run_id": run_id} for run_id in run_ids]
+                )
 
     def counters(self) -> Mapping[str, int]:
         """See Store."""
-        with self._reading() as connection:
-            rows = connection.execute(select(COUNTER.c.name, COUNTER.c.value)).all()
-        return {name: value for name, value in rows}  # noqa: C416  a Row is no pair for mypy
+        return dict(self._rows("SELECT name, value FROM counter"))
 
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with translated(self._engine), self._reader.connect() as connection:
-            yield connection
+    def _rows(self, query: str, **values: str | int | None) -> Rows:
+        with translated(self._dialect):
+            return self._connections.rows(self._dialect.spell(query), values)
 
     def close(self) -> None:
         """See Store."""
-        with self._lock, translated(self._engine):
-            self._writer.close()
-            self._engine.dispose()
+        with self._lock, translated(self._dialect):
+            self._ownership.give()
+            self._connections.close()
 
 
 def _batches(changes: Sequence[Change]) -> Iterator[_Batch]:
@@ -219,9 +207,14 @@ def make(url_or_path: str | Path) -> Store:
 
     Raises InputError for a URL that cannot be used, StorageError for a database that cannot.
     """
-    engine = connect(url_or_path)
-    try:
-        return SqlStore(engine)
-    except BaseException:
-        engine.dispose()
-        raise
+    return SqlStore(dialect_of(url_or_path))
+
+
+def dialect_of(url_or_path: str | Path) -> Dialect:
+    """That of a path (SQLite) or of a database URL; nothing is opened yet. Raises InputError."""
+    if isinstance(url_or_path, Path) or "://" not in url_or_path:
+        return in_file(str(url_or_path))
+    scheme, _, rest = url_or_path.partition("://")
+    if scheme == "sqlite":
+        return in_file(rest.removeprefix("/"))
+    return at(url_or_path)

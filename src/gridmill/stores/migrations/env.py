@@ -2,7 +2,5 @@
 
 from alembic import context
 
-from gridmill.stores.schema import METADATA
-
-context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
+context.configure(connection=context.config.attributes["connection"])
 context.run_migrations()

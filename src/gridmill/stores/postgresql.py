@@ -1,0 +1,86 @@
+"""PostgreSQL: a database of a server, by its URL. The driver loads only here."""
+
+import re
+from functools import cache, partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+from gridmill.errors import InputError, StoreLostError
+from gridmill.stores.dialect import Connection, Dialect
+
+_KEEPALIVES = {"idle": 10, "interval": 5, "count": 3}  # seconds, seconds, times
+_ARGUMENTS = {
+    "connect_timeout": 10,  # seconds
+    **{
+        f"keepalives_{name}": value for name, value in _KEEPALIVES.items()
+    },  # a server that is gone is noticed
+    "tcp_user_timeout": 25_000,  # milliseconds; also in the middle of a statement
+    # and the server notices that we are: it gives our lock to the next one
+    "options": " ".join(f"-c tcp_keepalives_{name}={value}" for name, value in _KEEPALIVES.items()),
+}
+_LOCK = 0x6772_6964  # any number that is ours: "grid"
+
+
+def at(url: str) -> Dialect:
+    """The database at that URL; nothing is opened yet. Raises InputError."""
+    address = _address(url)
+    driver = _driver(_shown(address))
+    return Dialect(
+        place=_shown(address),
+        open=partial(_open, driver, address),
+        begin=("BEGIN", f"SELECT pg_advisory_xact_lock({_LOCK})"),
+        spell=_spell,
+        lost=lambda connection: connection.closed,  # type: ignore[attr-defined]
+        tables="SELECT tablename FROM pg_tables WHERE schemaname = current_schema()",
+        number="BIGINT NOT NULL",
+        counted="BIGINT GENERATED ALWAYS AS IDENTITY",
+        shared=True,
+        toolkit="postgresql+psycopg",
+        failures=driver.Error,
+        broken_rule=driver.IntegrityError,
+        unknown=StoreLostError,
+    )
+
+
+def _address(url: str) -> SplitResult:
+    address = urlsplit(url)
+    try:
+        _ = address.port
+    except ValueError as error:  # a port that is no number
+        raise InputError(
+            "this is no database URL", hint="Write sqlite:///PATH or postgresql://..."
+        ) from error
+    if address.scheme not in ("postgresql", "postgresql+psycopg"):
+        raise InputError(f"{_shown(address)} cannot be used: write postgresql://...")
+    return address._replace(scheme="postgresql")
+
+
+def _shown(address: SplitResult) -> str:
+    """Without the password, and what else may be one."""
+    user, at_, host = address.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    return address._replace(netloc=f"{name}{colon and ':***'}{at_}{host}", query="").geturl()
+
+
+def _driver(place: str) -> ModuleType:
+    try:
+        return import_module("psycopg")
+    except ImportError as error:
+        raise InputError(
+            f"{place} needs a driver that is not installed: {error}",
+            hint="Install it: pip install 'gridmill[postgresql]'.",
+        ) from error
+
+
+def _open(driver: Any, address: SplitResult) -> Connection:  # noqa: ANN401  a module that may be missing
+    given = parse_qs(address.query)
+    arguments = {name: value for name, value in _ARGUMENTS.items() if name not in given}
+    connection: Connection = driver.connect(address.geturl(), autocommit=True, **arguments)
+    return connection
+
+
+@cache
+def _spell(statement: str) -> str:
+    return re.sub(r":(\w+)", r"%(\1)s", statement)
