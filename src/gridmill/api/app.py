@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gridmill import __version__
+from gridmill.api.advising import router as advising
 from gridmill.api.alterations import router as alterations
 from gridmill.api.backfills import router as backfills
 from gridmill.api.guard import Guard, failure
@@ -32,6 +33,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     app.include_router(schedules)
     app.include_router(backfills)
     app.include_router(alterations)
+    app.include_router(advising)
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
     app.add_exception_handler(GridmillError, _explained)

@@ -33,6 +33,7 @@ COMMANDS = {
         "Create or replace a resource, sized from the job's size; change a site.",
     ),
     "alter": ("gridmill.cli.resources:alter", "Change some settings of a resource."),
+    "advise": ("gridmill.cli.advise:advise", "What more workers would buy a job, by its own runs."),
     "report": ("gridmill.cli.report:report", "Write a run's report: one HTML file that works offline."),
     "schema": ("gridmill.cli.plan:schema", "Print the JSON Schema of pipeline files."),
     "up": ("gridmill.cli.up:up", "Start the control node: REST API on this machine."),

@@ -223,4 +223,5 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         workers=job_run.sizing.workers,
         gpu_indices=attempt.gpu_indices,
         size=size_of(control, job_run.job, run.folder, inputs),
+        share=job_run.probe or 1.0,
     )

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gridmill.control.advising import AdviceCases
 from gridmill.control.backfilling import BackfillCases
 from gridmill.control.housekeeping import HousekeepingCases
 from gridmill.control.node import ControlNode
@@ -28,7 +29,14 @@ class Identity:
 
 
 class Service(
-    RunCases, ResourceCases, SiteCases, PipelineCases, BackfillCases, HousekeepingCases, ProjectCases
+    RunCases,
+    ResourceCases,
+    SiteCases,
+    PipelineCases,
+    BackfillCases,
+    AdviceCases,
+    HousekeepingCases,
+    ProjectCases,
 ):
     """Implements ports.grid.Grid: a family of use cases for each sort of noun, and what is left."""
 
@@ -62,6 +70,10 @@ class Service(
             running_jobs=running,
             deployments=len(self.deployments()),
         )
+
+    def probe(self, name: str, *, workers: int, share: float) -> RunView:
+        """Start a run of that job alone on a part of its data."""
+        return self.run(self.start_probe(name, workers=workers, share=share))
 
     def shutdown(self) -> None:
         """End the control node; jobs and pods go on."""

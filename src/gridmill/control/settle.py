@@ -22,6 +22,7 @@ from gridmill.model.state import (
     JobState,
     check_move,
 )
+from gridmill.planning.probes import probe_subject
 from gridmill.planning.progress import settle
 from gridmill.planning.sizing import subject_of
 
@@ -58,7 +59,9 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
     if job_run is None or job_run.attempt_id != attempt.id:
         return
     after = settle(job_run, ended, transaction.now, largest=_largest(control, job_run))
-    if after.state in DONE_JOBS:
+    if after.state in DONE_JOBS and job_run.probe is not None:
+        transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
+    elif after.state in DONE_JOBS:
         after = _publish(control, transaction, after, ended, outcome)
         if checkpoints := checkpoints_uri(job_run):
             transaction.then(partial(control.discarded.append, checkpoints))
@@ -170,15 +173,24 @@ def measure(
     transaction.put(
         Measurement(
             attempt_id=attempt.id,
-            subject=subject_of(job_run.job, job_run.pipeline),
+            subject=subject_of(job_run.job, job_run.pipeline)
+            if job_run.probe is None
+            else probe_subject(job_run.job, job_run.pipeline),
             job=job_run.name,
             size=outcome.size or _declared_size(control, transaction, job_run),
             given=attempt.given,
             use=outcome.use or Use(),
             ended=transaction.now,
             memory_killed=killed,
+            waited_seconds=_waited(job_run, attempt),
+            parallel=outcome.parallel,
         )
     )
+
+
+def _waited(job_run: JobRun, attempt: Attempt) -> float:
+    """For a place, or its turn; a retry waits for its back-off too, which tells nothing."""
+    return max(0.0, attempt.placed - job_run.ready) if job_run.attempts == 1 and job_run.ready else 0.0
 
 
 def _declared_size(control: Control, transaction: Transaction, job_run: JobRun) -> JobSize:

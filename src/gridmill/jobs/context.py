@@ -13,15 +13,18 @@ from gridmill.errors import InputError, UnsafePathError
 from gridmill.model.artifact import Artifact, Output
 from gridmill.model.job import JobSize
 from gridmill.model.message import Order
+from gridmill.model.parallel import Parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """Outputs and the metrics to show; `size` is what the job found its size to be."""
+    """Outputs and the metrics to show; `size` is what the job found its size to be, `parallel` what its
+    workers did."""
 
     outputs: tuple[Output, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     size: JobSize | None = None
+    parallel: Parallel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

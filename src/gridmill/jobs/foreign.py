@@ -52,7 +52,14 @@ class CodePredictor:
             )
         finally:
             os.close(writing)
-        return Helper(process=process, replies=os.fdopen(reading), scratch=TemporaryDirectory())
+        helper = Helper(process=process, replies=os.fdopen(reading), scratch=TemporaryDirectory())
+        if not helper.replies.readline():
+            raise self._ended(helper)
+        return helper
+
+    def open(self) -> int:
+        """Start the process and wait until it has loaded its code; its pid. Raises JobError."""
+        return self._helper.process.pid
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor. Raises JobError when the code fails, DataError for an answer of a wrong shape."""
@@ -67,15 +74,18 @@ class CodePredictor:
         except BrokenPipeError:
             answered = ""
         if not answered:
-            code = helper.process.wait()
-            raise JobError(
-                f"the code that predicts for {self.card.predict!r} ended with exit code {code}",
-                hint="The job's log has what it wrote.",
-            )
+            raise self._ended(helper)
         found = np.load(result)
         if len(found) != len(inputs):
             raise DataError(f"{self.card.predict} gave {len(found)} answers for {len(inputs)} rows")
         return shaped(found, self.card)
+
+    def _ended(self, helper: Helper) -> JobError:
+        code = helper.process.wait()
+        return JobError(
+            f"the code that predicts for {self.card.predict!r} ended with exit code {code}",
+            hint="The job's log has what it wrote.",
+        )
 
 
 def check_trust(card: Card, name: str, trust: bool, place: str) -> None:

@@ -74,7 +74,13 @@ def _outcome(folder: Path) -> Outcome:
         return failed_outcome(error)
     outputs = tuple(replace(output, metrics=_finite(output.metrics)) for output in result.outputs)
     metrics = _finite(result.metrics)
-    return Outcome(state=AttemptState.SUCCEEDED, outputs=outputs, metrics=metrics, size=result.size)
+    return Outcome(
+        state=AttemptState.SUCCEEDED,
+        outputs=outputs,
+        metrics=metrics,
+        size=result.size,
+        parallel=result.parallel,
+    )
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Input, Output
 from gridmill.model.event import PodEvent
 from gridmill.model.job import Job, JobSize
+from gridmill.model.parallel import Parallel
 from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
 
@@ -31,7 +32,8 @@ class Order:
     `bundle_path` is where a pod of another machine finds the code; empty: in the home.
     `earlier` is the newest committed version of the same artifact, if any; `kept_versions` are the versions
     of a sink's table that artifacts refer to. What is below `checkpoint_uri` is
-    kept from one attempt of the same work to the next, until one succeeds.
+    kept from one attempt of the same work to the next, until one succeeds. `share` below 1: the attempt is a
+    probe and does that part of its data.
     """
 
     attempt_id: str
@@ -53,6 +55,7 @@ class Order:
     gpu_indices: tuple[int, ...] = ()
     workers: int = 1
     size: JobSize = field(default_factory=JobSize)
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class Outcome:
     outputs: tuple[Output, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     size: JobSize | None = None
+    parallel: Parallel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

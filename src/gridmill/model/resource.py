@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import JobKind, JobSize
+from gridmill.model.parallel import Parallel
 from gridmill.model.site import LOCAL, SiteKind
 
 DEFAULT_KEEP_SECONDS = 300.0
@@ -63,11 +64,19 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What an attempt really used. Memory is the peak over all its processes (cgroup or sampled PSS)."""
+    """What an attempt really used. Memory is the peak over all its processes (cgroup or sampled PSS).
+
+    `system_seconds` is the part of the CPU seconds that the kernel worked for it. `disk_seconds` counts each
+    second that a process stood still for a disk (sampled). None: it was not measured.
+    """
 
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
+    system_seconds: float | None = None
+    disk_seconds: float | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +84,8 @@ class Measurement:
     """One attempt's use beside the size it had: what the next sizing learns from.
 
     `subject` is the kind with its variant, e.g. `training/lstm`, `sink/csv`, `command/<pipeline>/<job>`.
+    `waited_seconds` is how long the job was ready before the attempt had a place. `parallel` tells of its
+    workers, where it had any.
     """
 
     attempt_id: str
@@ -85,3 +96,5 @@ class Measurement:
     use: Use
     ended: float
     memory_killed: bool = False
+    waited_seconds: float = 0.0
+    parallel: Parallel | None = None

@@ -16,7 +16,8 @@ class Run:
 
     `order` grows with every run of the home: earlier runs go first within a priority. `due` is the time that
     the pipeline's schedule started it for; None: somebody started it. `chunk` is the id
-    of the backfill's chunk that it is of; empty: of none.
+    of the backfill's chunk that it is of; empty: of none. `probe` names the one job that it tries on a part
+    of its data, to learn about its workers; empty: it is no probe.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Run:
     message: str = ""
     due: float | None = None
     chunk: str = ""
+    probe: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,8 @@ class JobRun:
     `attempts` counts attempts made; `failures` those that count against `retries`; `losses` those lost with
     their pod. `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
     (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
-    reads, settled when it became ready. `force`: it runs although nothing changed.
+    reads, settled when it became ready. `force`: it runs although nothing changed. `probe` is the share of
+    its data that a probe does, and nothing it makes is kept; None: it is no probe.
     """
 
     id: str
@@ -67,6 +70,7 @@ class JobRun:
     external: tuple[str, ...] = ()
     message: str = ""
     force: bool = False
+    probe: float | None = None
     ready: float | None = None
     started: float | None = None
     ended: float | None = None

@@ -7,11 +7,11 @@ from typing import Any
 
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.view import ControlView
+from gridmill.sdk.advising import AdviceVerbs
 from gridmill.sdk.backfills import BackfillVerbs
 from gridmill.sdk.dial import Dialled, dial_home, dial_url, home_settings
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
 from gridmill.sdk.resources import ResourceVerbs
-from gridmill.sdk.runs import RunVerbs
 from gridmill.sdk.schedules import ScheduleVerbs
 from gridmill.sdk.sinks import SinkVerbs
 from gridmill.sdk.sites import SiteVerbs
@@ -51,7 +51,7 @@ def _register_in_notebook() -> None:
     import_module("gridmill.sdk.notebook").register()
 
 
-class Client(RunVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs):
+class Client(AdviceVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs):
     """Use as a context manager, or `close()`. Every method raises GridmillErrors only.
 
     `grid` gives the plain use cases (gridmill.ports.grid). Where a run is asked for, a pipeline's name

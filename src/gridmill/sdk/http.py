@@ -14,6 +14,7 @@ from gridmill.model.run import Run
 from gridmill.model.site import Site
 from gridmill.model.view import ControlView, DryRun, RunView
 from gridmill.sdk.connection import Answer, Connections, tcp_connections, unix_connections
+from gridmill.sdk.http_advising import HttpAdvising
 from gridmill.sdk.http_alterations import HttpAlterations
 from gridmill.sdk.http_backfills import HttpBackfills
 from gridmill.sdk.http_schedules import HttpSchedules
@@ -32,7 +33,7 @@ def over_tcp(url: str, token: str | None) -> "HttpGrid":
     return HttpGrid(tcp_connections(url, token))
 
 
-class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations):
+class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations, HttpAdvising):
     """A Grid (gridmill.ports.grid) that a control node serves."""
 
     def __init__(self, connections: Connections) -> None:

@@ -10,6 +10,9 @@ from gridmill.model.run import Attempt
 from gridmill.model.view import JobView, RunView
 from gridmill.ports.grid import Grid
 
+_LATEST = 20
+"""Among so many runs of a pipeline the newest one that is no probe is looked for."""
+
 
 class Noun(StrEnum):
     """What can be shown."""
@@ -122,14 +125,14 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
 
 
 def find_run(grid: Grid, name: str) -> RunView:
-    """A run by id; a pipeline's name means its newest run. Raises NotFoundError."""
+    """A run by id; a pipeline's name means its newest run that is no probe. Raises NotFoundError."""
     try:
         return grid.run(name)
     except NotFoundError:
-        newest = grid.runs(limit=1, pipeline=name)
-        if not newest:
+        newest = next((run for run in grid.runs(limit=_LATEST, pipeline=name) if not run.probe), None)
+        if newest is None:
             raise
-    return grid.run(newest[0].id)
+    return grid.run(newest.id)
 
 
 def find_job(grid: Grid, name: str) -> JobView:

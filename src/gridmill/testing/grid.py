@@ -27,6 +27,7 @@ from gridmill.model.state import (
 )
 from gridmill.model.view import ControlView, DryRun, JobView, PlannedJob, RunView
 from gridmill.testing.acted import SIZE, ended, job_run, reset, with_needs
+from gridmill.testing.advising import FakeAdvising
 from gridmill.testing.alterations import FakeAlterations
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class Act(StrEnum):
 
 
 @dataclass(slots=True)
-class FakeGrid(FakeAlterations):
+class FakeGrid(FakeAlterations, FakeAdvising):
     """Implements `gridmill.ports.grid.Grid`. Runs happen at once, inside `start_run` and `resume`.
 
     `acts` says what each job does (by its name; default: succeed). Time is `now`, moved by a second per

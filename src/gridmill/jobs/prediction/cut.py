@@ -11,7 +11,6 @@ from gridmill.jobs.features import Integers, runs
 from gridmill.jobs.models import Card
 from gridmill.jobs.partitions import Partitions
 
-LEAST_ROWS, MOST_ROWS, PER_WORKER = 256, 50_000, 4
 GAP = 4096
 """Rows between two selected ones that are read and dropped rather than made a range of their own."""
 
@@ -49,20 +48,20 @@ def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int
     return np.asarray(equal.to_numpy(), bool)
 
 
-def count_shards(rows: int, workers: int, wanted: int | None) -> int:
-    """How many shards: several per worker so that all end together, neither tiny nor beyond memory."""
-    if wanted is not None:
-        return min(wanted, rows)
-    bounded = min(workers * PER_WORKER, -(-rows // LEAST_ROWS))
-    return max(1, bounded, -(-rows // MOST_ROWS))
-
-
 def cut(rows: Integers, shards: int) -> list[list[Span]]:
     """For each shard its spans, in order: together they hold each row of `rows` exactly once."""
-    return [_spans(piece) for piece in np.array_split(rows, shards)]
+    return [spans_of(piece) for piece in pieces_of(rows, shards)]
 
 
-def _spans(rows: Integers) -> list[Span]:
+def pieces_of(rows: Integers, shards: int, share: float = 1.0) -> list[Integers]:
+    """For each shard its rows. With a `share` below 1 only the first part of each, at least a row: a probe
+    sees all of the data in samples."""
+    pieces = np.array_split(rows, shards)
+    return [piece[: max(1, round(len(piece) * share))] for piece in pieces]
+
+
+def spans_of(rows: Integers) -> list[Span]:
+    """The ranges that hold these rows."""
     ends = np.flatnonzero(np.diff(rows) > GAP) + 1
     return [Span(start=int(some[0]), stop=int(some[-1]) + 1) for some in np.split(rows, ends)]
 

@@ -4,7 +4,9 @@ This process only forks, waits and counts. Whatever reads data or runs a model d
 process that has used such libraries is no longer safe to fork from, and dead workers are replaced by forks.
 """
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,14 +20,16 @@ from gridmill.jobs.foreign import check_trust
 from gridmill.jobs.models import load_card
 from gridmill.jobs.partitions import open_partitions
 from gridmill.jobs.prediction.choose import Candidate, Choice, choose, describe_candidate
-from gridmill.jobs.prediction.cut import Span, check_order, count_shards, cut, selected_rows
+from gridmill.jobs.prediction.cut import Span, check_order, pieces_of, selected_rows, spans_of
 from gridmill.jobs.prediction.finish import clear_partial, measure, read_result, sample, write_manifest
 from gridmill.jobs.prediction.learned import Learned, learned_rows
+from gridmill.jobs.prediction.parallel import ShardDone, add_up
 from gridmill.jobs.prediction.swarm import Shards, run_swarm
 from gridmill.jobs.prediction.worker import ShardWork
 from gridmill.model.artifact import ArtifactKind, Column, Output
 from gridmill.model.job import JobSize
 from gridmill.model.prediction import PredictionSpec
+from gridmill.planning.shards import count_probe_shards, count_shards
 
 ROWS_FILE = "rows.npy"
 
@@ -46,13 +50,16 @@ def run(context: JobContext) -> JobResult:
     plan = in_child(lambda: _plan(context, spec, choice, workers), "cutting the shards", context.work)
     shards = [[from_builtins(span, Span) for span in spans] for spans in plan["shards"]]
     workers = min(workers, len(shards))
+    begin = time.monotonic()
     done = run_swarm(
         _work(context, spec, choice, shards, workers, learned),
         len(shards),
         workers,
         _teller(context, plan["rows"]),
     )
-    counts = [done.done[shard]["rows"] for shard in range(len(shards))]
+    stage_seconds = time.monotonic() - begin
+    told = [from_builtins(done.done[shard]["done"], ShardDone) for shard in range(len(shards))]
+    counts = [shard.rows for shard in told]
     found = in_child(lambda: _finish(context, spec, choice, counts), "checking the result", context.work)
     facts = {
         "candidates": [describe_candidate(candidate) for candidate in candidates],
@@ -61,7 +68,14 @@ def run(context: JobContext) -> JobResult:
         "worker_deaths": done.deaths,
         "train_rows": learned.value,
     }
-    return _result(context, found, facts)
+    parallel = add_up(
+        told,
+        work=f"{choice.candidate.artifact.name} ({choice.candidate.card.kind})",
+        workers=workers,
+        whole_rows=plan["whole_rows"],
+        stage_seconds=stage_seconds,
+    )
+    return replace(_result(context, found, facts), parallel=parallel)
 
 
 def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
@@ -80,9 +94,14 @@ def _plan(context: JobContext, spec: PredictionSpec, choice: Choice, workers: in
     parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))
     check_order(parts, choice.candidate.card)
     rows = selected_rows(parts, spec.split)
-    np.save(context.work / ROWS_FILE, rows)
-    shards = cut(rows, count_shards(len(rows), workers, spec.shards))
-    return {"rows": len(rows), "shards": to_builtins(shards)}
+    share = context.order.share
+    whole = count_shards(len(rows), workers, spec.shards)
+    shards = whole if share >= 1 else min(whole, count_probe_shards(len(rows), workers))
+    pieces = pieces_of(rows, shards, share)
+    taken = np.concatenate(pieces)
+    np.save(context.work / ROWS_FILE, taken)
+    spans = [spans_of(piece) for piece in pieces]
+    return {"rows": len(taken), "whole_rows": len(rows), "shards": to_builtins(spans)}
 
 
 def _work(
@@ -107,7 +126,7 @@ def _work(
 
 def _teller(context: JobContext, rows: int) -> Callable[[Shards], None]:
     def tell(state: Shards) -> None:
-        done = sum(report["rows"] for report in state.done.values())
+        done = sum(report["done"]["rows"] for report in state.done.values())
         context.progress(done, rows, "rows", note=f"{len(state.done)} shards")
 
     return tell

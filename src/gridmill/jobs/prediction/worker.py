@@ -13,18 +13,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.codec import to_builtins
 from gridmill.jobs.features import Floats, as_lists, encode, is_number, numbers, runs
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.held_out import HeldOut, load_held_out
 from gridmill.jobs.models import Card, Predictor, load_card, load_model, predict_rows
 from gridmill.jobs.partitions import Fetch, Partitions, fetch_piece, open_partitions
 from gridmill.jobs.prediction.cut import Span, of_split
+from gridmill.jobs.prediction.parallel import ShardDone, Took
+from gridmill.jobs.spent import spent_so_far
 from gridmill.model.training import Objective
 
 
 def part_name(shard: int) -> str:
     """The file of a shard."""
     return f"part-{shard:05}.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What it took until a worker could begin; `helpers` are the pids of the processes it made."""
+
+    helpers: tuple[int, ...]
+    took: Took
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +51,16 @@ class ShardWork:
     """Take the training rows' predictions from those of models that did not learn from them."""
     threads: int = 1
     python: str = sys.executable
+
+    @cached_property
+    def _opened(self) -> Opening:
+        """Everything that a worker loads once, before its first shard."""
+        begin, before = time.monotonic(), spent_so_far()
+        predictor = self._predictor
+        helpers = (predictor.open(),) if isinstance(predictor, CodePredictor) else ()
+        _ = self._parts, self._held_out
+        spent = spent_so_far(helpers).since(before)
+        return Opening(helpers=helpers, took=Took(seconds=time.monotonic() - begin, spent=spent))
 
     @cached_property
     def _predictor(self) -> Predictor:
@@ -63,13 +84,21 @@ class ShardWork:
 
     def __call__(self, shard: int) -> dict[str, Any]:
         """Predict a shard. Doing it again gives the same file again."""
-        begin = time.monotonic()
+        first = "_opened" not in self.__dict__
+        opened = self._opened
+        begin, before = time.monotonic(), spent_so_far(opened.helpers)
         table = pa.concat_tables([self._predict(span) for span in self.shards[shard]])
         path = self.output / part_name(shard)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         pq.write_table(table, partial)
         partial.replace(path)
-        return {"rows": table.num_rows, "seconds": time.monotonic() - begin}
+        spent = spent_so_far(opened.helpers).since(before)
+        done = ShardDone(
+            rows=table.num_rows,
+            took=Took(seconds=time.monotonic() - begin, spent=spent),
+            opening=opened.took if first else None,
+        )
+        return {"done": to_builtins(done)}
 
     def _predict(self, span: Span) -> pa.Table:
         card = self._predictor.card

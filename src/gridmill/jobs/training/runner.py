@@ -3,7 +3,7 @@ only.
 
 `runner.py fit FILE:FUNCTION` calls the function once with the data of the training.
 `runner.py predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) answers lines "INPUTS OUTPUTS",
-paths of npy files, each with a line on that descriptor.
+paths of npy files, each with a line on that descriptor; the first line there says that the code is loaded.
 """
 
 import importlib.util
@@ -71,6 +71,8 @@ def predict(descriptor: str, folder: str, target: str) -> None:
 
     answer = function(target) if ":" in Path(target).name else pickled(Path(target))
     with os.fdopen(int(descriptor), "w") as replies:
+        replies.write("loaded\n")
+        replies.flush()
         for line in sys.stdin:
             source, result = line.split()
             found = np.asarray(answer(Path(folder), np.load(source)))

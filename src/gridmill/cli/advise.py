@@ -1,0 +1,93 @@
+"""`advise`: what more workers would buy a job."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gridmill.cli.render import table
+from gridmill.cli.session import Json, emit, say, session, show
+from gridmill.model.advice import Advice, Forecast, LawKind, Measured
+from gridmill.model.amounts import show_seconds
+
+_LAWS = {LawKind.AMDAHL: "Amdahl's law", LawKind.USL: "the Universal Scalability Law"}
+
+
+def advise(
+    context: typer.Context,
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="PIPELINE/JOB, a job with workers.", show_default=False)
+    ],
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="First try it on a part of its data, at most twice; nothing is kept."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Say how a job's time goes with its workers, and which number of them is worth paying for."""
+    with session(context, reading=not probe) as client:
+        found = client.advise(job, probe=probe, on_probe=None if json else _tell)
+    emit(found) if json else show(Group(*_told(found)))
+
+
+def _tell(workers: int, share: float) -> None:
+    say(f"probe: {_workers(workers)} on {share:.0%} of the data")
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
+
+
+def _told(found: Advice) -> Iterator[RenderableType]:
+    yield Text(f"{found.job}  {found.summary}", style="bold")
+    yield table(
+        *("workers", "time", "speed-up", "90 %", "cost", ""),
+        rows=[_row(line, found) for line in found.forecasts],
+    )
+    for sentence in found.why:
+        yield Text(sentence)
+    yield Text(f"law: {law_text(found)}")
+    yield Text(f"workers or CPUs: {found.vertical}")
+    yield Text(f"worth paying for: {_workers(found.worth)}: {found.rule}", style="dim")
+    for sentence in found.unknown:
+        yield Text(f"not known yet: {sentence}")
+    for probe in found.probes:
+        took = f", about {show_seconds(probe.expected_seconds)}" if probe.expected_seconds else ""
+        yield Text(f"would tell: {_workers(probe.workers)} on {probe.share:.0%} of the data{took}")
+    if found.probes:
+        yield Text(f"`gridmill advise {found.job} --probe` runs these")
+
+
+def law_text(found: Advice) -> str:
+    """The law with its numbers."""
+    coherence = f", each pair of workers costs {found.law.coherence:.2%}" if found.law.coherence else ""
+    return (
+        f"{_LAWS[found.law.kind]}, serial share {found.law.serial:.1%}{coherence}"
+        f" ({show_seconds(found.serial_seconds)} around the shards,"
+        f" {show_seconds(found.opening_seconds)} to load, {show_seconds(found.work_seconds)} of work;"
+        f" attempts differ by {found.law.noise:.1%})"
+    )
+
+
+def _row(line: Forecast, found: Advice) -> tuple[str, ...]:
+    measured = [one for one in found.measured if one.workers == line.workers]
+    notes = ["worth paying for"] if line.workers == found.worth else []
+    notes += [_measured(measured)] if measured else []
+    between = "" if line.workers == 1 else f"{line.low:.1f}-{line.high:.1f}"
+    return (
+        str(line.workers),
+        show_seconds(line.seconds),
+        f"{line.speedup:.1f} x",
+        between,
+        f"{line.cost:.2g} x",
+        "; ".join(notes),
+    )
+
+
+def _measured(some: list[Measured]) -> str:
+    whole = sum(one.share >= 1.0 for one in some)
+    parts = [f"{whole} measured"] if whole else []
+    parts += [f"{len(some) - whole} probed"] if whole < len(some) else []
+    return ", ".join(parts)

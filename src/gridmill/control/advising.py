@@ -1,0 +1,105 @@
+"""Use cases of advice: what is known of a job's workers, and runs that tell more."""
+
+from dataclasses import dataclass, replace
+
+from gridmill.control.begin import begin_run, resource_of
+from gridmill.control.cases import Cases
+from gridmill.errors import ConflictError, InputError, NotFoundError
+from gridmill.model.advice import Advice
+from gridmill.model.job import Job
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import JobRun, Run
+from gridmill.planning.advice import Known, advise
+from gridmill.planning.probes import has_workers, measurements_of, probe_job
+from gridmill.ports.keys import key_of
+
+LATEST_RUNS = 10
+"""Among so many runs of its pipeline a job is looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """A job as it ran last, or as it is kept; `pipeline` has the folder, code and parameters it ran with."""
+
+    job: Job
+    pipeline: Pipeline
+
+
+class AdviceCases(Cases):
+    """What may be asked about workers. `run` is another family's."""
+
+    def advise(self, name: str) -> Advice:
+        """Advice on `pipeline/job`."""
+        declared = self._job(name)
+        with self._node.lock:
+            snapshot = self._ledger.snapshot
+            resource = resource_of(declared.job, declared.pipeline.name, snapshot.resources)
+            most = snapshot.largest(resource.site)
+            measured = measurements_of(declared.job, declared.pipeline.name, snapshot.history)
+        most = replace(
+            most, cpus=resource.cpus or most.cpus, memory_bytes=resource.memory_bytes or most.memory_bytes
+        )
+        found = advise(Known(name=name, job=declared.job, measured=measured, most=most))
+        if found is None:
+            raise ConflictError(
+                f"no attempt of {name} has told of its workers yet",
+                hint=f"Run it once; or `gridmill advise {name} --probe` tries it on a part of its data.",
+            )
+        return found
+
+    def start_probe(self, name: str, *, workers: int, share: float) -> str:
+        """Begin the run; its id."""
+        if workers < 1:
+            raise InputError(f"workers is {workers}; it must be at least 1", place="workers")
+        if not 0 < share <= 1:
+            raise InputError(f"share is {share}; it must be above 0 and at most 1", place="share")
+        declared = self._job(name)
+        job = probe_job(declared.job, declared.pipeline.name, workers)
+        with self._node.changing() as transaction:
+            run = begin_run(self._control, transaction, replace(declared.pipeline, jobs=(job,)), force=True)
+            transaction.put(replace(run, probe=job.name))
+            job_run = transaction.get(JobRun, f"{run.id}/{job.name}")
+            if job_run is not None:
+                transaction.put(replace(job_run, probe=share))
+        return run.id
+
+    def _job(self, name: str) -> _Declared:
+        pipeline, slash, job = name.partition("/")
+        if not slash:
+            raise InputError(
+                f"{name!r} names no job", hint="Write PIPELINE/JOB, for example weather/predict."
+            )
+        found = self._as_it_ran(pipeline, job) or self._as_kept(pipeline, job)
+        if found is None:
+            raise NotFoundError(
+                f"there is no job {name!r}",
+                hint="It is called PIPELINE/JOB; run the pipeline or apply it first.",
+            )
+        if not has_workers(found.job):
+            raise InputError(
+                f"{name} has no workers: a {found.job.kind} job is one process",
+                hint=f"Advice is on prediction jobs. `gridmill show job {pipeline}/{job}` says what it used.",
+            )
+        return found
+
+    def _as_kept(self, pipeline: str, job: str) -> _Declared | None:
+        record = self._ledger.store.get(Pipeline, pipeline)
+        if record is None or not isinstance(record.noun, Pipeline):
+            return None
+        kept = record.noun
+        return next((_Declared(job=one, pipeline=kept) for one in kept.jobs if one.name == job), None)
+
+    def _as_it_ran(self, pipeline: str, job: str) -> _Declared | None:
+        for run in self._list(Run, parent=pipeline, newest_first=True, limit=LATEST_RUNS):
+            if run.probe:
+                continue
+            for job_run in self._list(JobRun, parent=key_of(run)):
+                if job_run.job.name == job:
+                    return _Declared(job=job_run.job, pipeline=_as_run(run))
+        return None
+
+
+def _as_run(run: Run) -> Pipeline:
+    return Pipeline(
+        name=run.pipeline, jobs=(), parameters=run.parameters, folder=run.folder, bundle=run.bundle
+    )

@@ -1,0 +1,83 @@
+"""What a job's workers spend their time on, by their own records: CPU, disk, or waiting."""
+
+from collections.abc import Iterator, Mapping
+
+from gridmill.model.advice import Bound
+from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.resource import Measurement
+
+_NAMES = {
+    Bound.CPU: "CPU-bound: its workers compute",
+    Bound.DISK: "IO-bound: its workers wait for the disk",
+    Bound.WAITING: "waiting: its workers stand still for something else than CPU and disk"
+    " (the network, a lock, another process, a model that answers elsewhere)",
+}
+_MENTIONED = 0.05
+
+
+def shares_of(known: Measurement) -> Mapping[str, float]:
+    """Parts of the workers' time at their shards, as in Advice. `known` has a parallel part."""
+    told = known.parallel
+    if told is None or not told.busy_seconds:
+        return {"cpu": 0.0, "delay": 0.0, "disk": 0.0, "waiting": 0.0}
+    busy = told.busy_seconds
+    cpu, delay = told.cpu_seconds / busy, (told.delay_seconds or 0.0) / busy
+    left = max(0.0, 1.0 - cpu - delay)
+    disk = min(left, _disk_seconds(known) / busy)
+    return {"cpu": cpu, "delay": delay, "disk": disk, "waiting": left - disk}
+
+
+def _disk_seconds(known: Measurement) -> float:
+    """The kernel's figure, else what the pod saw of all processes."""
+    told = known.parallel
+    if told is not None and told.disk_seconds is not None:
+        return told.disk_seconds
+    return known.use.disk_seconds or 0.0
+
+
+def bound_of(shares: Mapping[str, float]) -> Bound:
+    """The largest part; time without a CPU is time for the CPU."""
+    parts = {
+        Bound.CPU: shares["cpu"] + shares["delay"],
+        Bound.DISK: shares["disk"],
+        Bound.WAITING: shares["waiting"],
+    }
+    return max(parts, key=lambda bound: parts[bound])
+
+
+def why_bound(known: Measurement, shares: Mapping[str, float], bound: Bound) -> Iterator[str]:
+    """Sentences with the numbers."""
+    told = known.parallel
+    if told is None:
+        return
+    parts = [
+        f"{shares['cpu']:.0%} of their time on a CPU",
+        f"{shares['disk']:.0%} for the disk",
+        f"{shares['waiting']:.0%} waiting",
+    ]
+    if shares["delay"] >= _MENTIONED:
+        parts.insert(1, f"{shares['delay']:.0%} ready without a CPU")
+    yield f"{_NAMES[bound]} ({', '.join(parts)}; {known.attempt_id}, {told.workers} workers)"
+    moved = (told.read_bytes or 0) + (told.written_bytes or 0)
+    if bound != Bound.CPU and moved and told.stage_seconds:
+        speed = show_bytes(int(moved / told.stage_seconds))
+        yield (
+            f"they read {show_bytes(told.read_bytes or 0)} and wrote {show_bytes(told.written_bytes or 0)}"
+            f" on disks, {speed}/s"
+        )
+    if known.waited_seconds > known.use.wall_seconds / 2:
+        yield (
+            f"before it began it waited {show_seconds(known.waited_seconds)} for a place or its turn:"
+            " more workers do not shorten that"
+        )
+
+
+def blind_spot(known: Measurement) -> str:
+    """What the records cannot tell apart; empty when they can."""
+    told = known.parallel
+    if told is None or told.disk_seconds is not None or known.use.disk_seconds is not None:
+        return ""
+    return (
+        "how much of the waiting is for the disk: the kernel does not count it"
+        " (`sysctl kernel.task_delayacct=1` lets it)"
+    )

@@ -1,0 +1,236 @@
+"""Amdahl's law and the Universal Scalability Law, fitted to the work that so many workers needed.
+
+With n workers the shards of a job take W(n) worker-seconds, and at best W(n)/n seconds. If workers did not
+touch each other W were the same for every n. What they cost each other is one of two things:
+
+    W(n) = a + q (n - 1) + d n (n - 1)
+
+q: they queue for something that one has at a time. This is Amdahl's law (G. M. Amdahl, Validity of the single
+processor approach to achieving large scale computing capabilities, AFIPS 1967): q/a is a serial share.
+d: each pair of them has something to settle. With it W(n)/a is the denominator of the Universal Scalability
+Law (N. J. Gunther, A Simple Capacity Model of Massively Parallel Transaction Systems, CMG 1993; Guerrilla
+Capacity Planning, Springer 2007): contention q/a, coherence d/a.
+
+The fit is weighted linear least squares with a, q, d >= 0 on relative errors. d is taken up only where three
+numbers of workers were measured and an F-test says that it explains more than noise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+NOISE = 0.03
+"""How far attempts of one job lie apart (standard deviation as a share), before any were compared."""
+NOISE_FREEDOM = 4
+"""How many degrees of freedom that is worth."""
+LEVEL = 0.90
+"""Of the intervals."""
+_KEEP_CONTENTION = 1.5
+"""Standard errors that contention must be above nothing; less is noise, which grows when it is carried on."""
+_COHERENCE_LEVEL = 0.95
+
+Matrix = list[list[float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Worker-seconds that `workers` needed for all of the data. `variance` is that of the relative error it
+    has beside the noise: that a part of the data stands for all."""
+
+    workers: int
+    work_seconds: float
+    variance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkLaw:
+    """W(n) = `alone` + `contention` (n - 1) + `coherence` n (n - 1), in worker-seconds.
+
+    `covariance` is that of the three; `noise` the standard deviation of one attempt's relative error, known
+    to `freedom` degrees. `coherent`: coherence was found. `numbers` are the numbers of workers measured.
+    """
+
+    alone: float
+    contention: float
+    coherence: float
+    covariance: tuple[tuple[float, ...], ...]
+    noise: float
+    freedom: int
+    coherent: bool
+    numbers: tuple[int, ...]
+
+    def work(self, workers: float) -> float:
+        """Worker-seconds with so many workers."""
+        return sum(x * y for x, y in zip(terms(workers), self.parameters, strict=True))
+
+    @property
+    def parameters(self) -> tuple[float, float, float]:
+        """The three, in order."""
+        return self.alone, self.contention, self.coherence
+
+    @property
+    def quantile(self) -> float:
+        """How many standard deviations the intervals reach to either side."""
+        return student((1 + LEVEL) / 2, self.freedom)
+
+
+def terms(workers: float) -> tuple[float, float, float]:
+    """What the three parameters are multiplied with."""
+    return 1.0, workers - 1, workers * (workers - 1)
+
+
+def fit(trials: Sequence[Trial]) -> WorkLaw:
+    """The law of these trials (one at least, with positive work)."""
+    numbers = tuple(sorted({trial.workers for trial in trials}))
+    amdahl = _fitted(trials, (0, 1) if len(numbers) > 1 else (0,))
+    if len(numbers) > 2:
+        usl = _fitted(trials, (0, 1, 2))
+        noise, freedom = _noise(usl.error, len(trials) - 3)
+        if amdahl.error - usl.error > (student(_COHERENCE_LEVEL, freedom) * noise) ** 2 / NOISE**2:
+            return _law(usl, trials, numbers, coherent=True)
+    return _law(_without_noise(amdahl, trials), trials, numbers, coherent=False)
+
+
+def fit_coherent(trials: Sequence[Trial]) -> WorkLaw:
+    """As if all that was seen to grow were coherence: the law that says the least of many workers."""
+    numbers = tuple(sorted({trial.workers for trial in trials}))
+    return _law(_fitted(trials, (0, 2)), trials, numbers, coherent=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitted:
+    """Parameters (0 for those left out), the columns that were allowed, and the sum of squares in units of
+    NOISE."""
+
+    parameters: tuple[float, float, float]
+    columns: tuple[int, ...]
+    error: float
+
+
+def _fitted(trials: Sequence[Trial], columns: tuple[int, ...]) -> _Fitted:
+    """Least squares with no parameter below 0: the best of those subsets of columns whose solution is so."""
+    found: list[_Fitted] = []
+    for subset in _subsets(columns):
+        solved = _least_squares(trials, subset)
+        if solved is None or min(solved) < 0:
+            continue
+        values = [0.0, 0.0, 0.0]
+        for column, value in zip(subset, solved, strict=True):
+            values[column] = value
+        parameters = (values[0], values[1], values[2])
+        found.append(_Fitted(parameters=parameters, columns=columns, error=_error(trials, parameters)))
+    return min(found, key=lambda one: one.error)
+
+
+def _subsets(columns: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Those with the first column."""
+    subsets: list[tuple[int, ...]] = [(columns[0],)]
+    for column in columns[1:]:
+        subsets += [(*subset, column) for subset in subsets]
+    return subsets
+
+
+def _weight(trial: Trial) -> float:
+    """One over the variance of its work, in units of NOISE."""
+    return 1.0 / ((1.0 + trial.variance / NOISE**2) * trial.work_seconds**2)
+
+
+def _error(trials: Sequence[Trial], parameters: tuple[float, float, float]) -> float:
+    return sum(
+        _weight(trial)
+        * (trial.work_seconds - sum(x * y for x, y in zip(terms(trial.workers), parameters, strict=True)))
+        ** 2
+        for trial in trials
+    ) / (NOISE**2)
+
+
+def _normal(trials: Sequence[Trial], columns: tuple[int, ...]) -> Matrix:
+    return [
+        [
+            sum(_weight(t) * terms(t.workers)[row] * terms(t.workers)[column] for t in trials)
+            for column in columns
+        ]
+        for row in columns
+    ]
+
+
+def _least_squares(trials: Sequence[Trial], columns: tuple[int, ...]) -> list[float] | None:
+    right = [
+        sum(_weight(t) * terms(t.workers)[column] * t.work_seconds for t in trials) for column in columns
+    ]
+    inverse = invert(_normal(trials, columns))
+    if inverse is None:
+        return None
+    return [sum(x * y for x, y in zip(row, right, strict=True)) for row in inverse]
+
+
+def _noise(error: float, freedom: int) -> tuple[float, int]:
+    """The noise that the trials show, and what is known of it beforehand, weighed by degrees of freedom."""
+    freedom = max(0, freedom)
+    shown = error * NOISE**2 if freedom else 0.0
+    total = NOISE_FREEDOM + freedom
+    return ((NOISE_FREEDOM * NOISE**2 + shown) / total) ** 0.5, total
+
+
+def _without_noise(fitted: _Fitted, trials: Sequence[Trial]) -> _Fitted:
+    """Contention that may as well be noise is none."""
+    if not fitted.parameters[1]:
+        return fitted
+    law = _law(fitted, trials, (), coherent=False)
+    if fitted.parameters[1] >= _KEEP_CONTENTION * law.covariance[1][1] ** 0.5:
+        return fitted
+    alone = _fitted(trials, (0,))
+    return _Fitted(parameters=alone.parameters, columns=fitted.columns, error=alone.error)
+
+
+def _law(fitted: _Fitted, trials: Sequence[Trial], numbers: tuple[int, ...], *, coherent: bool) -> WorkLaw:
+    noise, freedom = _noise(fitted.error, len(trials) - len(fitted.columns))
+    inverse = invert(_normal(trials, fitted.columns)) or [[0.0] * 3] * 3
+    covariance = [[0.0] * 3 for _ in range(3)]
+    for row, values in zip(fitted.columns, inverse, strict=False):
+        for column, value in zip(fitted.columns, values, strict=False):
+            covariance[row][column] = value * noise**2
+    return WorkLaw(
+        alone=fitted.parameters[0],
+        contention=fitted.parameters[1],
+        coherence=fitted.parameters[2],
+        covariance=tuple(tuple(row) for row in covariance),
+        noise=noise,
+        freedom=freedom,
+        coherent=coherent,
+        numbers=numbers,
+    )
+
+
+def invert(matrix: Matrix) -> Matrix | None:
+    """The inverse of a small symmetric matrix, by Gauss and Jordan; None where there is none."""
+    size = len(matrix)
+    scale = [row[index] ** 0.5 for index, row in enumerate(matrix)]  # columns of very different size
+    if not all(scale):
+        return None
+    rows = [
+        [matrix[i][j] / (scale[i] * scale[j]) for j in range(size)] + [float(i == j) for j in range(size)]
+        for i in range(size)
+    ]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
+        if abs(rows[pivot][column]) < 1e-10:
+            return None
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        head = [value / rows[column][column] for value in rows[column]]
+        rows = [
+            head
+            if number == column
+            else [value - row[column] * of for value, of in zip(row, head, strict=True)]
+            for number, row in enumerate(rows)
+        ]
+    return [[rows[i][size + j] / (scale[i] * scale[j]) for j in range(size)] for i in range(size)]
+
+
+def student(level: float, freedom: int) -> float:
+    """The quantile of Student's t distribution, by Cornish and Fisher's series: to 1 % from 4 degrees on."""
+    z = NormalDist().inv_cdf(level)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
