@@ -15,6 +15,8 @@ from gridmill.planning.footprint import WORKER_BYTES
 from gridmill.planning.shards import PER_PROBE_WORKER
 from gridmill.planning.speedup import Trial, fit, fit_coherent
 
+TIMING_SECONDS = 0.02
+"""How far a shard's time may lie off whatever its length (standard deviation): short ones say less."""
 FAR = 4
 """Advice goes no further than so many times the largest number of workers that was measured."""
 SHOWN = (1, 2, 4, 8, 16, 32)
@@ -103,10 +105,11 @@ def _trial(told: Parallel, rows: int, cpus: float) -> Trial:
     """Worker-seconds for all rows. Time without a CPU is not the law's: the curve knows how many CPUs there
     are, and what else ran on them will be something else the next time."""
     sampled = told.deviation**2 / max(1, told.shards) * (1.0 - told.share)
+    clocked = TIMING_SECONDS**2 * told.shards / max(told.busy_seconds, 1e-6) ** 2
     return Trial(
         workers=told.workers,
         work_seconds=max(1e-6, _running_seconds(told, cpus) * rows / max(1, told.rows)),
-        variance=sampled,
+        variance=sampled + clocked,
     )
 
 

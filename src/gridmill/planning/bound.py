@@ -36,9 +36,10 @@ def _disk_seconds(known: Measurement) -> float:
 
 
 def bound_of(shares: Mapping[str, float]) -> Bound:
-    """The largest part; time without a CPU is time for the CPU."""
+    """The largest part. Time without a CPU is left aside: it is long for those who compute, and for whoever
+    shares a busy machine."""
     parts = {
-        Bound.CPU: shares["cpu"] + shares["delay"],
+        Bound.CPU: shares["cpu"],
         Bound.DISK: shares["disk"],
         Bound.WAITING: shares["waiting"],
     }

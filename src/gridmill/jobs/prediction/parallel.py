@@ -1,7 +1,7 @@
 """What the workers of a swarm told of their shards, added up."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -37,11 +37,9 @@ def add_up(
     spent = reduce(Spent.plus, (shard.took.spent for shard in done), NOTHING)
     opening = reduce(Spent.plus, (shard.opening.spent for shard in done if shard.opening), NOTHING)
     busy = sum(shard.took.seconds for shard in done)
-    late = _excess([(one.rows, one.took.seconds) for one in firsts], [(r.rows, r.took.seconds) for r in rest])
-    late_cpu = _excess(
-        [(one.rows, one.took.spent.cpu_seconds) for one in firsts],
-        [(one.rows, one.took.spent.cpu_seconds) for one in rest],
-    )
+    late = _excess(firsts, rest, lambda shard: shard.took.seconds)
+    late_cpu = _excess(firsts, rest, lambda shard: shard.took.spent.cpu_seconds)
+    late_delay = _excess(firsts, rest, lambda shard: shard.took.spent.delay_seconds or 0.0)
     return Parallel(
         work=work,
         workers=workers,
@@ -51,25 +49,27 @@ def add_up(
         stage_seconds=stage_seconds,
         opening_seconds=(sum(one.opening.seconds for one in firsts if one.opening) + late) / opened,
         opening_cpu_seconds=(opening.cpu_seconds + late_cpu) / opened,
-        opening_delay_seconds=(opening.delay_seconds or 0.0) / opened,
+        opening_delay_seconds=((opening.delay_seconds or 0.0) + late_delay) / opened,
         busy_seconds=busy - late,
         longest_seconds=max(shard.took.seconds for shard in done),
         deviation=_deviation(rest or done),
         cpu_seconds=spent.cpu_seconds - late_cpu,
-        delay_seconds=spent.delay_seconds,
+        delay_seconds=None if spent.delay_seconds is None else spent.delay_seconds - late_delay,
         disk_seconds=spent.disk_seconds,
         read_bytes=spent.read_bytes,
         written_bytes=spent.written_bytes,
     )
 
 
-def _excess(firsts: Sequence[tuple[int, float]], rest: Sequence[tuple[int, float]]) -> float:
+def _excess(
+    firsts: Sequence[ShardDone], rest: Sequence[ShardDone], what: Callable[[ShardDone], float]
+) -> float:
     """What first shards took above the pace of the others: code that is loaded at its first use."""
-    rows = sum(size for size, _ in rest)
+    rows = sum(shard.rows for shard in rest)
     if not rows:
         return 0.0
-    pace = sum(seconds for _, seconds in rest) / rows
-    return max(0.0, sum(seconds - size * pace for size, seconds in firsts))
+    pace = sum(map(what, rest)) / rows
+    return max(0.0, sum(what(shard) - shard.rows * pace for shard in firsts))
 
 
 def _deviation(done: Sequence[ShardDone]) -> float:
