@@ -12,7 +12,9 @@ from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import AttemptState, DeploymentState, JobState, PodState, RunState
+from gridmill.planning.lane import Lane, Line
 from gridmill.planning.ordered import Ordered
+from gridmill.planning.queue import Demand, Queue
 from gridmill.planning.snapshot import Snapshot
 
 SITE = Site(
@@ -153,3 +155,56 @@ def test_a_sorted_collection_is_a_sorted_set(changes, key):
     twin.discard(expected[0])
     assert list(ordered) == expected
     assert list(twin) == expected[1:]
+
+
+ASKED = st.tuples(st.integers(0, 3), st.integers(-1, 1), st.integers(0, 2), st.sampled_from([None, 1.0]))
+
+
+@given(st.lists(ASKED, max_size=30), st.randoms(use_true_random=False))
+def test_a_queue_knows_its_classes_their_first_jobs_and_the_largest(asked, chance):
+    queue, left = Queue("a"), {}
+    for number, (memory, priority, order, cpus) in enumerate(asked):
+        rank = (-priority, order, number, f"p/{number}")
+        left[queue.add(rank, Demand(memory, 0, cpus or 0.0, priority, JobKind.COMMAND))] = memory
+    for ticket in chance.sample(sorted(left, key=lambda ticket: ticket[3]), len(left) // 2):
+        queue.discard(ticket)
+        del left[ticket]
+    classes = {ticket[4] for ticket in left}
+    assert len(queue) == len(left)
+    assert set(queue.classes.values()) == classes
+    assert all(list(group.members) == sorted(t for t in left if t[4] is group) for group in classes)
+    assert list(queue.heads) == sorted(group.members.first() for group in classes)
+    assert list(queue.largest_memories(5)) == sorted(left.values(), reverse=True)[:5]
+    assert queue.smallest_memory == min(left.values(), default=0)
+
+
+@given(st.lists(st.tuples(ASKED, st.integers(0, 2), st.booleans()), max_size=40))
+def test_a_line_gives_all_jobs_in_order_and_those_behind_one_set_aside_only_from_other_classes(asked):
+    snapshot = Snapshot((SITE,))
+    queues = {name: Queue(name) for name in "abc"}
+    aside = {}
+    for number, ((memory, priority, order, cpus), which, stays) in enumerate(asked):
+        rank = (-priority, order, number, f"p/{number}")
+        demand = Demand(memory, 0, cpus or 0.0, priority, JobKind.COMMAND)
+        aside[queues["abc"[which]].add(rank, demand)] = stays
+    lanes = {
+        name: Lane(snapshot, name, Resource(name=name, type=JobKind.COMMAND), queue)
+        for name, queue in queues.items()
+    }
+    line, seen = Line(lanes), []
+    for lane in lanes.values():
+        line.join(lane)
+    while line:
+        ticket, lane = line.first()
+        seen.append(ticket)
+        if aside[ticket]:
+            line.leave_with_class(lane)
+        else:
+            line.move_on(lane)
+    expected, gone = [], set()
+    for ticket in sorted(aside):
+        if ticket[4] not in gone:
+            expected.append(ticket)
+            if aside[ticket]:
+                gone.add(ticket[4])
+    assert seen == expected

@@ -1,19 +1,27 @@
 """A plan: what to start, bring up and release, decided by a pure function."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gridmill.model.amounts import Amounts
 from gridmill.model.resource import Resource, Sizing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartJob:
-    """Start an attempt of a job on a pod, with this much."""
+class StartJob(NamedTuple):
+    """Start an attempt of a job on a pod, with this much. A tuple, as a plan may hold 100,000 of them: it is
+    made in a quarter of a frozen dataclass's time."""
 
     job_run_id: str
     deployment_id: str
     pod_id: str
-    given: Amounts
+    cpus: float
+    memory_bytes: int
+    gpus: int
+
+    @property
+    def given(self) -> Amounts:
+        """The hard memory limit, CPUs (threads) and number of GPUs."""
+        return Amounts(cpus=self.cpus, memory_bytes=self.memory_bytes, gpus=self.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

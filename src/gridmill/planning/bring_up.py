@@ -28,7 +28,7 @@ def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
     left = lane.workers_left
     if left == 0:
         return False
-    wish = _wish(draft, lane, demand)
+    wish = _wish(draft, lane)
     node = _find_node(draft, lane, demand, wish, urgent=urgent)
     if node is None:
         return False
@@ -43,18 +43,24 @@ def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
         _claim(draft, lane, amounts, further)
     why = (*_why(lane, amounts), *(f"on {node}" for node in dict.fromkeys(nodes)))
     sizing = Sizing(amounts=amounts, workers=len(nodes), why=why)
-    draft.bring_ups.append(BringUp(resource=lane.resource, sizing=sizing, nodes=tuple(nodes)))
+    draft.bring_up(BringUp(resource=lane.resource, sizing=sizing, nodes=tuple(nodes)))
     return True
 
 
 def can_bring_up(draft: Draft, lane: Lane, demand: Demand) -> bool:
     """Whether `bring_up` of something urgent would find room."""
-    wish = _wish(draft, lane, demand)
+    wish = _wish(draft, lane)
     return lane.workers_left != 0 and _find_node(draft, lane, demand, wish, urgent=True) is not None
 
 
-def _wish(draft: Draft, lane: Lane, demand: Demand) -> Amounts:
+def _wish(draft: Draft, lane: Lane) -> Amounts:
     """What one pod should have where there is room: memory for the jobs expected side by side."""
+    if lane.wish is None:
+        lane.wish = _make_wish(draft, lane)
+    return lane.wish
+
+
+def _make_wish(draft: Draft, lane: Lane) -> Amounts:
     resource = lane.resource
     site = draft.snapshot.places.shapes.get(resource.site, ())
     most_cpus = max((shape.cpus for shape in site), default=1.0)
@@ -62,7 +68,7 @@ def _wish(draft: Draft, lane: Lane, demand: Demand) -> Amounts:
     if resource.memory_bytes is not None:
         return Amounts(cpus=cpus, memory_bytes=resource.memory_bytes, gpus=gpus_of(resource))
     largest = draft.snapshot.largest(resource.site)
-    wanted = max(_expected(draft, lane, cpus), demand.memory_bytes)
+    wanted = _expected(draft, lane, cpus)
     if resource.size is not None:
         sized = size_resource(resource, draft.snapshot.history, largest)
         wanted = max(wanted, sized.amounts.memory_bytes)
@@ -134,7 +140,7 @@ def _claim(draft: Draft, lane: Lane, amounts: Amounts, node: str) -> None:
     pod_id = f"+{lane.alive}"
     lane.planned.setdefault(node, []).append(pod_id)
     lane.alive += 1
-    lane.coming.set(pod_id, slot_of(amounts, (), "", node))
+    lane.coming.set(slot_of(pod_id, amounts, (), "", node))
 
 
 def _why(lane: Lane, amounts: Amounts) -> tuple[str, ...]:

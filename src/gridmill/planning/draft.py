@@ -2,12 +2,11 @@
 
 from math import floor, inf
 
-from gridmill.model.amounts import Amounts
 from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
-from gridmill.planning.lane import Entry, Lane
+from gridmill.planning.lane import Lane
 from gridmill.planning.limits import Problem, problem_of_resource
-from gridmill.planning.queue import Demand
-from gridmill.planning.room import Key, Nodes, Slot
+from gridmill.planning.queue import Ticket
+from gridmill.planning.room import Key, Nodes, Whole
 from gridmill.planning.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
@@ -21,20 +20,21 @@ class Draft:
     def __init__(self, snapshot: Snapshot, now: float, limit: int | None) -> None:
         self.snapshot = snapshot
         self.now = now
-        self._limit = limit
+        self._left = inf if limit is None else limit  # decisions that may still be made
         self._held_until = snapshot.lines.held_until
         self._attempts_of = snapshot.places.on
         self._lanes: dict[str, Lane | None] = {}
         self._nodes: dict[str, Nodes] = {}
-        self._starts: list[tuple[str, Demand, str]] = []
-        self._filled: dict[str, Slot] = {}  # pods that get jobs, with them
+        self._started: list[Ticket] = []
+        self._where: list[str] = []  # pods of those, in the same order
+        self._filled: dict[str, tuple[Whole, int]] = {}  # pods that get jobs, and how many they then have
         self.used: set[str] = set()  # deployments that get jobs
         self.released: set[str] = set()  # deployments to be released
         self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a job that waits for them
         self.crowded: set[str] = set()  # sites at which a ready job finds no room
         self.draining: set[str] = set()  # sites at which a node is being emptied
         self.refused: set[str] = set()
-        self.bring_ups: list[BringUp] = []
+        self._bring_ups: list[BringUp] = []
         self.releases: list[Release] = []
         self.refusals: list[Refuse] = []
         self.again_at: float | None = None
@@ -42,9 +42,7 @@ class Draft:
     @property
     def is_full(self) -> bool:
         """As many decisions as were asked for."""
-        return self._limit is not None and (
-            len(self._starts) + len(self.bring_ups) + len(self.refusals) >= self._limit
-        )
+        return self._left <= 0
 
     def lane(self, name: str) -> Lane | None:
         """The lane of a resource. None where nothing can run; its jobs are refused then."""
@@ -58,13 +56,14 @@ class Draft:
         head = either.heads.first() if either else None
         resource = self.snapshot.resources.get(name)
         if resource is None and head is not None:
-            resource = self.snapshot.resource_of(name, head[1].demand.kind)
+            resource = self.snapshot.resource_of(name, head[4].demand.kind)
         problem = problem_of_resource(self.snapshot, name, resource)
         if resource is not None and problem is None:
             return Lane(self.snapshot, name, resource, queue)
         if problem is not None and queue is not None:
-            for _, job_run_id in queue.by_memory:
-                self.refuse(job_run_id, problem)
+            for group in queue.largest_first():
+                for ticket in group.members:
+                    self.refuse(ticket[3], problem)
         return None
 
     def nodes(self, site: str) -> Nodes:
@@ -87,19 +86,26 @@ class Draft:
         since = self.snapshot.runs[job_run.run_id].created if job_run.ready is None else job_run.ready
         return self.now - since > RESERVE_AFTER_SECONDS
 
-    def start(self, entry: Entry, found: Key) -> None:
+    def start(self, lane: Lane, ticket: Ticket, found: Key) -> None:
         """Start a job on a pod that the lane found for it."""
-        demand, pod_id = entry.group.demand, found[2]
-        slot = entry.lane.open.take(found, demand.memory_bytes, demand.gpus)
-        self._filled[pod_id] = slot
-        self.used.add(slot.deployment_id)
-        self._starts.append((entry.rank[3], demand, pod_id))
+        demand, pod_id = ticket[4].demand, found[2]
+        filled = self._filled[pod_id] = lane.open.take(found, demand.memory_bytes, demand.gpus)
+        self.used.add(filled[0].deployment_id)
+        self._started.append(ticket)
+        self._where.append(pod_id)
+        self._left -= 1
 
     def refuse(self, job_run_id: str, problem: Problem) -> None:
         """Refuse a job, within the bound of the plan."""
         if not self.is_full:
+            self._left -= 1
             self.refused.add(job_run_id)
             self.refusals.append(Refuse(job_run_id=job_run_id, message=problem.message, hint=problem.hint))
+
+    def bring_up(self, wanted: BringUp) -> None:
+        """Bring up a deployment."""
+        self._left -= 1
+        self._bring_ups.append(wanted)
 
     def release(self, deployment_id: str, reason: str) -> None:
         """Release a deployment: its pods take no further job."""
@@ -125,7 +131,7 @@ class Draft:
         """The plan."""
         return Plan(
             starts=self._given_starts(),
-            bring_ups=tuple(self.bring_ups),
+            bring_ups=tuple(self._bring_ups),
             releases=tuple(self.releases),
             refusals=tuple(self.refusals),
             again_at=self.again_at,
@@ -135,23 +141,12 @@ class Draft:
     def _given_starts(self) -> tuple[StartJob, ...]:
         """Memory and GPUs as asked; CPUs shared by all that will then run in the pod."""
         shares = {
-            pod_id: float(max(1, floor(slot.capacity.cpus / slot.jobs)))
-            for pod_id, slot in self._filled.items()
+            pod_id: (whole.deployment_id, float(max(1, floor(whole.capacity.cpus / jobs))))
+            for pod_id, (whole, jobs) in self._filled.items()
         }
-        same: dict[tuple[float, int, int], Amounts] = {}  # classes share their amounts
         starts: list[StartJob] = []
-        for job_run_id, demand, pod_id in self._starts:
-            cpus = demand.cpus or shares[pod_id]
-            key = (cpus, demand.memory_bytes, demand.gpus)
-            given = same.get(key)
-            if given is None:
-                given = same[key] = Amounts(cpus=cpus, memory_bytes=demand.memory_bytes, gpus=demand.gpus)
-            starts.append(
-                StartJob(
-                    job_run_id=job_run_id,
-                    deployment_id=self._filled[pod_id].deployment_id,
-                    pod_id=pod_id,
-                    given=given,
-                )
-            )
+        for (_, _, _, job_run_id, group), pod_id in zip(self._started, self._where, strict=True):
+            memory_bytes, gpus, cpus, _, _ = group.demand
+            deployment_id, share = shares[pod_id]
+            starts.append(StartJob(job_run_id, deployment_id, pod_id, cpus or share, memory_bytes, gpus))
         return tuple(starts)

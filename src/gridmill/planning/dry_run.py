@@ -97,7 +97,7 @@ def _problem(
     problem = problem_of_resource(snapshot, name, resource)
     if problem is None and resource is not None:
         asked = sizing.amounts
-        demand = Demand(asked.memory_bytes, asked.gpus, job.cpus, job.priority, job.kind)
+        demand = Demand(asked.memory_bytes, asked.gpus, job.cpus or 0.0, job.priority, job.kind)
         problem = problem_of(snapshot, resource, demand)
     if problem is None:
         return ""

@@ -1,49 +1,50 @@
 """One resource while a plan is made: its line of jobs, and copies of what is free in its pods."""
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
-from typing import NamedTuple
+from heapq import heappop, heappush, heapreplace
 
+from gridmill.model.amounts import Amounts
 from gridmill.model.resource import Resource
 from gridmill.planning.limits import gpus_of, most_memory
-from gridmill.planning.queue import Demand, JobClass, Queue, Rank
+from gridmill.planning.queue import Demand, JobClass, Queue, Ticket
 from gridmill.planning.room import Key, Pods
 from gridmill.planning.snapshot import Snapshot
 
 _NO_PODS = Pods()
 
 
-class Entry(NamedTuple):
-    """The next job of a class. `members` are the ones behind it; `heads`, for the first of a class, the
-    classes behind this one, so that a lane is read only as far as it is served."""
-
-    rank: Rank
-    group: JobClass
-    lane: "Lane"
-    members: Iterator[Rank] | None
-    heads: Iterator[tuple[Rank, JobClass]] | None
-
-    @property
-    def job_run_id(self) -> str:
-        """The job."""
-        return self.rank[3]
-
-    @property
-    def demand(self) -> Demand:
-        """What it asks for."""
-        return self.group.demand
-
-
 class Lane:
     """`closed`: nothing further fits its pods. `stuck`: nothing further can be brought up for it either.
     `reserved`: room is kept for one of its jobs. `reclaimed`: room is being taken back for one. `alive`: pods
-    that are up, coming or planned.
+    that are up, coming or planned. `wish`: what a new pod should have, once that was asked.
     """
+
+    __slots__ = (
+        "_gpus",
+        "_heads",
+        "_last_head",
+        "_members",
+        "_most_memory",
+        "_too_much",
+        "_up",
+        "alive",
+        "closed",
+        "coming",
+        "name",
+        "open",
+        "planned",
+        "queue",
+        "reclaimed",
+        "reserved",
+        "resource",
+        "stuck",
+        "wish",
+    )
 
     def __init__(self, snapshot: Snapshot, name: str, resource: Resource, queue: Queue | None) -> None:
         self.name = name
         self.resource = resource
-        self.queue = queue or Queue()
+        self.queue = queue or Queue(name)
         self.open = snapshot.places.open.get(name, _NO_PODS).copy()
         self.coming = snapshot.places.coming.get(name, _NO_PODS).copy()
         self.closed = len(self.open) == 0
@@ -52,10 +53,14 @@ class Lane:
         self.reclaimed = False
         self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
         self.alive = len(self.open) + len(self.coming)
+        self.wish: Amounts | None = None
         self._up = snapshot.places.open.get(name, _NO_PODS)
         self._most_memory = most_memory(snapshot, resource)
         self._gpus = gpus_of(resource)
         self._too_much: list[tuple[int, int]] = []
+        self._heads = iter(self.queue.heads)
+        self._last_head: Ticket | None = None
+        self._members: dict[JobClass, Iterator[Ticket]] = {}
 
     @property
     def workers_left(self) -> int | None:
@@ -63,6 +68,23 @@ class Lane:
         if self.resource.workers is None:
             return None
         return max(0, self.resource.workers - self.alive)
+
+    def next_class(self, ticket: Ticket | None) -> Ticket | None:
+        """The first job of the class behind the last that is in line, if `ticket` is that last one's first
+        job (None: nothing is in line yet): so the lane is read only as far as it is served."""
+        if ticket is not self._last_head:
+            return None
+        self._last_head = next(self._heads, None)
+        return self._last_head
+
+    def next_member(self, ticket: Ticket) -> Ticket | None:
+        """The job behind this one in its class."""
+        group = ticket[4]
+        members = self._members.get(group)
+        if members is None:
+            members = self._members[group] = iter(group.members)
+            next(members)
+        return next(members, None)
 
     def find(self, demand: Demand) -> Key | None:
         """A pod that is up and has room."""
@@ -78,7 +100,7 @@ class Lane:
         return (
             demand.memory_bytes <= self._most_memory
             and demand.gpus <= self._gpus
-            and demand.cpus is None
+            and not demand.cpus
             and demand.kind is self.resource.type
         )
 
@@ -94,7 +116,7 @@ class Lane:
     @property
     def smallest(self) -> Demand:
         """Less than or as much as any waiting job asks for."""
-        return Demand(self.queue.smallest_memory, self._gpus, None, 0, self.resource.type)
+        return Demand(self.queue.smallest_memory, self._gpus, 0.0, 0, self.resource.type)
 
     def holds(self, demand: Demand) -> bool:
         """Whether some pod, up or coming, would be large enough if it were empty."""
@@ -113,53 +135,59 @@ class Lane:
         large = [
             (min(slot.free_gpus, demand.gpus), slot.free_memory, pod_id)
             for pod_id, slot in self.open.items()
-            if slot.capacity.memory_bytes >= demand.memory_bytes and slot.capacity.gpus >= demand.gpus
+            if slot.whole.capacity.memory_bytes >= demand.memory_bytes
+            and slot.whole.capacity.gpus >= demand.gpus
         ]
         return max(large)[2] if large else None
 
 
 class Line:
-    """All lanes' jobs in order, read lazily."""
+    """All lanes' jobs in order, read lazily: the first stands until it was dealt with."""
 
-    def __init__(self) -> None:
-        self._heap: list[Entry] = []
+    __slots__ = ("_heap", "_lanes")
+
+    def __init__(self, lanes: dict[str, Lane]) -> None:
+        self._heap: list[Ticket] = []
+        self._lanes = lanes
 
     def __bool__(self) -> bool:
         return bool(self._heap)
 
     def join(self, lane: Lane) -> None:
         """Let the lane's waiting jobs in."""
-        self._push_head(lane, iter(lane.queue.heads))
-
-    def add(self, entry: Entry) -> None:
-        """Put an entry (back) in line."""
-        heappush(self._heap, entry)
-
-    def pop(self) -> Entry:
-        """The first."""
-        return heappop(self._heap)
-
-    def open_next_class(self, entry: Entry) -> Entry:
-        """Before an entry is dealt with: the next class of its lane comes in line."""
-        rank, group, lane, members, heads = entry
-        if heads is None:
-            return entry
-        self._push_head(lane, heads)
-        return Entry(rank, group, lane, members, None)
-
-    def _push_head(self, lane: Lane, heads: Iterator[tuple[Rank, JobClass]]) -> None:
-        head = next(heads, None)
+        head = lane.next_class(None)
         if head is not None:
-            heappush(self._heap, Entry(head[0], head[1], lane, None, heads))
+            heappush(self._heap, head)
 
-    def next_member(self, entry: Entry) -> None:
-        """After an entry was served: the next job of its class comes in line."""
-        _, group, lane, members, _ = entry
-        if members is None:
-            if len(group.members) == 1:
-                return
-            members = iter(group.members)
-            next(members)
-        rank = next(members, None)
-        if rank is not None:
-            heappush(self._heap, Entry(rank, group, lane, members, None))
+    def add(self, ticket: Ticket) -> None:
+        """Put a job in line."""
+        heappush(self._heap, ticket)
+
+    def first(self) -> tuple[Ticket, Lane]:
+        """The first, and its lane."""
+        ticket = self._heap[0]
+        return ticket, self._lanes[ticket[4].resource]
+
+    def leave(self) -> None:
+        """The first leaves, and nobody behind it comes."""
+        heappop(self._heap)
+
+    def leave_with_class(self, lane: Lane) -> None:
+        """The first leaves with its class: the lane's next one comes in line."""
+        head = lane.next_class(self._heap[0])
+        if head is None:
+            heappop(self._heap)
+        else:
+            heapreplace(self._heap, head)
+
+    def move_on(self, lane: Lane) -> None:
+        """The first was dealt with: those behind it come in line."""
+        first = self._heap[0]
+        member = lane.next_member(first) if len(first[4].members) > 1 else None
+        if member is None:
+            self.leave_with_class(lane)
+            return
+        heapreplace(self._heap, member)
+        head = lane.next_class(first)
+        if head is not None:
+            heappush(self._heap, head)

@@ -82,7 +82,7 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
             f"needs {show_bytes(demand.memory_bytes)}; {whose} {show_bytes(memory)}",
             "Let the job ask for less `memory`, or give it a larger resource or site.",
         )
-    if demand.cpus is None:
+    if not demand.cpus:
         return None
     roomy = [
         shape for shape in fitting_shapes(snapshot, resource) if shape.memory_bytes >= demand.memory_bytes

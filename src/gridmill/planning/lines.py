@@ -1,23 +1,31 @@
 """Runs and their jobs, and the lines in which jobs stand: waiting for a place, or blocked by needs."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import FINISHED_RUNS, JobState, RunState
 from gridmill.planning.ordered import Ordered
-from gridmill.planning.queue import Demand, Queue, Rank, demand_of, rank_of
+from gridmill.planning.queue import Demand, Queue, Rank, Ticket, demand_of, rank_of
 from gridmill.planning.turns import Turns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class _Line(NamedTuple):
     """Where a job stands, so that it can be taken out again."""
 
-    resource: str
-    rank: Rank
-    demand: Demand
     waiting: bool
     not_before: float
+    ticket: Ticket
+
+    def stands(self, waiting: bool, job_run: JobRun, rank: Rank, demand: Demand) -> bool:
+        """Whether the job stands there already."""
+        *known, group = self.ticket
+        return (
+            self.waiting is waiting
+            and self.not_before == job_run.not_before
+            and (*known,) == rank
+            and group.demand == demand
+            and group.resource == job_run.resource
+        )
 
 
 class Lines:
@@ -100,24 +108,22 @@ class Lines:
             forget(self._dependents, need, job_run.id)
 
     def _line_up(self, job_run: JobRun) -> None:
-        turn = self.turn_of(job_run)
+        run = self.runs.get(job_run.run_id)
+        turn = _turn(job_run, run)
         before = self.turns.next(turn)
-        self._take_turn(job_run, turn)
-        self._place(job_run)
-        if before is not None and before != job_run.id:
-            self._place(self.job_runs[before])
-        self._let_next(turn)
+        self._take_turn(job_run, run, turn)
+        following = self.turns.next(turn)
+        self._place(job_run, run, following)
+        for other in {before, following}:
+            if other is not None and other != job_run.id:
+                self._place_again(other, following)
 
     def turn_of(self, job_run: JobRun) -> str:
         """Which jobs it takes turns with: those that load the same sink, else those that make the same
         artifact with the same parameters. Runs with other parameters do not wait for each other."""
-        run = self.runs.get(job_run.run_id)
-        if job_run.job.sink is not None or run is None or not run.parameters:
-            return job_run.name
-        return f"{job_run.name} {sorted(run.parameters.items())}"
+        return _turn(job_run, self.runs.get(job_run.run_id))
 
-    def _take_turn(self, job_run: JobRun, turn: str) -> None:
-        run = self.runs.get(job_run.run_id)
+    def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
         if job_run.state is JobState.RUNNING:
             self.turns.run(turn, job_run.id)
         elif job_run.state is JobState.WAITING and run is not None and run.state is RunState.ACTIVE:
@@ -125,55 +131,59 @@ class Lines:
         else:
             self.turns.leave(job_run.id)
 
-    def _let_next(self, name: str) -> None:
-        following = self.turns.next(name)
+    def _let_next(self, turn: str) -> None:
+        following = self.turns.next(turn)
         if following is not None:
-            self._place(self.job_runs[following])
+            self._place_again(following, following)
 
-    def _place(self, job_run: JobRun) -> None:
-        line = self._line_of(job_run)
-        if line == self._lines.get(job_run.id):
-            return
-        self._leave_line(job_run.id)
-        if line is None:
-            return
-        self._lines[job_run.id] = line
-        queues = self.waiting if line.waiting else self.blocked
-        queue = queues.get(line.resource)
-        if queue is None:
-            queue = queues[line.resource] = Queue()
-        queue.add(line.rank, line.demand)
-        if line.waiting and line.not_before > 0:
-            self.held.add((line.not_before, job_run.id))
-            self.held_until[job_run.id] = line.not_before
+    def _place_again(self, key: str, following: str | None) -> None:
+        job_run = self.job_runs[key]
+        self._place(job_run, self.runs.get(job_run.run_id), following)
 
-    def _line_of(self, job_run: JobRun) -> _Line | None:
-        run = self.runs.get(job_run.run_id)
+    def _place(self, job_run: JobRun, run: Run | None, following: str | None) -> None:
+        """Put it in its line. `following` has the turn among the jobs that it takes turns with."""
         waiting = job_run.state is JobState.WAITING
-        if run is None or run.state != RunState.ACTIVE or not (waiting or job_run.state is JobState.BLOCKED):
-            return None
-        if waiting and self.turns.next(self.turn_of(job_run)) != job_run.id:
-            return None
-        return _Line(
-            resource=job_run.resource,
-            rank=rank_of(job_run, run.order),
-            demand=demand_of(job_run),
-            waiting=waiting,
-            not_before=job_run.not_before,
-        )
+        if (
+            run is None
+            or run.state is not RunState.ACTIVE
+            or not (waiting or job_run.state is JobState.BLOCKED)
+            or (waiting and following != job_run.id)
+        ):
+            self._leave_line(job_run.id)
+            return
+        rank, demand = rank_of(job_run, run.order), demand_of(job_run)
+        known = self._lines.get(job_run.id)
+        if known is not None:
+            if known.stands(waiting, job_run, rank, demand):
+                return
+            self._leave_line(job_run.id)
+        queues = self.waiting if waiting else self.blocked
+        queue = queues.get(job_run.resource)
+        if queue is None:
+            queue = queues[job_run.resource] = Queue(job_run.resource)
+        self._lines[job_run.id] = _Line(waiting, job_run.not_before, queue.add(rank, demand))
+        if waiting and job_run.not_before > 0:
+            self.held.add((job_run.not_before, job_run.id))
+            self.held_until[job_run.id] = job_run.not_before
 
     def _leave_line(self, key: str) -> None:
         line = self._lines.pop(key, None)
         if line is None:
             return
+        resource = line.ticket[4].resource
         queues = self.waiting if line.waiting else self.blocked
-        queue = queues[line.resource]
-        queue.discard(line.rank, line.demand)
-        if not len(queue):
-            del queues[line.resource]
+        queues[resource].discard(line.ticket)
+        if not len(queues[resource]):
+            del queues[resource]
         if line.waiting and line.not_before > 0:
             self.held.discard((line.not_before, key))
             del self.held_until[key]
+
+
+def _turn(job_run: JobRun, run: Run | None) -> str:
+    if job_run.job.sink is not None or run is None or not run.parameters:
+        return job_run.name
+    return f"{job_run.name} {sorted(run.parameters.items())}"
 
 
 def forget(index: dict[str, dict[str, None]], key: str, member: str) -> None:

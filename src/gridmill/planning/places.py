@@ -7,7 +7,7 @@ from gridmill.model.site import Site
 from gridmill.model.state import LIVE_ATTEMPTS, DeploymentState, PodState
 from gridmill.planning.lines import forget
 from gridmill.planning.ordered import Ordered
-from gridmill.planning.room import Nodes, Pods, Slot, slot_of
+from gridmill.planning.room import Nodes, Pods, slot_of
 
 _SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
 
@@ -104,10 +104,7 @@ class Places:
         for index in (self.open, self.coming):
             pods = index.get(deployment.resource)
             if pods is not None and attempt.pod_id in pods:
-                known = pods.slot(attempt.pod_id)
-                pods.change(
-                    attempt.pod_id, self._slot(deployment.id, attempt.pod_id, known.node, known.capacity)
-                )
+                pods.give(attempt.pod_id, self._given(attempt.pod_id))
         self._refresh_idle(deployment)
 
     # --- deployments
@@ -164,8 +161,8 @@ class Places:
         self._refresh_node(deployment.site, pod.node)
         if deployment.state in _SERVING:
             index = self.open if pod.state == PodState.UP else self.coming
-            slot = self._slot(deployment.id, pod.id, pod.node, pod.capacity)
-            index.setdefault(deployment.resource, Pods()).set(pod.id, slot)
+            slot = slot_of(pod.id, pod.capacity, self._given(pod.id), deployment.id, pod.node)
+            index.setdefault(deployment.resource, Pods()).set(slot)
 
     def _forget_pod(self, deployment: Deployment, pod: Pod) -> None:
         self.owners.pop(pod.id, None)
@@ -181,9 +178,8 @@ class Places:
                 del self.claims[(deployment.site, pod.node)]
             self._refresh_node(deployment.site, pod.node)
 
-    def _slot(self, deployment_id: str, pod_id: str, node: str, capacity: Amounts) -> Slot:
-        given = [self.attempts[key].given for key in self.on.get(pod_id, ())]
-        return slot_of(capacity, given, deployment_id, node)
+    def _given(self, pod_id: str) -> list[Amounts]:
+        return [self.attempts[key].given for key in self.on.get(pod_id, ())]
 
     # --- what stands idle
 

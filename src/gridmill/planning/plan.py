@@ -5,9 +5,9 @@ from math import inf, nextafter
 from gridmill.model.plan import Plan
 from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import Draft
-from gridmill.planning.lane import Entry, Lane, Line
+from gridmill.planning.lane import Lane, Line
 from gridmill.planning.limits import most_memory, problem_of
-from gridmill.planning.queue import Demand
+from gridmill.planning.queue import Demand, JobClass, Ticket
 from gridmill.planning.reclaim import drain, reclaim
 from gridmill.planning.snapshot import Snapshot
 
@@ -21,8 +21,8 @@ def plan(snapshot: Snapshot, now: float, *, limit: int | None = None) -> Plan:
     a plan that was cut says so (`complete`).
     """
     draft = Draft(snapshot, now, limit)
-    lanes = [lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None]
-    for lane in lanes:
+    lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
+    for lane in lanes.values():
         _refuse_too_large(draft, lane)
     later = _serve(draft, lanes)
     _make_room(draft, later)
@@ -35,10 +35,17 @@ def plan(snapshot: Snapshot, now: float, *, limit: int | None = None) -> Plan:
 def _refuse_too_large(draft: Draft, lane: Lane) -> None:
     """Only the jobs above the bound are looked at."""
     most = most_memory(draft.snapshot, lane.resource)
-    for memory, job_run_id in reversed(lane.queue.by_memory) if most else ():
-        if memory <= most or draft.is_full:
+    for group in lane.queue.largest_first() if most else ():
+        if group.demand.memory_bytes <= most or draft.is_full:
             break
-        _refuse_if_impossible(draft, lane, job_run_id, lane.smallest._replace(memory_bytes=memory))
+        _refuse_all(draft, lane, group, lane.smallest._replace(memory_bytes=group.demand.memory_bytes))
+
+
+def _refuse_all(draft: Draft, lane: Lane, group: JobClass, demand: Demand) -> None:
+    for ticket in group.members:
+        if draft.is_full:
+            break
+        _refuse_if_impossible(draft, lane, ticket[3], demand)
 
 
 def _refuse_if_impossible(draft: Draft, lane: Lane, job_run_id: str, demand: Demand) -> bool:
@@ -48,52 +55,48 @@ def _refuse_if_impossible(draft: Draft, lane: Lane, job_run_id: str, demand: Dem
     return problem is not None
 
 
-def _serve(draft: Draft, lanes: list[Lane]) -> Line:
+def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
     """Start what fits, in order. Returns what found no pod."""
-    line, later = Line(), Line()
-    for lane in lanes:
+    line, later = Line(lanes), Line(lanes)
+    for lane in lanes.values():
         line.join(lane)
     while line and not draft.is_full:
-        entry = line.pop()
-        if entry.lane.closed:
-            _keep_room_if_starving(draft, entry)
-            later.add(entry)
-            continue
-        entry = line.open_next_class(entry)
-        if _passes(draft, entry):
-            line.next_member(entry)
-            continue
-        found = entry.lane.find(entry.group.demand)
-        if found is not None:
-            draft.start(entry, found)
-            line.next_member(entry)
+        ticket, lane = line.first()
+        if lane.closed:
+            _keep_room_if_starving(draft, lane, ticket)
+            line.leave()
+            later.add(ticket)
+        elif _passes(draft, lane, ticket):
+            line.move_on(lane)
+        elif (found := lane.find(ticket[4].demand)) is not None:
+            draft.start(lane, ticket, found)
+            line.move_on(lane)
         else:
-            _not_served(draft, entry)
-            later.add(entry)
+            _not_served(draft, lane, ticket)
+            line.leave_with_class(lane)
+            later.add(ticket)
     return later
 
 
-def _passes(draft: Draft, entry: Entry) -> bool:
+def _passes(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
     """Whether the job is not to be placed now: held back, started already, or refused."""
-    if not draft.can_start(entry.rank[3]):
+    job_run_id, demand = ticket[3], ticket[4].demand
+    if not draft.can_start(job_run_id):
         return True
-    demand = entry.group.demand
-    return not entry.lane.is_possible(demand) and _refuse_if_impossible(
-        draft, entry.lane, entry.rank[3], demand
-    )
+    return not lane.is_possible(demand) and _refuse_if_impossible(draft, lane, job_run_id, demand)
 
 
-def _not_served(draft: Draft, entry: Entry) -> None:
-    _keep_room_if_starving(draft, entry)
-    if entry.lane.find(entry.lane.smallest) is None:
-        entry.lane.closed = True
+def _not_served(draft: Draft, lane: Lane, ticket: Ticket) -> None:
+    _keep_room_if_starving(draft, lane, ticket)
+    if lane.find(lane.smallest) is None:
+        lane.closed = True
 
 
-def _keep_room_if_starving(draft: Draft, entry: Entry) -> None:
+def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     """Later jobs do not get the room for which the first of a lane has waited too long."""
-    lane, demand = entry.lane, entry.demand
-    if lane.reserved or not draft.is_starving(entry.job_run_id) or _passes(draft, entry):
+    if lane.reserved or not draft.is_starving(ticket[3]) or _passes(draft, lane, ticket):
         return
+    demand = ticket[4].demand
     lane.reserved = True
     pod_id = lane.freest(demand)
     if pod_id is not None:
@@ -107,18 +110,17 @@ def _keep_room_if_starving(draft: Draft, entry: Entry) -> None:
 def _make_room(draft: Draft, line: Line) -> None:
     """Bring up deployments for what found no pod: in order, counting on those that are coming."""
     while line and not draft.is_full:
-        entry = line.pop()
-        if entry.lane.stuck:
-            continue
-        entry = line.open_next_class(entry)
-        if _passes(draft, entry) or _will_fit(draft, entry):
-            line.next_member(entry)
+        ticket, lane = line.first()
+        if lane.stuck:
+            line.leave()
+        elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[4].demand):
+            line.move_on(lane)
         else:
-            _not_fitting(draft, entry)
+            _not_fitting(draft, lane, ticket[4].demand)
+            line.leave_with_class(lane)
 
 
-def _will_fit(draft: Draft, entry: Entry) -> bool:
-    lane, demand = entry.lane, entry.demand
+def _will_fit(draft: Draft, lane: Lane, demand: Demand) -> bool:
     found = lane.coming.find(demand.memory_bytes, demand.gpus)
     if found is None and bring_up(draft, lane, demand, urgent=not lane.holds(demand)):
         found = lane.coming.find(demand.memory_bytes, demand.gpus)
@@ -127,9 +129,8 @@ def _will_fit(draft: Draft, entry: Entry) -> bool:
     return found is not None
 
 
-def _not_fitting(draft: Draft, entry: Entry) -> None:
+def _not_fitting(draft: Draft, lane: Lane, demand: Demand) -> None:
     """Take back what stands idle; a job for which no pod is large enough may take what others still need."""
-    lane, demand = entry.lane, entry.demand
     urgent = not lane.holds(demand)
     if not lane.reclaimed:
         reclaim(draft, lane, demand, urgent=urgent)
@@ -146,8 +147,8 @@ def _warm(draft: Draft) -> None:
             continue
         if lane.alive or len(lane.queue) or lane.resource.site in draft.crowded:
             continue
-        if problem_of(draft.snapshot, lane.resource, head[1].demand) is None:
-            bring_up(draft, lane, head[1].demand, urgent=True)
+        if problem_of(draft.snapshot, lane.resource, head[4].demand) is None:
+            bring_up(draft, lane, head[4].demand, urgent=True)
 
 
 def _expire(draft: Draft) -> None:

@@ -1,7 +1,7 @@
 """Jobs of one resource that want a place, grouped into classes that ask for the same."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import NamedTuple, TypeAlias
 
 from gridmill.model.job import JobKind
@@ -11,13 +11,17 @@ from gridmill.planning.ordered import Ordered
 Rank: TypeAlias = tuple[int, int, int, str]
 """(-priority, run order, job order, JobRun id): smaller goes first."""
 
+Ticket: TypeAlias = tuple[int, int, int, str, "JobClass"]
+"""A job in line: its rank, and its class. Ranks differ, so classes are never compared. It is made once, when
+the job comes in line, and every plan passes it on as it is."""
+
 
 class Demand(NamedTuple):
-    """What the jobs of a class ask for. `cpus` is None for a fair share of the pod's."""
+    """What the jobs of a class ask for. `cpus` is 0 for a fair share of the pod's."""
 
     memory_bytes: int
     gpus: int
-    cpus: float | None
+    cpus: float
     priority: int
     kind: JobKind
 
@@ -25,7 +29,7 @@ class Demand(NamedTuple):
 def demand_of(job_run: JobRun) -> Demand:
     """The class a job belongs to."""
     asked, job = job_run.sizing.amounts, job_run.job
-    return Demand(asked.memory_bytes, asked.gpus, job.cpus, job_run.priority, job.kind)
+    return Demand(asked.memory_bytes, asked.gpus, job.cpus or 0.0, job_run.priority, job.kind)
 
 
 def rank_of(job_run: JobRun, run_order: int) -> Rank:
@@ -34,60 +38,75 @@ def rank_of(job_run: JobRun, run_order: int) -> Rank:
 
 
 class JobClass:
-    """Jobs that ask for the same, in order."""
+    """Jobs of a resource that ask for the same, in order."""
 
-    __slots__ = ("demand", "members")
+    __slots__ = ("demand", "members", "resource")
 
-    def __init__(self, demand: Demand) -> None:
+    def __init__(self, resource: str, demand: Demand) -> None:
+        self.resource = resource
         self.demand = demand
-        self.members: Ordered[Rank] = Ordered()
+        self.members: Ordered[Ticket] = Ordered()
 
 
 class Queue:
-    """Classes of jobs; the first job of each class in order; all jobs by memory."""
+    """Classes of jobs; the first job of each class in order; the classes by memory."""
 
-    __slots__ = ("by_memory", "classes", "heads")
+    __slots__ = ("_count", "_resource", "by_memory", "classes", "heads")
 
-    def __init__(self) -> None:
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+        self._count = 0
         self.classes: dict[Demand, JobClass] = {}
-        self.heads: Ordered[tuple[Rank, JobClass]] = Ordered()  # ranks differ: classes are never compared
-        self.by_memory: Ordered[tuple[int, str]] = Ordered()
+        self.heads: Ordered[Ticket] = Ordered()
+        self.by_memory: Ordered[Demand] = Ordered()
 
     def __len__(self) -> int:
-        return len(self.by_memory)
+        return self._count
 
-    def add(self, rank: Rank, demand: Demand) -> None:
+    def add(self, rank: Rank, demand: Demand) -> Ticket:
         """Add a job that is not there."""
-        self.by_memory.add((demand.memory_bytes, rank[3]))
         group = self.classes.get(demand)
         if group is None:
-            group = self.classes[demand] = JobClass(demand)
+            group = self.classes[demand] = JobClass(self._resource, demand)
+            self.by_memory.add(demand)
+        ticket = (*rank, group)
         head = group.members.first()
-        group.members.add(rank)
-        if head is None or rank < head:
+        group.members.add(ticket)
+        if head is None or ticket < head:
             if head is not None:
-                self.heads.discard((head, group))
-            self.heads.add((rank, group))
+                self.heads.discard(head)
+            self.heads.add(ticket)
+        self._count += 1
+        return ticket
 
-    def discard(self, rank: Rank, demand: Demand) -> None:
+    def discard(self, ticket: Ticket) -> None:
         """Remove a job that is there."""
-        self.by_memory.discard((demand.memory_bytes, rank[3]))
-        group = self.classes[demand]
-        group.members.discard(rank)
+        group = ticket[4]
+        group.members.discard(ticket)
         head = group.members.first()
-        if head is None or rank < head:
-            self.heads.discard((rank, group))
+        if head is None or ticket < head:
+            self.heads.discard(ticket)
             if head is not None:
-                self.heads.add((head, group))
+                self.heads.add(head)
             else:
-                del self.classes[demand]
+                del self.classes[group.demand]
+                self.by_memory.discard(group.demand)
+        self._count -= 1
 
     @property
     def smallest_memory(self) -> int:
         """The least memory any job asks for; 0 when empty."""
         first = self.by_memory.first()
-        return first[0] if first else 0
+        return first.memory_bytes if first else 0
 
     def largest_memories(self, count: int) -> Iterator[int]:
         """What the `count` largest jobs ask for, largest first."""
-        return (memory for memory, _ in islice(reversed(self.by_memory), count))
+        each = (
+            repeat(demand.memory_bytes, len(self.classes[demand].members))
+            for demand in reversed(self.by_memory)
+        )
+        return islice(chain.from_iterable(each), count)
+
+    def largest_first(self) -> Iterator[JobClass]:
+        """The classes, by what they ask for."""
+        return (self.classes[demand] for demand in reversed(self.by_memory))

@@ -72,7 +72,7 @@ def _replace_worker(draft: Draft, lane: Lane, demand: Demand, *, busy: bool) -> 
     """All workers are up and each is too small: make place for a larger one."""
     if lane.holds(demand) or len(lane.coming):
         return False
-    own = {slot.deployment_id for _, slot in lane.open.items()}
+    own = {slot.whole.deployment_id for _, slot in lane.open.items()}
     ordered = sorted(own, key=lambda key: (len(draft.snapshot.places.on.get(key, ())), key))
     for deployment in (draft.snapshot.deployments[key] for key in ordered[:1]):
         if _is_idle(draft, deployment):

@@ -21,113 +21,132 @@ def most_jobs(cpus: float) -> int:
     return max(FEWEST_JOBS, JOBS_PER_CPU * -int(-cpus // 1))
 
 
-Key: TypeAlias = tuple[float, int, str]
-"""(jobs per CPU, free memory, pod id): least loaded first, among equals the tightest."""
+Key: TypeAlias = tuple[float, int, str, int, int]
+"""(jobs per CPU, free memory, pod id, free GPUs, jobs): least loaded first, among equals the tightest."""
+
+
+class Whole(NamedTuple):
+    """What of a pod does not change: `capacity` is all it has, `most` how many jobs it runs at once."""
+
+    cpus: float
+    most: int
+    deployment_id: str
+    node: str
+    capacity: Amounts
 
 
 class Slot(NamedTuple):
-    """What is free in a pod. `capacity` is the whole of it; `jobs` counts live attempts, at most `most`."""
+    """A pod and what is free in it. `jobs` counts live attempts."""
 
-    jobs: int
-    free_memory: int
-    free_gpus: int
-    most: int
-    capacity: Amounts
-    deployment_id: str
-    node: str
+    whole: Whole
+    key: Key
 
-    def key(self, pod_id: str) -> Key:
-        """Its place among the pods."""
-        return (self.jobs / (self.capacity.cpus or 1.0), self.free_memory, pod_id)
+    @property
+    def free_memory(self) -> int:
+        """Bytes that no attempt was given."""
+        return self.key[1]
+
+    @property
+    def free_gpus(self) -> int:
+        """GPUs that no attempt was given."""
+        return self.key[3]
+
+    @property
+    def jobs(self) -> int:
+        """Live attempts."""
+        return self.key[4]
 
     @property
     def is_full(self) -> bool:
         """No further job, however small."""
-        return self.jobs >= self.most or self.free_memory < 0
+        return self.jobs >= self.whole.most or self.free_memory < 0
 
 
-def slot_of(capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str) -> Slot:
+def slot_of(pod_id: str, capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str) -> Slot:
     """What is free in a pod on which attempts were given that much."""
-    return Slot(
-        jobs=len(given),
-        free_memory=capacity.memory_bytes - sum(amounts.memory_bytes for amounts in given),
-        free_gpus=capacity.gpus - sum(amounts.gpus for amounts in given),
-        most=most_jobs(capacity.cpus),
-        capacity=capacity,
-        deployment_id=deployment_id,
-        node=node,
-    )
+    whole = Whole(capacity.cpus or 1.0, most_jobs(capacity.cpus), deployment_id, node, capacity)
+    return Slot(whole, _key(pod_id, whole, given))
+
+
+def _key(pod_id: str, whole: Whole, given: Sequence[Amounts]) -> Key:
+    free_memory = whole.capacity.memory_bytes - sum(amounts.memory_bytes for amounts in given)
+    free_gpus = whole.capacity.gpus - sum(amounts.gpus for amounts in given)
+    return (len(given) / whole.cpus, free_memory, pod_id, free_gpus, len(given))
 
 
 class Pods:
     """Pods that can take jobs now, of one resource. Full ones are known but not offered."""
 
-    __slots__ = ("_order", "_slots", "capacities")
+    __slots__ = ("_keys", "_order", "_wholes", "capacities")
 
     def __init__(self) -> None:
         self._order: Ordered[Key] = Ordered()
         self.capacities: dict[tuple[int, int], int] = {}  # (memory, GPUs) of whole pods -> how many
-        self._slots: dict[str, Slot] = {}
+        self._keys: dict[str, Key] = {}
+        self._wholes: dict[str, Whole] = {}
 
     def __contains__(self, pod_id: str) -> bool:
-        return pod_id in self._slots
+        return pod_id in self._keys
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._keys)
 
     def items(self) -> Iterator[tuple[str, Slot]]:
         """All pods, in no order."""
-        return iter(self._slots.items())
+        return ((pod_id, Slot(self._wholes[pod_id], key)) for pod_id, key in self._keys.items())
 
     def slot(self, pod_id: str) -> Slot:
         """What is free there. Raises KeyError."""
-        return self._slots[pod_id]
+        return Slot(self._wholes[pod_id], self._keys[pod_id])
 
     def copy(self) -> "Pods":
         """An independent copy."""
         twin = Pods()
         twin._order = self._order.copy()
-        twin._slots = self._slots.copy()
+        twin._keys = self._keys.copy()
+        twin._wholes = self._wholes.copy()
         twin.capacities = self.capacities.copy()
         return twin
 
-    def set(self, pod_id: str, slot: Slot) -> None:
-        """Add a pod or change what is free there."""
-        self.drop(pod_id)
-        self._slots[pod_id] = slot
-        shape = (slot.capacity.memory_bytes, slot.capacity.gpus)
+    def set(self, slot: Slot) -> None:
+        """Add a pod, or put another in its place."""
+        whole, key = slot
+        self.drop(key[2])
+        self._wholes[key[2]] = whole
+        self._keys[key[2]] = key
+        shape = (whole.capacity.memory_bytes, whole.capacity.gpus)
         self.capacities[shape] = self.capacities.get(shape, 0) + 1
         if not slot.is_full:
-            self._order.add(slot.key(pod_id))
+            self._order.add(key)
 
-    def change(self, pod_id: str, slot: Slot) -> None:
-        """Change what is free in a pod of unchanged capacity."""
-        old = self._slots[pod_id]
-        if not old.is_full:
-            self._order.discard(old.key(pod_id))
-        self._slots[pod_id] = slot
+    def give(self, pod_id: str, given: Sequence[Amounts]) -> None:
+        """Change what the attempts on a pod were given."""
+        whole = self._wholes[pod_id]
+        self._order.discard(self._keys[pod_id])
+        slot = Slot(whole, _key(pod_id, whole, given))
+        self._keys[pod_id] = slot.key
         if not slot.is_full:
-            self._order.add(slot.key(pod_id))
+            self._order.add(slot.key)
 
-    def take(self, found: Key, memory_bytes: int, gpus: int) -> Slot:
-        """Put a job on a pod that `find` returned; the slot with it."""
-        pod_id, order = found[2], self._order
-        jobs, memory, free_gpus, most, capacity, deployment_id, node = self._slots[pod_id]
-        slot = Slot(jobs + 1, memory - memory_bytes, free_gpus - gpus, most, capacity, deployment_id, node)
-        self._slots[pod_id] = slot
-        order.discard(found)
-        if jobs + 1 < most:
-            order.add(((jobs + 1) / (capacity.cpus or 1.0), memory - memory_bytes, pod_id))
-        return slot
+    def take(self, found: Key, memory_bytes: int, gpus: int) -> tuple[Whole, int]:
+        """Put a job on a pod that `find` returned; the pod, and how many jobs it has now."""
+        _, free_memory, pod_id, free_gpus, jobs = found
+        whole, jobs = self._wholes[pod_id], jobs + 1
+        key = (jobs / whole.cpus, free_memory - memory_bytes, pod_id, free_gpus - gpus, jobs)
+        self._keys[pod_id] = key
+        self._order.discard(found)
+        if jobs < whole.most:
+            self._order.add(key)
+        return whole, jobs
 
     def drop(self, pod_id: str) -> None:
         """Take a pod out, if it is there."""
-        old = self._slots.pop(pod_id, None)
-        if old is None:
+        key = self._keys.pop(pod_id, None)
+        if key is None:
             return
-        if not old.is_full:
-            self._order.discard(old.key(pod_id))
-        shape = (old.capacity.memory_bytes, old.capacity.gpus)
+        self._order.discard(key)
+        capacity = self._wholes.pop(pod_id).capacity
+        shape = (capacity.memory_bytes, capacity.gpus)
         self.capacities[shape] -= 1
         if not self.capacities[shape]:
             del self.capacities[shape]
@@ -137,12 +156,13 @@ class Pods:
         order = self._order
         found = order.first()
         while found is not None:
-            if found[1] < memory_bytes:  # too little, and so have those between it and the next load
-                found = order.first_from((found[0], memory_bytes, ""))
-            elif self._slots[found[2]].free_gpus >= gpus:
+            load, free_memory, pod_id, free_gpus, _ = found
+            if free_memory < memory_bytes:  # too little, and so have those between it and the next load
+                found = order.first_from((load, memory_bytes, ""))
+            elif free_gpus >= gpus:
                 return found
             else:
-                found = order.first_from((found[0], found[1], found[2] + "\0"))
+                found = order.first_from((load, free_memory, pod_id + "\0"))
         return None
 
 

@@ -8,7 +8,7 @@ from gridmill.model.state import DONE_JOBS, JobState, RunState
 from gridmill.planning.bring_up import PART_OF_CPU
 from gridmill.planning.limits import problem_of, problem_of_resource
 from gridmill.planning.queue import Demand, demand_of, rank_of
-from gridmill.planning.room import Pods, most_jobs
+from gridmill.planning.room import Pods
 from gridmill.planning.snapshot import Snapshot
 
 _DOING = {
@@ -96,7 +96,7 @@ def _why_not_in_pods(pods: Pods, resource: Resource, demand: Demand) -> str:
     if all(slot.free_gpus < demand.gpus for slot in roomy):
         return f"needs {demand.gpus} GPUs; those of `{resource.name}` are in use"
     if all(slot.is_full for slot in roomy):
-        most_at_once = sum(most_jobs(slot.capacity.cpus) for slot in slots)
+        most_at_once = sum(slot.whole.most for slot in slots)
         return f"`{resource.name}` runs {most_at_once} jobs, as many as its CPUs are good for"
     return "is about to start"
 
