@@ -9,9 +9,9 @@ from gridmill.model.amounts import MIB, Amounts
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
-from gridmill.model.resource import Resource, Sizing
+from gridmill.model.resource import Resource, Sizing, keep_of
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Site
+from gridmill.model.site import Site, SiteKind
 from gridmill.model.state import (
     FINISHED_JOBS,
     AttemptState,
@@ -284,7 +284,7 @@ class World:
             state=DeploymentState.STARTING,
             sizing=wanted.sizing,
             pods=pods,
-            keep_seconds=wanted.resource.keep_seconds,
+            keep_seconds=keep_of(wanted.resource, SiteKind.SIMULATED),
             created=self.now,
         )
         self.put(deployment)
