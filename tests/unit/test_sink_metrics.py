@@ -10,7 +10,8 @@ from sink_case import SinkCase
 
 from gridmill.errors import InputError
 from gridmill.jobs.sink.drift import histograms
-from gridmill.jobs.sink.metrics import SAMPLE_ROWS, Sample, merged
+from gridmill.jobs.sink.facts import merged
+from gridmill.jobs.sink.metrics import SAMPLE_ROWS, Sample
 from gridmill.model.constraint import Constraint
 
 

@@ -1,11 +1,7 @@
-"""Tables as jobs read and write them: versions in, part files out, columns described."""
+"""Tables as jobs read them: versions in, columns described."""
 
-import errno
 import operator
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from functools import reduce
 from math import isfinite
@@ -15,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -25,129 +20,6 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.engine import fetch_rows, open_engine, quoted
 from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.model.outage import Outage
-
-GROUP_ROWS = 131_072
-"""Rows of a Parquet row group: the unit that is read, and held while written."""
-FILE_ROWS = 16 * GROUP_ROWS
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_FULL_TEXTS = ("No space left", "Disk quota exceeded", "os error 28", "os error 122", "File too large")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A written Parquet file."""
-
-    path: Path
-    rows: int
-    size_bytes: int
-
-
-@dataclass(slots=True)
-class _PartWriter:
-    """Cuts any batches into row groups and files of fixed numbers of rows: same rows, same bytes."""
-
-    folder: Path
-    stem: str
-    schema: pa.Schema
-    file_rows: int
-    parts: list[Part] = field(default_factory=list)
-    _waiting: list[pa.Table] = field(default_factory=list)
-    _waiting_rows: int = 0
-    _writer: pq.ParquetWriter | None = None
-    _rows: int = 0
-
-    def write(self, table: pa.Table) -> None:
-        self._waiting.append(table)
-        self._waiting_rows += table.num_rows
-        while self._waiting_rows >= GROUP_ROWS:
-            self._write_group(GROUP_ROWS)
-
-    def close(self) -> None:
-        if self._waiting_rows:
-            self._write_group(self._waiting_rows)
-        self._close_file()
-
-    def abandon(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        for path in (*(part.path for part in self.parts), self._path()):
-            path.unlink(missing_ok=True)
-
-    def _path(self) -> Path:
-        return self.folder / f"{self.stem}-{len(self.parts):05d}.parquet"
-
-    def _write_group(self, rows: int) -> None:
-        table = pa.concat_tables(self._waiting)
-        if self._writer is None:
-            texts = [item.name for item in self.schema if pa.types.is_string(item.type)]
-            # Dictionaries of numbers cost twice the time here, and make files larger.
-            self._writer = pq.ParquetWriter(
-                self._path(), self.schema, compression="zstd", use_dictionary=texts or False
-            )
-        self._writer.write_table(table.slice(0, rows), row_group_size=rows)
-        rest = table.slice(rows)
-        self._waiting, self._waiting_rows = [rest], rest.num_rows
-        self._rows += rows
-        if self._rows >= self.file_rows:
-            self._close_file()
-
-    def _close_file(self) -> None:
-        if self._writer is None:
-            return
-        self._writer.close()
-        path = self._path()
-        _sync(path)
-        self.parts.append(Part(path=path, rows=self._rows, size_bytes=path.stat().st_size))
-        self._writer, self._rows = None, 0
-
-
-def write_parquet(
-    batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str, *, file_rows: int = FILE_ROWS
-) -> tuple[Part, ...]:
-    """Write `STEM-00000.parquet`, ... (zstd), none for no rows; on any error nothing remains.
-
-    Raises StorageError when the disk is full, and whatever `batches` raises.
-    """
-    writer = _PartWriter(folder=folder, stem=stem, schema=schema, file_rows=file_rows)
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            for batch in batches:
-                writer.write(batch)
-            writer.close()
-        except BaseException:
-            writer.abandon()
-            raise
-    return tuple(writer.parts)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-@contextmanager
-def storage_errors(place: Path) -> Iterator[None]:
-    """Turns a full disk, as every library says it, and other write errors into StorageError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL or any(text in str(error) for text in _FULL_TEXTS):
-            raise _full(place) from error
-        raise StorageError(f"cannot be written: {error.strerror or error}", place=str(place)) from error
-    except (DeltaError, pa.ArrowException) as error:
-        if any(text in str(error) for text in _FULL_TEXTS):
-            raise _full(place) from error
-        raise
-
-
-def _full(place: Path) -> StorageError:
-    return StorageError(
-        "the disk is full; nothing of this attempt is visible",
-        hint="Free some space, or set GRIDMILL_ROOT to a larger disk, and run it again.",
-        place=str(place),
-    )
 
 
 def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds.Dataset:

@@ -18,7 +18,8 @@ from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.writing import PART, RAW, Tally, write_encoded, write_rows
 from gridmill.jobs.engine import open_engine
-from gridmill.jobs.tables import open_table, storage_errors
+from gridmill.jobs.parquet import storage_errors
+from gridmill.jobs.tables import open_table
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.dataset import DatasetSpec
 

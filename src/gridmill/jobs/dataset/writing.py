@@ -17,7 +17,8 @@ from gridmill.jobs.dataset.encode import Step, encode_batches, encoded_schema, f
 from gridmill.jobs.dataset.encoders import Fitted
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
-from gridmill.jobs.tables import plain_schema, write_parquet
+from gridmill.jobs.parquet import write_parquet
+from gridmill.jobs.tables import plain_schema
 from gridmill.model.dataset import DatasetSpec
 
 CHUNK_ROWS = 65_536

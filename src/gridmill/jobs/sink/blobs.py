@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.errors import DataError
+from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.sink.files import SourceFile, described, key_of
 from gridmill.jobs.sink.plan import Positions
-from gridmill.jobs.tables import storage_errors
 from gridmill.model.source import Compression, Format, Source
 
 POSITION = key_of("files")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import sqrt
+from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 from typing import Any
@@ -13,15 +13,15 @@ import pyarrow as pa
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.engine import fetch_rows, open_engine
-from gridmill.jobs.tables import facts_of, json_value
+from gridmill.jobs.engine import fetch_rows, open_engine, quoted
+from gridmill.jobs.sink.extremes import extremes
+from gridmill.jobs.sink.facts import Facts, Tally
+from gridmill.jobs.tables import json_value
 
 SAMPLE_ROWS = 10_000
 _WAITING = 4
 """Batches between the writer and the query: what the slower one lets the quicker be ahead."""
 _PATIENCE_SECONDS = 0.2
-
-Facts = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(slots=True)
@@ -58,13 +58,15 @@ class Sample:
 
 @dataclass(slots=True)
 class Meter:
-    """Measures the rows of one load as they pass. `own` are the sink's own metrics, SQL over all rows."""
+    """Measures the rows of one load as they pass. `own` are the sink's own metrics, SQL over all rows; their
+    `values` are there when all have passed."""
 
     context: JobContext
     schema: pa.Schema
     own: Mapping[str, str]
     sample: Sample = field(default_factory=Sample)
-    columns: Facts = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    distinct: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     _queue: "Queue[pa.Table | None]" = field(default_factory=lambda: Queue(_WAITING))
     _done: Event = field(default_factory=Event)
@@ -74,7 +76,6 @@ class Meter:
         """The batches themselves."""
         for batch in batches:
             if batch.num_rows:
-                self.sample.see(batch)
                 self._put(batch)
             yield batch
 
@@ -89,10 +90,19 @@ class Meter:
         while (batch := self._queue.get()) is not None:
             yield from batch.to_batches()
 
+    def _measure(self, batches: Iterable[pa.RecordBatch]) -> None:
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._seen(batches))
+        self.distinct, self.values = measure(self.context, reader, self.own)
+
+    def _seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.sample.see(pa.Table.from_batches([batch]))
+            self.tally.see(batch)
+            yield batch
+
     def _work(self) -> None:
-        reader = pa.RecordBatchReader.from_batches(self.schema, self._arriving())
         try:
-            self.columns, self.values = measure(self.context, reader, self.own)
+            self._measure(self._arriving())
         except BaseException as error:  # noqa: BLE001  raised again in the thread that waits
             self._error = error
         finally:
@@ -124,27 +134,32 @@ class Meter:
 
     def again(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Measure other rows in place of those that passed."""
-        self.sample = Sample()
-        reader = pa.RecordBatchReader.from_batches(self.schema, self._sampled(batches))
-        self.columns, self.values = measure(self.context, reader, self.own)
+        self.sample, self.tally = Sample(), Tally()
+        self._measure(batches)
 
-    def _sampled(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self.sample.see(pa.Table.from_batches([batch]))
-            yield batch
+    def columns(self, paths: Iterable[Path]) -> Facts:
+        """What is told of each column but nested ones, of the rows that passed and are in these files: nulls,
+        distinct, min and max but of bytes, of numbers mean and std too. JSON values."""
+        ends = extremes(paths, self.schema)
+        return {name: self._facts(name, ends.get(name, (None, None))) for name in self.distinct}
+
+    def _facts(self, name: str, ends: tuple[Any, Any]) -> Mapping[str, Any]:
+        binary = pa.types.is_binary(self.schema.field(name).type)
+        told: dict[str, Any] = {"nulls": 0, "distinct": self.distinct[name]}
+        told |= {} if binary else {"min": ends[0], "max": ends[1]}
+        return {fact: json_value(value) for fact, value in (told | self.tally.of(name)).items()}
 
 
 def measure(
     context: JobContext, rows: pa.RecordBatchReader, own: Mapping[str, str]
-) -> tuple[Facts, Mapping[str, Any]]:
-    """Per column nulls, distinct (approximate: HyperLogLog), min, max, of numbers mean and std; and the
-    sink's own metrics.
+) -> tuple[Mapping[str, int], Mapping[str, Any]]:
+    """How many values are distinct (approximate: HyperLogLog), per column; and the sink's own metrics.
 
     Raises InputError for an own metric that is no SQL aggregate.
     """
-    plain = [item for item in rows.schema if not pa.types.is_nested(item.type)]
-    facts = [(item.name, fact, sql) for item in plain for fact, sql in facts_of(item.name, item.type).items()]
-    asked = [sql for _, _, sql in facts] + [f"({sql}\n)" for sql in own.values()]
+    plain = [item.name for item in rows.schema if not pa.types.is_nested(item.type)]
+    asked = [f"approx_count_distinct({quoted(name)})" for name in plain]
+    asked += [f"({sql}\n)" for sql in own.values()]
     if not asked:
         for _ in rows:
             pass
@@ -155,11 +170,9 @@ def measure(
             found = list(fetch_rows(engine, f"SELECT {listed} FROM loaded")[0].values())
         except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as error:
             raise _no_metric(own, error) from error
-    columns: dict[str, dict[str, Any]] = {item.name: {} for item in plain}
-    for (name, fact, _), value in zip(facts, found, strict=False):
-        columns[name][fact] = json_value(value)
-    values = found[len(facts) :]
-    return columns, {name: json_value(value) for name, value in zip(own, values, strict=True)}
+    values = found[len(plain) :]
+    distinct = dict(zip(plain, found, strict=False))
+    return distinct, {name: json_value(value) for name, value in zip(own, values, strict=True)}
 
 
 def _no_metric(own: Mapping[str, str], error: duckdb.Error) -> InputError:
@@ -181,44 +194,3 @@ def check_metrics(context: JobContext, schema: pa.Schema, own: Mapping[str, str]
                 problem = _no_metric({name: sql}, error)
                 problem.place = f"sink.metrics.{name}"
                 raise problem from error
-
-
-def merged(before: Facts, before_rows: int, added: Facts, added_rows: int) -> dict[str, dict[str, Any]]:
-    """Facts of rows put together, without looking at them: `distinct` is then at least that many."""
-    names = dict.fromkeys((*before, *added))
-    return {
-        name: _merged_column(before.get(name), before_rows, added.get(name), added_rows) for name in names
-    }
-
-
-def _merged_column(
-    a: Mapping[str, Any] | None, a_rows: int, b: Mapping[str, Any] | None, b_rows: int
-) -> dict[str, Any]:
-    if a is None or b is None:
-        only, rows = (b, a_rows) if a is None else (a, b_rows)
-        return {**(only or {}), "nulls": (only or {}).get("nulls", 0) + rows}
-    merged_facts: dict[str, Any] = {
-        "nulls": a["nulls"] + b["nulls"],
-        "distinct": max(a["distinct"], b["distinct"]),
-    }
-    for fact, choose in (("min", min), ("max", max)):
-        there = [one[fact] for one in (a, b) if one.get(fact) is not None]
-        if fact in a or fact in b:
-            merged_facts[fact] = choose(there) if there else None
-    if "mean" in a or "mean" in b:
-        merged_facts |= _moments(a, a_rows - a["nulls"], b, b_rows - b["nulls"])
-    return merged_facts
-
-
-def _moments(a: Mapping[str, Any], n: int, b: Mapping[str, Any], m: int) -> dict[str, Any]:
-    """Mean and standard deviation of two samples together (Chan, Golub and LeVeque, 1979)."""
-    if not n or a.get("mean") is None:
-        return {"mean": b.get("mean"), "std": b.get("std")}
-    if not m or b.get("mean") is None:
-        return {"mean": a.get("mean"), "std": a.get("std")}
-    difference = b["mean"] - a["mean"]
-    mean = a["mean"] + difference * m / (n + m)
-    squares = sum(
-        (one.get("std") or 0.0) ** 2 * (count - 1) for one, count in ((a, n), (b, m))
-    ) + difference**2 * n * m / (n + m)
-    return {"mean": mean, "std": sqrt(squares / (n + m - 1)) if n + m > 1 else None}

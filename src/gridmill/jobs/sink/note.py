@@ -9,14 +9,16 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from gridmill.jobs.context import JobContext
+from gridmill.jobs.parquet import Part
 from gridmill.jobs.sink.drift import drifts, histograms
-from gridmill.jobs.sink.metrics import Facts, Meter, merged
+from gridmill.jobs.sink.facts import Facts, merged
+from gridmill.jobs.sink.metrics import Meter
 from gridmill.jobs.sink.plan import LoadPlan
 from gridmill.jobs.sink.rejects import count_reasons
 from gridmill.jobs.sink.sieve import Sieve
 from gridmill.jobs.sink.table import SinkTable
 from gridmill.jobs.sink.writing import kept_rows
-from gridmill.jobs.tables import Part, describe
+from gridmill.jobs.tables import describe
 
 MOST_NAMES = 20
 MOST_TEXT = 500
@@ -44,15 +46,16 @@ class Noted:
     def write(self, rejects: SinkTable, rejects_version: int | None, uri: str) -> Mapping[str, Any]:
         """The note: JSON values."""
         before = self.table.note
+        measured = self.meter.columns([part.path for part in self.parts]) if self.rows else {}
         drift = self._drift(before)
         details = {
             "loaded": [file.name for file in self.plan.load][:MOST_NAMES],
             "rows_added": self.rows,
             "loaded_anew": self.plan.anew,
-            "columns": self._columns(before.get("details", {}).get("columns", {})),
+            "columns": self._columns(before.get("details", {}).get("columns", {}), measured),
             "metrics": {
                 "rows": self.rows,
-                "columns": self.meter.columns if self.rows else {},
+                "columns": measured,
                 "values": self.meter.values if self.rows else {},
             },
             "drift": drift,
@@ -74,15 +77,15 @@ class Noted:
         shifted = {name: index for name, index in found.items() if index > limit}
         return {"columns": found, "shifted": shifted, "threshold": limit}
 
-    def _columns(self, before: Facts) -> Facts:
+    def _columns(self, before: Facts, measured: Facts) -> Facts:
         """Of the whole table: put together from what is known where rows were only added."""
         if self.plan.anew:
-            return self.meter.columns
+            return measured
         if not self.rows and not self.plan.remove:
             return before
         if before and not self.plan.remove:
             old_rows = sum(entry.rows for entry in self.table.loaded)
-            return merged(before, old_rows, self.meter.columns, self.rows)
+            return merged(before, old_rows, measured, self.rows)
         kept = kept_rows(self.table, self.plan, (*self.spared, *self.parts))
         if kept is None:
             return {}

@@ -12,9 +12,9 @@ from uuid import uuid4
 import redis
 
 from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.sink.arrivals import Arrivals, Asked
 from gridmill.jobs.sink.files import described, key_of
-from gridmill.jobs.tables import storage_errors
 from gridmill.model.source import StreamSource
 from gridmill.settings import fill_in_environment
 

@@ -15,6 +15,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
+from gridmill.jobs.parquet import Part, storage_errors
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.plan import Loaded
 from gridmill.jobs.sink.reading import Reader
@@ -27,7 +28,6 @@ from gridmill.jobs.sink.table import (
     open_sink_table,
     record_file,
 )
-from gridmill.jobs.tables import Part, storage_errors
 
 REJECTS = pa.schema(
     [

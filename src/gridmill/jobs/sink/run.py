@@ -14,6 +14,7 @@ import pyarrow as pa
 from gridmill.codec import fingerprint, to_builtins
 from gridmill.errors import ConflictError, DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.parquet import Part
 from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.evolve import evolve, is_widened
 from gridmill.jobs.sink.load import Loading, Progress
@@ -34,7 +35,7 @@ from gridmill.jobs.sink.table import (
 )
 from gridmill.jobs.sink.upkeep import remove_unused, rewrite, spare, tidy
 from gridmill.jobs.sink.writing import Writing, kept_rows
-from gridmill.jobs.tables import Part, columns_of
+from gridmill.jobs.tables import columns_of
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.outage import Outage

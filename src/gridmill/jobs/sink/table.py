@@ -21,9 +21,9 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from gridmill.errors import StorageError
+from gridmill.jobs.parquet import Part, storage_errors
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, Positions
-from gridmill.jobs.tables import Part, storage_errors
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")

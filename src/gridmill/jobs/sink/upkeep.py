@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gridmill.jobs.parquet import FILE_ROWS, Part, write_parquet
 from gridmill.jobs.sink.plan import Loaded, LoadPlan
 from gridmill.jobs.sink.table import SOURCES, LostRaceError, SinkTable, open_sink_table, replace_files
-from gridmill.jobs.tables import FILE_ROWS, Part, write_parquet
 from gridmill.model.sink import Retain
 
 SMALL_BYTES = 16 * 2**20

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from gridmill.jobs.parquet import Part, write_parquet
 from gridmill.jobs.sink.ahead import ahead
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
 from gridmill.jobs.sink.load import Loading, open_reader
@@ -20,7 +21,6 @@ from gridmill.jobs.sink.rejects import REJECTS, placed
 from gridmill.jobs.sink.sieve import Sieve, Spool, rejects_of
 from gridmill.jobs.sink.table import SinkTable, stem_of
 from gridmill.jobs.sink.unique import find_repeated
-from gridmill.jobs.tables import Part, write_parquet
 
 
 @dataclass(slots=True)

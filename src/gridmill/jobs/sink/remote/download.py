@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gridmill.errors import UnavailableError
-from gridmill.jobs.tables import storage_errors
+from gridmill.jobs.parquet import storage_errors
 
 ATTEMPTS = 4
 """So many tries in a row that bring nothing, and it is given up."""

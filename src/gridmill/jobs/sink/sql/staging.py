@@ -13,9 +13,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.sink.convert import TIMESTAMP, MisfitError, TextRules, convert
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.tables import storage_errors
 from gridmill.model.source import Compression, Format
 
 Rows = Sequence[tuple[Any, ...]]
