@@ -87,7 +87,7 @@ class _PartWriter:
 
 
 def forms_of(schema: pa.Schema) -> dict[str, Any]:
-    """How `ParquetWriter` is to write the columns: decision 13 has the numbers.
+    """How `ParquetWriter` is to write the columns: decision 14 has the numbers.
 
     Text by dictionary (as long as that is small) and zstd; whole numbers and times by their differences,
     and all but text and bytes through snappy.

@@ -147,7 +147,7 @@ class Meter:
         binary = pa.types.is_binary(self.schema.field(name).type)
         told: dict[str, Any] = {"nulls": 0, "distinct": self.distinct[name]}
         told |= {} if binary else {"min": ends[0], "max": ends[1]}
-        return {fact: json_value(value) for fact, value in (told | self.tally.of(name)).items()}
+        return {fact: json_value(value) for fact, value in {**told, **self.tally.of(name)}.items()}
 
 
 def measure(
