@@ -158,3 +158,14 @@ def test_killed_in_the_middle_no_entry_is_lost_or_doubled(
     assert done.returncode == 0, done.stderr
     table = DeltaTable(place.home / "storage" / "sinks" / "shop" / "clicks" / "table")
     assert sorted(table.to_pyarrow_table(columns=["n"])["n"].to_pylist()) == list(range(60_000))
+
+
+def test_an_empty_stream_makes_an_empty_table(server: redis.Redis, port: int, case: SinkCase) -> None:
+    server.xgroup_create("clicks", "readers", mkstream=True)
+    first = load(case, port)
+    assert (first.rows, [column.name for column in first.columns]) == (0, ["entry_id", "entry_time", "n"])
+    assert load(case, port).table_version == first.table_version
+    server.xadd("clicks", {"n": "7", "new": "x"})
+    assert load(case, port).rows == 1
+    (row,) = case.rows()
+    assert (row["n"], row["new"]) == (7, "x")

@@ -16,6 +16,8 @@ REMOTE = (*HTTP, *OBJECTS)
 _SECRET_IN_URL = re.compile(r"^[^/]*//[^/@:]*:(?P<password>.+)@")
 _SECRET_IN_HTTP = re.compile(r"^https?://[^/@:]*:(?P<password>[^/@]+)@")
 _SECRET_IN_OPTIONS = re.compile(r"[?&](?:password|sslpassword)=(?P<password>[^&]*)", re.IGNORECASE)
+_SECRET_HEADER = re.compile(r"auth|cookie|token|secret|password|credential|api-?key|-key$", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"(bearer|basic|token|digest)\s", re.IGNORECASE)
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
 
 
@@ -107,6 +109,17 @@ def _check_no_secret(url: str, place: str) -> None:
         )
 
 
+def _check_no_secret_header(name: str, value: str) -> None:
+    secret = _SECRET_HEADER.search(name) or _SECRET_VALUE.match(value)
+    if secret and not _FROM_ENVIRONMENT.search(value):
+        scheme = value.partition(" ")[0] + " " if _SECRET_VALUE.match(value) else ""
+        raise InputError(
+            "the header holds a secret, which everybody who sees the pipeline could read",
+            hint=f'Write {{{name}: "{scheme}${{env:NAME}}"}}, and set NAME where the job runs.',
+            place=f"source.headers.{name}",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Files (`path`: a path, a URL, a glob or several), a database (`sql`), or a stream (`stream`).
@@ -114,11 +127,11 @@ class Source:
     Relative paths start at the pipeline file's folder. `package://NAME/PATH` is a file that an installed
     Python package carries. `http://` and `https://` name one file each; `s3://BUCKET/PATH` one object or a
     glob of them, at `endpoint` where that is not AWS. `headers` go with HTTP requests; `${env:NAME}` is
-    read from the environment where the job runs, as are the credentials of a store. Format and compression
-    (a ZIP file holds exactly one file) follow from the file's name unless given. `delimiter` (default: a
-    comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are for CSV.
-    `timestamp_format` is a strptime pattern for columns declared `timestamp` or `date`; without it they are
-    ISO 8601. Times without a zone are taken as UTC.
+    read from the environment where the job runs, as are the credentials of a store; what is secret must be.
+    Format and compression (a ZIP file holds exactly one file) follow from the file's name unless given.
+    `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are
+    for CSV. `timestamp_format` is a strptime pattern for columns declared `timestamp` or `date`; without it
+    they are ISO 8601. Times without a zone are taken as UTC.
     """
 
     path: str | tuple[str, ...] = ()
@@ -171,6 +184,8 @@ class Source:
         for path in self.paths:
             if path.startswith(HTTP):
                 _check_no_secret(path, "source.path")
+        for name, value in self.headers.items():
+            _check_no_secret_header(name, value)
         try:
             lookup(self.encoding)
         except LookupError as error:

@@ -22,7 +22,8 @@ _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is asked of a source: `positions` are those of the table, none when all is to be read again.
+    """What is asked of a source: `positions` are those of the table, none when all is to be read again;
+    `names` the source's columns that the declaration names.
 
     Relative paths start at `folder`; what is fetched goes into `work`, which is the attempt's alone.
     """
@@ -31,6 +32,7 @@ class Asked:
     folder: str
     work: Path
     positions: Positions = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

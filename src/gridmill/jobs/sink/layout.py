@@ -34,6 +34,12 @@ class Layout:
         old = {new: name for name, new in self.spec.rename.items()}
         return tuple(old.get(name, name) for name in self.spec.select) or None
 
+    def named(self) -> tuple[str, ...]:
+        """The source columns that the declaration names."""
+        old = {new: name for name, new in self.spec.rename.items()}
+        names = (name for name in (*self.spec.columns, *self.spec.select) if name not in self.spec.add)
+        return tuple(dict.fromkeys((*(old.get(name, name) for name in names), *self.spec.rename)))
+
     def rename(self, name: str) -> str:
         """A source column's name in the table."""
         return self.spec.rename.get(name, name)

@@ -74,6 +74,8 @@ class Loading:
     hasty: bool = False
     """Whether CSV is read as what its beginning looks like; HastyError where that was wrong."""
     layout: Layout = field(init=False)
+    untold: tuple[str, ...] = field(default=(), init=False)
+    """Columns of the schema without a value or a declaration to tell their type."""
 
     def __post_init__(self) -> None:
         self.layout = Layout(spec=self.spec)
@@ -109,6 +111,10 @@ class Loading:
     def _schema_of(self, guesses: Guesses, files: Sequence[SourceFile]) -> pa.Schema:
         found = found_types(guesses.of) | {name: ARROW[type_] for name, type_ in self.spec.columns.items()}
         names = self.spec.select or tuple(guesses.of)
+        open_ = {
+            name for name, guess in guesses.of.items() if guess.possible is None and guess.nested is None
+        }
+        self.untold = tuple(name for name in names if name in open_ and name not in self.spec.columns)
         self.layout.check_declared(guesses.of, files[0].name)
         added = [(name, self.layout.constant(name, guesses.rules).type) for name in self.spec.add]
         return pa.schema([(name, found.get(name, pa.string())) for name in names] + added)

@@ -37,6 +37,7 @@ class Noted:
     parts: Sequence[Part]
     spared: Sequence[Part] = ()
     later: Set[str] = frozenset()
+    untold: Sequence[str] = ()
 
     @property
     def rows(self) -> int:

@@ -9,18 +9,22 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import redis
 
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.sink.arrivals import Arrivals, Asked
-from gridmill.jobs.sink.files import described, key_of
-from gridmill.model.source import StreamSource
+from gridmill.jobs.sink.convert import TIMESTAMP
+from gridmill.jobs.sink.files import SourceFile, described, key_of
+from gridmill.model.source import Format, StreamSource
 from gridmill.settings import fill_in_environment
 
 BATCH_ROWS = 5_000
 TIMEOUT_SECONDS = 30.0
 BEGINNING = "0-0"
+_EVERY = pa.schema([("entry_id", pa.string()), ("entry_time", TIMESTAMP)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ def arrive(asked: Asked) -> Arrivals:
         for entry in _entries(server, source, low):
             file.write(_line(entry, source) + "\n")
             high = entry.id
+    if high == BEGINNING:
+        return Arrivals(files=(_nothing_yet(asked, source, key),), append=True)
     if high == low:
         return Arrivals(files=(), append=True)
     loaded = described(
@@ -58,6 +64,18 @@ def arrive(asked: Asked) -> Arrivals:
     )
     loaded = replace(loaded, key=key, mtime_ns=path.stat().st_mtime_ns)
     return Arrivals(files=(loaded,), positions={key: {"id": high}}, append=True)
+
+
+def _nothing_yet(asked: Asked, source: StreamSource, key: str) -> SourceFile:
+    """What every entry has and what the declaration names, so that there is a table for those to come."""
+    named = [pa.field(name, pa.null()) for name in asked.names if name not in _EVERY.names]
+    schema = pa.schema([*_EVERY, *named])
+    path = asked.work / f"{uuid4().hex}.parquet"
+    with storage_errors(path):
+        pq.write_table(schema.empty_table(), path)
+    told = replace(asked.source, format=Format.PARQUET)
+    found = described(told, path=path, name=source.key, content=key, size_bytes=path.stat().st_size)
+    return replace(found, key=key, mtime_ns=path.stat().st_mtime_ns)
 
 
 def _entries(server: redis.Redis, source: StreamSource, low: str) -> Iterator[Entry]:

@@ -17,13 +17,14 @@ from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.parquet import Part
 from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.evolve import evolve, is_widened
+from gridmill.jobs.sink.layout import Layout
 from gridmill.jobs.sink.load import Loading, Progress
 from gridmill.jobs.sink.metrics import Meter, check_metrics
 from gridmill.jobs.sink.note import Noted
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
 from gridmill.jobs.sink.reading import HastyError
 from gridmill.jobs.sink.rejects import at_version, commit_rejects
-from gridmill.jobs.sink.sieve import Sieve, open_sieve, top
+from gridmill.jobs.sink.sieve import open_sieve, top
 from gridmill.jobs.sink.table import (
     LostRaceError,
     Mark,
@@ -151,6 +152,7 @@ class Bench:
             folder=self.context.order.folder,
             work=self.context.work,
             positions={} if anew else self.table.positions,
+            names=Layout(spec=self.spec).named(),
         )
         arrivals = look(asked)
         if arrivals.append:
@@ -214,6 +216,7 @@ class Bench:
                     parts=parts,
                     spared=spared,
                     later=loading.later,
+                    untold=loading.untold,
                 )
                 return self._committed(noted, rejects, folder)
         finally:
@@ -228,12 +231,13 @@ class Bench:
 
     def _committed(self, noted: Noted, rejects: list[Part], folder: Path) -> Load:
         plan, sieve, table = noted.plan, noted.sieve, self.table
-        if plan.anew and noted.rows == 0:
-            raise _nothing_left(plan, sieve)
+        if plan.anew and noted.rows == 0 and (self.loaded or sieve.rejected or noted.untold):
+            raise _nothing_left(plan, noted)
         arrived = noted.rows + sieve.rejected
         if arrived < plan.least:
             raise _fewer(plan, arrived)
-        if not (noted.parts or rejects or plan.remove or plan.positions) and table.delta is not None:
+        some = noted.parts or rejects or plan.remove or plan.positions
+        if table.delta is not None and not (some or self._is_another(noted)):
             return Load(version=table.delta.version(), plan=plan)
         gone = {entry.path for entry in plan.remove}
         outdated = [entry for entry in self.rejects.loaded if entry.path in gone]
@@ -252,6 +256,10 @@ class Bench:
             reasons=dict(sieve.reasons),
             shifted=note["details"]["drift"].get("shifted", {}),
         )
+
+    def _is_another(self, noted: Noted) -> bool:
+        """Whether a table without rows is to have other columns, or is declared otherwise."""
+        return noted.plan.anew and (noted.schema != self.table.schema or self.table.rules != self.rules)
 
     def _commit(self, plan: LoadPlan, noted: Noted, mark: Mark, folder: Path) -> int:
         parts = [*noted.spared, *noted.parts]
@@ -278,13 +286,16 @@ def _nothing_at_all(place: str) -> DataError:
     )
 
 
-def _nothing_left(plan: LoadPlan, sieve: Sieve) -> DataError:
+def _nothing_left(plan: LoadPlan, noted: Noted) -> DataError:
+    sieve, place = noted.sieve, ", ".join(file.name for file in plan.load[:3])
+    if noted.untold and not sieve.rejected:
+        types = ", ".join(f"{name}: float" for name in noted.untold[:5])
+        hint = (
+            f"With types for its columns there would be an empty table: `columns: {{{types}}}`, for example."
+        )
+        return DataError("there are no rows in it", hint=hint, place=place)
     why = f": all {sieve.rejected:,} break constraints ({top(sieve.reasons)})" if sieve.rejected else ""
-    return DataError(
-        f"there are no rows in it{why}",
-        hint="A table needs at least one row; the table is left as it was.",
-        place=", ".join(file.name for file in plan.load[:3]),
-    )
+    return DataError(f"there are no rows in it{why}", hint="The table is left as it was.", place=place)
 
 
 def _clear(folder: Path, context: JobContext) -> None:

@@ -35,15 +35,12 @@ def arrive(asked: Asked) -> Arrivals:
         shape = shape_of(connection, source, name)
         if source.cursor is None:
             staged = _staged(connection, shape, shape.statement(), asked, name, key)
-            if not staged.paths:
-                raise DataError(
-                    "there are no rows in it",
-                    hint="A table needs at least one row; the sink is left as it was.",
-                    place=name,
-                )
             return Arrivals(files=staged.files(staged.content))
         low = read_position(asked.positions.get(key))
         high = next_position(_newest(connection, shape), source, low, name)
+        if high is None and low is None:  # the columns, so that there is a table
+            none = _staged(connection, shape, shape.statement().where(sa.false()), asked, name, key)
+            return Arrivals(files=none.files(none.content), append=True)
         if high is None:
             return Arrivals(files=(), append=True)
         statement = shape.statement(shape.between(low, high))
@@ -63,7 +60,7 @@ def _staged(
     streaming = connection.execution_options(stream_results=True, max_row_buffer=BATCH_ROWS)
     with streaming.execute(statement) as result:
         batches = ([tuple(row) for row in rows] for rows in result.partitions(BATCH_ROWS))
-        return stage(batches, tuple(result.keys()), shape.types, asked.work, name, key)
+        return stage(batches, tuple(result.keys()), shape.types, asked.work, name, key, shape.rest)
 
 
 @contextmanager

@@ -29,6 +29,8 @@ class Shape:
     columns: tuple[sa.ColumnElement[Any], ...]
     cursor: sa.ColumnElement[Any] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    rest: pa.DataType | None = None
+    """The type of the others as long as there is no value; None where nobody knows."""
 
     def newest(self) -> sa.Select[Any]:
         """The largest cursor value."""
@@ -96,6 +98,7 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape
         columns=columns,
         cursor=cursor,
         types={name: type_ for name, type_ in found.items() if type_ is not None},
+        rest=pa.string(),
     )
 
 

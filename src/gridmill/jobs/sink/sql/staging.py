@@ -84,16 +84,25 @@ def stage(
     folder: Path,
     name: str,
     key: str,
+    rest: pa.DataType | None = None,
 ) -> Staged:
-    """Write the rows below `folder`; `types` are those that are declared. Raises StorageError."""
+    """Write the rows below `folder`; `types` are those that are declared. Without any row a file that has
+    none: all other columns are of type `rest` in it, if that is known. Raises StorageError."""
     staged = Staged(folder=folder, name=name, key=key)
     with storage_errors(folder):
         try:
             for rows in batches:
                 staged.write(batch_of(rows, names, types))
+            if not staged.paths:
+                staged.write(_none(names, types, rest or pa.null()))
         finally:
             staged.close()
     return staged
+
+
+def _none(names: Sequence[str], types: Mapping[str, pa.DataType], rest: pa.DataType) -> pa.RecordBatch:
+    schema = pa.schema([(name, types.get(name, rest)) for name in names])
+    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def batch_of(rows: Rows, names: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
