@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -31,6 +32,7 @@ from gridmill.links.doors import HomeDoors
 from gridmill.links.server import Links
 from gridmill.model.event import Event
 from gridmill.model.message import ToPod
+from gridmill.model.retention import DAY_SECONDS
 from gridmill.model.site import Site, SiteKind
 from gridmill.model.view import RunView
 from gridmill.ports.grid import Grid
@@ -246,11 +248,13 @@ def _wire(
     control.ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way
     surveyor = Surveyor(node)
     closed: list[bool] = []
+    over = threading.Event()
 
     def finish(tear_down: bool) -> None:
         if closed:
             return
         closed.append(True)
+        over.set()
         surveyor.close()
         node.stop()
         try:
@@ -271,16 +275,19 @@ def _wire(
     surveyor.start()
     node.wake()
     if not embedded:  # one for a single run ends as soon as it can
-        threading.Thread(target=_sweep, args=(service, warn), name="sweep", daemon=True).start()
+        sweep = partial(_sweep, service, settings.history_seconds / DAY_SECONDS, over, warn)
+        threading.Thread(target=sweep, name="sweep", daemon=True).start()
     return EmbeddedNode(grid=service, node=node, finish=finish)
 
 
-def _sweep(service: Service, warn: Callable[[str], None]) -> None:
-    """At start, beside everything else: what nobody needs goes."""
-    try:
-        service.clean()
-    except GridmillError as error:
-        warn(f"housekeeping stopped: {explained(error)}")
+def _sweep(service: Service, days: float, over: threading.Event, warn: Callable[[str], None]) -> None:
+    """At start and once a day, beside everything else: what nobody needs goes."""
+    while not over.is_set():
+        try:
+            service.clean(days=days)
+        except GridmillError as error:
+            warn(f"housekeeping stopped: {explained(error)}")
+        over.wait(DAY_SECONDS)
 
 
 def _all(acts: Iterable[Callable[[], None]]) -> None:

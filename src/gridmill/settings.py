@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_seconds
+from gridmill.model.retention import DAY_SECONDS
+from gridmill.model.space import HISTORY_DAYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class Settings:
     """GRIDMILL_CGROUPS=0: do not use cgroups even where permitted (the guard on sampled memory acts)."""
     zygote: bool = True
     """GRIDMILL_ZYGOTE=0: exec every job instead of forking built-in kinds from a warm process."""
+    history_seconds: float = HISTORY_DAYS * DAY_SECONDS
+    """GRIDMILL_HISTORY: how long what is only history is kept: runs, logs, reports (see `gridmill clean`)."""
     fault: str = ""
     """GRIDMILL_FAULT: for tests: `before-commit:N` or `after-commit:N` kills the control node there."""
 
@@ -56,8 +60,16 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         cpus=parse_seconds(cpus) if cpus else None,
         cgroups=env.get("GRIDMILL_CGROUPS", "1") != "0",
         zygote=env.get("GRIDMILL_ZYGOTE", "1") != "0",
+        history_seconds=_history(env.get("GRIDMILL_HISTORY", f"{HISTORY_DAYS:g}d")),
         fault=env.get("GRIDMILL_FAULT", ""),
     )
+
+
+def _history(written: str) -> float:
+    seconds = parse_seconds(written)
+    if seconds <= 0:
+        raise InputError("history is kept for more than no time", place="GRIDMILL_HISTORY", hint="Write 90d.")
+    return seconds
 
 
 _VARIABLE = re.compile(r"\$\{env:([^}]+)\}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from test_races import command, finish, service, simulation
 
+from gridmill.control.forgetting import History, forget
 from gridmill.control.service import Service
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
 from gridmill.model.alias import Alias
@@ -14,8 +15,10 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.prediction import PredictionSpec
-from gridmill.model.retention import Retention
-from gridmill.model.run import JobRun
+from gridmill.model.resource import Measurement
+from gridmill.model.retention import RUNS_KEPT, Retention
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.space import Waste
 from gridmill.ports.store import Put
 from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
@@ -229,3 +232,53 @@ def test_cleaning_takes_the_rest_of_a_removal_that_was_cut_short(
     assert len([path for path in tmp_path.rglob("x") if path.is_file()]) == 2
     assert {one.kind for one in service(grid).clean()} == {"output"}
     assert not list(tmp_path.rglob("x"))
+
+
+def test_records_of_old_runs_go_but_not_those_that_a_version_tells_of(tmp_path: Path) -> None:
+    grid = simulation(lambda order: Behaviour(seconds=1.0), memory=32 * 2**30)
+    making, failing = command("a", cache=False), command("b", cache=False)
+    grid.store.commit([Put(noun=model(1, 1.0, "q/m", run_id="q-1", made_from=("q/d@1",)), expected=0)])
+    data = model(1, 1.0, "q/d", run_id="q-2", removed=True)
+    grid.store.commit([Put(noun=data, expected=0)])
+    runs = {name: [] for name in ("p", "q")}
+    for name, job in (("p", making), ("q", failing)):
+        for _ in range(RUNS_KEPT + 4):
+            runs[name].append(grid.submit(Pipeline(name=name, jobs=(job,)), force=False))
+            finish(grid, runs[name][-1])
+    made = {one.run_id: one.id for one in service(grid).artifacts() if one.name in ("p/a", "q/b")}
+    for run_id in ("p-2", "p-3", "q-1", "q-2", "q-3", "q-4"):
+        service(grid).remove_artifact(made[run_id])
+    assert not _named(service(grid).clean(), "run")
+    grid.clock.advance(100 * 86_400)
+    waiting = grid.submit(Pipeline(name="p", jobs=(making,)), force=False)
+    told = _named(service(grid).clean(dry_run=True), "run")
+    assert told == ["p-2", "p-3", "q-3", "q-4"]
+    assert _named(service(grid).clean(days=101.0, dry_run=True), "run") == []
+    assert _named(service(grid).clean(), "run") == told
+    assert _named(service(grid).clean(), "run") == []
+    left = {record.noun.id for record in grid.store.list(Run)}
+    assert left == {run.id for run in (waiting, *runs["p"], *runs["q"])} - {*told}
+    for kind in (JobRun, Attempt):
+        assert {record.noun.run_id for record in grid.store.list(kind)} <= left
+    assert len(grid.store.list(Measurement)) >= len(runs["p"]) + len(runs["q"]), "sizes are learned from them"
+    assert service(grid).version("q/m").lineage == (data,)
+    assert finish(grid, waiting).state == "succeeded"
+    grid.node.control.ledger.load()
+    assert grid.submit(Pipeline(name="p", jobs=(making,)), force=False).id not in left | {*told}
+
+
+def test_a_run_that_is_resumed_meanwhile_is_not_forgotten() -> None:
+    grid = simulation(lambda order: Behaviour(seconds=1.0))
+    run = grid.submit(Pipeline(name="p", jobs=(command("a"),)), force=False)
+    finish(grid, run)
+    record = grid.store.get(Run, run.id)
+    assert record is not None
+    grid.store.commit([Put(noun=replace(record.noun, message="resumed"), expected=record.version)])
+    forget(grid.store, History(runs=(record,)))
+    assert grid.store.get(Run, run.id) is not None
+    assert grid.store.list(JobRun, parent=run.id)
+    assert grid.store.list(Attempt, parent=run.id)
+
+
+def _named(found: tuple[Waste, ...], kind: str) -> list[str]:
+    return [one.name for one in found if one.kind == kind]

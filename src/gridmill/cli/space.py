@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from gridmill.cli.render import table
-from gridmill.cli.session import Json, emit, session, show
+from gridmill.cli.session import Json, emit, session, settings_of, show
 from gridmill.model.amounts import show_bytes, show_count
-from gridmill.model.space import HISTORY_DAYS, Usage
+from gridmill.model.retention import DAY_SECONDS
+from gridmill.model.space import Usage
 
 
 class By(StrEnum):
@@ -51,17 +52,26 @@ def _name(one: Usage, by: By) -> str:
 
 def clean(
     context: typer.Context,
-    days: Annotated[float, typer.Option(min=0.001, help="Keep history for so many days.")] = HISTORY_DAYS,
+    days: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Keep history for so many days (else GRIDMILL_HISTORY, 90 days).",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     json: Json = False,
 ) -> None:
     """Take away versions beyond what their jobs retain, leftovers, and history older than --days.
 
     Leftovers are files of removed versions and failed attempts, and folders of pods that ended. History is
-    events (logs), reports, code bundles and environments. What a run may be using stays.
+    events (logs), reports, code bundles, environments, and records of runs that no version tells of. What a
+    run may be using stays.
     """
+    kept = settings_of(context).history_seconds / DAY_SECONDS if days is None else days
     with session(context, reading=dry_run) as client:
-        found = client.clean(days=days, dry_run=dry_run)
+        found = client.clean(days=kept, dry_run=dry_run)
     if json:
         return emit(found)
     if found:

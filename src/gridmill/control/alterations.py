@@ -7,12 +7,10 @@ from gridmill.control.cases import Cases
 from gridmill.errors import NotFoundError
 from gridmill.model.alteration import Alterations, Change, altered, with_change
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.retention import RUNS_KEPT
 from gridmill.model.run import JobRun, Run
 from gridmill.model.sink import SinkSpec
 from gridmill.ports.keys import key_of
-
-LATEST_RUNS = 10
-"""Among so many runs a sink is looked for, where its pipeline is not kept."""
 
 
 class AlterationCases(Cases):
@@ -50,7 +48,7 @@ class AlterationCases(Cases):
 
     def _ran(self, pipeline: str, job: str) -> SinkSpec | None:
         store = self._ledger.store
-        for run in store.list(Run, parent=pipeline, newest_first=True, limit=LATEST_RUNS):
+        for run in store.list(Run, parent=pipeline, newest_first=True, limit=RUNS_KEPT):
             for record in store.list(JobRun, parent=key_of(run.noun)):
                 if isinstance(record.noun, JobRun) and record.noun.job.name == job:
                     return record.noun.job.sink

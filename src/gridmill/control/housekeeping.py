@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+from gridmill.control.forgetting import forget, old_history
 from gridmill.control.versions import VersionCases
 from gridmill.control.waste import old_runs, old_versions, read_records, rubbish
 from gridmill.errors import ConflictError
@@ -39,12 +40,15 @@ class HousekeepingCases(VersionCases):
             if not dry_run:
                 for _, thing in found:
                     control.house.set_aside(thing)
+        history = old_history(self._ledger.store, records, before)
         if not dry_run:
             gone = [thing for _, thing in found]
             self._take_away(gone, [one.id for one in versions], runs)
+            forget(self._ledger.store, history, goes_on=lambda: not self._node.ending)
         return (
             *(_old(one.id, one.output.size_bytes) for one in versions),
             *(Waste(kind="events", name=run, why=f"its run ended over {days:g} days ago") for run in runs),
+            *history.told(days),
             *(waste for waste, _ in found),
         )
 

@@ -1,4 +1,4 @@
-"""How long versions are kept: declared for a job, or for all jobs of a pipeline."""
+"""How long versions are kept, declared for a job or for all jobs of a pipeline; and how long runs are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,9 @@ from gridmill.errors import InputError
 from gridmill.model.artifact import Artifact, ArtifactKind
 
 DAY_SECONDS = 86_400.0
+
+RUNS_KEPT = 10
+"""The newest runs of each pipeline stay, however old: they say what its jobs declared last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

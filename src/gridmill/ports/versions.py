@@ -39,7 +39,8 @@ class Housekeeping(Protocol):
 
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
         """Take away versions beyond what their jobs retain, what removed versions and failed attempts left,
-        folders of pods that ended, and history (events, reports, code) older than `days`.
+        folders of pods that ended, and history (events, reports, code, runs that no version tells of) older
+        than `days`.
 
         What a run may be using stays. With `dry_run` only what would go is told.
         """

@@ -1,0 +1,98 @@
+"""Which records of runs and deployments are history, and forgetting them one small commit at a time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gridmill.control.waste import Records
+from gridmill.errors import StaleVersionError
+from gridmill.model.artifact import Artifact
+from gridmill.model.deployment import Deployment
+from gridmill.model.retention import RUNS_KEPT
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.space import Waste
+from gridmill.model.state import FINISHED_RUNS, DeploymentState
+from gridmill.ports.keys import key_of
+from gridmill.ports.store import Delete, Record, Store
+
+_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Records that nobody needs any more, as they were when they were looked at."""
+
+    runs: tuple[Record, ...] = ()
+    deployments: tuple[Record, ...] = ()
+
+    def told(self, days: float) -> Iterator[Waste]:
+        """What goes, and why."""
+        for one in self.runs:
+            why = f"it ended over {days:g} days ago, and no version there is was made from what it made"
+            yield Waste(kind="run", name=key_of(one.noun), why=why)
+        for one in self.deployments:
+            yield Waste(kind="deployment", name=key_of(one.noun), why=f"it went over {days:g} days ago")
+
+
+def old_history(store: Store, records: Records, before: float) -> History:
+    """What ended before that time. Runs that a version still tells of stay, and so does what they used."""
+    runs = {run.id: run for run in records.runs}
+    going = {run.id for run in runs_to_forget(records.runs, _makers(records.artifacts), before)}
+    found = (record for record in store.list(Run) if key_of(record.noun) in going) if going else ()
+    gone = (record for record in store.list(Deployment) if _is_gone(record.noun, before))
+    return History(
+        runs=tuple(record for record in found if record.noun == runs[key_of(record.noun)]),
+        deployments=tuple(gone),
+    )
+
+
+def runs_to_forget(runs: Sequence[Run], needed: frozenset[str], before: float) -> tuple[Run, ...]:
+    """Runs of which nothing is needed any more, of all that there are (oldest first of each pipeline).
+
+    They ended before that time. The newest of each pipeline, those of a backfill (it tells of them), and
+    those in `needed` stay.
+    """
+    places: dict[str, int] = {}
+    old: list[Run] = []
+    for run in reversed(runs):
+        place = places[run.pipeline] = places.get(run.pipeline, -1) + 1
+        ended = run.state in FINISHED_RUNS and run.ended is not None and run.ended < before
+        if ended and place >= RUNS_KEPT and not run.chunk and run.id not in needed:
+            old.append(run)
+    return tuple(reversed(old))
+
+
+def _makers(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
+    """The runs that made the versions that are there, or what these were made from, back to the sources."""
+    by_id = {one.id: one for one in artifacts}
+    waiting = [one.id for one in artifacts if not one.removed]
+    known = set(waiting)
+    for artifact_id in waiting:  # it grows while it is walked through
+        more = [one for one in by_id[artifact_id].made_from if one in by_id and one not in known]
+        known.update(more)
+        waiting.extend(more)
+    return frozenset(by_id[artifact_id].run_id for artifact_id in known)
+
+
+def _is_gone(noun: object, before: float) -> bool:
+    return isinstance(noun, Deployment) and noun.state == DeploymentState.GONE and noun.created < before
+
+
+def forget(store: Store, history: History, *, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Delete the records: a run with its jobs and attempts in one commit, whole or not at all. What changed
+    since it was looked at (a run was resumed) stays. Needs no lock: nothing of it is in anybody's memory."""
+    for run in history.runs:
+        if not goes_on():
+            return
+        run_id = key_of(run.noun)
+        parts = [record for kind in (JobRun, Attempt) for record in store.list(kind, parent=run_id)]
+        _delete(store, [run, *parts])
+    for first in range(0, len(history.deployments), _AT_ONCE):
+        _delete(store, history.deployments[first : first + _AT_ONCE])
+
+
+def _delete(store: Store, records: list[Record] | tuple[Record, ...]) -> None:
+    with suppress(StaleVersionError):
+        store.commit(
+            [Delete(noun=type(one.noun), key=key_of(one.noun), expected=one.version) for one in records]
+        )
