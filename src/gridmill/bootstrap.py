@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from gridmill import __version__
+from gridmill.control.aside import Beside
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.service import Identity, Service
@@ -236,6 +237,7 @@ def _wire(
     control.open_site = lambda site: open_site(settings, site, doors)
     node = ControlNode(control)
     wakers.append(node.wake)
+    control.aside = Beside(node.wake)
     here = _local_site(control)
     try:
         control.ledger.load()

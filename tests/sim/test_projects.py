@@ -1,5 +1,6 @@
 """Whole projects: exported from one grid, imported into another."""
 
+import threading
 import zipfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePath
 from gridmill.model.artifact import Artifact
 from gridmill.model.pipeline import Pipeline
 from gridmill.ports.store import Put
+from gridmill.storage import archive as archives
 from gridmill.storage.archive import Manifest
 from gridmill.storage.root import Root
 from gridmill.testing.simulation import Simulation
@@ -168,6 +170,43 @@ def test_damage_is_seen_before_anything_is_visible(tmp_path: Path, archive: Path
         other.import_project(str(archive))
     assert other.artifacts() == ()
     assert files(tmp_path / "other") == {}
+
+
+def test_an_encrypted_archive_is_one_clear_error(tmp_path: Path, archive: Path) -> None:
+    content = bytearray(archive.read_bytes())
+    entry = content.find(b"PK\x01\x02")  # the directory's first entry; its flags are 8 bytes on
+    content[entry + 8] |= 1
+    archive.write_bytes(content)
+    with pytest.raises(InputError, match="the archive is encrypted"):
+        service(at(tmp_path / "b")).import_project(str(archive))
+
+
+def test_comparing_what_is_there_already_holds_nobody_up(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = at(tmp_path / "b")
+    service(grid).import_project(str(archive))
+    again = at(tmp_path / "b")
+    free: list[bool] = []
+    real = archives._hash
+
+    def look(path: Path) -> str:
+        other = threading.Thread(target=lambda: free.append(_try(again)))
+        other.start()
+        other.join()
+        return real(path)
+
+    monkeypatch.setattr(archives, "_hash", look)
+    service(again).import_project(str(archive))
+    assert free
+    assert all(free)
+
+
+def _try(grid: Simulation) -> bool:
+    taken = grid.node.lock.acquire(timeout=2)
+    if taken:
+        grid.node.lock.release()
+    return taken
 
 
 def test_what_is_not_there_and_what_runs_is_not_exported(tmp_path: Path) -> None:

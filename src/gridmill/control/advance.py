@@ -1,6 +1,7 @@
 """The tick that moves runs on: jobs whose needs are met, jobs that need not run, runs that have ended."""
 
 from dataclasses import replace
+from functools import partial
 
 from gridmill.control.defects import defect
 from gridmill.control.inputs import (
@@ -11,6 +12,7 @@ from gridmill.control.inputs import (
     unchanged_artifact,
 )
 from gridmill.control.ledger import Transaction
+from gridmill.control.listings import NOTHING, Listed, listed
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
 from gridmill.errors import GridmillError, StorageError, explained
 from gridmill.model.amounts import Amounts
@@ -35,6 +37,7 @@ def advance(control: Control) -> None:
         job_run = transaction.get(JobRun, job_run_id)
         run = transaction.get(Run, job_run.run_id) if job_run else None
         if job_run is None or run is None:
+            control.listings.pop(job_run_id, None)
             continue
         touched.add(run.id)
         if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
@@ -54,6 +57,8 @@ def _advance_job(control: Control, transaction: Transaction, run: Run, job_run: 
         after = _looked_at(control, transaction, run, job_run)
     else:
         return
+    if after is job_run:
+        return
     transaction.put(after)
     if after.state in FINISHED_JOBS:
         dependents = control.ledger.snapshot.dependents_of(job_run.id)
@@ -61,26 +66,31 @@ def _advance_job(control: Control, transaction: Transaction, run: Run, job_run: 
 
 
 def _looked_at(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
+    """As it is while its source is being listed: it is a candidate again when that is done."""
+    again = partial(control.candidates.add, run.id, [job_run.id])
     try:
-        return _ready(control, transaction, run, job_run)
+        found = listed(control, job_run.id, [job_run.job], run.folder, then=again)
+        if found is None:
+            return job_run
+        return _ready(control, transaction, run, job_run, found.get(job_run.job.name, NOTHING))
     except GridmillError:
         raise
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         return _failed(job_run, transaction.now, explained(defect(control, job_run.id, error)))
 
 
-def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
+def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun, source: Listed) -> JobRun:
     """WAITING with fingerprint and size; UNCHANGED; or FAILED where an input is not there."""
     now = transaction.now
     try:
         inputs = inputs_of(control, transaction, job_run)
-        fingerprint = fingerprint_of(control, run, job_run, inputs)
-        size = size_of(control, job_run.job, run.folder, inputs)
+        fingerprint = fingerprint_of(run, job_run, inputs, source.there())
+        size = size_of(job_run.job, inputs, source.size_bytes)
     except StorageError:  # the store, not the job: tried again
         raise
     except GridmillError as error:
         return _failed(job_run, now, explained(error))
-    job_run = replace(job_run, external=_external(job_run, inputs))
+    job_run = replace(job_run, external=_external(job_run, inputs), size=size)
     if job_run.job.cache and not job_run.force:
         same = unchanged_artifact(control, job_run, fingerprint)
         if same is not None:

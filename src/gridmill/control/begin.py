@@ -179,7 +179,7 @@ def begin_run(
         chunk=chunk,
     )
     transaction.put(run)
-    sizes = declared_sizes(control, pipeline)
+    sizes = declared_sizes(control, pipeline, {})  # sources are listed when their jobs are ready
     job_runs = [
         _job_run(control, run, _as_declared(job, pipeline), index, used[job.name], sizes[job.name])
         for index, job in enumerate(pipeline.jobs)

@@ -1,8 +1,9 @@
 """The part of the schedules' tick for continuous ones: look for new files, close blocks, start their runs."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from gridmill.control.defects import defect
+from gridmill.control.listings import Listed, listed
 from gridmill.control.scheduled import scheduled_pipeline, start_scheduled
 from gridmill.control.state import Alarms, Control, Watch
 from gridmill.control.unchanged import unchanged_jobs
@@ -10,7 +11,6 @@ from gridmill.errors import GridmillError, StorageError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.schedule import Continuous, Schedule
 from gridmill.planning.schedules import closes_in, room_for_block
-from gridmill.ports.storage import FileStat
 
 
 def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, continuous: Continuous) -> float:
@@ -22,7 +22,9 @@ def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, contin
     wait = continuous.check_seconds
     try:
         watch.message = _in_the_way(control, schedule, continuous)
-        if not watch.message:
+        if watch.message:
+            control.listings.pop(_key(schedule), None)  # listed before: it is old by the time there is room
+        else:
             wait = _look(control, watch, schedule, continuous, now)
     except StorageError:  # the store, not the pipeline: tried again
         raise
@@ -31,7 +33,7 @@ def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, contin
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         watch.message = str(defect(control, f"schedule {schedule.name}", error))
     watch.look_at = now + wait
-    return wait
+    return wait or continuous.check_seconds
 
 
 def _in_the_way(control: Control, schedule: Schedule, continuous: Continuous) -> str:
@@ -42,9 +44,13 @@ def _in_the_way(control: Control, schedule: Schedule, continuous: Continuous) ->
 
 
 def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Continuous, now: float) -> float:
-    """Seconds until the next look. A source that only the load can tell of is new at each."""
+    """Seconds until the next look; 0 while the sources are being listed. A source that only the load can
+    tell of is new at each."""
     pipeline = scheduled_pipeline(control, schedule)
-    there = frozenset(_files(control, pipeline))
+    found = listed(control, _key(schedule), pipeline.jobs, pipeline.folder)
+    if found is None:
+        return 0.0
+    there = frozenset(file for one in found.values() for file in one.there())
     new = there - watch.seen
     live = any(job.sink is not None and job.sink.source.live for job in pipeline.jobs)
     if not new and not live:
@@ -56,21 +62,19 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
     if left > 0:
         watch.message = f"{len(new)} new files wait for their block to be closed"
         return min(left, continuous.check_seconds)
-    if unchanged_jobs(control, pipeline) >= {job.name for job in pipeline.jobs if job.sink is not None}:
-        watch.seen, watch.waiting_since = there, None  # as seen before a restart
-        return continuous.check_seconds
-    _start(control, schedule)
+    sinks = {job.name for job in pipeline.jobs if job.sink is not None}
+    if not unchanged_jobs(control, pipeline, found) >= sinks:  # else as seen before a restart
+        _start(control, schedule, pipeline, found)
     watch.seen, watch.waiting_since = there, None
     return continuous.check_seconds
 
 
-def _files(control: Control, pipeline: Pipeline) -> Iterator[FileStat]:
-    for job in pipeline.jobs:
-        if job.sink is not None and not job.sink.source.live:
-            yield from control.storage.describe_source(job.sink.source, pipeline.folder)
+def _key(schedule: Schedule) -> str:
+    return f"schedule {schedule.name}"
 
 
-def _start(control: Control, schedule: Schedule) -> None:
+def _start(control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, Listed]) -> None:
     transaction = control.begin()
-    transaction.put(start_scheduled(control, transaction, schedule, control.clock.now()))
+    now = control.clock.now()
+    transaction.put(start_scheduled(control, transaction, schedule, now, pipeline, listings))
     control.ledger.commit(transaction)

@@ -1,18 +1,20 @@
 """What a job reads: its input versions, its fingerprint, its size, and the order for its pod."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gridmill.codec import fingerprint, to_builtins
 from gridmill.control.ledger import Transaction
+from gridmill.control.listings import NOTHING, Listed
 from gridmill.control.references import fetch_artifact, find_version
 from gridmill.control.state import Control
-from gridmill.errors import InputError, NotFoundError, explained
+from gridmill.errors import InputError, NotFoundError
 from gridmill.model.artifact import Artifact, ArtifactKind, Input
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import LOCAL
+from gridmill.ports.storage import FileStat
 
 FINGERPRINT = 2
 """Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
@@ -103,13 +105,9 @@ def external_artifact(control: Control, reference: str, job_run: JobRun) -> Arti
         ) from error
 
 
-def fingerprint_of(control: Control, run: Run, job_run: JobRun, inputs: tuple[Input, ...]) -> str:
-    """The hash of all that decides what the job makes.
-
-    Raises InputError for a source that is not there.
-    """
+def fingerprint_of(run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: Sequence[FileStat]) -> str:
+    """The hash of all that decides what the job makes; `source` are the files that a sink loads from."""
     job = job_run.job
-    sources = control.storage.describe_source(job.sink.source, run.folder) if job.sink else ()
     return fingerprint(
         FINGERPRINT,
         job_run.name,
@@ -117,7 +115,7 @@ def fingerprint_of(control: Control, run: Run, job_run: JobRun, inputs: tuple[In
         to_builtins(job.spec),
         job.rows,
         run.bundle if job.runs_code else None,
-        [to_builtins(stat) for stat in sources],
+        [to_builtins(stat) for stat in source],
         [(entry.name, content_of(entry.artifact)) for entry in inputs],
     )
 
@@ -129,19 +127,22 @@ def content_of(artifact: Artifact) -> tuple[str, int | str | None]:
     return artifact.fingerprint, known
 
 
-def size_of(control: Control, job: Job, folder: str, inputs: tuple[Input, ...]) -> JobSize:
+def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
     """What is known of the job's size from its declaration, its sources and its inputs."""
     tables = [entry.artifact.output for entry in inputs]
     rows = sum(output.rows or 0 for output in tables)
     columns = max((len(output.columns) for output in tables), default=0)
     size = sum(output.size_bytes for output in tables)
     if job.sink:
-        size = sum(stat.size_bytes for stat in control.storage.describe_source(job.sink.source, folder))
+        size = source_bytes
     return JobSize(rows=job.rows or rows or None, columns=columns or None, input_bytes=size or None)
 
 
-def declared_sizes(control: Control, pipeline: Pipeline) -> Mapping[str, JobSize]:
-    """Sizes for a dry run: from sources, and from the newest versions of what each job reads."""
+def declared_sizes(
+    control: Control, pipeline: Pipeline, listings: Mapping[str, Listed]
+) -> Mapping[str, JobSize]:
+    """Sizes before a run: from sources, as far as they were listed, and from the newest versions of what
+    each job reads."""
     sizes: dict[str, JobSize] = {}
     for job in pipeline.jobs:
         found: list[Input] = []
@@ -149,20 +150,8 @@ def declared_sizes(control: Control, pipeline: Pipeline) -> Mapping[str, JobSize
             artifact = control.newest_artifact(f"{pipeline.name}/{name}")
             if artifact is not None and not artifact.removed:
                 found.append(Input(name=name, artifact=artifact))
-        try:
-            sizes[job.name] = size_of(control, job, pipeline.folder, tuple(found))
-        except (InputError, NotFoundError):
-            sizes[job.name] = JobSize(rows=job.rows)
+        sizes[job.name] = size_of(job, tuple(found), listings.get(job.name, NOTHING).size_bytes)
     return sizes
-
-
-def source_problem(control: Control, job: Job, folder: str) -> str:
-    """Why a sink's source cannot be read as things are; empty when it can, and for other jobs."""
-    try:
-        size_of(control, job, folder, ())
-    except (InputError, NotFoundError) as error:
-        return explained(error)
-    return ""
 
 
 def unchanged_artifact(control: Control, job_run: JobRun, wanted: str) -> Artifact | None:
@@ -222,6 +211,6 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         kept_versions=kept_versions(control, job_run) if job_run.job.sink else (),
         workers=job_run.sizing.workers,
         gpu_indices=attempt.gpu_indices,
-        size=size_of(control, job_run.job, run.folder, inputs),
+        size=job_run.size or size_of(job_run.job, inputs, 0),
         share=job_run.probe or 1.0,
     )

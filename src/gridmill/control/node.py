@@ -10,17 +10,19 @@ from gridmill.control.backfills import keep_backfills
 from gridmill.control.dispatch import dispatch
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import observe
-from gridmill.control.reap import leaving, record_gone, torn_down
+from gridmill.control.reap import discard, reap, reap_now
 from gridmill.control.receive import receive
 from gridmill.control.schedules import keep_schedules
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError, StorageError, StoreInUseError, explained
+from gridmill.errors import GridmillError, StoreInUseError, explained
 from gridmill.model.deployment import Deployment
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import DeploymentState, JobState
 
 LONGEST_WAIT_SECONDS = 60.0
 BACK_OFF_SECONDS = 1.0
+LONGEST_END_SECONDS = 10.0
+"""So long an ending control node waits for what is being done beside it."""
 LATEST_NOT_BEFORE_SECONDS = 60.0
 """No back-off is longer: what lies further ahead was written before the clock was set back."""
 
@@ -42,50 +44,26 @@ class ControlNode:
 
     def tick(self) -> float:
         """Do everything that can be done now; seconds until there may be more."""
-        wait, released = self._tick()
-        given_back = self._give_back(released)
-        self._discard()
-        return 0.0 if given_back else wait
-
-    def _give_back(self, released: tuple[Deployment, ...]) -> bool:
-        """Tear down without the lock: meanwhile everybody else is answered. True when there is room again."""
-        gone = torn_down(self.control, released)
-        if gone:
-            with self.lock:
-                if self.control.ledger.doubtful:
-                    self._load()
-                record_gone(self.control, gone)
-        return bool(gone)
-
-    def _discard(self) -> None:
-        """Remove what failed attempts left in storage. Nobody reads it, so nobody waits for this."""
-        discarded = self.control.discarded
-        while discarded:
-            try:
-                self.control.storage.remove(discarded.pop())
-            except StorageError as error:
-                self.control.warn(f"a failed attempt's output stays: {error}")
-
-    def _tick(self) -> tuple[float, tuple[Deployment, ...]]:
-        """Seconds until there may be more to do, and what is to be torn down."""
         with self.lock:
             control = self.control
             if control.ledger.doubtful:
                 self._load()
+            control.aside.settle()
             receive(control)
             observe(control)
             advance(control)
             until_due = min(keep_schedules(control), keep_backfills(control))
             wanted = dispatch(control)
-            released = leaving(control)
-            if control.candidates or not wanted.complete:
-                return 0.0, released
+            until_due = min(until_due, reap(control))
+            discard(control)
+            if control.aside.settle() or control.candidates or not wanted.complete:
+                return 0.0
             waits = [LONGEST_WAIT_SECONDS, until_due]
             if control.ledger.snapshot.deployments:
                 waits.append(control.next_observe - control.clock.monotonic())
             if wanted.again_at is not None:
                 waits.append(wanted.again_at - control.now())
-            return max(0.0, min(waits)), released
+            return max(0.0, min(waits))
 
     def _load(self) -> None:
         """Read the store, and look again at everything that a crash may have left half-way."""
@@ -158,6 +136,7 @@ class ControlNode:
         self._tell()
         if self._thread is not None:
             self._thread.join()
+        self.control.aside.finish(LONGEST_END_SECONDS)
 
     @property
     def ending(self) -> bool:
@@ -193,6 +172,7 @@ class ControlNode:
             control = self.control
             if control.ledger.doubtful:
                 self._load()
+            control.aside.settle()
             transaction = control.begin()
             snapshot = control.ledger.snapshot
             for deployment in snapshot.deployments.values():
@@ -202,8 +182,7 @@ class ControlNode:
                     )
                     transaction.put(released)
             control.ledger.commit(transaction)
-            going = leaving(control)
-        self._give_back(going)
+            reap_now(control)
 
     def active_runs(self) -> tuple[Run, ...]:
         """Runs that are not finished."""

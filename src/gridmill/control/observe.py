@@ -1,7 +1,9 @@
 """The tick that looks at sites: pods that are gone, and those a crash kept from being brought up."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.receive import hear, with_pod
@@ -9,10 +11,21 @@ from gridmill.control.settle import LOST, settle_attempt
 from gridmill.control.state import Control
 from gridmill.errors import UnavailableError
 from gridmill.model.deployment import Deployment, Pod
+from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
 from gridmill.model.run import Attempt
 from gridmill.model.state import LIVE_ATTEMPTS, DeploymentState, PodState
-from gridmill.ports.site import PodSight, Sight
+from gridmill.ports.site import PodSight, Sight, SitePort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a site said: pods it has brought up and why it could not, how each looks, what gone ones left."""
+
+    brought_up: frozenset[str]
+    problem: str
+    sights: Mapping[str, PodSight]
+    words: Mapping[str, Sequence[PodEvent]]
 
 
 def observe(control: Control) -> None:
@@ -31,33 +44,59 @@ def _observe_site(control: Control, name: str, deployments: Sequence[Deployment]
     site = control.sites.get(name)
     if site is None:
         return
-    standing = [d for d in deployments if d.state != DeploymentState.RELEASING]
-    missing = [d for d in standing if any(_is_missing(control, pod) for pod in d.pods)]
-    for deployment in missing:
-        bring_up(control, deployment)
+    standing = [d for d in deployments if _stands(d) and not control.aside.doing(_bringing(d))]
+    orders = [order for d in standing for order in _orders(control, d, site) if _is_missing(control, order)]
     pods = [pod.id for d in standing for pod in d.pods if pod.state != PodState.GONE]
+    if pods:
+        look = partial(_look, site, orders, pods)
+        control.aside.do(f"observe {name}", look, partial(_seen, control, name, orders))
+
+
+def _stands(deployment: Deployment) -> bool:
+    return deployment.state != DeploymentState.RELEASING
+
+
+def _look(site: SitePort, orders: Sequence[PodOrder], pods: Sequence[str]) -> Looked:
+    """Bring up what a crash or the site kept from it, then look at all. Touches nothing but the site."""
     try:
-        sights = site.observe(pods) if pods else {}
+        if orders:
+            site.bring_up(orders)
+        brought_up, problem = frozenset(order.pod_id for order in orders), ""
+    except UnavailableError as error:
+        brought_up, problem = frozenset(), str(error)
+    sights = site.observe(pods)
+    gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
+    words = {pod_id: tuple(site.last_words(pod_id)) for pod_id in gone}
+    return Looked(brought_up=brought_up, problem=problem, sights=sights, words=words)
+
+
+def _seen(control: Control, name: str, orders: Sequence[PodOrder], done: Future[Looked]) -> None:
+    """Record what was seen, of pods that are still wanted."""
+    try:
+        looked = done.result()
     except UnavailableError as error:
         control.warn(f"site {name} does not answer: {error}")
         return
+    if looked.problem:
+        control.warn(f"pods of {orders[0].deployment_id} cannot be brought up now: {looked.problem}")
+    control.brought_up |= looked.brought_up
     transaction = control.begin()
-    for deployment in standing:
-        _record(control, transaction, deployment, sights)
+    for deployment in list(control.ledger.snapshot.deployments.values()):
+        if deployment.site == name and _stands(deployment):
+            _record(control, transaction, deployment, looked)
     control.ledger.commit(transaction)
 
 
-def _is_missing(control: Control, pod: Pod) -> bool:
-    return pod.state == PodState.STARTING and pod.id not in control.brought_up
+def _is_missing(control: Control, order: PodOrder) -> bool:
+    return order.pod_id not in control.brought_up
 
 
-def _record(
-    control: Control, transaction: Transaction, deployment: Deployment, sights: Mapping[str, PodSight]
-) -> None:
+def _record(control: Control, transaction: Transaction, deployment: Deployment, looked: Looked) -> None:
+    sights = looked.sights
     for pod in deployment.pods:
         sight = sights.get(pod.id)
         if sight is not None and sight.sight == Sight.GONE and pod.state != PodState.GONE:
-            _pod_gone(control, transaction, deployment.id, pod, sight.message)
+            _pod_gone(control, transaction, deployment.id, pod, sight.message, looked.words[pod.id])
     current = transaction.get(Deployment, deployment.id)
     if current is not None and current.state in (DeploymentState.STARTING, DeploymentState.UP):
         _mind_silence(control, transaction, current, sights)
@@ -84,7 +123,14 @@ def _count_failure(control: Control, deployment: Deployment) -> None:
     control.failed_bring_ups[deployment.resource] = failures + 1
 
 
-def _pod_gone(control: Control, transaction: Transaction, deployment_id: str, pod: Pod, message: str) -> None:
+def _pod_gone(
+    control: Control,
+    transaction: Transaction,
+    deployment_id: str,
+    pod: Pod,
+    message: str,
+    words: Sequence[PodEvent],
+) -> None:
     """Its attempts are lost; a deployment without pods is gone."""
     deployment = transaction.get(Deployment, deployment_id)
     if deployment is None:
@@ -95,7 +141,7 @@ def _pod_gone(control: Control, transaction: Transaction, deployment_id: str, po
     if all(p.state == PodState.GONE for p in deployment.pods):
         deployment = replace(deployment, state=DeploymentState.GONE, message=message)
     transaction.put(deployment)
-    for event in control.sites[deployment.site].last_words(pod.id):
+    for event in words:
         if event.number > pod.acknowledged:
             hear(control, transaction, pod.id, event)
     for known in control.ledger.snapshot.attempts_on(pod.id):
@@ -111,11 +157,30 @@ def _lost(control: Control, transaction: Transaction, attempt: Attempt, message:
 
 
 def bring_up(control: Control, deployment: Deployment) -> None:
-    """Ask the site for the deployment's pods; the site starts each pod id at most once."""
+    """Ask the site for the deployment's pods, beside the ticks; it starts each pod id at most once."""
     site = control.sites.get(deployment.site)
     if site is None:  # not opened yet; asked again with the next look
         return
-    orders = [
+    orders = _orders(control, deployment, site)
+    then = partial(_brought_up, control, deployment.id, orders)
+    control.aside.do(_bringing(deployment), partial(site.bring_up, orders), then)
+
+
+def _bringing(deployment: Deployment) -> str:
+    return f"bring up {deployment.id}"
+
+
+def _brought_up(control: Control, deployment_id: str, orders: Sequence[PodOrder], done: Future[None]) -> None:
+    try:
+        done.result()
+    except UnavailableError as error:
+        control.warn(f"{deployment_id} cannot be brought up now: {error}")
+        return
+    control.brought_up.update(order.pod_id for order in orders)
+
+
+def _orders(control: Control, deployment: Deployment, site: SitePort) -> list[PodOrder]:
+    return [
         PodOrder(
             pod_id=pod.id,
             deployment_id=deployment.id,
@@ -130,9 +195,3 @@ def bring_up(control: Control, deployment: Deployment) -> None:
         for pod in deployment.pods
         if pod.state == PodState.STARTING
     ]
-    try:
-        site.bring_up(orders)
-    except UnavailableError as error:
-        control.warn(f"{deployment.id} cannot be brought up now: {error}")
-        return
-    control.brought_up.update(order.pod_id for order in orders)

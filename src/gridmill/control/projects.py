@@ -84,10 +84,11 @@ class ProjectCases(Cases):
             _check(project)
             for digest in project.bundles:
                 self._control.storage.put_bundle(digest, archive.bundle(digest))
+            checked = archive.check(self._new_folders(project))  # before the lock: it reads all of them
             with self._node.changing() as transaction:
                 fresh = [noun for noun in _nouns(project) if self._is_new(noun)]
-                for uri in dict.fromkeys(_folders(one for one in fresh if isinstance(one, Artifact))):
-                    archive.place(uri)
+                for uri in self._new_folders(project):
+                    archive.place(uri, checked)
                 transaction.put(*fresh)
                 transaction.events.clear()  # what happened elsewhere is no event here
                 for run in project.runs:
@@ -100,6 +101,10 @@ class ProjectCases(Cases):
             size_bytes=Path(path).stat().st_size,
             there_already=len(project.artifacts) - len(made),
         )
+
+    def _new_folders(self, project: Project) -> tuple[str, ...]:
+        """Where the versions lie that are not here yet. Raises ConflictError."""
+        return tuple(dict.fromkeys(_folders(one for one in project.artifacts if self._is_new(one))))
 
     def _is_new(self, noun: _Moved) -> bool:
         """False where the same is here already. Raises ConflictError where another is."""

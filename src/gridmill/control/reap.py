@@ -1,54 +1,99 @@
 """The tick that gives back: it tears deployments down that are being released.
 
-In three steps, for ending pods takes seconds: `leaving` and `record_gone` want the lock, `torn_down` not.
+Ending pods takes seconds, so this is done beside the ticks, without the lock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
+from math import inf
 
+from gridmill.control.aside import done
 from gridmill.control.settle import LOST, settle_attempt
 from gridmill.control.state import Control
-from gridmill.errors import UnavailableError
+from gridmill.errors import StorageError, UnavailableError
 from gridmill.model.deployment import Deployment
 from gridmill.model.message import Goodbye
 from gridmill.model.state import DeploymentState, PodState
+from gridmill.ports.site import SitePort
 
 
-def leaving(control: Control) -> tuple[Deployment, ...]:
-    """What is being released; its pods are told goodbye."""
-    deployments = control.ledger.snapshot.deployments.values()
-    released = tuple(known for known in deployments if known.state == DeploymentState.RELEASING)
-    for deployment in released:
-        for pod in deployment.pods:
-            channel = control.channels.pop(pod.id, None)
-            if channel is not None:
-                control.links.send(channel, [Goodbye(reason=deployment.message)])
-                control.links.drop(channel)
-    return released
+def reap(control: Control) -> float:
+    """Tear down what is being released, beside the ticks; seconds until one that failed is tried again."""
+    waits = [inf]
+    for deployment in _released(control):
+        wait = control.not_before.get(deployment.id, -inf) - control.clock.monotonic()
+        if wait > 0:
+            waits.append(wait)
+        else:
+            _say_goodbye(control, deployment)
+            then = partial(_torn_down, control, deployment)
+            control.aside.do(f"tear down {deployment.id}", _tearing_down(control, deployment), then)
+    return min(waits)
 
 
-def torn_down(control: Control, deployments: Iterable[Deployment]) -> tuple[str, ...]:
-    """The ids of those whose pods are gone now; the others are tried again. Touches nothing but sites."""
-    return tuple(deployment.id for deployment in deployments if _tear_down(control, deployment))
+def reap_now(control: Control) -> None:
+    """The same for a control node that ends: it waits, and what fails is left to end by itself."""
+    for deployment in _released(control):
+        _say_goodbye(control, deployment)
+        _torn_down(control, deployment, done(_tearing_down(control, deployment)))
 
 
-def _tear_down(control: Control, deployment: Deployment) -> bool:
-    site = control.sites.get(deployment.site)
+def _released(control: Control) -> tuple[Deployment, ...]:
+    known = control.ledger.snapshot.deployments.values()
+    return tuple(deployment for deployment in known if deployment.state == DeploymentState.RELEASING)
+
+
+def _say_goodbye(control: Control, deployment: Deployment) -> None:
+    for pod in deployment.pods:
+        channel = control.channels.pop(pod.id, None)
+        if channel is not None:
+            control.links.send(channel, [Goodbye(reason=deployment.message)])
+            control.links.drop(channel)
+
+
+def discard(control: Control) -> None:
+    """Remove what failed attempts left in storage, beside the ticks: nobody reads it."""
+    discarded = control.discarded
+    while discarded:
+        uri = discarded.pop()
+        control.aside.do(f"remove {uri}", partial(control.storage.remove, uri), partial(_removed, control))
+
+
+def _removed(control: Control, done: Future[None]) -> None:
     try:
-        if site is not None:
-            site.tear_down([pod.id for pod in deployment.pods])
+        done.result()
+    except StorageError as error:
+        control.warn(f"a failed attempt's output stays: {error}")
+
+
+def _tearing_down(control: Control, deployment: Deployment) -> Callable[[], None]:
+    declared = deployment.site in control.ledger.snapshot.sites
+    pods = [pod.id for pod in deployment.pods]
+    return partial(_tear_down, control.sites.get(deployment.site), declared, pods)
+
+
+def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> None:
+    """Touches nothing but the site; of one that was removed nothing is left. Raises UnavailableError."""
+    if site is not None:
+        site.tear_down(pods)
+    elif declared:
+        raise UnavailableError("its site is not opened yet")
+
+
+def _torn_down(control: Control, deployment: Deployment, done: Future[None]) -> None:
+    """Gone, unless somebody has recorded it meanwhile."""
+    try:
+        done.result()
     except UnavailableError as error:
         control.warn(f"{deployment.id} cannot be torn down now: {error}")
-        return False
-    return True
-
-
-def record_gone(control: Control, deployment_ids: Sequence[str]) -> None:
-    """Deployments that were torn down are gone, unless somebody has recorded it meanwhile."""
-    for deployment_id in deployment_ids:
-        deployment = control.ledger.snapshot.deployments.get(deployment_id)
-        if deployment is not None and deployment.state == DeploymentState.RELEASING:
-            _record_gone(control, deployment)
+        control.not_before[deployment.id] = control.clock.monotonic() + control.limits.observe_seconds
+        return
+    control.not_before.pop(deployment.id, None)
+    current = control.ledger.snapshot.deployments.get(deployment.id)
+    if current is not None and current.state == DeploymentState.RELEASING:
+        _record_gone(control, current)
 
 
 def _record_gone(control: Control, deployment: Deployment) -> None:

@@ -5,10 +5,11 @@ from dataclasses import replace
 from gridmill.control.alterations import AlterationCases
 from gridmill.control.altered import as_altered
 from gridmill.control.begin import begin_run, chosen, resources_used, resume_run, stop_run
-from gridmill.control.inputs import declared_sizes, source_problem
+from gridmill.control.inputs import declared_sizes
+from gridmill.control.listings import list_sources
 from gridmill.control.unchanged import unchanged_jobs
 from gridmill.control.views import attempts_of, run_view
-from gridmill.errors import NotFoundError, PipelineError
+from gridmill.errors import NotFoundError, PipelineError, explained
 from gridmill.model.event import Event
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
@@ -31,8 +32,9 @@ class RunCases(AlterationCases):
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """What a run would do."""
+        pipeline = as_altered(self._control, pipeline)
+        listings = list_sources(self._control.storage, pipeline.jobs, pipeline.folder)
         with self._node.lock:
-            pipeline = as_altered(self._control, pipeline)
             order(pipeline)
             snapshot = self._ledger.snapshot
             resources = {r.name: r for r in (*snapshot.resources.values(), *pipeline.resources)}
@@ -41,12 +43,12 @@ class RunCases(AlterationCases):
                 job if used[job.name].default else replace(job, resource=used[job.name].name)
                 for job in pipeline.jobs
             )
-            sizes = declared_sizes(self._control, pipeline)
-            unchanged = unchanged_jobs(self._control, pipeline)
+            sizes = declared_sizes(self._control, pipeline, listings)
+            unchanged = unchanged_jobs(self._control, pipeline, listings)
             made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged)
-            problems = {job.name: source_problem(self._control, job, pipeline.folder) for job in jobs}
-            told = (replace(job, problem=job.problem or problems[job.job]) for job in made.jobs)
-            return replace(made, jobs=tuple(told))
+        problems = {name: explained(one.error) for name, one in listings.items() if one.error}
+        told = (replace(job, problem=job.problem or problems.get(job.job, "")) for job in made.jobs)
+        return replace(made, jobs=tuple(told))
 
     def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
         """Runs, newest first."""

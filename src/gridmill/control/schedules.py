@@ -6,7 +6,8 @@ from math import inf
 from gridmill.control.continuous import keep_continuous
 from gridmill.control.defects import defect
 from gridmill.control.ledger import Transaction
-from gridmill.control.scheduled import start_scheduled
+from gridmill.control.listings import listed
+from gridmill.control.scheduled import scheduled_pipeline, start_scheduled
 from gridmill.control.state import Alarms, Control
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.schedule import Schedule
@@ -60,7 +61,10 @@ def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> f
         alarms.times[schedule.name] = (schedule, verdict.look_at if not verdict.message else -inf)
         return verdict.look_at - now
     transaction = control.begin()
-    transaction.put(_dealt_with(control, transaction, schedule, verdict))
+    after = _dealt_with(control, transaction, schedule, verdict)
+    if after is None:
+        return inf
+    transaction.put(after)
     control.ledger.commit(transaction)
     return 0.0
 
@@ -72,13 +76,21 @@ def active_run(control: Control, pipeline: str) -> str:
     return min(active, key=lambda run: run.order).id if active else ""
 
 
-def _dealt_with(control: Control, transaction: Transaction, schedule: Schedule, verdict: Verdict) -> Schedule:
-    """The schedule after its due time, and in the transaction the run, if one is to start."""
+def _dealt_with(
+    control: Control, transaction: Transaction, schedule: Schedule, verdict: Verdict
+) -> Schedule | None:
+    """The schedule after its due time, and in the transaction the run, if one is to start; None while its
+    sources are being listed."""
     after = replace(schedule, done=verdict.done, message=verdict.message)
     if verdict.start is None:
         return replace(after, skipped=schedule.skipped + 1)
     try:
-        return start_scheduled(control, transaction, after, verdict.start)
+        pipeline = scheduled_pipeline(control, schedule)
+        key = f"schedule {schedule.name} at {verdict.start}"
+        found = listed(control, key, pipeline.jobs, pipeline.folder)
+        if found is None:
+            return None
+        return start_scheduled(control, transaction, after, verdict.start, pipeline, found)
     except StorageError:  # the store, not the pipeline: tried again
         raise
     except GridmillError as error:

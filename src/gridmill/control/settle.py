@@ -4,15 +4,15 @@ from dataclasses import replace
 from functools import partial
 
 from gridmill.control.defects import defect
-from gridmill.control.inputs import checkpoints_uri, inputs_of, left_behind, size_of
+from gridmill.control.inputs import checkpoints_uri, left_behind
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError, StorageError
+from gridmill.errors import GridmillError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.message import Outcome
 from gridmill.model.resource import Measurement, Use
-from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.run import Attempt, JobRun
 from gridmill.model.state import (
     ATTEMPT_MOVES,
     DONE_JOBS,
@@ -177,7 +177,7 @@ def measure(
             if job_run.probe is None
             else probe_subject(job_run.job, job_run.pipeline),
             job=job_run.name,
-            size=outcome.size or _declared_size(control, transaction, job_run),
+            size=outcome.size or job_run.size or JobSize(rows=job_run.job.rows),
             given=attempt.given,
             use=outcome.use or Use(),
             ended=transaction.now,
@@ -191,14 +191,3 @@ def measure(
 def _waited(job_run: JobRun, attempt: Attempt) -> float:
     """For a place, or its turn; a retry waits for its back-off too, which tells nothing."""
     return max(0.0, attempt.placed - job_run.ready) if job_run.attempts == 1 and job_run.ready else 0.0
-
-
-def _declared_size(control: Control, transaction: Transaction, job_run: JobRun) -> JobSize:
-    run = transaction.get(Run, job_run.run_id)
-    try:
-        inputs = inputs_of(control, transaction, job_run)
-        return size_of(control, job_run.job, run.folder if run else "", inputs)
-    except StorageError:
-        raise
-    except GridmillError:  # a source that has gone since: the measurement is kept without a size
-        return JobSize(rows=job_run.job.rows)

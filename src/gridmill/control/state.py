@@ -4,9 +4,11 @@ import hashlib
 import hmac
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from gridmill.control.aside import Aside, AtOnce
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.errors import UnavailableError
 from gridmill.model.artifact import Artifact
@@ -156,6 +158,7 @@ class Control:
     warn: Callable[[str], None] = lambda message: None
     house: House = field(default_factory=NoHouse)
     open_site: Callable[[Site], SitePort] = no_site
+    aside: Aside = field(default_factory=AtOnce)
     # known until a restart; found out again after it
     candidates: Candidates = field(default_factory=Candidates)
     channels: dict[str, int] = field(default_factory=dict)
@@ -165,6 +168,8 @@ class Control:
     silent_since: dict[str, float] = field(default_factory=dict)
     failed_bring_ups: dict[str, int] = field(default_factory=dict)
     discarded: list[str] = field(default_factory=list)
+    listings: dict[str, Future[Any]] = field(default_factory=dict)
+    not_before: dict[str, float] = field(default_factory=dict)
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     newest: dict[str, Artifact | None] = field(default_factory=dict)
@@ -192,6 +197,7 @@ class Control:
         snapshot = self.ledger.snapshot
         self.newest.clear()
         self.versions.clear()
+        self.listings.clear()
         self.brought_up &= snapshot.places.owners.keys()
         self.silent_since = {d: t for d, t in self.silent_since.items() if d in snapshot.deployments}
         self.progress = {j: body for j, body in self.progress.items() if j in snapshot.job_runs}

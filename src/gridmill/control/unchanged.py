@@ -1,8 +1,10 @@
 """What a run of a pipeline would not do again, told before it starts."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gridmill.control.inputs import fingerprint_of, inputs_of, unchanged_artifact
+from gridmill.control.listings import NOTHING, Listed
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError
 from gridmill.model.pipeline import Pipeline
@@ -11,8 +13,9 @@ from gridmill.model.state import JobState, RunState
 from gridmill.planning.graph import order
 
 
-def unchanged_jobs(control: Control, pipeline: Pipeline) -> frozenset[str]:
-    """Jobs that would not run again, as far as can be told before anything has run."""
+def unchanged_jobs(control: Control, pipeline: Pipeline, listings: Mapping[str, Listed]) -> frozenset[str]:
+    """Jobs that would not run again, as far as can be told before anything has run; `listings` is what their
+    sources hold."""
     transaction = control.begin()
     run = Run(
         id=pipeline.name,
@@ -41,7 +44,7 @@ def unchanged_jobs(control: Control, pipeline: Pipeline) -> frozenset[str]:
         )
         try:
             inputs = inputs_of(control, transaction, job_run)
-            wanted = fingerprint_of(control, run, job_run, inputs)
+            wanted = fingerprint_of(run, job_run, inputs, listings.get(name, NOTHING).there())
         except GridmillError:
             continue
         same = unchanged_artifact(control, job_run, wanted)

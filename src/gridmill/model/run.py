@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gridmill.model.amounts import Amounts
-from gridmill.model.job import Job
+from gridmill.model.job import Job, JobSize
 from gridmill.model.pipeline import Scalar
 from gridmill.model.resource import Sizing, Use
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
@@ -45,8 +45,9 @@ class JobRun:
     `attempts` counts attempts made; `failures` those that count against `retries`; `losses` those lost with
     their pod. `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
     (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
-    reads, settled when it became ready. `force`: it runs although nothing changed. `probe` is the share of
-    its data that a probe does, and nothing it makes is kept; None: it is no probe.
+    reads, and `size` what was known of its size, both settled when it became ready. `force`: it runs although
+    nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is kept; None: it
+    is no probe.
     """
 
     id: str
@@ -68,6 +69,7 @@ class JobRun:
     fingerprint: str = ""
     artifacts: tuple[str, ...] = ()
     external: tuple[str, ...] = ()
+    size: JobSize | None = None
     message: str = ""
     force: bool = False
     probe: float | None = None

@@ -53,7 +53,8 @@ class Doors(Protocol):
 
 
 class SitePort(Protocol):
-    """Every method may be repeated. Nothing here may block for more than a few seconds."""
+    """Every method may be repeated. `bring_up`, `observe`, `last_words` and `tear_down` may take their time,
+    and are called from several threads at once; the others answer at once."""
 
     def nodes(self) -> tuple[Node, ...]:
         """The machines and what each can give."""

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -34,12 +35,15 @@ _POLL_SECONDS = 0.01
 
 
 class LocalSite:
-    """A SitePort. Pods are found by their folders alone: another control node's site sees the same."""
+    """A SitePort. Pods are found by their folders alone: another control node's site sees the same.
+
+    Safe to call from several threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ahead: Ahead | None = None
+        self._taking = threading.Lock()
 
     @cached_property
     def _nodes(self) -> tuple[Node, ...]:
@@ -87,7 +91,8 @@ class LocalSite:
             os.close(lock)
 
     def _spawn(self, folder: Path, lock: int) -> subprocess.Popen[bytes]:
-        ahead, self._ahead = self._ahead, None
+        with self._taking:
+            ahead, self._ahead = self._ahead, None
         with (folder / "log").open("ab") as log:
             if ahead is not None and ahead.become(folder, lock=lock, log=log.fileno()):
                 return ahead.process
@@ -144,7 +149,7 @@ class LocalSite:
     def _reap(self) -> None:
         for pod_id, child in tuple(self._children.items()):
             if child.poll() is not None:
-                del self._children[pod_id]
+                self._children.pop(pod_id, None)
 
     def _sweep(self, pod_ids: Iterable[str]) -> None:
         """End what dead pods left behind: a process each, for cgroups and /proc are the pods' trade."""

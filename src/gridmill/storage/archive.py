@@ -9,7 +9,7 @@ import os
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,6 +23,7 @@ from gridmill.model.project import Project
 _MANIFEST = "manifest.json"
 _FILES, _BUNDLES = "files", "bundles"
 _CHUNK_BYTES = 1 << 20
+_ENCRYPTED = 0x1  # in the flags of a zip's entry
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same project gives the same archive
 
 
@@ -55,14 +56,25 @@ class Unpacked:
         """The records."""
         return self.manifest.project
 
-    def place(self, uri: str) -> None:
-        """Put a version's folder where it belongs; one that is there already must be the same.
+    def check(self, uris: Iterable[str]) -> frozenset[str]:
+        """Those of these folders that are there already: they must be the same, which reading them tells.
 
-        Raises ConflictError.
+        May take long. Raises ConflictError.
+        """
+        there = [uri for uri in uris if (self.root / uri).exists()]
+        for uri in there:
+            self._check_same(uri, self.root / uri)
+        return frozenset(there)
+
+    def place(self, uri: str, checked: frozenset[str]) -> None:
+        """Put a version's folder where it belongs, unless one of those checked is there. Only renames.
+
+        Raises ConflictError for one that has come since they were checked.
         """
         target, staged = self.root / uri, self.folder / _FILES / uri
         if target.exists():
-            self._check_same(uri, target)
+            if uri not in checked:
+                raise ConflictError(f"{target} was made while the archive was read", hint="Import it again.")
         elif staged.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             staged.rename(target)
@@ -165,6 +177,7 @@ def unpacked(source: Path, root: Path) -> Iterator[Unpacked]:
     folder = root / f".import-{uuid4().hex}"
     try:
         with zipfile.ZipFile(source) as archive:
+            _check_plain(archive, source)
             manifest = _manifest(archive, source)
             for name, entry in manifest.files.items():
                 _unpack(archive, name, entry, folder)
@@ -177,6 +190,15 @@ def unpacked(source: Path, root: Path) -> Iterator[Unpacked]:
         raise StorageError(f"the archive cannot be unpacked: {error.strerror}", place=str(source)) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_plain(archive: zipfile.ZipFile, source: Path) -> None:
+    if any(info.flag_bits & _ENCRYPTED for info in archive.infolist()):
+        raise InputError(
+            "the archive is encrypted",
+            hint="Take the password off it, and import it again.",
+            place=str(source),
+        )
 
 
 def _manifest(archive: zipfile.ZipFile, source: Path) -> Manifest:

@@ -1,0 +1,72 @@
+"""What sources hold, listed beside the ticks: a folder of many files, or on a slow server, takes its time."""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+
+from gridmill.control.state import Control
+from gridmill.errors import GridmillError, StorageError
+from gridmill.model.job import Job
+from gridmill.ports.storage import FileStat, Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """The files of a job's source, or why they cannot be told. A job without a source has none."""
+
+    files: tuple[FileStat, ...] = ()
+    error: GridmillError | None = None
+
+    def there(self) -> tuple[FileStat, ...]:
+        """The files. Raises what looking raised."""
+        if self.error is not None:
+            raise self.error
+        return self.files
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.size_bytes for file in self.files)
+
+
+NOTHING = Listed()
+
+
+def list_sources(storage: Storage, jobs: Iterable[Job], folder: str) -> dict[str, Listed]:
+    """What the sources of these jobs hold now, by job. May take long: not for holders of the lock."""
+    return {job.name: _list(storage, job, folder) for job in jobs if job.sink is not None}
+
+
+def _list(storage: Storage, job: Job, folder: str) -> Listed:
+    try:
+        return Listed(files=storage.describe_source(job.sink.source, folder)) if job.sink else NOTHING
+    except StorageError:  # the store, not the source: tried again
+        raise
+    except GridmillError as error:
+        return Listed(error=error)
+
+
+def listed(
+    control: Control,
+    key: str,
+    jobs: Iterable[Job],
+    folder: str,
+    *,
+    then: Callable[[], None] = lambda: None,
+) -> Mapping[str, Listed] | None:
+    """What the sources of these jobs hold, once for each time it was asked under `key`; None: it is being
+    looked at, the next tick is told, and `then` called before. Raises what nobody expected."""
+    local = [job for job in jobs if job.sink is not None and job.sink.source.local_paths]
+    if not local:
+        return {}
+    if key not in control.listings:
+        look = partial(list_sources, control.storage, local, folder)
+        control.aside.do(f"sources of {key}", look, partial(_keep, control, key, then))
+    found = control.listings.pop(key, None)
+    return found.result() if found is not None else None
+
+
+def _keep(control: Control, key: str, then: Callable[[], None], found: Future[dict[str, Listed]]) -> None:
+    control.listings[key] = found
+    then()
