@@ -13,6 +13,7 @@ from gridmill.model.run import JobRun
 from gridmill.model.state import JobState
 from gridmill.model.view import JobView, RunView
 from gridmill.planning.critical import critical_path
+from gridmill.report.render import render
 from gridmill.testing.store_samples import a_job_run, a_run
 
 
@@ -70,6 +71,16 @@ def test_status_names_it_where_there_are_branches():
     line = critical_line(view_of(load, train, plot), 0.0)
     assert line == "critical path: load 3.0 s, train 40.0 s; may take longer: plot by 38.0 s"
     assert critical_line(view_of(load, train), 0.0) == "", "one after the other: nothing to tell"
+
+
+def test_the_report_tells_it_where_there_are_branches():
+    load, train, plot = job("load", 3.0), job("train", 40.0, ("p-1/load",)), job("plot", 2.0, ("p-1/load",))
+    told = render(replace(view_of(load, train, plot), critical=critical_path([load, train, plot], 0.0)), ())
+    assert "load 3.0 s → train 40.0 s (43.0 s together)" in told
+    assert "plot by 38.0 s" in told
+    assert told.count(" critical") == 2, "its boxes stand out"
+    plain = render(replace(view_of(load, train), critical=critical_path([load, train], 0.0)), ())
+    assert "Critical path" not in plain
 
 
 def view_of(*jobs: JobRun) -> RunView:

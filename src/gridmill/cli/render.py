@@ -189,11 +189,11 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
 def critical_line(view: RunView, now: float) -> str:
     """`critical path: load 3 s, train 40 s; may take longer: plot by 12 s`; empty without branches."""
     found = critical_path([job.job for job in view.jobs], now)
+    if not found.branches:
+        return ""
     names = {job.job.id: job.job.job.name for job in view.jobs}
     spare = [f"{names[key]} by {show_seconds(slack)}" for key, slack in found.slack.items() if slack > 0]
     steps = [f"{names[key]} {show_seconds(found.seconds[key])}" for key in found.path if found.seconds[key]]
-    if not spare or not steps:
-        return ""
     unsure = "" if found.known else " (as far as times are known)"
     return f"critical path: {', '.join(steps)}{unsure}; may take longer: {', '.join(spare[:5])}"
 

@@ -112,7 +112,7 @@ def _watch(client: Client, run: str, as_json: bool) -> None:
     if as_json:
         seen: RunView | None = None
         for tick in client.watch(run):
-            if tick.view != seen:
+            if seen is None or (tick.view.run, tick.view.jobs) != (seen.run, seen.jobs):
                 seen = tick.view
                 emit(seen)
         return

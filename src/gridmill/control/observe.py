@@ -1,6 +1,7 @@
 """The tick that looks at sites: pods that are gone, and those a crash kept from being brought up."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +23,8 @@ from gridmill.ports.site import PodSight, Sight, SitePort
 class Looked:
     """What a site said: pods it has brought up and why it could not, how each looks, what gone ones left."""
 
-    brought_up: frozenset[str]
-    problem: str
+    brought_up: AbstractSet[str]
+    problems: Sequence[str]
     sights: Mapping[str, PodSight]
     words: Mapping[str, Sequence[PodEvent]]
 
@@ -45,40 +46,41 @@ def _observe_site(control: Control, name: str, deployments: Sequence[Deployment]
     if site is None:
         return
     standing = [d for d in deployments if _stands(d) and not control.aside.doing(_bringing(d))]
-    orders = [order for d in standing for order in _orders(control, d, site) if _is_missing(control, order)]
+    missing = [d for d in standing if any(_is_missing(control, pod) for pod in d.pods)]
     pods = [pod.id for d in standing for pod in d.pods if pod.state != PodState.GONE]
     if pods:
-        look = partial(_look, site, orders, pods)
-        control.aside.do(f"observe {name}", look, partial(_seen, control, name, orders))
+        look = partial(_look, control, site, missing, pods)
+        control.aside.do(f"observe {name}", look, partial(_seen, control, name))
 
 
 def _stands(deployment: Deployment) -> bool:
     return deployment.state != DeploymentState.RELEASING
 
 
-def _look(site: SitePort, orders: Sequence[PodOrder], pods: Sequence[str]) -> Looked:
+def _look(control: Control, site: SitePort, missing: Sequence[Deployment], pods: Sequence[str]) -> Looked:
     """Bring up what a crash or the site kept from it, then look at all. Touches nothing but the site."""
-    try:
-        if orders:
-            site.bring_up(orders)
-        brought_up, problem = frozenset(order.pod_id for order in orders), ""
-    except UnavailableError as error:
-        brought_up, problem = frozenset(), str(error)
+    brought_up: set[str] = set()
+    problems: list[str] = []
+    for deployment in missing:
+        try:
+            brought_up.update(_bring_up(control, site, deployment))
+        except UnavailableError as error:
+            problems.append(f"{deployment.id} cannot be brought up now: {error}")
     sights = site.observe(pods)
     gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
     words = {pod_id: tuple(site.last_words(pod_id)) for pod_id in gone}
-    return Looked(brought_up=brought_up, problem=problem, sights=sights, words=words)
+    return Looked(brought_up=brought_up, problems=problems, sights=sights, words=words)
 
 
-def _seen(control: Control, name: str, orders: Sequence[PodOrder], done: Future[Looked]) -> None:
+def _seen(control: Control, name: str, done: Future[Looked]) -> None:
     """Record what was seen, of pods that are still wanted."""
     try:
         looked = done.result()
     except UnavailableError as error:
         control.warn(f"site {name} does not answer: {error}")
         return
-    if looked.problem:
-        control.warn(f"pods of {orders[0].deployment_id} cannot be brought up now: {looked.problem}")
+    for problem in looked.problems:
+        control.warn(problem)
     control.brought_up |= looked.brought_up
     transaction = control.begin()
     for deployment in list(control.ledger.snapshot.deployments.values()):
@@ -87,8 +89,8 @@ def _seen(control: Control, name: str, orders: Sequence[PodOrder], done: Future[
     control.ledger.commit(transaction)
 
 
-def _is_missing(control: Control, order: PodOrder) -> bool:
-    return order.pod_id not in control.brought_up
+def _is_missing(control: Control, pod: Pod) -> bool:
+    return pod.state == PodState.STARTING and pod.id not in control.brought_up
 
 
 def _record(control: Control, transaction: Transaction, deployment: Deployment, looked: Looked) -> None:
@@ -161,26 +163,24 @@ def bring_up(control: Control, deployment: Deployment) -> None:
     site = control.sites.get(deployment.site)
     if site is None:  # not opened yet; asked again with the next look
         return
-    orders = _orders(control, deployment, site)
-    then = partial(_brought_up, control, deployment.id, orders)
-    control.aside.do(_bringing(deployment), partial(site.bring_up, orders), then)
+    then = partial(_brought_up, control, deployment.id)
+    control.aside.do(_bringing(deployment), partial(_bring_up, control, site, deployment), then)
 
 
 def _bringing(deployment: Deployment) -> str:
     return f"bring up {deployment.id}"
 
 
-def _brought_up(control: Control, deployment_id: str, orders: Sequence[PodOrder], done: Future[None]) -> None:
+def _brought_up(control: Control, deployment_id: str, done: Future[tuple[str, ...]]) -> None:
     try:
-        done.result()
+        control.brought_up.update(done.result())
     except UnavailableError as error:
         control.warn(f"{deployment_id} cannot be brought up now: {error}")
-        return
-    control.brought_up.update(order.pod_id for order in orders)
 
 
-def _orders(control: Control, deployment: Deployment, site: SitePort) -> list[PodOrder]:
-    return [
+def _bring_up(control: Control, site: SitePort, deployment: Deployment) -> tuple[str, ...]:
+    """The pods it brought up. Touches nothing but the site. Raises UnavailableError."""
+    orders = [
         PodOrder(
             pod_id=pod.id,
             deployment_id=deployment.id,
@@ -195,3 +195,5 @@ def _orders(control: Control, deployment: Deployment, site: SitePort) -> list[Po
         for pod in deployment.pods
         if pod.state == PodState.STARTING
     ]
+    site.bring_up(orders)
+    return tuple(order.pod_id for order in orders)

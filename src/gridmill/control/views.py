@@ -10,6 +10,7 @@ from gridmill.errors import NotFoundError
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.state import LIVE_ATTEMPTS, JobState
 from gridmill.model.view import JobView, RunView
+from gridmill.planning.critical import critical_path
 from gridmill.planning.why import why_waiting
 from gridmill.ports.store import Store
 
@@ -41,7 +42,7 @@ def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
         attempts = attempts_of(ledger.store, run_id)
     explained = {job.id for job in islice(filter(_waits, ordered), WHYS_PER_VIEW)}
     jobs = tuple(_job_view(control, job, attempts.get(job.id, ()), job.id in explained) for job in ordered)
-    return RunView(run=run, jobs=jobs)
+    return RunView(run=run, jobs=jobs, critical=critical_path(ordered, control.now()))
 
 
 def _is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:

@@ -46,8 +46,8 @@ class JobRun:
     their pod. `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
     (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
     reads, and `size` what was known of its size, both settled when it became ready. `force`: it runs although
-    nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is kept; None: it
-    is no probe.
+    nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is kept; None:
+    no probe.
     """
 
     id: str

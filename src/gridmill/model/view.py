@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gridmill.model.artifact import Artifact
+from gridmill.model.critical import Critical
 from gridmill.model.resource import Sizing
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
@@ -25,10 +26,11 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run and its jobs, in declaration order."""
+    """A run and its jobs, in declaration order; `critical` is the path that its length hangs on."""
 
     run: Run
     jobs: tuple[JobView, ...]
+    critical: Critical | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

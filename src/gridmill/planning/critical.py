@@ -1,23 +1,10 @@
-"""The critical path of a run: the jobs that its length hangs on, and the slack of the others."""
+"""Finding the critical path of a run, and the slack of the other jobs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from gridmill.model.critical import Critical
 from gridmill.model.run import JobRun
 from gridmill.model.state import FINISHED_JOBS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Critical:
-    """`path` are JobRun ids from the first to the last; `seconds` how long each job takes or is expected to;
-    `slack` how much longer it could take without making the run longer; `known` is false where a job's time
-    is not known yet and counts as nothing."""
-
-    path: tuple[str, ...]
-    seconds: Mapping[str, float]
-    slack: Mapping[str, float]
-    total_seconds: float
-    known: bool
 
 
 def critical_path(job_runs: Sequence[JobRun], now: float) -> Critical:

@@ -18,13 +18,14 @@ Slot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A box of the DAG, with the names of those it needs."""
+    """A box of the DAG, with the names of those it needs; `critical`: it is on the critical path."""
 
     name: str
     kind: str
     state: str
     needs: tuple[str, ...]
     note: str = ""
+    critical: bool = False
 
 
 def dag(boxes: Sequence[Box]) -> str:
@@ -128,9 +129,10 @@ def _depths(boxes: Sequence[Box]) -> dict[str, int]:
 
 def _box(box: Box, at: Point) -> str:
     x, y = at
+    marks = f"{box.state} critical" if box.critical else box.state
     line = f"{box.kind} · {box.note or box.state}"
     return (
-        f'<g><rect class="box {box.state}" x="{x}" y="{y}" width="{_WIDE}" height="{_HIGH}" rx="7"/>'
+        f'<g><rect class="box {marks}" x="{x}" y="{y}" width="{_WIDE}" height="{_HIGH}" rx="7"/>'
         f'<text x="{x + 12}" y="{y + 19}" class="name">{escape(box.name)}</text>'
         f'<text x="{x + 12}" y="{y + 36}" class="axis">{escape(line)}</text></g>'
     )

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.critical import Critical
 from gridmill.model.distribution import column_lines
 from gridmill.model.event import Event, EventType
 from gridmill.model.loaded import rejects_of, shifted_of
@@ -62,6 +63,7 @@ def render(view: RunView, events: Sequence[Event]) -> str:
         wall=_wall(view),
         when=_time(view.run.started or view.run.created),
         dag=Markup(dag(_boxes(view))),
+        critical=_critical_lines(view),
         timeline=Markup(timeline(*_bars(view))),
         jobs=[_line(job, events) for job in view.jobs],
         models=_metric_table(models),
@@ -101,6 +103,8 @@ def _time(seconds: float) -> str:
 
 
 def _boxes(view: RunView) -> list[Box]:
+    found = _critical(view)
+    critical = found.path if found is not None else ()
     return [
         Box(
             name=job.job.job.name,
@@ -108,9 +112,26 @@ def _boxes(view: RunView) -> list[Box]:
             state=job.job.state.value,
             needs=tuple(need.rpartition("/")[2] for need in job.job.needs),
             note=_note(job),
+            critical=job.job.id in critical,
         )
         for job in view.jobs
     ]
+
+
+def _critical(view: RunView) -> Critical | None:
+    """The critical path, where the run has branches."""
+    return view.critical if view.critical is not None and view.critical.branches else None
+
+
+def _critical_lines(view: RunView) -> Mapping[str, str]:
+    """The jobs on the critical path and how long each took, and of the others how much longer each could
+    have taken."""
+    found, names = _critical(view), {job.job.id: job.job.job.name for job in view.jobs}
+    if found is None:
+        return {}
+    path = " → ".join(f"{names[key]} {show_seconds(found.seconds[key])}" for key in found.path)
+    spare = (f"{names[key]} by {show_seconds(slack)}" for key, slack in found.slack.items() if slack > 0)
+    return {"path": path, "total": show_seconds(found.total_seconds), "spare": ", ".join(spare)}
 
 
 def _note(job: JobView) -> str:
