@@ -6,13 +6,18 @@ number of the first one at the same time: lags and windows of rows count back fr
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from gridmill.jobs.dataset.asked import CHUNK, Asked, Back, Over, Quick, split_window
 from gridmill.jobs.dataset.feeds import (
     FUNCTIONS,
+    PAST,
+    Fed,
     event_label,
     find_feeds,
+    found_newest,
+    found_windows,
     in_place,
     merge,
     newest_joins,
@@ -20,11 +25,12 @@ from gridmill.jobs.dataset.feeds import (
     time_windows,
     window_name,
 )
-from gridmill.jobs.dataset.joins import join_all
+from gridmill.jobs.dataset.joins import Joined, join_all
 from gridmill.jobs.dataset.labels import Step, has_time, label_columns, label_known, label_steps, needs_upto
 from gridmill.jobs.dataset.names import Types, check_number, find_column, refuse_duplicates
 from gridmill.jobs.dataset.splits import Bounds, dropped_column, split_column
 from gridmill.jobs.dataset.sqltext import (
+    AT,
     DROPPED,
     FLOATS,
     HIDDEN,
@@ -62,6 +68,8 @@ class Compiled:
     time: str | None = None
     label: str | None = None
     steps: tuple[Step, ...] = ()
+    quick: Quick | None = None
+    """The quicker way to the same rows, where something can be found beside the query."""
 
 
 @dataclass(slots=True)
@@ -116,40 +124,67 @@ def compile_dataset(
     for name in spec.required:
         find_column(name, dict.fromkeys((*columns, *hidden), ""), "the dataset", "required")
     hidden_times = [TIME, *([LABEL_TIME] if has_time(spec.label) else [])] if timed else []
+    dropped = dropped_column(spec.label, bounds, types, seen_until, spec.required)
+    final = _final((*columns, *hidden_times), steps, bounds, dropped)
     order = [ROW] if _is_numbered(spec, basis) else _ties(basis, read)
-    text = "\n".join(
-        (
-            stages.text,
-            _final(
-                (*columns, *hidden_times),
-                steps,
-                bounds,
-                dropped_column(spec.label, bounds, types, seen_until, spec.required),
-            ),
-            f"ORDER BY {', '.join(quote_all((*basis.entity, TIME, *order)))}",
-        )
-    )
     return Compiled(
-        sql=text,
+        sql=f"{stages.text}\n{final}\nORDER BY {', '.join(quote_all((*basis.entity, TIME, *order)))}",
         columns=columns,
         features=features,
         entity=basis.entity,
         time=basis.time,
         label=labels[0] if labels else None,
         steps=steps,
+        quick=_quick(spec, basis, tables, read, scope, final),
+    )
+
+
+def _quick(
+    spec: DatasetSpec,
+    basis: Basis,
+    tables: Mapping[str, Types],
+    read: Sequence[str],
+    scope: Scope,
+    final: str,
+) -> Quick | None:
+    asked = Asked()
+    stages = _stages(spec, basis, tables, read, replace(scope, number=0, buckets=1), asked)
+    if not asked:
+        return None
+    text = f"{stages.text}\n{final}"
+    moves = " OVER (" in stages.text or " JOIN " in stages.text
+    return Quick(
+        sql=f'{text}\nORDER BY "{AT}"' if moves else text,
+        moves=moves,
+        rows=_basis_rows(spec, basis, read, replace(scope, number=0, buckets=1), {}),
+        entity=basis.entity,
+        ties=tuple(quote_all(_ties(basis, read))),
+        asked=asked,
     )
 
 
 def _stages(
-    spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], read: Sequence[str], scope: Scope
+    spec: DatasetSpec,
+    basis: Basis,
+    tables: Mapping[str, Types],
+    read: Sequence[str],
+    scope: Scope,
+    asked: Asked | None = None,
 ) -> _Stages:
+    """The parts of the query; less those that are `asked` of another, where that is given."""
     types, stages = tables[basis.table], _Stages()
     past = _past(spec, basis, types)
-    stages.add("basis", _basis(spec, basis, read, scope))
-    stages.add("past", select(["*"], {**past, **label_columns(spec.label, basis, types)}, "basis"))
+    left = past
+    if asked is None:
+        stages.add("basis", _basis(spec, basis, read, scope))
+    else:
+        stages.add("basis", select(["*"], {}, quoted(CHUNK)))
+        _ask_own(asked, spec, basis, types)
+        left = {name: sql for name, sql in past.items() if name not in asked.own}
+    stages.add(PAST, select(["*"], {**left, **label_columns(spec.label, basis, types)}, "basis"))
     if scope.after is not None:
-        stages.add("fresh", select(["*"], {}, "past", (f'WHERE "{TIME}" > {moment(scope.after)}',)))
-    joined = join_all(spec, basis, tables, BEFORE, scope)
+        stages.add("fresh", select(["*"], {}, PAST, (f'WHERE "{TIME}" > {moment(scope.after)}',)))
+    joined = join_all(spec, basis, tables, BEFORE, scope, asked)
     before = [*joined.columns, *past]
     if spec.label is not None and spec.label.table is not None:
         feed, made = event_label(spec.label, basis, tables)
@@ -159,19 +194,58 @@ def _stages(
     for number, fed in enumerate(
         find_feeds(spec, basis, tables, _label_type(spec.label, types), scope), start=1
     ):
-        if windows := time_windows(fed):
-            stages.add(f"fed{number}", merge(stages.last, fed.feed, time_values(fed), windows))
-            late += windows
-        for newest in newest_joins(fed, number, BEFORE):
-            joined.add(newest.columns, newest.join)
-            late += newest.columns
+        late += _add_feed(stages, joined, fed, number, asked)
     for name in (*before, *late):
         refuse_duplicates((*stages.features, name))
         stages.features.append(name)
-    text = select([f"{stages.last}.*"], joined.columns, stages.last, joined.joins)
+    columns = {name: sql for name, sql in joined.columns.items() if sql}
+    text = select([f"{stages.last}.*"], columns, stages.last, joined.joins)
     stages.add("joined", text.replace(BEFORE, stages.last))
     stages.add("featured", select(["*"], _expressions(spec.features), "joined"))
     return stages
+
+
+def _add_feed(stages: _Stages, joined: Joined, fed: Fed, number: int, asked: Asked | None) -> list[str]:
+    """The features that the feed makes, in their order."""
+    names = list(time_windows(fed))
+    if asked is not None:
+        theirs, fed = found_windows(fed)
+        asked.theirs += [theirs] if theirs else []
+    if windows := time_windows(fed):
+        stages.add(f"fed{number}", merge(stages.last, fed.feed, time_values(fed), windows))
+    found = found_newest(fed) if asked is not None else ()
+    for newest in newest_joins(fed, number, BEFORE):
+        if found:
+            joined.add(dict.fromkeys(newest.columns, ""))
+        else:
+            joined.add(newest.columns, newest.join)
+        names += newest.columns
+    if asked is not None:
+        asked.theirs += found
+    return names
+
+
+def _ask_own(asked: Asked, spec: DatasetSpec, basis: Basis, types: Types) -> None:
+    """What the rows of the same entity make, as far as it need not be left to the query."""
+    for window in spec.windows:
+        if in_place(window, basis, spec.label):
+            found, _ = split_window(window, types)
+            asked.overs += [
+                Over(
+                    name=window_name(window, aggregate),
+                    aggregate=aggregate,
+                    column=window.column,
+                    seconds=window.span_seconds,
+                    rows=window.span_rows,
+                )
+                for aggregate in found.aggregates
+            ]
+    for lag in spec.lags:
+        if in_place(lag, basis, spec.label):
+            asked.backs += [
+                Back(name=f"{lag.prefix}{lag.column}_lag_{step}", column=lag.column, step=step)
+                for step in lag.steps
+            ]
 
 
 def _label_type(label: Label | None, types: Types) -> str:
@@ -217,14 +291,21 @@ def _read_columns(
 def _basis(spec: DatasetSpec, basis: Basis, read: Sequence[str], scope: Scope) -> str:
     time = quoted(basis.time)
     by = partition(basis.entity)
-    columns = {TIME: f"{time}::TIMESTAMP"}
+    columns: dict[str, str] = {}
     if _is_numbered(spec, basis):
         order = ", ".join([time, *quote_all(_ties(basis, read))])
         columns[ROW] = f"row_number() OVER ({by}ORDER BY {order})"
         columns[RANK] = f"rank() OVER ({by}ORDER BY {time})"
     if needs_upto(spec.label):
         columns[UPTO] = f"count(*) OVER ({by}ORDER BY {time})"
-    columns |= label_known(spec.label)
+    return _basis_rows(spec, basis, read, scope, columns)
+
+
+def _basis_rows(
+    spec: DatasetSpec, basis: Basis, read: Sequence[str], scope: Scope, more: Mapping[str, str]
+) -> str:
+    time = quoted(basis.time)
+    columns = {TIME: f"{time}::TIMESTAMP", **more, **label_known(spec.label)}
     there = (f"{quoted(name)} IS NOT NULL" for name in (basis.time, *basis.entity))
     known = " AND ".join((*there, *scope.bucket(basis.entity), *scope.recent(time)))
     return select(quote_all(read), columns, quoted(basis.table), (f"WHERE {known}",))

@@ -8,6 +8,8 @@ row of the feed, and the newest one known is joined.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gridmill.jobs.dataset.asked import Newest as Found
+from gridmill.jobs.dataset.asked import Over, Theirs, split_window
 from gridmill.jobs.dataset.names import Types, check_comparable, check_number, find_column, show_span
 from gridmill.jobs.dataset.sqltext import (
     FLOATS,
@@ -24,6 +26,8 @@ from gridmill.jobs.engine import quoted
 from gridmill.model.dataset import Aggregate, Basis, DatasetSpec, Label, Lag, Outcome, Window
 
 KNOWN, NUMBER, MINE = "__known", "__number", "__mine"
+PAST = "past"
+"""The stage that has the labels of earlier rows."""
 FUNCTIONS = {
     Aggregate.COUNT: "count({0})",
     Aggregate.SUM: "sum({0})",
@@ -118,7 +122,7 @@ def _feed(
     field_ = "windows" if isinstance(part, Window) else "lags"
     if label is not None and is_of_label(part, label):
         types = {**tables[basis.table], label.name: label_type}
-        return Feed(table="labels", source="past", known_at=f'"{LABEL_TIME}"', on=on, types=types)
+        return Feed(table="labels", source=PAST, known_at=f'"{LABEL_TIME}"', on=on, types=types)
     table = part.table or basis.table
     known = part.known_at or basis.known_at or basis.time
     for name in on:
@@ -172,12 +176,16 @@ def _numbered(feed: Feed, values: Sequence[str]) -> str:
     """The feed's rows in the order in which they are known; those known at once by their values."""
     order = ", ".join((feed.known_at, *quote_all(values)))
     number = f"row_number() OVER ({partition(feed.on)}ORDER BY {order})"
+    return _known_rows(feed, values, {NUMBER: number})
+
+
+def _known_rows(feed: Feed, values: Sequence[str], more: Mapping[str, str] | None = None) -> str:
     there = (f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
     known = " AND ".join((*there, *feed.where))
     listed = quote_all(dict.fromkeys((*feed.on, *values)))
     return select(
         listed or ["1"],
-        {KNOWN: feed.known_at, NUMBER: number},
+        {KNOWN: feed.known_at, **(more or {})},
         feed.source,
         (f"WHERE {known}",),
         "            ",
@@ -229,15 +237,22 @@ def newest_joins(fed: Fed, number: int, before: str) -> Iterator[Newest]:
         alias = f"f{number}"
         columns = {name: _zeroed(name, alias, fed) for name in rows}
         yield Newest(columns=columns, join=_join(fed.feed, rows, alias, before, f'{before}."{TIME}" >'))
-    times = dict.fromkeys(back for lag in fed.lags for back in lag.back_seconds)
-    for at, back in enumerate(times, start=1):
+    for at, (back, named) in enumerate(_by_time(fed), start=1):
         alias = f"f{number}_{at}"
-        named = {lag_name(lag, back): quoted(lag.column) for lag in fed.lags if back in lag.back_seconds}
-        for lag in fed.lags:
-            find_column(lag.column, fed.feed.types, fed.feed.table, "lags")
         than = f'{before}."{TIME}" - {interval(back)} >='
         columns = {name: f"{alias}.{quoted(name)}" for name in named}
         yield Newest(columns=columns, join=_join(fed.feed, named, alias, before, than))
+
+
+def _by_time(fed: Fed) -> Iterator[tuple[float, Mapping[str, str]]]:
+    """The features of each lag by time, as SQL over the feed's rows. Raises InputError."""
+    for lag in fed.lags:
+        find_column(lag.column, fed.feed.types, fed.feed.table, "lags")
+    for back in dict.fromkeys(back for lag in fed.lags for back in lag.back_seconds):
+        yield (
+            back,
+            {lag_name(lag, back): quoted(lag.column) for lag in fed.lags if back in lag.back_seconds},
+        )
 
 
 def _beside(fed: Fed) -> dict[str, str]:
@@ -263,18 +278,71 @@ def lag_name(lag: Lag, back_seconds: float) -> str:
 
 def _zeroed(name: str, alias: str, fed: Fed) -> str:
     value = f"{alias}.{quoted(name)}"
-    counts = {window_name(w, a) for w in fed.windows for a in w.aggregates if a in ZERO}
-    return f"coalesce({value}, 0)" if name in counts else value
+    return f"coalesce({value}, 0)" if name in _counts(fed) else value
+
+
+def _counts(fed: Fed) -> frozenset[str]:
+    return frozenset(window_name(w, a) for w in fed.windows for a in w.aggregates if a in ZERO)
 
 
 def _join(feed: Feed, columns: Mapping[str, str], alias: str, before: str, than: str) -> str:
+    same = [f"{before}.{quoted(name)} = {alias}.{quoted(name)}" for name in feed.on]
+    on = " AND ".join((*same, f'{than} {alias}."{KNOWN}"'))
+    return f"ASOF LEFT JOIN (\n{_newest(feed, columns)}\n    ) AS {alias} ON {on}"
+
+
+def _newest(feed: Feed, columns: Mapping[str, str]) -> str:
+    """The last one of the rows of a key that are known at once."""
     used = [name for name in feed.types if any(quoted(name) in sql for sql in columns.values())]
     keys = ", ".join(quote_all((*feed.on, KNOWN)))
     last = f'QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY "{NUMBER}" DESC) = 1'
-    newest = select(quote_all((*feed.on, KNOWN)), columns, f"(\n{_numbered(feed, used)}\n    )", (last,))
-    same = [f"{before}.{quoted(name)} = {alias}.{quoted(name)}" for name in feed.on]
-    on = " AND ".join((*same, f'{than} {alias}."{KNOWN}"'))
-    return f"ASOF LEFT JOIN (\n{newest}\n    ) AS {alias} ON {on}"
+    return select(quote_all((*feed.on, KNOWN)), columns, f"(\n{_numbered(feed, used)}\n    )", (last,))
+
+
+# the same, found beside the query
+
+
+def found_windows(fed: Fed) -> tuple[Theirs | None, Fed]:
+    """The windows of time that are found beside the query, and what is left to it."""
+    timed = [window for window in fed.windows if window.span_seconds is not None]
+    if fed.feed.source == PAST or not timed:
+        return None, fed
+    halves = [split_window(window, fed.feed.types) for window in timed]
+    overs = tuple(
+        Over(name=name, aggregate=aggregate, column=window.column, seconds=window.span_seconds)
+        for window, _ in halves
+        for name, aggregate, _ in _aggregated(window, fed.feed)
+    )
+    left = [left for _, left in halves if left.aggregates]
+    rest = replace(fed, windows=[*(w for w in fed.windows if w.span_seconds is None), *left])
+    values = time_values(fed)
+    theirs = Theirs(
+        sql=_known_rows(fed.feed, values), on=fed.feed.on, order=tuple(quote_all(values)), overs=overs
+    )
+    return (theirs if overs else None), rest
+
+
+def found_newest(fed: Fed) -> tuple[Theirs, ...]:
+    """What `newest_joins` joins."""
+    if fed.feed.source == PAST:
+        return ()
+    rows = _beside(fed)
+    asked: list[tuple[Mapping[str, str], float | None]] = [(rows, None)] if rows else []
+    asked += [(named, back) for back, named in _by_time(fed)]
+    return tuple(
+        Theirs(
+            sql=_newest(fed.feed, named),
+            on=fed.feed.on,
+            newest=(
+                Found(
+                    columns={name: name for name in named},
+                    back_seconds=back,
+                    zeros=_counts(fed) & set(named),
+                ),
+            ),
+        )
+        for named, back in asked
+    )
 
 
 # labels made of events

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gridmill.jobs.dataset.asked import Asked, Newest, Theirs, nulls_first
 from gridmill.jobs.dataset.names import Types, check_comparable, find_column, refuse_duplicates
 from gridmill.jobs.dataset.sqltext import TIME, Scope, interval, quote_all, sql_text
 from gridmill.jobs.engine import quoted
@@ -11,29 +12,57 @@ from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join
 
 @dataclass(slots=True)
 class Joined:
-    """Columns that joins add (name -> SQL), and the text after FROM."""
+    """Columns that joins add (name -> SQL; empty: they are there already), and the text after FROM."""
 
     columns: dict[str, str] = field(default_factory=dict)
     joins: list[str] = field(default_factory=list)
 
-    def add(self, columns: Mapping[str, str], join: str) -> None:
-        """One more join. Raises InputError for a column that is there already."""
+    def add(self, columns: Mapping[str, str], join: str = "") -> None:
+        """One more join, if there is one. Raises InputError for a column that is there already."""
         for name, sql in columns.items():
             refuse_duplicates((*self.columns, name))
             self.columns[name] = sql
-        self.joins.append(join)
+        self.joins += [join] if join else []
 
 
 def join_all(
-    spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], before: str, scope: Scope
+    spec: DatasetSpec,
+    basis: Basis,
+    tables: Mapping[str, Types],
+    before: str,
+    scope: Scope,
+    asked: Asked | None = None,
 ) -> Joined:
-    """The declared joins of `before`. Raises InputError."""
+    """The declared joins of `before`; as-of joins go to what is `asked`, where that is given.
+
+    Raises InputError.
+    """
     made = Joined()
     for number, join in enumerate(spec.joins, start=1):
         _ordinary(made, join, f"j{number}", basis, tables, before)
     for number, asof in enumerate(spec.asof_joins, start=1):
-        _as_of(made, asof, f"a{number}", basis, tables, before, scope)
+        if asked is not None:
+            asked.theirs.append(_asked(made, asof, tables))
+        else:
+            _as_of(made, asof, f"a{number}", basis, tables, before, scope)
     return made
+
+
+def _asked(made: Joined, asof: AsOfJoin, tables: Mapping[str, Types]) -> Theirs:
+    added = _added(asof.columns, (*asof.on, asof.known_at), tables[asof.table], asof.table, "asof_joins")
+    named = {f"{asof.prefix}{name}": name for name in added}
+    made.add(dict.fromkeys(named, ""))
+    listed = ", ".join(quote_all(dict.fromkeys((*asof.on, *added, "__known"))))
+    return Theirs(
+        sql=f"SELECT {listed} FROM ({_with_known(asof)})",
+        on=asof.on,
+        order=nulls_first(added),
+        newest=(Newest(columns=named, within_seconds=asof.within_seconds),),
+    )
+
+
+def _with_known(asof: AsOfJoin) -> str:
+    return f'SELECT *, ({sql_text(asof.known_at)})::TIMESTAMP AS "__known" FROM {quoted(asof.table)}'
 
 
 def _ordinary(
@@ -104,11 +133,10 @@ def _newest(asof: AsOfJoin, added: Sequence[str], where: Sequence[str]) -> str:
     last = ", ".join(f"{quoted(name)} DESC" for name in added) or '"__known"'
     by = ", ".join((*keys, '"__known"'))
     columns = list(dict.fromkeys((*keys, *quote_all(added))))
-    inner = f'SELECT *, ({sql_text(asof.known_at)})::TIMESTAMP AS "__known" FROM {quoted(asof.table)}'
     return "\n".join(
         (
             f"    SELECT {', '.join((*columns, chr(34) + '__known' + chr(34)))}",
-            f"    FROM ({inner})",
+            f"    FROM ({_with_known(asof)})",
             f"    WHERE {' AND '.join((chr(34) + '__known' + chr(34) + ' IS NOT NULL', *where))}",
             f"    QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {last}) = 1",
         )

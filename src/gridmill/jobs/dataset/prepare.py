@@ -38,6 +38,10 @@ class Query:
     span_seconds: float = 0.0
     buckets: tuple[str, ...] = ()
     """The SQL of each bucket; without buckets that of all rows."""
+    whole: bool = False
+    """Whether all rows must be computed at once."""
+    cut: bool = False
+    """Whether it was declared how many buckets there are."""
     seen: datetime | None = None
     """The latest moment that the tables tell of, and up to when rows therefore are final."""
     final: datetime | None = None
@@ -93,6 +97,8 @@ def prepare(
         for scope in scopes
     ]
     return Query(
+        whole=_is_whole(spec, basis),
+        cut=spec.buckets is not None,
         compiled=each[0],
         types=_bound_types(engine, spec, basis, tables, each[0]),
         bounds=bounds,
@@ -106,15 +112,20 @@ def prepare(
 
 def _buckets(spec: DatasetSpec, basis: Basis, rows: int) -> int:
     """How many buckets: as declared, or by the rows. Raises InputError where one would need another."""
-    parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
-    whole = not basis.entity or any(
-        is_of_label(part, spec.label) and part.on not in ((), basis.entity) for part in parts
-    )
+    whole = _is_whole(spec, basis)
     if whole and (spec.buckets or 1) > 1:
         raise InputError(
             "buckets need an entity, and no windows of labels by another key", place="dataset.buckets"
         )
     return 1 if whole else spec.buckets or -(-rows // BUCKET_ROWS) or 1
+
+
+def _is_whole(spec: DatasetSpec, basis: Basis) -> bool:
+    """Whether rows depend on those of other entities."""
+    parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
+    return not basis.entity or any(
+        is_of_label(part, spec.label) and part.on not in ((), basis.entity) for part in parts
+    )
 
 
 def _sql_types(engine: duckdb.DuckDBPyConnection, text: str) -> dict[str, str]:
@@ -127,7 +138,7 @@ def _sql_types(engine: duckdb.DuckDBPyConnection, text: str) -> dict[str, str]:
 def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
     """The declared SQL's rows as a table: it runs once."""
     try:
-        engine.execute(f"CREATE TEMP TABLE {quoted(SQL_RESULT)} AS\n{text}")
+        engine.execute(f"CREATE OR REPLACE TABLE {quoted(SQL_RESULT)} AS\n{text}")
     except duckdb.OutOfMemoryException:
         raise
     except duckdb.Error as error:

@@ -47,13 +47,18 @@ def run(context: JobContext) -> JobResult:
             if kept is not None and not _holds(spec, query, kept):
                 kept, why = None, "the training rows have changed"
                 query = prepare(engine, spec, types_of_all(engine, tables))
+            seen = _with_short_names(tables)
             if kept is not None:
-                register_tables(engine, recent_rows(context, spec, tables, kept.after))
+                recent = recent_rows(context, spec, tables, kept.after)
+                register_tables(engine, recent)
+                seen = {**seen, **recent}
             if why:
                 print(f"all rows are computed: {why}")
             stem = _continue(kept, tally, draft)
             folder = draft / RAW if spec.encoders else draft
-            write_rows(context, engine, query, folder, tally, whole=bool(spec.encoders), stem=stem)
+            write_rows(
+                context, engine, query, folder, tally, tables=seen, whole=bool(spec.encoders), stem=stem
+            )
         _count_keyless(query, tally)
         check_kept(spec, tally.dropped, tally.kept, query.span_seconds)
         check_splits(query.bounds, tally.splits)

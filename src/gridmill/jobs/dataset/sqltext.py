@@ -7,8 +7,9 @@ from datetime import datetime
 from gridmill.jobs.engine import literal, quoted
 
 TIME, ROW, RANK, UPTO = "__time", "__row", "__rank", "__upto"
+AT, CODE = "__at", "__code"
 LABEL_KNOWN, LABEL_TIME, NEXT, DROPPED = "__label_known", "__label_time", "__next", "__dropped"
-HIDDEN = (TIME, ROW, RANK, UPTO, LABEL_KNOWN, LABEL_TIME, NEXT, DROPPED)
+HIDDEN = (TIME, ROW, RANK, UPTO, LABEL_KNOWN, LABEL_TIME, NEXT, DROPPED, AT, CODE)
 """Columns of the query that are not in the dataset."""
 FLOATS = ("DOUBLE", "FLOAT")
 

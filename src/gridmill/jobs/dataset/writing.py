@@ -1,10 +1,12 @@
 """Running a dataset's query: rows counted, those without a reason to be left out written as Parquet."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from shutil import rmtree
+from threading import local
 
 import duckdb
 import pyarrow as pa
@@ -13,15 +15,27 @@ import pyarrow.dataset as ds
 
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset.asked import CHUNK
+from gridmill.jobs.dataset.chunks import (
+    Prepared,
+    cut_chunks,
+    cut_pieces,
+    find_beside,
+    in_turn,
+    prepare_chunks,
+)
 from gridmill.jobs.dataset.encode import Step, encode_batches, encoded_schema, fit_all, save_encoders
 from gridmill.jobs.dataset.encoders import Fitted
 from gridmill.jobs.dataset.prepare import Query
+from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.parquet import write_parquet
 from gridmill.jobs.tables import plain_schema
 from gridmill.model.dataset import DatasetSpec
 
 CHUNK_ROWS = 65_536
+WORK_COLUMNS = 8
+"""What is computed with beside the columns of a chunk."""
 PART = "part"
 RAW = "raw"
 """The folder of the rows before they are encoded, those that are left out among them."""
@@ -36,6 +50,16 @@ class Tally:
     final: Counter[str] = field(default_factory=Counter)
     splits: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: "Tally") -> None:
+        """Count what another one counted."""
+        self.kept += other.kept
+        for mine, theirs in (
+            (self.dropped, other.dropped),
+            (self.final, other.final),
+            (self.splits, other.splits),
+        ):
+            mine.update(theirs)
+
 
 def write_rows(
     context: JobContext,
@@ -44,29 +68,99 @@ def write_rows(
     folder: Path,
     tally: Tally,
     *,
+    tables: Mapping[str, ds.Dataset],
     whole: bool = False,
     stem: str = PART,
 ) -> None:
-    """Write the rows that stay to `folder`; `whole`: all, with the reason of those that do not."""
+    """Write the rows that stay to `folder`; `whole`: all, with the reason of those that do not.
+
+    `tables` are those that the engine sees. Raises DataError.
+    """
     context.progress(0, query.rows or None, "rows", "sorting and joining")
-    texts = query.buckets or (query.compiled.sql,)
-    for number, text in enumerate(texts):
-        name = stem if len(texts) == 1 else f"{stem}-{number:04d}"
-        try:
-            reader = engine.sql(text).to_arrow_reader(CHUNK_ROWS)
-            hidden = () if whole else (DROPPED, TIME, LABEL_TIME)
-            schema = plain_schema(pa.schema([item for item in reader.schema if item.name not in hidden]))
-            write_parquet(_kept(context, reader, schema, query, tally), schema, folder, name)
-        except duckdb.OutOfMemoryException:
-            raise
-        except duckdb.Error as error:
-            raise DataError(f"the query failed: {error}", place="dataset") from error
+    make = _Maker(context=context, query=query, folder=folder, whole=whole)
+    try:
+        prepared = _prepare_chunks(engine, query)
+        if prepared is not None:
+            _write_chunks(make, engine, prepared, tables, tally, stem)
+            return
+        texts = query.buckets or (query.compiled.sql,)
+        for number, text in enumerate(texts):
+            name = stem if len(texts) == 1 else f"{stem}-{number:04d}"
+            make.write(iter([engine.sql(text).to_arrow_reader(CHUNK_ROWS)]), name, tally)
+    except duckdb.OutOfMemoryException:
+        raise
+    except duckdb.Error as error:
+        raise DataError(f"the query failed: {error}", place="dataset") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    """Writes what a query gives."""
+
+    context: JobContext
+    query: Query
+    folder: Path
+    whole: bool
+
+    def write(self, readers: Iterator[pa.RecordBatchReader], name: str, tally: Tally) -> None:
+        """Write the rows of readers (at least one) of the same columns, one after another."""
+        first = next(readers)
+        hidden = () if self.whole else (DROPPED, TIME, LABEL_TIME)
+        schema = plain_schema(pa.schema([item for item in first.schema if item.name not in hidden]))
+        batches = (batch for reader in chain([first], readers) for batch in reader)
+        write_parquet(_kept(self.context, batches, schema, self.query, tally), schema, self.folder, name)
+
+
+def _read_pieces(
+    engine: duckdb.DuckDBPyConnection, prepared: Prepared, rows: pa.Table
+) -> Iterator[pa.RecordBatchReader]:
+    for piece in cut_pieces(prepared, rows):
+        engine.register(CHUNK, find_beside(engine, prepared, piece))
+        yield engine.sql(prepared.quick.sql).to_arrow_reader(CHUNK_ROWS)
+        engine.unregister(CHUNK)
+
+
+def _prepare_chunks(engine: duckdb.DuckDBPyConnection, query: Query) -> Prepared | None:
+    quick = query.compiled.quick
+    if quick is None:
+        return None
+    columns = len(query.compiled.columns) + len(quick.entity) + WORK_COLUMNS
+    count = len(query.buckets)
+    if query.whole:
+        return prepare_chunks(engine, quick, columns, query.rows, query.rows)
+    return prepare_chunks(engine, quick, columns, query.rows, -(-query.rows // count) if query.cut else None)
+
+
+def _write_chunks(
+    make: _Maker,
+    engine: duckdb.DuckDBPyConnection,
+    prepared: Prepared,
+    tables: Mapping[str, ds.Dataset],
+    tally: Tally,
+    stem: str,
+) -> None:
+    chunks = cut_chunks(engine, prepared)
+    begin = list(islice(chunks, 2))
+    own = local()
+
+    def do(number: int, rows: pa.Table) -> Tally:
+        if not hasattr(own, "engine"):
+            own.engine = engine.cursor()
+            register_tables(own.engine, tables)
+        counted = Tally()
+        name = f"{stem}-{number:04d}" if len(begin) > 1 else stem
+        make.write(_read_pieces(own.engine, prepared, rows), name, counted)
+        return counted
+
+    for counted in in_turn(chain(begin, chunks), do, make.context.threads):
+        tally.add(counted)
+        make.context.progress(tally.kept + tally.dropped.total(), make.query.rows or None, "rows")
 
 
 def _kept(
-    context: JobContext, reader: pa.RecordBatchReader, schema: pa.Schema, query: Query, tally: Tally
+    context: JobContext, batches: Iterable[pa.RecordBatch], schema: pa.Schema, query: Query, tally: Tally
 ) -> Iterator[pa.Table]:
-    for batch in reader:
+    for batch in batches:
         context.progress(tally.kept + tally.dropped.total(), query.rows or None, "rows")
         table = pa.Table.from_batches([batch])
         reasons = table[DROPPED]

@@ -1,0 +1,256 @@
+"""A dataset's rows sorted once, by entity and time, and computed chunk by chunk.
+
+The rows of an entity are never in two chunks, so chunks are independent: as many are computed side by side
+as there are threads. Which rows a chunk has depends on the data alone.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.jobs.dataset.asked import Quick, Theirs
+from gridmill.jobs.dataset.beside import Loaded, own_features, their_features
+from gridmill.jobs.dataset.frames import NOWHERE, Asking, Ints, Own, own_rows
+from gridmill.jobs.dataset.sqltext import AT, CODE, RANK, ROW, TIME, UPTO, quote_all
+from gridmill.jobs.engine import fetch_rows, quoted
+
+CHUNK_ROWS = 1_048_576
+PIECE_ROWS = 262_144
+BATCH_ROWS = 131_072
+CHUNK_VALUES = 24_000_000
+"""Of wider rows fewer are computed at a time; but never fewer than BATCH_ROWS."""
+MOST_VALUES = 96_000_000
+"""What is held of an entity, or of another table; of more the query takes care, which can spill to disk."""
+KNOWN = "__known"
+ENTITIES = "__entities"
+_Done = TypeVar("_Done")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What all chunks look at."""
+
+    quick: Quick
+    loaded: tuple[Loaded, ...]
+    chunk_rows: int
+
+
+def prepare_chunks(
+    engine: duckdb.DuckDBPyConnection, quick: Quick, columns: int, rows: int, chunk_rows: int | None
+) -> Prepared | None:
+    """Numbers the entities and reads the other tables; None where too much would have to be held at once.
+
+    `columns` are those that the query gives; `chunk_rows` is what is wanted. Raises duckdb.Error.
+    """
+    if not _keeps_types(engine, quick.rows) or not all(
+        _keeps_types(engine, t.sql) for t in quick.asked.theirs
+    ):
+        return None
+    _number(engine, ENTITIES, quick.rows, quick.entity)
+    most = max(BATCH_ROWS, CHUNK_VALUES // columns)
+    if rows > most and _largest(engine, quick) * columns > MOST_VALUES:
+        return None
+    if any(_size(engine, theirs) > MOST_VALUES for theirs in quick.asked.theirs):
+        return None
+    loaded = tuple(_load(engine, theirs, f"__keys{n}") for n, theirs in enumerate(quick.asked.theirs))
+    return Prepared(quick, loaded, min(chunk_rows or CHUNK_ROWS, most))
+
+
+def _keeps_types(engine: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    """Whether the rows are of the same types after a way through Arrow."""
+    empty = engine.sql(f"SELECT * FROM (\n{sql}\n) LIMIT 0").to_arrow_table()
+    engine.register("__empty", empty)
+    one, other = (
+        [row["column_type"] for row in fetch_rows(engine, f"DESCRIBE SELECT * FROM (\n{text}\n)")]
+        for text in (sql, "SELECT * FROM __empty")
+    )
+    engine.unregister("__empty")
+    return one == other
+
+
+def _number(engine: duckdb.DuckDBPyConnection, name: str, rows: str, keys: tuple[str, ...]) -> None:
+    """A table of the different keys (none of them missing), numbered in their order."""
+    listed = ", ".join(quote_all(keys))
+    there = " AND ".join(f"{key} IS NOT NULL" for key in quote_all(keys))
+    found = f"SELECT DISTINCT {listed} FROM (\n{rows}\n) WHERE {there}" if keys else "SELECT 1 AS __one"
+    order = f"ORDER BY {listed}" if keys else ""
+    engine.execute(
+        f"CREATE OR REPLACE TABLE {quoted(name)} AS "
+        f'SELECT *, (row_number() OVER ({order}) - 1)::UINTEGER AS "{CODE}" FROM (\n{found}\n)'
+    )
+
+
+def _numbered(rows: str, keys: tuple[str, ...], table: str, columns: str = "r.*") -> str:
+    """The rows that have a key, with its number."""
+    same = " AND ".join(f"r.{key} = k.{key}" for key in quote_all(keys)) or "true"
+    return f'SELECT {columns}, k."{CODE}" FROM (\n{rows}\n) AS r JOIN {quoted(table)} AS k ON {same}'
+
+
+def _largest(engine: duckdb.DuckDBPyConnection, quick: Quick) -> int:
+    """Rows of the entity with the most."""
+    by = f"GROUP BY {', '.join(quote_all(quick.entity))}" if quick.entity else ""
+    counted = f"SELECT count(*) AS n FROM (\n{quick.rows}\n) {by}"
+    return int(fetch_rows(engine, f"SELECT coalesce(max(n), 0) AS n FROM ({counted})")[0]["n"])
+
+
+def _size(engine: duckdb.DuckDBPyConnection, theirs: Theirs) -> int:
+    columns = 2 + len(theirs.order) + len(theirs.overs)
+    return columns * int(fetch_rows(engine, f"SELECT count(*) AS n FROM (\n{theirs.sql}\n)")[0]["n"])
+
+
+def _load(engine: duckdb.DuckDBPyConnection, theirs: Theirs, name: str) -> Loaded:
+    known = f'SELECT * FROM (\n{theirs.sql}\n) WHERE "{KNOWN}" IS NOT NULL'
+    _number(engine, name, known, theirs.on)
+    wanted = f"r.* EXCLUDE ({', '.join(quote_all(theirs.on))})" if _are_spare(theirs) else "r.*"
+    text = f'{_numbered(known, theirs.on, name, wanted)} ORDER BY "{CODE}", "{KNOWN}"'
+    rows = engine.sql(text).to_arrow_table()
+    codes, times = _integers(rows[CODE]), _integers(rows[KNOWN])
+    rows, own = _untied(engine, rows, own_rows(codes, times), theirs.order)
+    return Loaded(theirs, own.known, rows.drop_columns([CODE, KNOWN]), name)
+
+
+def _are_spare(theirs: Theirs) -> bool:
+    """Whether nothing is asked of the keys themselves."""
+    asked = {over.column for over in theirs.overs}
+    asked |= {column for one in theirs.newest for column in one.columns.values()}
+    named = asked | {name for name in theirs.on if any(quoted(name) in text for text in theirs.order)}
+    return bool(theirs.on) and not named & set(theirs.on)
+
+
+def _untied(
+    engine: duckdb.DuckDBPyConnection, rows: pa.Table, own: Own, order: tuple[str, ...]
+) -> tuple[pa.Table, Own]:
+    """The rows of a key at the same time put in order: few are; sorting all by it would be a waste."""
+    places = np.arange(len(own.first))
+    later = own.first != places
+    tied = later.copy()
+    tied[own.first[later]] = True
+    at = np.flatnonzero(tied)
+    if not len(at) or not order:
+        return rows, own
+    some = rows.take(pa.array(at)).append_column("__group", pa.array(own.first[at]))
+    engine.register("__tied", some.append_column("__place", pa.array(at)))
+    text = f"SELECT __place FROM __tied ORDER BY __group, {', '.join(order)}"
+    places[at] = _integers(engine.sql(text).to_arrow_table()["__place"])
+    engine.unregister("__tied")
+    return rows.take(pa.array(places)), own
+
+
+def _integers(column: pa.ChunkedArray) -> Ints:
+    found: Ints = pc.cast(column, pa.int64()).to_numpy()
+    return found
+
+
+def cut_chunks(engine: duckdb.DuckDBPyConnection, prepared: Prepared) -> Iterator[pa.Table]:
+    """The rows in order, whole entities at a time, at least so many as wanted."""
+    quick = prepared.quick
+    text = f'{_numbered(quick.rows, quick.entity, ENTITIES)} ORDER BY "{CODE}", "{TIME}"'
+    reader = engine.sql(text).to_arrow_reader(BATCH_ROWS)
+    waiting: list[pa.Table] = []
+    for batch in reader:
+        waiting.append(pa.Table.from_batches([batch]))
+        if sum(table.num_rows for table in waiting) < prepared.chunk_rows:
+            continue
+        rows = pa.concat_tables(waiting)
+        last = rows[CODE][-1]
+        cut = rows.num_rows - pc.sum(pc.equal(rows[CODE], last)).as_py()
+        if cut:
+            yield rows.slice(0, cut)
+        waiting = [rows.slice(cut)]
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def cut_pieces(prepared: Prepared, rows: pa.Table) -> Iterator[pa.Table]:
+    """A chunk's rows in pieces that stay near the processor, whole entities each; all at once where the query
+    joins or sorts again."""
+    if prepared.quick.moves:
+        yield rows
+        return
+    starts = own_rows(_integers(rows[CODE]), _integers(rows[TIME])).known.offsets
+    begin = 0
+    while begin < rows.num_rows:
+        end = int(starts[min(int(np.searchsorted(starts, begin + PIECE_ROWS)), len(starts) - 1)])
+        yield rows.slice(begin, end - begin)
+        begin = end
+
+
+def find_beside(engine: duckdb.DuckDBPyConnection, prepared: Prepared, rows: pa.Table) -> pa.Table:
+    """The piece, its ties in order, with all that was asked beside its columns."""
+    quick = prepared.quick
+    codes, times = _integers(rows[CODE]), _integers(rows[TIME])
+    rows, own = _untied(engine, rows, own_rows(codes, times), quick.ties)
+    found = {**_places(quick, own), **own_features(rows, own, quick.asked)}
+    for loaded in prepared.loaded:
+        keys = _find_keys(engine, loaded, rows, own, quick.entity)
+        found |= their_features(loaded, Asking(loaded.known, keys, times))
+    names = [name for name in rows.column_names if name != CODE]
+    return pa.table([*(rows[name] for name in names), *found.values()], names=[*names, *found])
+
+
+def _places(quick: Quick, own: Own) -> dict[str, pa.Array]:
+    """Where rows are in the chunk and among those of their entity, where the query asks for it."""
+    places, starts = np.arange(len(own.keys)), own.known.offsets[own.keys]
+    if f'"{ROW}"' not in quick.sql and f'"{UPTO}"' not in quick.sql:
+        return {AT: pa.array(places)}
+    return {
+        AT: pa.array(places),
+        ROW: pa.array(places - starts + 1),
+        RANK: pa.array(own.first - starts + 1),
+        UPTO: pa.array(_last_at_once(own) - starts + 1),
+    }
+
+
+def _last_at_once(own: Own) -> Ints:
+    """Of each row the last one of its key at the same time."""
+    firsts = np.flatnonzero(own.first == np.arange(len(own.first)))
+    sizes = np.diff(np.append(firsts, len(own.first)))
+    return np.repeat(firsts + sizes - 1, sizes)
+
+
+def _find_keys(
+    engine: duckdb.DuckDBPyConnection, loaded: Loaded, rows: pa.Table, own: Own, entity: tuple[str, ...]
+) -> Ints:
+    """The number of each row's key in the other table."""
+    on = loaded.theirs.on
+    if not on:
+        return np.zeros(rows.num_rows, np.int64)
+    if set(on) <= set(entity):
+        firsts = own.known.offsets[:-1]
+        return _look_up(engine, loaded, rows.select(on).take(pa.array(firsts)))[own.keys]
+    return _look_up(engine, loaded, rows.select(on))
+
+
+def _look_up(engine: duckdb.DuckDBPyConnection, loaded: Loaded, keys: pa.Table) -> Ints:
+    engine.register("__asking", keys.append_column(AT, pa.array(np.arange(keys.num_rows))))
+    text = _numbered("SELECT * FROM __asking", loaded.theirs.on, loaded.keys, f'r."{AT}"')
+    pairs = engine.sql(text).to_arrow_table()
+    engine.unregister("__asking")
+    found = np.full(keys.num_rows, NOWHERE, np.int64)
+    found[_integers(pairs[AT])] = _integers(pairs[CODE])
+    return found
+
+
+def in_turn(
+    chunks: Iterator[pa.Table], do: Callable[[int, pa.Table], _Done], threads: int
+) -> Iterator[_Done]:
+    """`do` with each chunk and its number, some side by side; what it gives, in order."""
+    with ThreadPoolExecutor(threads) as pool:
+        running: deque[Future[_Done]] = deque()
+        try:
+            for number, chunk in enumerate(chunks):
+                running.append(pool.submit(do, number, chunk))
+                if len(running) > threads:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            for future in running:
+                future.cancel()

@@ -1,0 +1,143 @@
+"""Which rows a window looks at: rows sorted by key and time, and ranges of them. Numbers alone."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
+NOWHERE = -1
+"""The key of a row that has none."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rows in the order of key and time: `offsets[k]` up to `offsets[k + 1]` are those of key k, and there is
+    at least one of each. `times` are microseconds."""
+
+    offsets: Ints
+    times: Ints
+
+    @cached_property
+    def _span(self) -> tuple[int, int]:
+        return int(self.times.min()), int(self.times.max())
+
+    @cached_property
+    def _places(self) -> Ints:
+        """Key and time of each row as one number."""
+        first, last = self._span
+        starts = np.arange(len(self.offsets) - 1) * (last - first + 2) - first
+        return np.repeat(starts, np.diff(self.offsets)) + self.times
+
+    def find(self, keys: Ints, times: Ints, side: Literal["left", "right"]) -> Ints:
+        """Of each key and time the first row that is at that time or later ("left"), or later ("right").
+
+        Any time will do; of NOWHERE it is row 0.
+        """
+        if not len(self.times):
+            return np.zeros(len(keys), np.int64)
+        first, last = self._span
+        span = last - first + 2
+        if (len(self.offsets) + 1) * span >= 2**63:
+            return self._halve(keys, times, side)
+        clipped = np.clip(times, first - (side == "right"), last + 1) - first
+        found = np.searchsorted(self._places, keys * span + clipped, side)
+        return np.where(keys == NOWHERE, 0, found)
+
+    def _halve(self, keys: Ints, times: Ints, side: Literal["left", "right"]) -> Ints:
+        """The same where key and time do not fit into one number: by bisection, all rows at once."""
+        there = keys != NOWHERE
+        low, high = (np.where(there, self.offsets[keys + more], 0) for more in (0, 1))
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            at = self.times[np.minimum(middle, len(self.times) - 1)]
+            before = open_ & ((at < times) if side == "left" else (at <= times))
+            low, high = np.where(before, middle + 1, low), np.where(open_ & ~before, middle, high)
+        return low
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Of each row that asks, the rows from `low` up to, not including, `high`, all of key `keys`."""
+
+    low: Ints
+    high: Ints
+    keys: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        """How many rows each has."""
+        return self.high - self.low
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The rows that look at the earlier rows of their own key."""
+
+    known: Known
+    keys: Ints
+    first: Ints
+    """Of each row the first one of its key at the same time: what lies before it was known."""
+
+    def before(self, seconds: float) -> Frames:
+        """The rows known in that time before."""
+        low = self.known.find(self.keys, self.known.times - _microseconds(seconds), "left")
+        return Frames(low, self.first, self.keys)
+
+    def newest(self, rows: int) -> Frames:
+        """The last `rows` rows known before."""
+        return Frames(np.maximum(self.first - rows, self.known.offsets[self.keys]), self.first, self.keys)
+
+    def back(self, step: int) -> Ints:
+        """The row `step` before those at the same time; NOWHERE where there is none."""
+        at = self.first - step
+        return np.where(at >= self.known.offsets[self.keys], at, NOWHERE)
+
+
+def own_rows(codes: Ints, times: Ints) -> Own:
+    """Of rows sorted by code and time."""
+    places = np.arange(len(codes))
+    new = _changes(codes)
+    known = Known(np.append(places[new], len(codes)), times)
+    first = np.maximum.accumulate(np.where(new | _changes(times), places, 0))
+    return Own(known, np.cumsum(new) - 1, first)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Rows with a key and a time each that look at the rows of another table."""
+
+    known: Known
+    keys: Ints
+    times: Ints
+
+    def before(self, seconds: float) -> Frames:
+        """The rows known in that time before."""
+        low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
+        return Frames(low, self.known.find(self.keys, self.times, "left"), self.keys)
+
+    def newest(self, back_seconds: float | None, within_seconds: float | None) -> Ints:
+        """The last row known before the time (or known `back_seconds` before it), and not more than
+        `within_seconds` old; NOWHERE where there is none."""
+        if back_seconds is None:
+            at = self.known.find(self.keys, self.times, "left") - 1
+        else:
+            at = self.known.find(self.keys, self.times - _microseconds(back_seconds), "right") - 1
+        there = (self.keys != NOWHERE) & (at >= self.known.offsets[self.keys])
+        if within_seconds is not None and len(self.known.times):
+            there &= self.known.times[at] >= self.times - _microseconds(within_seconds)
+        return np.where(there, at, NOWHERE)
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+def _changes(values: Ints) -> Flags:
+    """Where a value is not the one before it; the first always."""
+    changed = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=changed[1:])
+    return changed

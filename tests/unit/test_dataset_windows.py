@@ -1,0 +1,204 @@
+"""Windows found beside the query: against adding up each range alone, and against the query itself."""
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from dataset_case import DatasetCase
+
+from gridmill.jobs.dataset import chunks, writing
+from gridmill.jobs.dataset.aggregates import Floats, Values, counts, extremes, newest, squares, sums
+from gridmill.jobs.dataset.frames import NOWHERE, Frames, Known, Own, own_rows
+from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, Window
+
+START = datetime(2020, 1, 1, tzinfo=UTC)
+SECOND = 1_000_000
+
+
+def kinds(rng: np.random.Generator, rows: int) -> dict[str, Floats]:
+    plain, few = rng.normal(size=rows), rng.random(rows) < 0.1
+    return {
+        "plain": plain,
+        "a large offset": plain * 1e-3 + 1e9,
+        "a huge value among small ones": np.where(few, 1e20, plain),
+        "not finite": np.where(few, np.nan, np.where(rng.random(rows) < 0.1, np.inf, plain)),
+        "moving away": np.cumsum(plain) * 1e-3 + 1e6,
+        "mostly zero": np.where(few, 0.1, 0.0),
+        "tiny": plain * 1e-300,
+    }
+
+
+def some_rows(seed: int) -> tuple[Own, np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(1, 80))
+    codes, times = rng.integers(0, 5, rows), rng.integers(0, 40, rows) * SECOND
+    order = np.lexsort((times, codes))
+    return own_rows(codes[order], times[order]), rng
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ranges_are_those_rows(seed: int) -> None:
+    own, rng = some_rows(seed)
+    times, keys = own.known.times, own.keys
+    found, rows = own.before(7), own.newest(3)
+    for at in range(len(keys)):
+        before = np.flatnonzero((keys == keys[at]) & (times < times[at]))
+        recent = before[times[before] >= times[at] - 7 * SECOND]
+        assert list(range(found.low[at], found.high[at])) == list(recent)
+        assert list(range(rows.low[at], rows.high[at])) == list(before[-3:])
+    asked, moments = rng.integers(NOWHERE, keys.max() + 1, 30), rng.integers(-20, 60, 30) * SECOND
+    far = Known(own.known.offsets, own.known.times + np.where(keys == keys.max(), 2**61, 0))
+    for known in (own.known, far):
+        for key, moment in zip(asked, moments, strict=True):
+            mine = range(known.offsets[key], known.offsets[key + 1]) if key != NOWHERE else range(0)
+            earlier = sum(known.times[at] < moment for at in mine)
+            begin = mine.start if mine else 0
+            assert known.find(np.array([key]), np.array([moment]), "left") == begin + earlier
+            upto = sum(known.times[at] <= moment for at in mine)
+            assert known.find(np.array([key]), np.array([moment]), "right") == begin + upto
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_aggregates_are_those_of_each_range_alone(seed: int) -> None:
+    own, rng = some_rows(seed)
+    there = rng.random(len(own.keys)) < 0.8
+    for name, numbers in kinds(rng, len(own.keys)).items():
+        for frames in (own.before(7), own.newest(4)):
+            check(name, Values(np.where(there, numbers, 0.0), there, own.known.offsets), frames)
+
+
+def check(name: str, values: Values, frames: Frames) -> None:
+    count, total = counts(values.there, frames), sums(values, frames)
+    away = squares(values, frames, count)
+    low, high = (extremes(values, frames, largest=largest) for largest in (False, True))
+    last = newest(values.there, frames)
+    for at, (begin, end) in enumerate(zip(frames.low, frames.high, strict=True)):
+        rows = [row for row in range(begin, end) if values.there[row]]
+        mine = values.numbers[rows]
+        finite = bool(np.isfinite(mine).all())
+        assert count[at] == len(rows)
+        assert last[at] == (rows[-1] if rows else NOWHERE)
+        if finite:
+            assert abs(total[at] - math.fsum(mine)) <= 1e-12 * np.abs(mine).sum(), name
+        else:
+            assert np.array_equal(total[at], mine.sum(), equal_nan=True), name
+        if rows:
+            assert np.array_equal(low[at], np.fmin.reduce(mine), equal_nan=True)
+            assert np.array_equal(high[at], np.maximum.reduce(mine), equal_nan=True)
+        if len(rows) > 1:
+            exact = math.fsum((mine - math.fsum(mine) / len(mine)) ** 2) if finite else math.nan
+            close = math.isclose(away[at], exact, rel_tol=2e-9, abs_tol=(1e-15 * np.abs(mine).max()) ** 2)
+            assert close if finite else math.isnan(away[at]), (name, away[at], exact)
+
+
+def fill(case: DatasetCase, rows: int = 3000) -> None:
+    rng = np.random.default_rng(3)
+
+    def times(count: int, step: float) -> pa.Array:
+        moments = [START + timedelta(seconds=float(s)) for s in np.sort(rng.integers(0, 4000, count)) * step]
+        return pa.array(moments, pa.timestamp("us", "UTC"))
+
+    case.give(
+        "obs",
+        {
+            "e": pa.array([f"e{n}" for n in rng.integers(0, 20, rows)]),
+            "place": pa.array(rng.integers(0, 4, rows), mask=rng.random(rows) < 0.05),
+            "t": times(rows, 10.0),
+            "late": times(rows, 10.5),
+            "x": pa.array(rng.normal(10.0, 1.0, rows), mask=rng.random(rows) < 0.1),
+            "n": pa.array(rng.integers(-9, 9, rows)),
+            "word": pa.array([f"w{n}" for n in rng.integers(0, 9, rows)]),
+            "flag": pa.array(rng.random(rows) < 0.5),
+        },
+    )
+    case.give(
+        "news",
+        {
+            "place": pa.array(rng.integers(0, 6, 500), mask=rng.random(500) < 0.05),
+            "k": times(500, 9.0),
+            "v": pa.array(rng.normal(size=500), mask=rng.random(500) < 0.2),
+            "word": pa.array([f"n{n}" for n in rng.integers(0, 9, 500)]),
+        },
+    )
+    case.give("places", {"place": [0, 1, 2], "size": [1.5, 2.5, 3.5]})
+
+
+ALL, SOME = tuple(Aggregate), (Aggregate.COUNT, Aggregate.LAST)
+SPEC = DatasetSpec(
+    basis=Basis(table="obs", time="t", entity=("e",), columns=("x", "n", "word")),
+    joins=(Join(table="places", on=("place",)),),
+    asof_joins=(
+        AsOfJoin(table="news", on=("place",), known_at="k", prefix="place_", within_seconds=900),
+        AsOfJoin(table="news", known_at="k + INTERVAL 1 MINUTE", columns=("word",), prefix="any_"),
+    ),
+    windows=(
+        Window(column="x", aggregates=ALL, span_seconds=1800),
+        Window(column="n", aggregates=ALL, span_rows=5),
+        Window(column="word", aggregates=(*SOME, Aggregate.MAX, Aggregate.DISTINCT), span_seconds=3600),
+        Window(column="flag", aggregates=(Aggregate.MEAN,), span_seconds=600),
+        Window(column="late", aggregates=(Aggregate.MAX,), span_seconds=600),
+        Window(column="x", aggregates=ALL, span_seconds=900, on=("place",), known_at="late", prefix="late_"),
+        Window(column="v", aggregates=ALL, span_rows=4, table="news", on=("place",), known_at="k"),
+        Window(
+            column="v",
+            aggregates=(Aggregate.STD,),
+            span_seconds=1200,
+            table="news",
+            on=("place",),
+            known_at="k",
+        ),
+        Window(column="y", aggregates=(Aggregate.MEAN,), span_seconds=3600),
+    ),
+    lags=(
+        Lag(column="x", steps=(1, 3), back_seconds=(600,)),
+        Lag(column="word", steps=(2,), table="news", on=("place",), known_at="k"),
+    ),
+    features={"both": "x + n_sum_5rows"},
+    label=Label(column="x", steps=2, name="y"),
+    split=Split(test_from="2020-01-01T08:00:00"),
+)
+PLAIN = replace(SPEC, joins=(), label=None, windows=SPEC.windows[:2])
+
+
+@pytest.mark.parametrize("spec", [SPEC, PLAIN], ids=["all", "plain"])
+def test_they_are_what_the_query_gives(
+    spec: DatasetSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = DatasetCase(tmp_path)
+    fill(case)
+    monkeypatch.setattr(chunks, "PIECE_ROWS", 200)
+    monkeypatch.setattr(chunks, "BATCH_ROWS", 256)
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 600)
+    ours = case.table(case.make(spec, cpus=3))
+    monkeypatch.setattr(writing, "prepare_chunks", lambda *_: None)
+    theirs = case.table(case.make(spec))
+    assert len(list((tmp_path / "root/datasets/p/d").glob("*/*-0003-*.parquet"))) == 1
+    assert ours.schema == theirs.schema
+    assert ours.num_rows == theirs.num_rows > 2000
+    for name in ours.column_names:
+        assert alike(ours[name], theirs[name]), name
+
+
+def alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    if not pa.types.is_floating(one.type):
+        return bool(one.equals(other))
+    left, right = (column.combine_chunks().fill_null(-1.5).to_numpy() for column in (one, other))
+    close = np.allclose(left, right, rtol=1e-9, atol=1e-12, equal_nan=True)
+    return close and bool(one.is_null().equals(other.is_null()))
+
+
+def test_what_is_too_large_to_hold_is_left_to_the_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = DatasetCase(tmp_path)
+    fill(case, 400)
+    ours = case.table(case.make(PLAIN))
+    monkeypatch.setattr(chunks, "MOST_VALUES", 10)
+    monkeypatch.setattr(chunks, "BATCH_ROWS", 10)
+    monkeypatch.setattr(chunks, "CHUNK_VALUES", 10)
+    monkeypatch.setattr(writing, "cut_chunks", None)
+    assert case.table(case.make(PLAIN)).num_rows == ours.num_rows
