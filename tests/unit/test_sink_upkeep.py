@@ -1,4 +1,5 @@
 import os
+import shutil
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -149,3 +150,25 @@ def test_versions_are_not_opened_where_no_file_is_old(
     assert opened == []
     assert remove_unused(folder, versions, time.time() + 2 * DAY) == 0
     assert opened == [None]
+
+
+def test_rejects_that_no_version_refers_to_are_removed(case: SinkCase) -> None:
+    positive = (Constraint(column="a", min=0),)
+    case.write("1.csv", "a\n1\n-1\n")
+    case.write("2.csv", "a\n2\n")
+    first = case.load(constraints=positive).table_version or 0
+    case.write("1.csv", "a\n1\n-2\n")
+    second = case.load(constraints=positive).table_version or 0
+    folder = case.folder / "root" / TABLE.replace("/table", "/rejects")
+    left = folder / "left-by-an-attempt-that-was-killed.parquet"
+    shutil.copy(next(folder.glob("*.parquet")), left)
+    assert len(list(folder.glob("*.parquet"))) == 3
+    case.load(constraints=positive, kept=(first, second))
+    assert left.exists()  # it is young
+    for path in folder.glob("*.parquet"):
+        os.utime(path, (time.time() - 2 * DAY,) * 2)
+    case.load(constraints=positive, kept=(first, second))
+    assert len(list(folder.glob("*.parquet"))) == 2
+    output = case.load(constraints=positive, kept=(second,))
+    assert len(list(folder.glob("*.parquet"))) == 1
+    assert [row["record"] for row in output.details["rejects"]["sample"]] == ['{"a": "-2"}']

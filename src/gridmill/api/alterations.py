@@ -1,10 +1,11 @@
-"""The routes of altering sinks."""
+"""The routes of sinks: altering them, and how they stand."""
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from gridmill.api.replies import Failure, Long, TheGrid, reply
 from gridmill.model.alteration import Alterations, Change
+from gridmill.model.task import LoadTask
 
 router = APIRouter(
     prefix="/v1", tags=["sinks"], responses={"default": {"model": Failure, "description": "An error"}}
@@ -21,3 +22,9 @@ def list_alterations(grid: TheGrid, name: str | None = None) -> Response:
 def alter_sink(grid: TheGrid, name: Long, change: Change) -> Response:
     """Add or remove a source, constraint, metric or outage window."""
     return reply(grid.alter_sink(name, change))
+
+
+@router.get("/tasks", response_model=tuple[LoadTask, ...])
+def list_load_tasks(grid: TheGrid, name: str | None = None) -> Response:
+    """The sources of one sink (`pipeline/job`) or of all: last load, rows, rejects, position, next look."""
+    return reply(grid.load_tasks(name=name))

@@ -1,15 +1,14 @@
 """Sinks at the command line: `alter sink` and `status sink`."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from gridmill.cli.render import moment, table
 from gridmill.cli.session import emit, show
 from gridmill.declarations.part import read_constraint, read_outage
-from gridmill.errors import InputError, NotFoundError
+from gridmill.errors import InputError
 from gridmill.model.alteration import AlterVerb, Change, SinkPart
-from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.loaded import position_of, rejects_of, source_of
+from gridmill.model.amounts import show_seconds
+from gridmill.model.task import LoadTask
 from gridmill.sdk.client import Client
 from gridmill.sdk.sinks import change_of
 
@@ -54,50 +53,31 @@ def say_alterations(client: Client, name: str) -> None:
 
 
 def status_sinks(client: Client, name: str | None, *, as_json: bool) -> None:
-    """One line for each sink (or the one of that name). Raises NotFoundError."""
-    newest: dict[str, Artifact] = {}
-    for one in client.list_artifacts(kind=ArtifactKind.SINK, name=name):
-        newest.setdefault(one.name, one)
-    if name is not None and not newest:
-        raise NotFoundError(
-            f"sink {name!r} was never loaded", hint="`gridmill list sinks` shows those that were."
-        )
-    altered = {one.name: len(one.changes) for one in client.list_alterations(name)}
+    """One line for each source of each sink (or of the one of that name). Raises NotFoundError."""
+    tasks = client.list_load_tasks(name)
     if as_json:
-        return emit([_facts(one, altered.get(one.name, 0)) for one in newest.values()])
-    head = ("sink", "source", "last load", "rows", "added", "rejects", "drift", "position", "altered")
-    rows = [_row(newest[key], altered.get(key, 0)) for key in sorted(newest)]
-    show(table(*head, rows=rows))
+        return emit(tasks)
+    head = (
+        "sink", "source", "state", "last load", "rows", "added", "rejects", "position", "lag", "next",
+        "drift", "altered", "why",
+    )  # fmt: skip
+    show(table(*head, rows=[_row(task) for task in tasks]))
     return None
 
 
-def _facts(one: Artifact, altered: int) -> dict[str, object]:
-    details = one.output.details
-    return {
-        "sink": one.name,
-        "version": one.number,
-        "source": source_of(one),
-        "last_load": datetime.fromtimestamp(one.created, UTC).isoformat(),
-        "rows": one.output.rows,
-        "rows_added": details.get("rows_added"),
-        "rejects": rejects_of(one).get("rows", 0),
-        "drifted": sorted((details.get("drift") or {}).get("shifted", {})),
-        "position": position_of(one),
-        "alterations": altered,
-    }
-
-
-def _row(one: Artifact, altered: int) -> tuple[object, ...]:
-    facts = _facts(one, altered)
-    drifted = facts["drifted"]
+def _row(task: LoadTask) -> tuple[object, ...]:
     return (
-        one.name,
-        facts["source"],
-        moment(one.created),
-        f"{one.output.rows or 0:,}",
-        f"{facts['rows_added'] or 0:,}",
-        f"{facts['rejects']:,}",
-        ", ".join(drifted) if isinstance(drifted, list) else "",
-        facts["position"],
-        altered or "",
+        task.sink,
+        task.source,
+        task.state or "never run",
+        moment(task.loaded),
+        f"{task.rows:,}",
+        f"{task.rows_added:,}",
+        f"{task.rejects:,}",
+        task.position,
+        "" if task.lag_seconds is None else show_seconds(task.lag_seconds),
+        moment(task.following),
+        ", ".join(task.drifted),
+        task.alterations or "",
+        task.why,
     )

@@ -38,7 +38,7 @@ def status(
     json: Json = False,
 ) -> None:
     """How a run stands: state, place, progress, and what each job waits for. Without RUN: the grid. `sink`: a
-    line for each sink, with its source, last load, rows, rejects and position.
+    line for each source of each sink, with its last load, rows, rejects, position, and next look.
 
     Where no control node is up, the grid's status is what the home's records say.
     """

@@ -1,6 +1,7 @@
 """What a sink's version says of its last load: rows it rejected, how far its values drifted."""
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from gridmill.model.amounts import show_number
@@ -30,10 +31,36 @@ def source_of(artifact: Artifact) -> str:
 def position_of(artifact: Artifact) -> str:
     """How far its source is read: files seen, or where each part of the source is to be read on."""
     positions = artifact.output.details.get("positions") or {}
-    if positions:
-        return ", ".join(str(value) for value in positions.values())
+    said = [text for text in map(_said, positions.values()) if text]
+    if said:
+        return ", ".join(said)
     files = artifact.output.details.get("files", 0)
     return f"{files:,} file{'s' * (files != 1)}"
+
+
+def _said(position: object) -> str:
+    """A cursor's value or a stream's entry; what a reader knows besides says nothing to people."""
+    if not isinstance(position, Mapping):
+        return ""
+    return str(position.get("value", position.get("id", "")))
+
+
+def lag_of(artifact: Artifact, now: float) -> float | None:
+    """Seconds from the position to `now` (Unix seconds); None for one that is no time."""
+    for position in (artifact.output.details.get("positions") or {}).values():
+        moment = _moment(position) if isinstance(position, Mapping) else None
+        if moment is not None:
+            return max(0.0, now - moment)
+    return None
+
+
+def _moment(position: Mapping[str, Any]) -> float | None:
+    """The time that a cursor's value or the id of a stream's entry says."""
+    if position.get("kind") == "time":
+        moment = datetime.fromisoformat(str(position["value"]))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    milliseconds = str(position.get("id", "")).partition("-")[0]
+    return int(milliseconds) / 1000 if milliseconds.isdigit() else None
 
 
 def remarks(artifact: Artifact) -> Iterator[str]:

@@ -1,8 +1,9 @@
-"""The use cases of altering sinks."""
+"""The use cases of sinks: altering them, and how they stand."""
 
 from typing import Protocol
 
 from gridmill.model.alteration import Alterations, Change
+from gridmill.model.task import LoadTask
 
 
 class Altering(Protocol):
@@ -18,4 +19,8 @@ class Altering(Protocol):
         Raises NotFoundError for a pipeline that is not kept or has no such sink, InputError for what is there
         already or is not there.
         """
+        ...
+
+    def load_tasks(self, *, name: str | None = None) -> tuple[LoadTask, ...]:
+        """The sources of one sink (`pipeline/job`) or of all: how each stands. Raises NotFoundError."""
         ...

@@ -3,6 +3,7 @@
 from gridmill.model.alteration import Alterations, AlterVerb, Change, SinkPart, key_of_constraint
 from gridmill.model.constraint import Constraint
 from gridmill.model.outage import Outage
+from gridmill.model.task import LoadTask
 from gridmill.sdk.connected import Connected
 
 
@@ -12,6 +13,10 @@ class SinkVerbs(Connected):
     def list_alterations(self, name: str | None = None) -> tuple[Alterations, ...]:
         """What was altered of one sink (`pipeline/job`) or of all."""
         return self.grid.alterations(name=name)
+
+    def list_load_tasks(self, name: str | None = None) -> tuple[LoadTask, ...]:
+        """How each source of one sink (`pipeline/job`) or of all stands: rows, position, next look."""
+        return self.grid.load_tasks(name=name)
 
     def add_to_sink(self, name: str, part: Constraint | Outage | str, *, metric: str = "") -> Alterations:
         """Add a constraint, an outage, a source (its path), or with `metric` a metric (its SQL).

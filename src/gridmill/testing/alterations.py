@@ -1,10 +1,11 @@
-"""The alterations of a grid in memory."""
+"""The alterations and load tasks of a grid in memory."""
 
 from dataclasses import dataclass, field, replace
 
 from gridmill.errors import NotFoundError
 from gridmill.model.alteration import Alterations, Change, with_change
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.task import LoadTask
 from gridmill.testing.versions import FakeVersions
 
 
@@ -30,3 +31,13 @@ class FakeAlterations(FakeVersions):
         after = replace(before, changes=with_change(spec, before.changes, change), changed=1_700_000_000.0)
         self._alterations[name] = after
         return after
+
+    def load_tasks(self, *, name: str | None = None) -> tuple[LoadTask, ...]:
+        """See Altering: what is declared, as nothing is ever loaded here."""
+        declared = {
+            f"{one.name}/{job.name}": job.sink for one in self._pipelines.values() for job in one.jobs
+        }
+        sinks = {key: spec for key, spec in declared.items() if spec is not None and name in (None, key)}
+        if name is not None and not sinks:
+            raise NotFoundError(f"there is no sink {name!r}")
+        return tuple(LoadTask(sink=key, source=spec.source.name) for key, spec in sinks.items())

@@ -37,7 +37,8 @@ class SourceFile:
     """`key` and `content` are 16 hex digits each: which file it is, and what it holds.
 
     `name` is how errors and reports call it: relative to the pipeline's folder where it is below it. `fetch`
-    brings what is not on this machine to the path it is given, whole or not at all.
+    brings what is not on this machine to the path it is given, whole or not at all. `written` is the path or
+    glob of the source that names it.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class SourceFile:
     compression: Compression
     delimiter: str
     fetch: Callable[[Path], None] | None = None
+    written: str = ""
 
     def local(self) -> Path:
         """Its path, once it is there. Raises DataError or UnavailableError when it cannot be fetched."""
@@ -68,7 +70,7 @@ def find_files(source: Source, folder: str) -> tuple[SourceFile, ...]:
     for written in source.local_paths:
         for stat in describe(replace(source, path=written), folder):
             if stat.path not in found:
-                found[stat.path] = _source_file(source, stat, _name(written, stat.path, folder))
+                found[stat.path] = _source_file(source, stat, written, folder)
     return tuple(sorted(found.values(), key=lambda file: file.name))
 
 
@@ -80,11 +82,11 @@ def _name(written: str, path: str, folder: str) -> str:
     return os.path.relpath(path, base) if not os.path.isabs(written) else path
 
 
-def _source_file(source: Source, stat: FileStat, name: str) -> SourceFile:
-    path = Path(stat.path)
+def _source_file(source: Source, stat: FileStat, written: str, folder: str) -> SourceFile:
+    path, name = Path(stat.path), _name(written, stat.path, folder)
     content = "" if source.format == Format.FILES else content_of(path, name)
     found = described(source, path=path, name=name, content=content, size_bytes=stat.size_bytes)
-    return replace(found, mtime_ns=stat.mtime_ns)
+    return replace(found, mtime_ns=stat.mtime_ns, written=written)
 
 
 def key_of(name: str) -> str:

@@ -94,6 +94,23 @@ class Noted:
         return describe(self.context, rows, self.schema.names)
 
 
+def by_source(
+    origins: Mapping[str, str], table: SinkTable, rejects: SinkTable
+) -> Mapping[str, Mapping[str, int]]:
+    """Files, rows and rejects of the table by what the source says: the path or glob that names the files.
+
+    Empty where `origins` (by the files' keys) tell nothing: one source is all.
+    """
+    counts = {written: {"files": 0, "rows": 0, "rejects": 0} for written in dict.fromkeys(origins.values())}
+    for written in origins.values():
+        counts[written]["files"] += 1
+    for fact, loaded in (("rows", table.loaded), ("rejects", rejects.loaded)):
+        for entry in loaded:
+            if entry.key in origins:
+                counts[origins[entry.key]][fact] += entry.rows
+    return counts
+
+
 def _rejects(sieve: Sieve, table: SinkTable, version: int | None, uri: str) -> Mapping[str, Any]:
     """How many rows are rejected, how many of them now, why, and some of them; empty without any."""
     rows = sum(entry.rows for entry in table.loaded)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -20,7 +21,7 @@ from gridmill.jobs.sink.evolve import evolve, is_widened
 from gridmill.jobs.sink.layout import Layout
 from gridmill.jobs.sink.load import Loading, Progress
 from gridmill.jobs.sink.metrics import Meter, check_metrics
-from gridmill.jobs.sink.note import Noted
+from gridmill.jobs.sink.note import Noted, by_source
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
 from gridmill.jobs.sink.reading import HastyError
 from gridmill.jobs.sink.rejects import at_version, commit_rejects
@@ -86,10 +87,20 @@ def _tidied(context: JobContext, spec: SinkSpec, load: Load) -> Load:
         check_time(table.schema, spec.retain.time, "sink.retain.time")
     try:
         version = tidy(table, spec.retain, time.time(), folder)
-        remove_unused(table.path, context.order.kept_versions, time.time())
+        if context.order.kept_versions:  # what nobody refers to is known
+            _remove_unused(context, table)
     finally:
         _clear(folder, context)
     return load if version is None else replace(load, version=version)
+
+
+def _remove_unused(context: JobContext, table: SinkTable) -> None:
+    """The data files of no version any more, of the table and of its rejects."""
+    now, kept = time.time(), sorted(context.order.kept_versions, reverse=True)
+    remove_unused(table.path, kept, now)
+    referred = (open_sink_table(table.path, number).rejects for number in kept)
+    versions = (number for number in chain((table.rejects,), referred) if number is not None)
+    remove_unused(_rejects(context), versions, now)
 
 
 def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
@@ -98,7 +109,7 @@ def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
         context=context,
         spec=spec,
         table=table,
-        rejects=at_version(context.below_root(rejects_uri(context)), table.rejects),
+        rejects=at_version(_rejects(context), table.rejects),
         rules=_rules(spec),
     )
     plan = bench.plan(anew=table.rules != bench.rules)
@@ -115,6 +126,10 @@ def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
 def rejects_uri(context: JobContext) -> str:
     """The table of rejects beside the sink's, below the storage root."""
     return f"{context.order.table_uri.rpartition('/')[0]}/rejects"
+
+
+def _rejects(context: JobContext) -> Path:
+    return context.below_root(rejects_uri(context))
 
 
 def _rules(spec: SinkSpec) -> int:
@@ -157,9 +172,9 @@ class Bench:
         arrivals = look(asked)
         if arrivals.append:
             return decide_next(arrivals.files, self.loaded, arrivals.positions, anew=anew)
-        if anew:
-            return load_anew(arrivals.files, self.loaded, arrivals.positions)
-        return decide(arrivals.files, self.loaded, arrivals.positions)
+        choose = load_anew if anew else decide
+        plan = choose(arrivals.files, self.loaded, arrivals.positions)
+        return replace(plan, origins={file.key: file.written for file in arrivals.files if file.written})
 
     def evolved(self, plan: LoadPlan) -> pa.Schema | None:
         """The table's columns as the new files would have them; None when they may not change so.
@@ -343,6 +358,7 @@ def _result(context: JobContext, load: Load) -> JobResult:
             "files": load.plan.seen,
             "vanished": load.plan.vanished,
             "source": context.order.job.sink.source.name if context.order.job.sink else "",
+            "sources": by_source(load.plan.origins, table, at_version(_rejects(context), table.rejects)),
             "positions": table.positions,
             "outages": to_builtins(_outages(context, table)),
         },

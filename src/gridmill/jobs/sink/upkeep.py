@@ -6,9 +6,10 @@ it is not loaded again. Files of earlier versions stay where they are.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from uuid import uuid4
 
@@ -158,14 +159,12 @@ def _empty(path: Path, schema: pa.Schema) -> Part:
     return Part(path=path, rows=0, size_bytes=path.stat().st_size)
 
 
-def remove_unused(folder: Path, versions: Sequence[int], now: float) -> int:
-    """Delete data files of no version that is still referred to; how many. Never those of the newest
-    version, nor young ones: another attempt may be about to commit them."""
-    if not versions:
-        return 0
+def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
+    """Delete data files of none of these versions nor of the newest; how many. Never young ones: another
+    attempt may be about to commit them."""
     old = (path for path in folder.glob("*.parquet") if now - path.stat().st_mtime > YOUNG_SECONDS)
     unused = {path.name for path in old}
-    for version in (None, *sorted(versions, reverse=True)):
+    for version in chain((None,), versions):
         if not unused:  # mostly so after the newest: a version is not opened for nothing
             return 0
         unused -= {entry.path for entry in open_sink_table(folder, version).loaded}

