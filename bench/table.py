@@ -18,6 +18,7 @@ MODULES = {
     "training": "bench.training",
     "swarm": "bench.swarm",
     "sizing": "bench.sizing",
+    "advice": "bench.advice",
 }
 """What can be measured, in the page's order, and by which module."""
 HEAD = f"""\

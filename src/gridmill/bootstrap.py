@@ -31,6 +31,7 @@ from gridmill.errors import (
 )
 from gridmill.links.doors import HomeDoors
 from gridmill.links.server import Links
+from gridmill.model.advice import Advice
 from gridmill.model.event import Event
 from gridmill.model.message import ToPod
 from gridmill.model.retention import DAY_SECONDS
@@ -353,7 +354,7 @@ def _declare_site(control: Control, site: Site) -> None:
         control.ledger.commit(transaction)
 
 
-def _render(view: RunView, events: tuple[Event, ...]) -> str:
+def _render(view: RunView, events: tuple[Event, ...], advice: tuple[Advice, ...]) -> str:
     """The report, by name: templates load only when one is asked for."""
-    render: Callable[[RunView, tuple[Event, ...]], str] = find("reports", "html")
-    return render(view, events)
+    render: Callable[[RunView, tuple[Event, ...], tuple[Advice, ...]], str] = find("reports", "html")
+    return render(view, events, advice)

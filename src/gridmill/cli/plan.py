@@ -39,6 +39,11 @@ def show_plan(made: DryRun) -> None:
     for job in made.jobs:
         for why in job.sizing.why:
             screen.print(f"{job.job}: {why}", markup=False)
+    for job in made.jobs:
+        if job.advice:
+            screen.print(
+                f"{job.job}: {job.advice} (`gridmill advise {made.pipeline}/{job.job}`)", markup=False
+            )
     took = "not known yet" if made.expected_seconds is None else show_seconds(made.expected_seconds)
     for job in made.jobs:
         if job.problem:

@@ -4,13 +4,16 @@ from dataclasses import dataclass, replace
 
 from gridmill.control.begin import begin_run, resource_of
 from gridmill.control.cases import Cases
+from gridmill.control.state import Control
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.model.advice import Advice
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun, Run
-from gridmill.planning.advice import Known, advise
-from gridmill.planning.probes import has_workers, measurements_of, probe_job
+from gridmill.model.view import RunView
+from gridmill.planning.advice import Known, advise, most_of
+from gridmill.planning.probes import has_workers, probe_job
+from gridmill.planning.sizing import subject_of
 from gridmill.ports.keys import key_of
 
 LATEST_RUNS = 10
@@ -25,6 +28,16 @@ class _Declared:
     pipeline: Pipeline
 
 
+def advice_on(control: Control, job: Job, pipeline: str) -> Advice | None:
+    """What the attempts of a job say of its workers; None while none of them said anything."""
+    snapshot = control.ledger.snapshot
+    resource = resource_of(job, pipeline, snapshot.resources)
+    name = f"{pipeline}/{job.name}"
+    measured = snapshot.history.of_workers(name, subject_of(job, pipeline))
+    most = most_of(resource, snapshot.largest(resource.site))
+    return advise(Known(name=name, job=job, measured=measured, most=most))
+
+
 class AdviceCases(Cases):
     """What may be asked about workers. `run` is another family's."""
 
@@ -32,20 +45,20 @@ class AdviceCases(Cases):
         """Advice on `pipeline/job`."""
         declared = self._job(name)
         with self._node.lock:
-            snapshot = self._ledger.snapshot
-            resource = resource_of(declared.job, declared.pipeline.name, snapshot.resources)
-            most = snapshot.largest(resource.site)
-            measured = measurements_of(declared.job, declared.pipeline.name, snapshot.history)
-        most = replace(
-            most, cpus=resource.cpus or most.cpus, memory_bytes=resource.memory_bytes or most.memory_bytes
-        )
-        found = advise(Known(name=name, job=declared.job, measured=measured, most=most))
+            found = advice_on(self._control, declared.job, declared.pipeline.name)
         if found is None:
             raise ConflictError(
                 f"no attempt of {name} has told of its workers yet",
                 hint=f"Run it once; or `gridmill advise {name} --probe` tries it on a part of its data.",
             )
         return found
+
+    def advice_on_run(self, view: RunView) -> tuple[Advice, ...]:
+        """On those of a run's jobs that have told of their workers."""
+        jobs = [line.job.job for line in view.jobs if has_workers(line.job.job)]
+        with self._node.lock:
+            found = [advice_on(self._control, job, view.run.pipeline) for job in jobs]
+        return tuple(one for one in found if one is not None)
 
     def start_probe(self, name: str, *, workers: int, share: float) -> str:
         """Begin the run; its id."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gridmill.control.advising import advice_on
 from gridmill.control.alterations import AlterationCases
 from gridmill.control.altered import as_altered
 from gridmill.control.begin import begin_run, chosen, resources_used, resume_run, stop_run
@@ -11,11 +12,13 @@ from gridmill.control.unchanged import unchanged_jobs
 from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import NotFoundError, PipelineError, explained
 from gridmill.model.event import Event
+from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.view import DryRun, RunView
 from gridmill.planning.dry_run import dry_run
 from gridmill.planning.graph import order
+from gridmill.planning.probes import has_workers
 
 
 class RunCases(AlterationCases):
@@ -46,9 +49,18 @@ class RunCases(AlterationCases):
             sizes = declared_sizes(self._control, pipeline, listings)
             unchanged = unchanged_jobs(self._control, pipeline, listings)
             made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged)
+            advice = {job.name: self._advice(job, pipeline.name) for job in pipeline.jobs}
         problems = {name: explained(one.error) for name, one in listings.items() if one.error}
-        told = (replace(job, problem=job.problem or problems.get(job.job, "")) for job in made.jobs)
+        told = (
+            replace(job, problem=job.problem or problems.get(job.job, ""), advice=advice[job.job])
+            for job in made.jobs
+        )
         return replace(made, jobs=tuple(told))
+
+    def _advice(self, job: Job, pipeline: str) -> str:
+        """One line, from the lock's holder."""
+        found = advice_on(self._control, job, pipeline) if has_workers(job) else None
+        return found.summary if found else ""
 
     def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
         """Runs, newest first."""

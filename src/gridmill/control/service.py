@@ -14,6 +14,7 @@ from gridmill.control.projects import ProjectCases
 from gridmill.control.resources import ResourceCases
 from gridmill.control.runs import RunCases
 from gridmill.control.siting import SiteCases
+from gridmill.model.advice import Advice
 from gridmill.model.event import Event
 from gridmill.model.view import ControlView, RunView
 
@@ -45,7 +46,7 @@ class Service(
         node: ControlNode,
         identity: Identity,
         *,
-        render: Callable[[RunView, tuple[Event, ...]], str],
+        render: Callable[[RunView, tuple[Event, ...], tuple[Advice, ...]], str],
         end: Callable[[], None],
     ) -> None:
         super().__init__(node)
@@ -82,7 +83,7 @@ class Service(
     def report(self, run_id: str) -> str:
         """The run's report: one self-contained HTML document."""
         view = self.run(run_id)
-        return self._render(view, self.events(run_id, limit=100_000))
+        return self._render(view, self.events(run_id, limit=100_000), self.advice_on_run(view))
 
     def has_bundle(self, bundle: str) -> bool:
         """Whether the code bundle of that hash is here."""

@@ -22,7 +22,7 @@ from gridmill.model.state import (
     JobState,
     check_move,
 )
-from gridmill.planning.probes import probe_subject
+from gridmill.planning.history import PROBE
 from gridmill.planning.progress import settle
 from gridmill.planning.sizing import subject_of
 
@@ -173,9 +173,7 @@ def measure(
     transaction.put(
         Measurement(
             attempt_id=attempt.id,
-            subject=subject_of(job_run.job, job_run.pipeline)
-            if job_run.probe is None
-            else probe_subject(job_run.job, job_run.pipeline),
+            subject=subject_of(job_run.job, job_run.pipeline) + (PROBE if job_run.probe else ""),
             job=job_run.name,
             size=outcome.size or job_run.size or JobSize(rows=job_run.job.rows),
             given=attempt.given,

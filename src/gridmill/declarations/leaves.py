@@ -66,6 +66,14 @@ def _whole(value: object) -> int:
     raise wrong(WHOLE.expected)
 
 
+def _whole_or_auto(value: object) -> int | None:
+    if value == "auto":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise wrong(AUTO.expected)
+
+
 def _number(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
@@ -139,6 +147,11 @@ TEXTS = Leaf(
 )
 SCALAR = Leaf(expected="text, a number, true or false", parse=_scalar, schema={"type": _WORD})
 WHOLE = Leaf(expected="a whole number", parse=_whole, schema=_or_parameter("integer"))
+AUTO = Leaf(
+    expected="a whole number or auto",
+    parse=_whole_or_auto,
+    schema={"anyOf": [{"type": "integer"}, {"const": "auto"}, PARAMETER]},
+)
 NUMBER = Leaf(expected="a number", parse=_number, schema=_or_parameter("number"))
 FLAG = Leaf(expected="true or false", parse=_flag, schema=_or_parameter("boolean"))
 DURATION = _unit(parse_seconds, "a duration such as 5m", "ms|[sS]|[mM]|min|[hH]|[dD]")

@@ -25,6 +25,7 @@ from gridmill.declarations.invariants import Flaw, flaws
 from gridmill.declarations.leaves import Leaf
 from gridmill.errors import InputError
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Resource
 from gridmill.model.schedule import Continuous
 from gridmill.model.search import Range
@@ -44,6 +45,7 @@ _NOT_WRITTEN: Mapping[type, set[str]] = {
 _WRITTEN_TRUE = frozenset({Continuous})
 _FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
 _SHORT: Mapping[type, str] = {Source: "path", Range: "between"}
+_LEAVES: Mapping[tuple[type, str], Leaf] = {(PredictionSpec, "workers"): leaves.AUTO}
 _UNITS = {"_seconds": leaves.DURATION, "_bytes": leaves.SIZE}
 _COUNTS = ("rows", "columns")
 _SCALARS = frozenset({str, int, float, bool})
@@ -77,7 +79,8 @@ def _parts(noun: type) -> Iterator[Part]:
             for name in flat:
                 yield replace(parts(inside)[name], field=field.name, inside=inside)
         elif field.name not in _NOT_WRITTEN.get(noun, ()):
-            yield _part(field, hints[field.name])
+            part = _part(field, hints[field.name])
+            yield replace(part, leaf=_LEAVES.get((noun, field.name), part.leaf))
 
 
 def _part(field: Field[Any], hint: Hint) -> Part:

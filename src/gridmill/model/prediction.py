@@ -11,7 +11,8 @@ class PredictionSpec:
 
     `best_by` names the validation metric: `rmse` (default for regression), `mse`, `mae`, `r2`,
     `skill`, `log_loss` (default for classification), `accuracy`, `auc`; the direction follows from the name.
-    Shards are handed to workers made for this job; each row's prediction is written exactly once.
+    Shards are handed to workers made for this job; each row's prediction is written exactly once. `workers`
+    can be left open (`auto`): by rows and CPUs at first, then what earlier attempts say is worth paying for.
     """
 
     dataset: str

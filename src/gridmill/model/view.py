@@ -62,7 +62,8 @@ class Removal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """One line of a dry run. `wave` numbers jobs that can run side by side, from 1; `starts` and `ends`
-    are expected seconds from the start of the run (None: no measurement to tell from)."""
+    are expected seconds from the start of the run (None: no measurement to tell from). `advice` says
+    in a line what other numbers of workers would buy; empty where nothing was measured."""
 
     job: str
     kind: str
@@ -75,6 +76,7 @@ class PlannedJob:
     starts: float | None = None
     ends: float | None = None
     problem: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from gridmill.model.advice import Advice, Bound, Forecast, Law, LawKind, Measure
 from gridmill.model.amounts import Amounts, show_seconds
 from gridmill.model.job import Job
 from gridmill.model.parallel import Parallel
-from gridmill.model.resource import Measurement
+from gridmill.model.resource import Measurement, Resource
 from gridmill.planning.bound import blind_spot, bound_of, shares_of, why_bound
 from gridmill.planning.curve import Curve
 from gridmill.planning.footprint import WORKER_BYTES
@@ -21,8 +21,9 @@ FAR = 4
 """Advice goes no further than so many times the largest number of workers that was measured."""
 SHOWN = (1, 2, 4, 8, 16, 32)
 MOST_WORKERS = 64
-_SERIAL_SECONDS = 0.1
-"""Serial times of attempts that lie no further apart than this do not tell that they grow with the data."""
+GROWING = 1.5
+"""Probes tell that the time around the shards grows with the data where the larger one's is so many times as
+long: carried on to all of the data, a smaller difference would be noise twenty times as large."""
 PROBE_SHARE, PROBE_SECONDS, PROBE_SHARD_SECONDS = 0.1, 60.0, 0.5
 PROBE_WORKERS = 8
 RULE = (
@@ -40,6 +41,21 @@ class Known:
     job: Job
     measured: Sequence[Measurement]
     most: Amounts
+
+
+def most_of(resource: Resource, largest: Amounts) -> Amounts:
+    """What one pod of a resource could get; `largest` is the most at its site."""
+    return replace(
+        largest,
+        cpus=resource.cpus or largest.cpus,
+        memory_bytes=resource.memory_bytes or largest.memory_bytes,
+    )
+
+
+def advised_workers(known: Known) -> int | None:
+    """The number that is worth paying for; None where nothing was measured."""
+    attempts = comparable(known)
+    return worth_of(curve_of(known, attempts), known, attempts) if attempts else None
 
 
 def comparable(known: Known) -> list[tuple[Measurement, Parallel]]:
@@ -87,13 +103,13 @@ def curve_of(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> 
     rows = attempts[-1][1].whole_rows
     cpus = known.most.cpus
     law = fit([_trial(parallel, rows, cpus) for _, parallel in attempts])
-    opening_cpu = fmean(parallel.opening_cpu_seconds for _, parallel in attempts)
+    opening_load = min(_opening_load(parallel, cpus) for _, parallel in attempts)
     waits = [_opening_wait(parallel) for _, parallel in attempts]
     return Curve(
         law=law,
         serial_seconds=_serial_seconds(attempts, rows),
         opening_wait_seconds=fmean(waits),
-        opening_cpu_seconds=opening_cpu,
+        opening_load_seconds=opening_load,
         cpus=cpus,
         cpu_share=fmean(_cpu_share(parallel, cpus) for _, parallel in attempts),
         rows=rows,
@@ -132,6 +148,13 @@ def _opening_wait(told: Parallel) -> float:
     return max(0.0, told.opening_seconds - told.opening_cpu_seconds - told.opening_delay_seconds)
 
 
+def _opening_load(told: Parallel, cpus: float) -> float:
+    """Seconds on and for a CPU, had one worker opened alone: they all open at once, on the CPUs there are. The
+    least of several attempts counts, that which others disturbed least."""
+    crowd = max(1.0, told.workers / cpus) if cpus else 1.0
+    return (told.opening_cpu_seconds + told.opening_delay_seconds) / crowd
+
+
 def _serial_seconds(attempts: Sequence[tuple[Measurement, Parallel]], rows: int) -> float:
     """Before and after the shards, for so many rows: a constant, and a part that grows with the rows where
     attempts of different size show one."""
@@ -140,7 +163,7 @@ def _serial_seconds(attempts: Sequence[tuple[Measurement, Parallel]], rows: int)
     if whole:
         return fmean(whole)
     small, large = min(points), max(points)
-    if small[0] == large[0] or large[1] - small[1] < _SERIAL_SECONDS:
+    if small[0] == large[0] or large[1] < GROWING * small[1]:
         return fmean(seconds for _, seconds in points)
     slope = (large[1] - small[1]) / (large[0] - small[0])
     return large[1] + slope * (rows - large[0])

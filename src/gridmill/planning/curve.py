@@ -21,7 +21,7 @@ class Curve:
     law: WorkLaw
     serial_seconds: float
     opening_wait_seconds: float
-    opening_cpu_seconds: float
+    opening_load_seconds: float
     cpus: float
     cpu_share: float
     rows: int
@@ -34,7 +34,7 @@ class Curve:
     def opening(self, workers: int) -> float:
         """Until a worker can begin: they all load at the same time, on the CPUs there are."""
         crowd = max(1.0, workers / self.cpus) if self.cpus else 1.0
-        return self.opening_wait_seconds + self.opening_cpu_seconds * crowd
+        return self.opening_wait_seconds + self.opening_load_seconds * crowd
 
     def stage(self, workers: int) -> float:
         """The shards."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from gridmill.model.amounts import MIB, Amounts, show_bytes
 from gridmill.model.job import Job, JobSize
 from gridmill.model.resource import Measurement, Resource, Sizing
+from gridmill.planning.advice import Known, advised_workers, most_of
 from gridmill.planning.footprint import (
     KINDS,
     WORKER_BYTES,
@@ -76,7 +77,8 @@ def size_job(
     resource's own memory, and says so; a declared amount is not (the planner refuses it).
     """
     size = _whole(job, size, resource)
-    workers = workers_of(job, size, job.cpus or resource.cpus or largest.cpus)
+    advised = _advised(job, history, pipeline, resource, largest)
+    workers = advised or workers_of(job, size, job.cpus or resource.cpus or largest.cpus)
     estimate = _declared(job) or _estimate(job, size, history, pipeline, workers)
     memory, why = estimate.memory_bytes, [estimate.why]
     if job.memory_bytes is None:
@@ -84,12 +86,23 @@ def size_job(
         why += cut
     if workers > 1:
         why.append(f"{workers} workers share it")
+    if advised:
+        why.append(f"{workers} workers: the number worth paying for, by what earlier attempts measured")
     return Sizing(
         amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=_gpus(resource)),
         workers=workers,
         why=tuple(why),
         expected_seconds=expected_seconds(f"{pipeline}/{job.name}", subject_of(job, pipeline), size, history),
     )
+
+
+def _advised(job: Job, history: History, pipeline: str, resource: Resource, largest: Amounts) -> int | None:
+    """Workers by what attempts of the job measured, where it leaves the number open."""
+    if job.prediction is None or job.prediction.workers is not None:
+        return None
+    name = f"{pipeline}/{job.name}"
+    measured = history.of_workers(name, subject_of(job, pipeline))
+    return advised_workers(Known(name=name, job=job, measured=measured, most=most_of(resource, largest)))
 
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:

@@ -18,6 +18,7 @@ from gridmill.pod.courier import Courier
 from gridmill.pod.folders import PodFolder
 from gridmill.pod.janitor import Janitor
 from gridmill.pod.journal import Journal
+from gridmill.pod.launch import BLOCK_BYTES
 from gridmill.pod.leftovers import Leftovers, kill_group_before_reaping
 from gridmill.pod.limits import Limits, make_limits
 from gridmill.pod.nursery import Nursery
@@ -204,7 +205,14 @@ class Agent:
             if self._supervisor.is_leader(found.si_pid):
                 kill_group_before_reaping(found.si_pid)
             _, status, usage = os.wait4(found.si_pid, 0)
-            self._reaped(found.si_pid, Exit(status=status, cpu_seconds=usage.ru_utime + usage.ru_stime))
+            end = Exit(
+                status=status,
+                cpu_seconds=usage.ru_utime + usage.ru_stime,
+                system_seconds=usage.ru_stime,
+                read_bytes=usage.ru_inblock * BLOCK_BYTES,
+                written_bytes=usage.ru_oublock * BLOCK_BYTES,
+            )
+            self._reaped(found.si_pid, end)
 
     def _reaped(self, pid: int, end: Exit) -> None:
         if pid == self._janitor.pid:

@@ -31,10 +31,14 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How its process ended: wait()'s status (None: cannot be told) and CPU seconds."""
+    """How its process ended: wait()'s status (None: cannot be told), and what wait() told of it and of the
+    children that it waited for: CPU seconds, those of them in the kernel, bytes from and to disks."""
 
     status: int | None
     cpu_seconds: float = 0.0
+    system_seconds: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
     trouble: str = ""
 
 

@@ -146,14 +146,18 @@ class AttemptGroup:
 
     def cpu_seconds(self) -> float | None:
         """CPU seconds of all its processes, those gone included; None when no cgroup counts them."""
+        return self._counted("cpuacct.usage", "usage_usec")
+
+    def system_seconds(self) -> float | None:
+        """Those of them that the kernel worked; None when no cgroup tells."""
+        return self._counted("cpuacct.usage_sys", "system_usec")
+
+    def _counted(self, v1: str, v2: str) -> float | None:
         if self.cpuacct is not None:
-            text = _read(self.cpuacct / "cpuacct.usage")
+            text = _read(self.cpuacct / v1)
             return int(text) / 1e9 if text else None
-        for folder in self.folders:
-            figures = _figures(folder / "cpu.stat")
-            if "usage_usec" in figures:
-                return figures["usage_usec"] / 1e6
-        return None
+        counts = (_figures(folder / "cpu.stat") for folder in self.folders)
+        return next((figures[v2] / 1e6 for figures in counts if v2 in figures), None)
 
     def remove(self) -> bool:
         """Remove its folders; False while the kernel still holds one."""

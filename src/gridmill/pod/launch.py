@@ -15,6 +15,8 @@ from gridmill.codec import decode, encode
 MESSAGE_BYTES = 512 * 1024
 """A launch and what is said about it, at most."""
 _PIPES = 3
+BLOCK_BYTES = 512
+"""What wait() counts reads and writes of disks in."""
 EVENTS_FD = 3
 """Where a job's process finds the pipe for its reports (GRIDMILL_EVENTS_FD)."""
 

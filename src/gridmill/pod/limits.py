@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gridmill.model.amounts import Amounts
 from gridmill.pod.cgroups import AttemptGroup, PodGroups
+from gridmill.pod.processes import stat
 
 FIRST_SECONDS = 0.01
 QUICK_SECONDS = 0.05
@@ -20,7 +21,10 @@ _FEW_SAMPLES = 3
 
 
 class Meter:
-    """One attempt's memory and CPU use. `group` is its cgroup, if it has one."""
+    """One attempt's memory and CPU use, and its time for the disk. `group` is its cgroup, if it has one.
+
+    `disk_seconds` adds up how long each of its processes was seen standing still for a disk (state D).
+    """
 
     def __init__(self, limit_bytes: int, group: AttemptGroup | None, now: float) -> None:
         self.peak_bytes = 0
@@ -29,6 +33,8 @@ class Meter:
         self._group = group
         self._began = now
         self._samples = 0
+        self._seen = now
+        self.disk_seconds = 0.0
 
     @property
     def guards(self) -> bool:
@@ -36,8 +42,11 @@ class Meter:
         return self._limit > 0 and (self._group is None or not self._group.limits_memory)
 
     def sample(self, pids: Iterable[int], now: float) -> bool:
-        """Measure; True when the attempt is over its limit and must be killed. `pids` are read only
-        where no cgroup measures."""
+        """Measure; True when the attempt is over its limit and must be killed. The memory of `pids` is read
+        only where no cgroup measures."""
+        pids = tuple(pids)
+        self.disk_seconds += sum(map(waits_for_disk, pids)) * (now - self._seen)
+        self._seen = now
         used = self._group.used_bytes() if self._group else None
         if used is None:
             used = sum(map(proportional_bytes, pids))
@@ -65,12 +74,23 @@ class Meter:
         counted = self._group.cpu_seconds() if self._group else None
         return fallback if counted is None else counted
 
+    def system_seconds(self, fallback: float) -> float:
+        """The same of the kernel's work for it."""
+        counted = self._group.system_seconds() if self._group else None
+        return fallback if counted is None else counted
+
 
 def _pause(age: float) -> float:
     """Seconds to the next sample: short lives are sampled densely, long ones cheaply."""
     if age > _QUICK_FOR_SECONDS:
         return SLOW_SECONDS
     return min(max(FIRST_SECONDS, age * 0.3), QUICK_SECONDS)
+
+
+def waits_for_disk(pid: int) -> bool:
+    """Whether the process stands still for a disk just now."""
+    found = stat(pid)
+    return found is not None and found.state == "D"
 
 
 def proportional_bytes(pid: int) -> int:

@@ -160,7 +160,14 @@ class Nursery:
                 listener.not_forked(report.attempt_id, report.message)
             case "ended":
                 self._children.pop(report.pid, None)
-                listener.reaped(report.pid, Exit(status=report.status, cpu_seconds=report.cpu_seconds))
+                end = Exit(
+                    status=report.status,
+                    cpu_seconds=report.cpu_seconds,
+                    system_seconds=report.system_seconds,
+                    read_bytes=report.read_bytes,
+                    written_bytes=report.written_bytes,
+                )
+                listener.reaped(report.pid, end)
 
     def zygote_died(self, status: int, now: float) -> None:
         """End what it had forked (the kernel kills them with it), and make another."""

@@ -274,6 +274,10 @@ class Supervisor:
             wall_seconds=now - attempt.began,
             cpu_seconds=attempt.meter.cpu_seconds(end.cpu_seconds),
             peak_memory_bytes=attempt.meter.peak_bytes,
+            system_seconds=attempt.meter.system_seconds(end.system_seconds),
+            disk_seconds=attempt.meter.disk_seconds,
+            read_bytes=end.read_bytes,
+            written_bytes=end.written_bytes,
         )
         return Ending(
             status=end.status,

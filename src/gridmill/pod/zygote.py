@@ -20,21 +20,24 @@ from types import FrameType
 from gridmill.codec import encode
 from gridmill.errors import NotFoundError
 from gridmill.jobs.main import run
-from gridmill.pod.launch import Launch, Pipes, die_with_parent, enter, fork, receive
+from gridmill.pod.launch import BLOCK_BYTES, Launch, Pipes, die_with_parent, enter, fork, receive
 from gridmill.pod.leftovers import kill_group_before_reaping
 from gridmill.registry import PREIMPORTS, find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a zygote says: `ready`, `forked` (attempt_id, pid), `ended` (pid, wait status, CPU seconds) or
-    `failed` (attempt_id, message): it could not fork."""
+    """What a zygote says: `ready`, `forked` (attempt_id, pid), `ended` (pid, wait status, what wait() told of
+    its use) or `failed` (attempt_id, message): it could not fork."""
 
     kind: str
     attempt_id: str = ""
     pid: int = 0
     status: int = 0
     cpu_seconds: float = 0.0
+    system_seconds: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
     message: str = ""
 
 
@@ -96,7 +99,16 @@ class Zygote:
             _, status, usage = os.wait4(found.si_pid, 0)
             self._children.discard(found.si_pid)
             spent = usage.ru_utime + usage.ru_stime
-            self._say(Report(kind="ended", pid=found.si_pid, status=status, cpu_seconds=spent))
+            ended = Report(
+                kind="ended",
+                pid=found.si_pid,
+                status=status,
+                cpu_seconds=spent,
+                system_seconds=usage.ru_stime,
+                read_bytes=usage.ru_inblock * BLOCK_BYTES,
+                written_bytes=usage.ru_oublock * BLOCK_BYTES,
+            )
+            self._say(ended)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
+from gridmill.model.advice import Advice
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.critical import Critical
@@ -19,6 +20,7 @@ from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, RunView
+from gridmill.report.advice import advice_chart
 from gridmill.report.charts import Bar, Series, line_chart, timeline
 from gridmill.report.graph import Box, dag
 
@@ -53,8 +55,9 @@ def _environment() -> Environment:
     )
 
 
-def render(view: RunView, events: Sequence[Event]) -> str:
-    """The page. `events` are the run's kept events, for curves and the logs of failed jobs."""
+def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()) -> str:
+    """The page. `events` are the run's kept events, for curves and the logs of failed jobs; `advice` is on
+    those of its jobs that have workers."""
     page = _environment().get_template("report.html.j2")
     models = [a for a in _artifacts(view) if a.kind == ArtifactKind.MODEL]
     predictions = [a for a in _artifacts(view) if a.kind == ArtifactKind.PREDICTION]
@@ -74,6 +77,7 @@ def render(view: RunView, events: Sequence[Event]) -> str:
             for model in models
             if model.output.details.get("calibration")
         ],
+        advice=[(one.job.rpartition("/")[2], one, Markup(advice_chart(one))) for one in advice],
         forecasts=[_forecast(artifact) for artifact in predictions],
         tables=[a for a in _artifacts(view) if a.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)],
         rejects_of=rejects_of,
@@ -81,6 +85,7 @@ def render(view: RunView, events: Sequence[Event]) -> str:
         shifted_of=shifted_of,
         show_bytes=show_bytes,
         show_number=show_number,
+        show_seconds=show_seconds,
     )
 
 
