@@ -149,8 +149,8 @@ def _opening_wait(told: Parallel) -> float:
 
 
 def _opening_load(told: Parallel, cpus: float) -> float:
-    """Seconds on and for a CPU, had one worker opened alone: they all open at once, on the CPUs there are. The
-    least of several attempts counts, that which others disturbed least."""
+    """Seconds on and for a CPU, had one worker opened alone: they all open at once, on the CPUs there are.
+    Of several attempts the least counts, which others disturbed least."""
     crowd = max(1.0, told.workers / cpus) if cpus else 1.0
     return (told.opening_cpu_seconds + told.opening_delay_seconds) / crowd
 
