@@ -121,6 +121,17 @@ def test_jobs_line_up_when_their_run_is_known_and_active():
     assert not snapshot.lines.waiting
 
 
+def test_it_knows_which_jobs_of_a_run_are_not_finished():
+    snapshot = Snapshot((RUN, a_job("x"), a_job("y", JobState.BLOCKED), a_job("z", JobState.SUCCEEDED)))
+    assert {*snapshot.unfinished_of("p-1")} == {"p-1/x", "p-1/y"}
+    snapshot.put(a_job("x", JobState.FAILED))
+    snapshot.put(a_job("z"))
+    assert {*snapshot.unfinished_of("p-1")} == {"p-1/y", "p-1/z"}
+    snapshot.remove(JobRun, "p-1/y")
+    snapshot.put(replace(RUN, state=RunState.FAILED))
+    assert not snapshot.unfinished_of("p-1")
+
+
 def test_resources_can_be_changed_and_removed():
     snapshot = Snapshot((Resource(name="a", type=JobKind.COMMAND),))
     assert snapshot.resource_of("a", JobKind.COMMAND) is not None

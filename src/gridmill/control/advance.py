@@ -133,9 +133,14 @@ def _advance_run(control: Control, transaction: Transaction, run_id: str) -> Non
     run = transaction.get(Run, run_id)
     if run is None or run.state in FINISHED_RUNS:
         return
-    known = control.ledger.snapshot.job_runs_of(run_id)
-    if any((transaction.get(JobRun, job.id) or job).state not in FINISHED_JOBS for job in known):
+    snapshot = control.ledger.snapshot
+    if any(_is_open(transaction, key) for key in snapshot.unfinished_of(run_id)):
         return
-    jobs = [transaction.get(JobRun, job.id) or job for job in known]
+    jobs = [transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id)]
     state, message = run_state(run, jobs)
     transaction.put(replace(run, state=state, message=message, ended=transaction.now))
+
+
+def _is_open(transaction: Transaction, job_run_id: str) -> bool:
+    job_run = transaction.get(JobRun, job_run_id)
+    return job_run is not None and job_run.state not in FINISHED_JOBS

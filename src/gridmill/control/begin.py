@@ -53,19 +53,19 @@ def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
     """The pipeline with those jobs and what they need. Raises NotFoundError."""
     if not only:
         return pipeline
-    names = {job.name for job in pipeline.jobs}
-    unknown = [name for name in only if name not in names]
+    jobs = {job.name: job for job in pipeline.jobs}
+    unknown = [name for name in only if name not in jobs]
     if unknown:
         raise NotFoundError(
             f"pipeline {pipeline.name!r} has no job {unknown[0]!r}",
-            hint=f"It has: {', '.join(sorted(names))}.",
+            hint=f"It has: {', '.join(sorted(jobs))}.",
         )
     wanted, open_names = set[str](), list(only)
     while open_names:
         name = open_names.pop()
         if name not in wanted:
             wanted.add(name)
-            open_names.extend(pipeline.job(name).all_needs)
+            open_names.extend(jobs[name].all_needs)
     return replace(pipeline, jobs=tuple(job for job in pipeline.jobs if job.name in wanted))
 
 
@@ -80,7 +80,7 @@ def resources_used(
 
 def placed(job: Job, pipeline: Pipeline) -> Job:
     """The job with what its pipeline says for it: the site, unless it names a resource."""
-    return job if job.at or job.resource else replace(job, at=pipeline.at)
+    return job if job.at or job.resource or not pipeline.at else replace(job, at=pipeline.at)
 
 
 def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource:
@@ -184,13 +184,15 @@ def begin_run(
         _job_run(control, run, _as_declared(job, pipeline), index, used[job.name], sizes[job.name])
         for index, job in enumerate(pipeline.jobs)
     ]
-    transaction.put(*(replace(job, force=force and (not only or job.job.name in only)) for job in job_runs))
+    for job in job_runs:
+        transaction.put(replace(job, force=True) if force and (not only or job.job.name in only) else job)
     control.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
     return run
 
 
 def _as_declared(job: Job, pipeline: Pipeline) -> Job:
-    return replace(placed(job, pipeline), retain=job.retain or pipeline.retain)
+    job = placed(job, pipeline)
+    return job if job.retain or not pipeline.retain else replace(job, retain=pipeline.retain)
 
 
 def _job_run(control: Control, run: Run, job: Job, index: int, resource: Resource, size: JobSize) -> JobRun:

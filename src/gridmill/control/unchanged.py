@@ -27,8 +27,9 @@ def unchanged_jobs(control: Control, pipeline: Pipeline, listings: Mapping[str, 
         bundle=pipeline.bundle,
     )
     unchanged: set[str] = set()
+    jobs = {job.name: job for job in pipeline.jobs}
     for name in order(pipeline):
-        job = pipeline.job(name)
+        job = jobs[name]
         if not job.cache or any(need not in unchanged for need in job.all_needs):
             continue
         needs = tuple(f"{run.id}/{need}" for need in job.all_needs)

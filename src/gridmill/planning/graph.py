@@ -1,5 +1,6 @@
 """The jobs of a pipeline in an order in which each comes after what it needs."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from heapq import heapify, heappop, heappush
 
@@ -13,8 +14,8 @@ def order(pipeline: Pipeline) -> tuple[str, ...]:
 
     Raises PipelineError for a need that is no job and for a cycle, naming it (`a -> b -> a`).
     """
-    needs = {job.name: _known_needs(job, pipeline) for job in pipeline.jobs}
     places = {job.name: place for place, job in enumerate(pipeline.jobs)}
+    needs = {job.name: _known_needs(job, pipeline, places) for job in pipeline.jobs}
     users: dict[str, list[str]] = {name: [] for name in needs}
     for name, needed in needs.items():
         for need in needed:
@@ -35,9 +36,9 @@ def order(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(ordered)
 
 
-def _known_needs(job: Job, pipeline: Pipeline) -> tuple[str, ...]:
-    names = [other.name for other in pipeline.jobs]
-    for need in job.all_needs:
+def _known_needs(job: Job, pipeline: Pipeline, names: Mapping[str, int]) -> tuple[str, ...]:
+    needs = job.all_needs
+    for need in needs:
         if need not in names:
             close = get_close_matches(need, names, n=1)
             raise PipelineError(
@@ -45,7 +46,7 @@ def _known_needs(job: Job, pipeline: Pipeline) -> tuple[str, ...]:
                 place=f"{pipeline.name}: jobs.{job.name}",
                 hint=f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(sorted(names))}.",
             )
-    return job.all_needs
+    return needs
 
 
 def _cycle_error(

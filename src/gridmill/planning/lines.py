@@ -1,9 +1,10 @@
 """Runs and their jobs, and the lines in which jobs stand: waiting for a place, or blocked by needs."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from gridmill.model.run import JobRun, Run
-from gridmill.model.state import FINISHED_RUNS, JobState, RunState
+from gridmill.model.state import FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
 from gridmill.planning.ordered import Ordered
 from gridmill.planning.queue import Demand, Queue, Rank, Ticket, demand_of, rank_of
 from gridmill.planning.turns import Turns
@@ -49,11 +50,16 @@ class Lines:
         self.turns = Turns()
         self._lines: dict[str, _Line] = {}
         self._jobs_of: dict[str, dict[str, None]] = {}
+        self._unfinished: dict[str, dict[str, None]] = {}
         self._dependents: dict[str, dict[str, None]] = {}
 
     def jobs_of(self, run_id: str) -> tuple[JobRun, ...]:
         """The jobs of a run, in declaration order."""
         return self._ordered(self._jobs_of.get(run_id, {}))
+
+    def unfinished_of(self, run_id: str) -> Collection[str]:
+        """Ids of the jobs of a run that are not finished, in no order."""
+        return self._unfinished.get(run_id, ())
 
     def dependents_of(self, job_run_id: str) -> tuple[JobRun, ...]:
         """The jobs that need it directly, in declaration order."""
@@ -88,6 +94,10 @@ class Lines:
             self._jobs_of.setdefault(job_run.run_id, {})[job_run.id] = None
         elif old.needs != job_run.needs:
             self._forget_needs(old)
+        if job_run.state in FINISHED_JOBS:
+            forget(self._unfinished, job_run.run_id, job_run.id)
+        else:
+            self._unfinished.setdefault(job_run.run_id, {})[job_run.id] = None
         if old is None or old.needs != job_run.needs:
             for need in job_run.needs:
                 self._dependents.setdefault(need, {})[job_run.id] = None
@@ -100,6 +110,7 @@ class Lines:
             self._leave_line(key)
             self._forget_needs(old)
             forget(self._jobs_of, old.run_id, key)
+            forget(self._unfinished, old.run_id, key)
             self.turns.leave(key)
             self._let_next(self.turn_of(old))
 

@@ -1,6 +1,6 @@
 """The picture the planner decides on: everything live, with indices kept up on every change."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gridmill.model.amounts import Amounts
@@ -105,6 +105,10 @@ class Snapshot:
     def job_runs_of(self, run_id: str) -> tuple[JobRun, ...]:
         """The jobs of a run, in declaration order."""
         return self.lines.jobs_of(run_id)
+
+    def unfinished_of(self, run_id: str) -> Collection[str]:
+        """Ids of the jobs of a run that are not finished, in no order."""
+        return self.lines.unfinished_of(run_id)
 
     def dependents_of(self, job_run_id: str) -> tuple[JobRun, ...]:
         """The jobs that need it directly, in declaration order."""
