@@ -2,7 +2,7 @@
 
 This is the seam between reading and writing. Whatever a source is, it arrives as `SourceFile`s: what is no
 file of this machine is brought into one, at once or when it is first opened. A file's `Reader` gives its
-rows in batches and tells where each row is from (`place`); `Arrivals.positions` go into the commit that
+rows in batches and tells the line of each (`lines`); `Arrivals.positions` go into the commit that
 holds them.
 """
 

@@ -48,10 +48,6 @@ class Columnar:
         """Parquet has no lines."""
         return (None for _ in rows)
 
-    def place(self, row: int) -> str:
-        """Parquet has no lines: the row's number from 1."""
-        return f"{self.file.name}: row {row + 1}"
-
     @contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:
         if self.file.compression != Compression.NONE:

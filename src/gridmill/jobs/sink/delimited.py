@@ -50,10 +50,6 @@ class Delimited:
                 seen(opened.raw.tell())
                 yield pa.Table.from_batches([batch])
 
-    def place(self, row: int) -> str:
-        """The line at which the record of a row begins."""
-        return f"{self.file.name}:{next(self.lines(iter([row])), '?')}"
-
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
         """The lines at which the rows' records begin."""
         records = (line for line, _ in self._records())

@@ -54,10 +54,6 @@ class Lines:
             lines = (number for number, line in enumerate(_each_line(opened.stream), start=1) if line.strip())
             yield from pick(lines, rows)
 
-    def place(self, row: int) -> str:
-        """The row's line."""
-        return f"{self.file.name}:{next(self.lines(iter([row])), '?')}"
-
     def _table(self, block: bytes, first_line: int) -> pa.Table:
         try:
             return self._by_arrow(block)

@@ -23,7 +23,7 @@ from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.infer import Guesses, found_types, see_types
 from gridmill.jobs.sink.layout import Layout
 from gridmill.jobs.sink.lines import Lines
-from gridmill.jobs.sink.reading import Reader
+from gridmill.jobs.sink.reading import Reader, place_of
 from gridmill.jobs.sink.sieve import Batch
 from gridmill.model.sink import OnMisfit, SinkSpec
 from gridmill.model.source import Format, Source
@@ -247,7 +247,7 @@ class Loading:
             raise DataError(
                 f"column {item.name!r}: {_shown(error.value)} is not of type {type_}",
                 hint=_DECLARED if declared else _INFERRED.format(name=item.name),
-                place=reader.place(row + error.row),
+                place=place_of(reader, row + error.row),
             ) from error
 
 

@@ -47,9 +47,11 @@ class Reader(Protocol):
         """
         ...
 
-    def place(self, row: int) -> str:
-        """`FILE:LINE` of a row (from 0); reads the file again."""
-        ...
+
+def place_of(reader: Reader, row: int) -> str:
+    """`FILE:LINE` of a row (from 0), its number from 1 where there are no lines; reads the file again."""
+    line = next(reader.lines(iter([row])), None)
+    return f"{reader.file.name}: row {row + 1}" if line is None else f"{reader.file.name}:{line}"
 
 
 def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
