@@ -19,11 +19,13 @@ from gridmill.model.resource import Measurement
 from gridmill.model.retention import RUNS_KEPT, Retention
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.space import Waste
+from gridmill.model.state import JobState, RunState
 from gridmill.ports.store import Put
 from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
 from gridmill.testing.simulated import Behaviour
 from gridmill.testing.simulation import Simulation
+from gridmill.testing.store_samples import a_job_run, a_run
 
 
 def model(number: int, rmse: float, name: str = "w/m", **changes) -> Artifact:
@@ -212,6 +214,31 @@ def test_cleaning_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) ->
     assert [one.kind for one in service(grid).clean()] == ["events"], "the newest event stays: numbers go on"
     again = grid.submit(Pipeline(name="p", jobs=(job,)), force=False)
     assert finish(grid, again).state == "succeeded"
+
+
+def test_cleaning_retires_old_versions_of_a_sink_and_leaves_its_table(tmp_path: Path) -> None:
+    grid = simulation()
+    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    job = replace(
+        a_job_run("p-1", "t"), pipeline="p", job=replace(command("t"), retain=Retention(versions=1))
+    )
+    job = replace(job, state=JobState.SUCCEEDED)
+    table = Output(kind=ArtifactKind.SINK, uri="sinks/p/t/table", size_bytes=7)
+    versions = [
+        replace(model(number, 1.0, "p/t"), run_id="p-1", output=replace(table, table_version=number))
+        for number in (1, 2, 3)
+    ]
+    user = model(1, 1.0, "p/d", made_from=("p/t@2",))
+    run = replace(a_run(), id="p-1", pipeline="p", state=RunState.SUCCEEDED)
+    grid.store.commit([Put(noun=noun, expected=0) for noun in (run, job, *versions, user)])
+    grid.node.control.ledger.doubtful = True
+    grid.tick()
+    told = service(grid).clean()
+    assert [(one.name, one.size_bytes) for one in told if one.kind == "version"] == [("p/t@1", 0)]
+    assert [one.number for one in service(grid).artifacts(name="p/t")] == [3, 2], "p/d was made from 2"
+    assert grid.storage.removed == []
+    with pytest.raises(ConflictError, match="one version of a table"):
+        service(grid).remove_artifact("p/t@2")
 
 
 def test_cleaning_takes_the_rest_of_a_removal_that_was_cut_short(

@@ -53,9 +53,14 @@ def test_what_a_kept_version_was_made_from_stays_until_that_goes() -> None:
     assert {one.id for one in both} == {"p/m@1", "p/d@1"}
 
 
-def test_sinks_and_jobs_without_a_limit_stay() -> None:
+def test_versions_of_a_sink_go_too_but_those_that_a_kept_version_was_made_from() -> None:
     sink = Output(kind=ArtifactKind.SINK, uri="t")
-    assert going([replace(one, output=sink) for one in FIVE], versions=1) == []
+    loaded = [replace(one, output=sink) for one in FIVE]
+    assert going(loaded, versions=1) == [4, 3, 2, 1]
+    assert going([version(1, "p/end", made_from=("p/m@2",)), *loaded], versions=1) == [4, 3, 1]
+
+
+def test_jobs_without_a_limit_stay() -> None:
     assert beyond(FIVE, {}, NOW, frozenset()) == ()
 
 

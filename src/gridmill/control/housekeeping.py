@@ -6,6 +6,7 @@ from gridmill.control.forgetting import forget, old_history
 from gridmill.control.versions import VersionCases
 from gridmill.control.waste import old_runs, old_versions, read_records, rubbish
 from gridmill.errors import ConflictError
+from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.retention import DAY_SECONDS
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.ports.house import Place, Thing
@@ -46,7 +47,7 @@ class HousekeepingCases(VersionCases):
             self._take_away(gone, [one.id for one in versions], runs)
             forget(self._ledger.store, history, goes_on=lambda: not self._node.ending)
         return (
-            *(_old(one.id, one.output.size_bytes) for one in versions),
+            *(_old(one) for one in versions),
             *(Waste(kind="events", name=run, why=f"its run ended over {days:g} days ago") for run in runs),
             *history.told(days),
             *(waste for waste, _ in found),
@@ -55,15 +56,17 @@ class HousekeepingCases(VersionCases):
     def _take_away(self, things: list[Thing], versions: list[str], runs: tuple[str, ...]) -> None:
         for version in versions:
             with suppress(ConflictError):  # a run has begun to use it, or an alias stands for it, meanwhile
-                self.remove_artifact(version)
+                self._remove(version, of_table=True)
         for first in range(0, len(runs), _RUNS_AT_ONCE):
             self._ledger.store.drop_events(runs[first : first + _RUNS_AT_ONCE])
         for thing in things:
             self._control.house.take_away(thing)
 
 
-def _old(version: str, size_bytes: int) -> Waste:
-    return Waste(kind="version", name=version, why="beyond what its job retains", size_bytes=size_bytes)
+def _old(version: Artifact) -> Waste:
+    """The files of a sink's version are its table's: a later load takes away what no version needs."""
+    size = 0 if version.kind == ArtifactKind.SINK else version.output.size_bytes
+    return Waste(kind="version", name=version.id, why="beyond what its job retains", size_bytes=size)
 
 
 def _usage(thing: Thing, owners: dict[str, list[str]]) -> Usage:

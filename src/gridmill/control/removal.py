@@ -12,10 +12,14 @@ from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.view import Removal
 
 
-def plan_removal(control: Control, reference: str) -> tuple[Removal, tuple[Artifact, ...]]:
+def plan_removal(
+    control: Control, reference: str, *, of_table: bool = False
+) -> tuple[Removal, tuple[Artifact, ...]]:
     """The versions a reference names for removal (`pipeline/job`: all) and what stands against it.
 
-    Raises InputError for an alias, NotFoundError, ConflictError for one of several versions of a sink.
+    With `of_table` also one of several versions of a sink: the table stays, and what only that version had
+    in it goes with a later load. Raises InputError for an alias, NotFoundError, and without it ConflictError
+    for one of several versions of a sink.
     """
     name, version = split_reference(reference)
     if version and not version.isdecimal():
@@ -25,7 +29,7 @@ def plan_removal(control: Control, reference: str) -> tuple[Removal, tuple[Artif
             f"`gridmill show artifact {reference}` says which version it stands for.",
         )
     wanted = (fetch_artifact(control, f"{name}@{int(version)}"),) if version else _all(control, name)
-    if version and wanted[0].kind == ArtifactKind.SINK and not wanted[0].removed:
+    if version and wanted[0].kind == ArtifactKind.SINK and not wanted[0].removed and not of_table:
         raise ConflictError(
             f"{wanted[0].id} is one version of a table that its other versions share",
             hint=f"`gridmill remove sink {name}` removes the whole table.",

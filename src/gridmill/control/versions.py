@@ -102,8 +102,11 @@ class VersionCases(Cases):
         if dry_run:
             with self._node.lock:
                 return plan_removal(self._control, artifact_id)[0]
+        return self._remove(artifact_id, force=force)
+
+    def _remove(self, artifact_id: str, *, force: bool = False, of_table: bool = False) -> Removal:
         with self._node.changing() as transaction:
-            plan, versions = plan_removal(self._control, artifact_id)
+            plan, versions = plan_removal(self._control, artifact_id, of_table=of_table)
             check_removal(plan, force=force)
             for one in versions:
                 transaction.put(replace(self._ledger.fetch(Artifact, one.id), removed=True))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gridmill.errors import InputError
-from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.artifact import Artifact
 
 DAY_SECONDS = 86_400.0
 
@@ -18,7 +18,8 @@ class Retention:
     than `days`.
 
     The newest, those that an alias stands for, the best, and those that a kept version was made from stay
-    whatever their age; so do versions of sinks, which share a table.
+    whatever their age. Versions of a sink share a table: what only the old ones had in it goes with a later
+    load.
     """
 
     versions: int | None = None
@@ -58,7 +59,7 @@ def _old(versions: Sequence[Artifact], wanted: Mapping[str, Retention], now: flo
     for one in versions:
         place = places[one.name] = places.get(one.name, -1) + 1
         limits = wanted.get(one.name)
-        if limits is None or place == 0 or one.kind == ArtifactKind.SINK:
+        if limits is None or place == 0:
             continue
         few = limits.versions is None or place >= limits.versions
         if few and (limits.days is None or now - one.created > limits.days * DAY_SECONDS):
