@@ -18,6 +18,8 @@ from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Measurement
 from gridmill.model.retention import RUNS_KEPT, Retention
 from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.sink import SinkSpec
+from gridmill.model.source import Source
 from gridmill.model.space import Waste
 from gridmill.model.state import JobState, RunState
 from gridmill.ports.store import Put
@@ -214,6 +216,17 @@ def test_cleaning_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) ->
     assert [one.kind for one in service(grid).clean()] == ["events"], "the newest event stays: numbers go on"
     again = grid.submit(Pipeline(name="p", jobs=(job,)), force=False)
     assert finish(grid, again).state == "succeeded"
+
+
+def test_a_version_knows_the_code_it_was_made_with_and_only_that() -> None:
+    grid = simulation()
+    run = replace(a_run(), id="p-1", pipeline="p", bundle="b" * 64, state=RunState.SUCCEEDED)
+    load = Job(name="load", sink=SinkSpec(source=Source(path="x.csv")))
+    jobs = [replace(a_job_run("p-1", job.name), pipeline="p", job=job) for job in (load, command("work"))]
+    made = [replace(model(1, 1.0, f"p/{name}"), run_id="p-1") for name in ("load", "work")]
+    grid.store.commit([Put(noun=noun, expected=0) for noun in (run, *jobs, *made)])
+    assert service(grid).version("p/load").bundle == "", "its pipeline's commands have code, it has none"
+    assert service(grid).version("p/work").bundle == "b" * 64
 
 
 def test_cleaning_retires_old_versions_of_a_sink_and_leaves_its_table(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> 
         "labels": ["next"],
         "features": ["sold"],
         "importance": {"sold": 0.75},
-        "packages": {"numpy": "2.0"},
+        "packages": {"gridmill": "0.1.0", "numpy": "2.0"},
     }
     metrics = {"validation_rmse": 1.5, "test_rmse": 2.5}
     model = version("s/m", Output(kind=ArtifactKind.MODEL, uri="m", metrics=metrics, details=details))
@@ -45,9 +45,15 @@ def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> 
     )
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert lines[0] == "s/m@1 model (latest, prod)"
-    for line in ("predicts next (regression)", "sold double 0.75", "rmse 1.5 2.5", "packages numpy 2.0"):
+    for line in (
+        "predicts next (regression)",
+        "sold double 0.75",
+        "rmse 1.5 2.5",
+        "packages gridmill 0.1.0, numpy 2.0",
+    ):
         assert line in lines
     assert "used by s/forecast@2" in lines
+    assert "code built into Gridmill 0.1.0" in lines
     assert any(line.startswith("s/sales@1 sink 2,000") and line.endswith("data/*.csv") for line in lines)
 
 

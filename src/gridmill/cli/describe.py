@@ -104,10 +104,16 @@ def _version_facts(view: VersionView) -> Facts:
         ("size", f"{show_bytes(output.size_bytes)} in {output.uri}" if output.uri else ""),
         ("rows", f"{output.rows:,}" if output.rows is not None else ""),
         ("table version", output.table_version),
-        ("code", f"bundle {view.bundle[:12]}" if view.bundle else ""),
+        ("code", f"bundle {view.bundle[:12]}" if view.bundle else _built_in(one)),
         ("packages", ", ".join(f"{name} {is_}" for name, is_ in _mapping(one, "packages").items())),
         ("why", str(output.details.get("why") or "")),
     ]
+
+
+def _built_in(one: Artifact) -> str:
+    """Whose code made it, where it was none of the pipeline's and the version tells."""
+    gridmill = _mapping(one, "packages").get("gridmill")
+    return f"built into Gridmill {gridmill}" if gridmill else ""
 
 
 def _mapping(one: Artifact, name: str) -> Mapping[str, Any]:

@@ -16,15 +16,22 @@ def version_view(control: Control, reference: str) -> VersionView:
     """A version with its names and its lineage. Raises NotFoundError."""
     artifact = find_version(control, reference)
     lineage = ancestors(control, artifact)
-    run = control.ledger.store.get(Run, artifact.run_id)
     return VersionView(
         artifact=artifact,
         names=names_of(control, artifact),
         lineage=lineage,
         sources={one.id: found for one in (artifact, *lineage) if (found := _source(control, one))},
         used_by=tuple(one.id for one in users_of(control, {artifact.id})),
-        bundle=(run.noun.bundle or "") if run is not None and isinstance(run.noun, Run) else "",
+        bundle=_code(control, artifact),
     )
+
+
+def _code(control: Control, artifact: Artifact) -> str:
+    """The bundle of a job that runs code of its pipeline; the run may have one for its other jobs."""
+    job_run = control.ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
+    run = control.ledger.store.get(Run, artifact.run_id)
+    runs_code = job_run is None or not isinstance(job_run.noun, JobRun) or job_run.noun.job.runs_code
+    return (run.noun.bundle or "") if runs_code and run is not None and isinstance(run.noun, Run) else ""
 
 
 def names_of(control: Control, artifact: Artifact) -> tuple[str, ...]:

@@ -37,7 +37,8 @@ class RunView:
 class VersionView:
     """A version: `names` stand for it now (`latest`, `best`, aliases); `lineage` is everything it was made
     from, nearest first; `sources` says where the sinks among them (by id) are loaded from; `used_by` are
-    the versions made directly from it; `bundle` is the hash of the code its run had (empty: none)."""
+    the versions made directly from it; `bundle` is the hash of the code it was made with (empty: Gridmill's
+    own)."""
 
     artifact: Artifact
     names: tuple[str, ...] = ()
