@@ -1,7 +1,7 @@
 """Tables as jobs read them: versions in, columns described."""
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import reduce
 from math import isfinite
@@ -18,7 +18,7 @@ from gridmill.codec import from_builtins
 from gridmill.errors import InputError, StorageError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.engine import fetch_rows, open_engine, quoted
-from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.model.artifact import ArtifactKind, Column, Output
 from gridmill.model.outage import Outage
 
 
@@ -93,24 +93,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pa.binary()
     return pa.string()
-
-
-def read_batches(
-    context: JobContext, artifact: Artifact, columns: Sequence[str] | None = None, split: str | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a version in order, bounded in memory; of one `split` when given."""
-    chosen = ds.field("split") == split if split is not None else None
-    table = open_table(context, artifact.output)
-    yield from table.to_batches(columns=list(columns) if columns is not None else None, filter=chosen)
-
-
-def read_dataset(
-    context: JobContext, artifact: Artifact, columns: Sequence[str] | None = None, split: str | None = None
-) -> pa.Table:
-    """The rows of a version in order, in memory."""
-    schema = open_table(context, artifact.output).schema
-    fields = [schema.field(name) for name in columns] if columns is not None else list(schema)
-    return pa.Table.from_batches(read_batches(context, artifact, columns, split), pa.schema(fields))
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:

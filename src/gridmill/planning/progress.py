@@ -141,15 +141,6 @@ def skipped(snapshot: Snapshot, candidates: str | Iterable[str], now: float) -> 
     return tuple(changed.values())
 
 
-def unblock(snapshot: Snapshot, job_runs: Iterable[JobRun], now: float) -> tuple[JobRun, ...]:
-    """The given jobs that move without being placed: SKIPPED ones, and WAITING ones whose needs are done."""
-    ids = [job_run.id for job_run in job_runs]
-    waiting = (
-        replace(snapshot.job_runs[key], state=JobState.WAITING, ready=now) for key in ready(snapshot, ids)
-    )
-    return (*skipped(snapshot, ids, now), *waiting)
-
-
 def _blocked(snapshot: Snapshot, candidates: str | Iterable[str]) -> list[JobRun]:
     if isinstance(candidates, str):
         known: Iterable[JobRun] = snapshot.job_runs_of(candidates)
