@@ -17,9 +17,16 @@ from gridmill.errors import StorageError
 GROUP_ROWS = 131_072
 """Rows of a Parquet row group: the unit that is read, and held while written."""
 FILE_ROWS = 16 * GROUP_ROWS
+MOST_CELLS, LEAST_ROWS = 32 * GROUP_ROWS, 1024
+"""What is held at once of a wide table: so many values (of numbers 32 MiB), yet so many rows."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_TEXTS = ("No space left", "Disk quota exceeded", "os error 28", "os error 122", "File too large")
+
+
+def rows_at_once(columns: int, most: int) -> int:
+    """How many rows of a table with so many columns are held at once, at most `most`."""
+    return min(most, max(LEAST_ROWS, MOST_CELLS // max(1, columns)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +55,9 @@ class _PartWriter:
     def write(self, table: pa.Table) -> None:
         self._waiting.append(table)
         self._waiting_rows += table.num_rows
-        while self._waiting_rows >= GROUP_ROWS:
-            self._write_group(GROUP_ROWS)
+        group = rows_at_once(len(self.schema), GROUP_ROWS)
+        while self._waiting_rows >= group:
+            self._write_group(group)
 
     def close(self) -> None:
         if self._waiting_rows:

@@ -130,12 +130,12 @@ def facts_of(name: str, kind: pa.DataType) -> Mapping[str, str]:
     facts = {"nulls": f"count(*) - count({column})", "distinct": f"approx_count_distinct({column})"}
     if not pa.types.is_binary(kind):
         facts |= {"min": f"min({column})", "max": f"max({column})"}
-    if pa.types.is_integer(kind):  # always finite: a filter would cost seven times as much
+    if pa.types.is_integer(kind):  # always finite
         facts |= {"mean": f"avg({column})", "std": f"stddev_samp({column})"}
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        finite = f"{column}::DOUBLE"
-        kept = f"FILTER (WHERE isfinite({finite}))"
-        facts |= {"mean": f"avg({finite}) {kept}", "std": f"stddev_samp({finite}) {kept}"}
+        number = f"{column}::DOUBLE"
+        finite = f"CASE WHEN isfinite({number}) THEN {number} END"  # each FILTER copies all columns
+        facts |= {"mean": f"avg({finite})", "std": f"stddev_samp({finite})"}
     return facts
 
 

@@ -29,7 +29,7 @@ from gridmill.jobs.dataset.encoders import Fitted
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
-from gridmill.jobs.parquet import write_parquet
+from gridmill.jobs.parquet import rows_at_once, write_parquet
 from gridmill.jobs.tables import plain_schema
 from gridmill.model.dataset import DatasetSpec
 
@@ -86,7 +86,7 @@ def write_rows(
         texts = query.buckets or (query.compiled.sql,)
         for number, text in enumerate(texts):
             name = stem if len(texts) == 1 else f"{stem}-{number:04d}"
-            make.write(iter([engine.sql(text).to_arrow_reader(CHUNK_ROWS)]), name, tally)
+            make.write(iter([_reader(engine.sql(text))]), name, tally)
     except duckdb.OutOfMemoryException:
         raise
     except duckdb.Error as error:
@@ -116,8 +116,12 @@ def _read_pieces(
 ) -> Iterator[pa.RecordBatchReader]:
     for piece in cut_pieces(prepared, rows):
         engine.register(CHUNK, find_beside(engine, prepared, piece))
-        yield engine.sql(prepared.quick.sql).to_arrow_reader(CHUNK_ROWS)
+        yield _reader(engine.sql(prepared.quick.sql))
         engine.unregister(CHUNK)
+
+
+def _reader(found: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:
+    return found.to_arrow_reader(rows_at_once(len(found.columns), CHUNK_ROWS))
 
 
 def _prepare_chunks(engine: duckdb.DuckDBPyConnection, query: Query) -> Prepared | None:

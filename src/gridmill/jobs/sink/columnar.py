@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.errors import DataError
+from gridmill.jobs.parquet import rows_at_once
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.reading import Seen, Types, check_names
 from gridmill.model.source import Compression, Source
@@ -39,7 +40,8 @@ class Columnar:
         done = 0
         with self._opened() as parquet:
             total = max(1, parquet.metadata.num_rows)
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=list(columns) if columns else None):
+            rows = rows_at_once(len(columns or parquet.schema_arrow.names), BATCH_ROWS)
+            for batch in parquet.iter_batches(rows, columns=list(columns) if columns else None):
                 done += batch.num_rows
                 seen(int(self.file.size_bytes * done / total))
                 yield pa.Table.from_batches([batch])
