@@ -25,10 +25,8 @@ def main(names: list[str]) -> int:
 def measured(name: str) -> bool:
     """Whether that part ran to its end."""
     print(f"-- {name}", flush=True)
-    return (
-        subprocess.run((sys.executable, "-m", table.MODULES[name]), cwd=REPOSITORY, check=False).returncode
-        == 0
-    )
+    command = (sys.executable, "-m", *table.MODULES[name].split())
+    return subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -1,13 +1,20 @@
-"""Are sizes right? Every example, run again and again: the memory given against the memory used."""
+"""Are sizes right? Examples and large workloads, run again and again: the memory given against that used.
+
+`python -m bench.sizing PART`: one of PARTS; each runs alone.
+"""
 
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from bench.contestants import GRIDMILL, gridmill_environment, short_folder
 from bench.measure import REPOSITORY, Result, at_least, row, save
+from bench.workloads import WORKLOADS
 from gridmill.model.amounts import MIB
 from gridmill.model.run import Attempt, JobRun
 from gridmill.model.state import Cause
@@ -15,17 +22,30 @@ from gridmill.planning.footprint import footprint_of
 from gridmill.planning.sizing import STEP
 from gridmill.stores.sql import make
 
-AREA = "Sizing"
 ROUNDS = 4
 """Three to learn from, and one to be judged."""
+GROWN = 1.25
+"""How much larger the files of the large workloads are in the last round."""
 WITHIN, TIGHT = 0.99, 2.0
-NEEDS_MORE = ("custom",)
+EXAMPLES, PUBLISHED = "examples", "published"
+PARTS = (EXAMPLES, PUBLISHED, *WORKLOADS)
+LEFT_OUT = ("custom",)
 """Examples that build environments of their own: what they need is not ours to measure here."""
+LONG = ("flights", "ett")
+"""Examples on published data sets: a part of their own."""
 HOW = f"""
-Every pipeline of `examples/` (but those that build environments of their own) is run {ROUNDS} times with
-`--force`, in a home of its own. An attempt is within its size when its peak memory is at most what it was
-given. After three runs of a job its size is tight when it is at most {TIGHT:g} times the peak of that run, or
-the least that a job of its kind is given. Attempts whose job declares its memory are left out.
+An attempt is within its size when its peak memory is at most what it was given: of all attempts, the first
+of a job among them, when nothing but the size of its data is known. After three runs of a job its size is
+tight when it is at most {TIGHT:g} times the peak of that run, or the least that a job of its kind is given.
+Attempts whose job declares its memory are left out.
+"""
+_EXAMPLES_HOW = f"""
+Pipelines of `examples/` (but those that build environments of their own), each {ROUNDS} times with `--force`,
+in a home of its own.
+"""
+_LARGE_HOW = f"""
+Jobs on files of 20 to 200 MB (bench/workloads.py): numbers, texts and 300 columns; {ROUNDS} times with
+`--force` in one home, the last time on files {GROWN - 1:.0%} larger.
 """
 
 
@@ -51,19 +71,48 @@ class Sized:
         return self.given <= max(self.floor, TIGHT * self.peak)
 
 
-def examples() -> list[Path]:
+def examples(*, long: bool) -> list[Path]:
     """The pipelines that are run."""
-    found = sorted((REPOSITORY / "examples").glob("**/pipeline.yaml"))
-    return [file for file in found if file.relative_to(REPOSITORY / "examples").parts[0] not in NEEDS_MORE]
+    folder = REPOSITORY / "examples"
+    first = {file: file.relative_to(folder).parts[0] for file in sorted(folder.glob("**/pipeline.yaml"))}
+    return [file for file, name in first.items() if name not in LEFT_OUT and (name in LONG) == long]
 
 
 def main() -> None:
+    (part,) = sys.argv[1:]
     attempts: list[Sized] = []
-    for file in examples():
-        found = _measure(file)
+    for found in _measured(part):
         show(found)
         attempts += found
-    save("sizing", results(attempts), how=HOW)
+    own = _LARGE_HOW if part in WORKLOADS else _EXAMPLES_HOW
+    save(f"sizing-{part}", results(part, attempts), how=f"{own} {HOW}")
+
+
+def _measured(part: str) -> Iterator[list[Sized]]:
+    if part not in WORKLOADS:
+        for file in examples(long=part == PUBLISHED):
+            with short_folder() as folder:
+                for _ in range(ROUNDS):
+                    _run(file, Path(folder))
+                yield list(attempts_in(Path(folder)))
+        return
+    with short_folder() as folder:
+        file = Path(folder) / "pipeline.yaml"
+        for number in range(ROUNDS):
+            if number in (0, ROUNDS - 1):
+                jobs = WORKLOADS[part](file.parent, GROWN if number else 1.0)
+                file.write_text(yaml.safe_dump({"pipeline": part, "jobs": jobs}, sort_keys=False))
+            _run(file, file.parent)
+        yield list(attempts_in(file.parent))
+
+
+def _run(file: Path, home: Path) -> None:
+    command = (str(GRIDMILL), "run", str(file), "--force")
+    done = subprocess.run(
+        command, env=gridmill_environment(home), capture_output=True, text=True, check=False
+    )
+    if done.returncode:  # its attempts count all the same
+        print(f"{file.parent.name} ended with {done.returncode}\n{done.stdout[-1500:]}", flush=True)
 
 
 def show(attempts: list[Sized]) -> None:
@@ -72,17 +121,6 @@ def show(attempts: list[Sized]) -> None:
         flag = "" if sized.within and (sized.number <= 3 or sized.tight) else "  <--"
         memory = f"given {sized.given / MIB:6.0f}  peak {sized.peak / MIB:6.0f}  MiB"
         print(f"{sized.job:32} {sized.number}  {memory}{flag}", flush=True)
-
-
-def _measure(file: Path) -> list[Sized]:
-    with short_folder() as folder:
-        home = Path(folder)
-        for _ in range(ROUNDS):
-            command = (str(GRIDMILL), "run", str(file), "--force")
-            done = subprocess.run(command, env=gridmill_environment(home), capture_output=True, check=False)
-            if done.returncode:  # its attempts count all the same
-                print(f"{file.relative_to(REPOSITORY)} ended with {done.returncode}")
-        return list(attempts_in(home))
 
 
 def attempts_in(home: Path) -> Iterable[Sized]:
@@ -110,18 +148,19 @@ def attempts_in(home: Path) -> Iterable[Sized]:
             )
 
 
-def results(attempts: list[Sized]) -> list[Result]:
+def results(part: str, attempts: list[Sized]) -> list[Result]:
     """The two promises, and how far off the worst were."""
+    area = f"Sizing: {part}"
     learned = [sized for sized in attempts if sized.number > 3]
     largest = max(learned, key=lambda sized: sized.given / max(sized.peak, sized.floor, 1))
     fullest = max(attempts, key=lambda sized: sized.peak / sized.given)
     return [
         at_least(
-            WITHIN, AREA, "attempts within their size", share(attempts, "within"), "", runs=len(attempts)
+            WITHIN, area, "attempts within their size", share(attempts, "within"), "", runs=len(attempts)
         ),
-        at_least(1.0, AREA, "sizes that are tight after three runs", share(learned, "tight"), ""),
-        row(AREA, f"largest share of a size used ({fullest.job})", fullest.peak / fullest.given, ""),
-        row(AREA, f"loosest size over its peak ({largest.job})", largest.given / max(largest.peak, 1), "x"),
+        at_least(1.0, area, "sizes that are tight after three runs", share(learned, "tight"), ""),
+        row(area, f"largest share of a size used ({fullest.job})", fullest.peak / fullest.given, ""),
+        row(area, f"loosest size over its peak ({largest.job})", largest.given / max(largest.peak, 1), "x"),
     ]
 
 

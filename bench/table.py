@@ -17,10 +17,15 @@ MODULES = {
     "flights": "bench.flights",
     "training": "bench.training",
     "swarm": "bench.swarm",
-    "sizing": "bench.sizing",
+    "sizing-examples": "bench.sizing examples",
+    "sizing-published": "bench.sizing published",
+    "sizing-sinks": "bench.sizing sinks",
+    "sizing-datasets": "bench.sizing datasets",
+    "sizing-trainings": "bench.sizing trainings",
+    "sizing-predictions": "bench.sizing predictions",
     "advice": "bench.advice",
 }
-"""What can be measured, in the page's order, and by which module."""
+"""What can be measured, in the page's order, and by which module with which argument."""
 HEAD = f"""\
 # Benchmarks
 

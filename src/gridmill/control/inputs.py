@@ -128,8 +128,9 @@ def content_of(artifact: Artifact) -> tuple[str, int | str | None]:
 
 
 def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
-    """What is known of the job's size from its declaration, its sources and its inputs."""
-    tables = [entry.artifact.output for entry in inputs]
+    """What is known of the job's size from its declaration, its sources and its inputs; models
+    are no data."""
+    tables = [entry.artifact.output for entry in inputs if entry.artifact.kind != ArtifactKind.MODEL]
     rows = sum(output.rows or 0 for output in tables)
     columns = max((len(output.columns) for output in tables), default=0)
     size = sum(output.size_bytes for output in tables)

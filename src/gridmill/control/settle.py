@@ -175,7 +175,7 @@ def measure(
             attempt_id=attempt.id,
             subject=subject_of(job_run.job, job_run.pipeline) + (PROBE if job_run.probe else ""),
             job=job_run.name,
-            size=outcome.size or job_run.size or JobSize(rows=job_run.job.rows),
+            size=_size(job_run, outcome),
             given=attempt.given,
             use=outcome.use or Use(),
             ended=transaction.now,
@@ -189,3 +189,10 @@ def measure(
 def _waited(job_run: JobRun, attempt: Attempt) -> float:
     """For a place, or its turn; a retry waits for its back-off too, which tells nothing."""
     return max(0.0, attempt.placed - job_run.ready) if job_run.attempts == 1 and job_run.ready else 0.0
+
+
+def _size(job_run: JobRun, outcome: Outcome) -> JobSize:
+    """What was known before, so that sizes compare with those of plans, and what only the job could tell; of
+    a probe what it did."""
+    before, found = job_run.size or JobSize(rows=job_run.job.rows), outcome.size or JobSize()
+    return before.or_else(found) if job_run.probe is None else found.or_else(before)

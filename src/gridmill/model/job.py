@@ -57,6 +57,14 @@ class JobSize:
     columns: int | None = None
     input_bytes: int | None = None
 
+    def or_else(self, other: "JobSize") -> "JobSize":
+        """What is known here, and what only `other` knows."""
+        return JobSize(
+            rows=other.rows if self.rows is None else self.rows,
+            columns=other.columns if self.columns is None else self.columns,
+            input_bytes=other.input_bytes if self.input_bytes is None else self.input_bytes,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

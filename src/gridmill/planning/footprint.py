@@ -2,12 +2,16 @@
 
 Every estimate is `base + rows x columns x bytes per cell` (and for a recurrent network what one batch's
 activations take). The bases are the interpreter with the kind's libraries resident; the bytes per cell cover
-the columns as read, the copies that the kind makes of them, and the work space of its algorithm.
+the columns as read, the copies that the kind makes of them, and the work space of its algorithm. They are the
+largest that `bench/sizing.py` has seen, of 12 and of 300 columns. Long texts take more than a number: so the
+stored bytes count too, whichever gives more. What streams its data takes no more than `most_bytes` for it.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from gridmill.model.amounts import MIB
+from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.training import ModelKind, TrainingSpec
@@ -16,8 +20,13 @@ COLUMNS = 12
 """Columns when nothing says how many."""
 INPUT_FACTOR = 4.0
 """Bytes in memory per byte of input, when the rows are not known: compressed Parquet grows about so much."""
-WORKER_BYTES = 160 * MIB
-"""One more swarm worker: an interpreter with the inference runtime and a loaded model."""
+STORED_FACTOR = 8.0
+"""Bytes in memory per byte of a stored table (compressed Parquet) for a kind that holds it all."""
+WORKER_BYTES, SHARD_CELLS, SHARD_CELL_BYTES = 64 * MIB, 4 * 2**20, 24
+"""One more swarm worker: what it does not share with the others, its model and inference runtime; and of a
+shard, which has at most so many values, the columns as read and as inputs."""
+RESULT_ROW_BYTES = 120
+"""A row's prediction, truth and keys while the result is checked."""
 ROWS_PER_WORKER = 100_000
 """Rows that make a further swarm worker worth its start."""
 
@@ -31,24 +40,29 @@ class Footprint:
     cell_bytes: float
     floor_bytes: int
     unknown_bytes: int = 256 * MIB
+    most_bytes: float = inf
 
 
 _DUCKDB, _TORCH, _SKLEARN, _INFERENCE = 220 * MIB, 300 * MIB, 200 * MIB, 180 * MIB
 
 TRAINING: dict[ModelKind, Footprint] = {
-    ModelKind.LSTM: Footprint(base_bytes=_TORCH, cell_bytes=24, floor_bytes=_TORCH + 84 * MIB),
-    ModelKind.MLP: Footprint(base_bytes=_TORCH, cell_bytes=24, floor_bytes=_TORCH + 84 * MIB),
-    ModelKind.GBDT: Footprint(base_bytes=_SKLEARN, cell_bytes=32, floor_bytes=_SKLEARN + 56 * MIB),
-    ModelKind.LINEAR: Footprint(base_bytes=_SKLEARN, cell_bytes=40, floor_bytes=_SKLEARN + 56 * MIB),
+    ModelKind.LSTM: Footprint(base_bytes=_TORCH, cell_bytes=48, floor_bytes=_TORCH + 84 * MIB),
+    ModelKind.MLP: Footprint(base_bytes=_TORCH, cell_bytes=48, floor_bytes=_TORCH + 84 * MIB),
+    ModelKind.GBDT: Footprint(base_bytes=_SKLEARN, cell_bytes=36, floor_bytes=_SKLEARN + 56 * MIB),
+    ModelKind.LINEAR: Footprint(base_bytes=_SKLEARN, cell_bytes=48, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.CUSTOM: Footprint(base_bytes=2 * _TORCH, cell_bytes=40, floor_bytes=2 * _TORCH),
-    ModelKind.ENSEMBLE: Footprint(base_bytes=_SKLEARN, cell_bytes=40, floor_bytes=_SKLEARN + 56 * MIB),
-    ModelKind.NAIVE: Footprint(base_bytes=_DUCKDB, cell_bytes=16, floor_bytes=_DUCKDB + 42 * MIB),
+    ModelKind.ENSEMBLE: Footprint(base_bytes=_SKLEARN, cell_bytes=48, floor_bytes=_SKLEARN + 56 * MIB),
+    ModelKind.NAIVE: Footprint(base_bytes=_DUCKDB, cell_bytes=24, floor_bytes=_DUCKDB + 42 * MIB),
 }
 KINDS: dict[JobKind, Footprint] = {
-    JobKind.SINK: Footprint(base_bytes=_DUCKDB, cell_bytes=48, floor_bytes=_DUCKDB + 42 * MIB),
-    JobKind.DATASET: Footprint(base_bytes=_DUCKDB, cell_bytes=96, floor_bytes=_DUCKDB + 42 * MIB),
+    # streams: wide batches are what can make it large
+    JobKind.SINK: Footprint(
+        base_bytes=_DUCKDB, cell_bytes=48, floor_bytes=_DUCKDB + 42 * MIB, most_bytes=512 * MIB
+    ),
+    # DuckDB keeps within what there is: with less it spills
+    JobKind.DATASET: Footprint(base_bytes=_DUCKDB, cell_bytes=40, floor_bytes=_DUCKDB + 42 * MIB),
     JobKind.TRAINING: TRAINING[ModelKind.LSTM],
-    JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=32, floor_bytes=_INFERENCE + 76 * MIB),
+    JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=0, floor_bytes=_INFERENCE + 76 * MIB),
     # a command may do anything next time: its floor is far above what an idle shell uses
     JobKind.COMMAND: Footprint(base_bytes=0, cell_bytes=0, floor_bytes=256 * MIB, unknown_bytes=512 * MIB),
 }
@@ -74,18 +88,34 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
         each = footprint.base_bytes // 2 + extra + data_bytes(footprint, size)
         return footprint.base_bytes + workers * each
     if isinstance(spec, PredictionSpec):
-        extra = workers * WORKER_BYTES
+        return footprint.base_bytes + swarm_bytes(size, workers)
+    if isinstance(spec, DatasetSpec):
+        extra = int((size.rows or 0) * _added_columns(spec) * footprint.cell_bytes)
     return footprint.base_bytes + extra + data_bytes(footprint, size)
 
 
 def data_bytes(footprint: Footprint, size: JobSize) -> int:
-    """What the data takes: by cells, else by the input's bytes, else an assumption."""
+    """What the data takes: by cells and by what is stored, else by the input's bytes, else an assumption."""
+    cells, stored = cells_of(size), size.input_bytes
+    if not footprint.cell_bytes or (cells is None and stored is None):
+        return footprint.unknown_bytes
+    if cells is None:
+        return int(min(footprint.most_bytes, (stored or 0) * INPUT_FACTOR))
+    found = max(cells * footprint.cell_bytes, (stored or 0) * STORED_FACTOR)
+    return int(min(footprint.most_bytes, found))
+
+
+def swarm_bytes(size: JobSize, workers: int) -> int:
+    """What the workers of a swarm take, each with a shard, and the result when all is done."""
     cells = cells_of(size)
-    if footprint.cell_bytes and cells is not None:
-        return int(cells * footprint.cell_bytes)
-    if footprint.cell_bytes and size.input_bytes is not None:
-        return int(size.input_bytes * INPUT_FACTOR)
-    return footprint.unknown_bytes
+    shard = SHARD_CELLS if cells is None else min(cells, SHARD_CELLS)
+    return workers * (WORKER_BYTES + shard * SHARD_CELL_BYTES) + (size.rows or 0) * RESULT_ROW_BYTES
+
+
+def _added_columns(spec: DatasetSpec) -> int:
+    """What windows and lags add to the columns that are read."""
+    aggregates = sum(len(window.aggregates) for window in spec.windows)
+    return aggregates + sum(len(lag.steps) for lag in spec.lags) + len(spec.features)
 
 
 def activation_bytes(spec: TrainingSpec) -> int:

@@ -3,18 +3,18 @@
 from dataclasses import dataclass, replace
 
 from gridmill.model.amounts import MIB, Amounts, show_bytes
-from gridmill.model.job import Job, JobSize
+from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.resource import Measurement, Resource, Sizing
 from gridmill.planning.advice import Known, advised_workers, most_of
 from gridmill.planning.footprint import (
     KINDS,
-    WORKER_BYTES,
     cells_of,
     data_bytes,
     footprint_of,
     is_plain,
     memory_of,
     model_name,
+    swarm_bytes,
     workers_of,
 )
 from gridmill.planning.forecast import expected_seconds
@@ -30,6 +30,8 @@ MARGIN = 1.3
 """... of a job measured more often: above the largest of three, 30 % is exceeded in under 1 % of runs."""
 NEAR = 1.5
 """Sizes within this factor of each other are about the same."""
+FAR = 2
+"""A job by the model this many times larger than another is not to be judged by it."""
 GROWTH = 2
 """What a job killed for memory is given next, times what it had."""
 
@@ -186,14 +188,23 @@ def _needed(known: Measurement) -> int:
 
 def _by_model(job: Job, size: JobSize, workers: int, measured: tuple[Measurement, ...]) -> _Estimate:
     model = memory_of(job, size, workers)
-    factors = sorted(_needed(known) / memory_of(job, known.size, workers) for known in measured)
-    factor = factors[-1] if factors else 1.0
+    factors = _factors(job, size, workers, measured)
+    factor = max(factors, default=1.0)
     margin = MARGIN if len(factors) > 2 else MODEL_MARGIN
     memory = _at_least_floor(model * factor * margin, job)
     why = f"{_size_text(size)}{show_bytes(memory)} by the model for {model_name(job)}"
     if factors:
         why += f", corrected by {len(factors)} attempts of other such jobs (x {factor:.2g})"
     return _Estimate(memory_bytes=memory, why=why)
+
+
+def _factors(job: Job, size: JobSize, workers: int, measured: tuple[Measurement, ...]) -> list[float]:
+    """How far the model was off for each. What is far smaller tells of the base alone: it makes no estimate
+    smaller."""
+    model = memory_of(job, size, workers)
+    found = [(memory_of(job, known.size, workers), _needed(known)) for known in measured]
+    alike = [needed / modelled for modelled, needed in found if modelled * FAR >= model]
+    return alike or [max(1.0, needed / modelled) for modelled, needed in found]
 
 
 def _size_text(size: JobSize) -> str:
@@ -250,9 +261,9 @@ def _resource_memory(resource: Resource, history: History, largest: Amounts) -> 
     if resource.memory_bytes is not None:
         return resource.memory_bytes, [f"{show_bytes(resource.memory_bytes)} memory: set"]
     footprint, size = KINDS[resource.type], resource.size or JobSize()
-    model = footprint.base_bytes + data_bytes(footprint, size)
-    if resource.type == "prediction":
-        model += WORKER_BYTES * max(1, int(largest.cpus))
+    swarm = resource.type == JobKind.PREDICTION
+    data = swarm_bytes(size, max(1, int(largest.cpus))) if swarm else data_bytes(footprint, size)
+    model = footprint.base_bytes + data
     memory = _in_steps(max(model * MODEL_MARGIN, footprint.floor_bytes))
     why = [f"{_size_text(size)}{show_bytes(memory)} by the model for {resource.type}"]
     memory, cut = _cut(memory, resource, largest)

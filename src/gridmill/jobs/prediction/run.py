@@ -95,7 +95,7 @@ def _plan(context: JobContext, spec: PredictionSpec, choice: Choice, workers: in
     check_order(parts, choice.candidate.card)
     rows = selected_rows(parts, spec.split)
     share = context.order.share
-    whole = count_shards(len(rows), workers, spec.shards)
+    whole = count_shards(len(rows), workers, spec.shards, len(choice.candidate.card.inputs))
     shards = whole if share >= 1 else min(whole, count_probe_shards(len(rows), workers))
     pieces = pieces_of(rows, shards, share)
     taken = np.concatenate(pieces)

@@ -89,8 +89,13 @@ def read_frame(
     parts = open_partitions(context.below_root(artifact.output.uri))
     chosen = dict.fromkeys(one.column for one in encodings) if encodings else spec.features
     subject = find_subject(artifact.output.details, parts, tuple(chosen))
-    table = parts.read(subject.columns)
-    return make_frame(table.take(row_order(table, subject)), subject, spec.objective, encodings)
+    return make_frame(_sorted(parts.read(subject.columns), subject), subject, spec.objective, encodings)
+
+
+def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
+    """The rows in order; without a copy where they are already."""
+    order = row_order(table, subject)
+    return table if np.array_equal(order, np.arange(len(order))) else table.take(order)
 
 
 def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = ()) -> Subject:
@@ -156,8 +161,7 @@ def make_frame(
     }
     for number, name in enumerate(subject.labels):
         _check_rows(rows, target.reshape(len(target), -1)[:, number], split, name)
-    known = table.filter(train)
-    encodings = encodings or tuple(fit_encoding(name, known[name]) for name in subject.features)
+    encodings = encodings or tuple(fit_encoding(name, table[name].filter(train)) for name in subject.features)
     if not encodings:
         raise InputError("the dataset has no features to learn from")
     return Frame(
