@@ -55,6 +55,26 @@ def is_gone(pid):
     return processes.stat(pid) is None
 
 
+@pytest.mark.parametrize("first", ["job", "pod"])
+def test_of_a_job_that_was_ended_with_its_pod_no_end_is_said(grid, first):
+    """Why both were ended the site knows better: a batch system ends all processes, in any order."""
+    grid.control.send(Start(order=grid.command("p-1.j.1", "exec sleep 300")))
+    pids = {"job": started_pid(grid, "p-1.j.1"), "pod": pod_pid(grid)}
+    for name in sorted(pids, key=lambda name: name != first):
+        os.kill(pids[name], signal.SIGTERM)
+    grid.control.wait(lambda: grid.site.observe(["r-1.0"])["r-1.0"].sight == Sight.GONE)
+    assert is_gone(pids["job"])
+    said = [*grid.control.events, *grid.site.last_words("r-1.0")]
+    assert EventType.ENDED not in [event.type for event in said]
+
+
+def test_a_job_that_was_told_to_end_by_somebody_else_has_failed(grid):
+    grid.control.send(Start(order=grid.command("p-1.j.1", "exec sleep 300")))
+    os.kill(started_pid(grid, "p-1.j.1"), signal.SIGTERM)
+    outcome = grid.control.outcome("p-1.j.1")
+    assert (outcome.state, outcome.message) == (AttemptState.FAILED, "killed by SIGTERM")
+
+
 def test_a_command_runs_and_its_files_are_kept(grid):
     outcome = grid.control.run(
         grid.command(

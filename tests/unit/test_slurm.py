@@ -114,10 +114,10 @@ def test_a_pod_as_large_as_its_node_asks_for_no_more_than_the_node_has():
 # --- what Slurm says
 
 SQUEUE = """\
-3|gridmill-x-a-1|PENDING|PartitionConfig|0||N/A|0:00|0|
-1|gridmill-x-b-1|RUNNING|None|0|n[1-2]|1795309469|1-00:01:01|0|
-2|gridmill-x-c-1|FAILED|NonZeroExitCode|768|n1|1795309411|0:02|0|
-4|gridmill-x-d-1|PENDING|(BeginTime)|0||N/A|0:00|1|
+3|gridmill-x-a-1|PENDING|PartitionConfig|0||N/A|N/A|0:00|0|
+1|gridmill-x-b-1|RUNNING|None|0|n[1-2]|1795309409|1795309469|1-00:01:01|0|
+2|gridmill-x-c-1|FAILED|NonZeroExitCode|768|n1|1795309400|1795309411|0:02|0|
+4|gridmill-x-d-1|PENDING|(BeginTime)|0||1795309400|N/A|0:00|1|
 slurm_load_jobs error: something
 """
 
@@ -131,6 +131,7 @@ def test_squeue_is_read():
         word="RUNNING",
         reason="None",
         nodes="n[1-2]",
+        began=1795309409.0,
         ends=1795309469.0,
         elapsed_seconds=86461.0,
     )

@@ -7,11 +7,12 @@ from itertools import count, islice
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import bring_up
 from gridmill.control.receive import start_attempt
-from gridmill.control.state import STARTS_PER_TICK, Control
+from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Control
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
 from gridmill.model.resource import keep_of
 from gridmill.model.run import Attempt, JobRun
+from gridmill.model.site import LOCAL
 from gridmill.model.state import (
     JOB_MOVES,
     LIVE_ATTEMPTS,
@@ -22,9 +23,6 @@ from gridmill.model.state import (
     check_move,
 )
 from gridmill.planning.plan import plan
-
-BRING_UPS = 3
-"""A resource whose pods failed to come up this often in a row has its waiting jobs failed."""
 
 
 def dispatch(control: Control) -> Plan:
@@ -99,11 +97,12 @@ def _start(control: Control, transaction: Transaction, start: StartJob) -> None:
 
 
 def free_gpus(transaction: Transaction, control: Control, start: StartJob) -> tuple[int, ...]:
-    """The lowest numbers of the node's GPUs that no live attempt there has."""
+    """The lowest numbers of the node's GPUs that no live attempt there has; at other sites of the pod's own,
+    which the site gave it."""
     if not start.given.gpus:
         return ()
     places = {
-        pod.id: (deployment.site, pod.node)
+        pod.id: (deployment.site, pod.node if deployment.site == LOCAL else pod.id)
         for deployment in control.ledger.snapshot.deployments.values()
         for pod in deployment.pods
     }
@@ -146,11 +145,17 @@ def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> De
 
 
 def _give_up(control: Control, transaction: Transaction, resource: str) -> None:
-    message = f"the pods of `{resource}` did not come up {BRING_UPS} times in a row"
+    hopeless = control.failed_bring_ups.get(resource, 0) > BRING_UPS
+    problem = control.bring_up_problems.pop(resource, "")
+    what = "cannot come up" if hopeless else f"did not come up {BRING_UPS} times in a row"
+    hint = f"`gridmill describe resource {resource}` shows what was asked for, and of which site."
+    message = f"the pods of `{resource}` {what}: {problem or 'nothing is known of why'}"
     for job_run in list(control.ledger.snapshot.job_runs.values()):
         if job_run.resource == resource and job_run.state == JobState.WAITING:
             refusal = Refuse(
-                job_run_id=job_run.id, message=message, hint="The pods' logs are in HOME/pods/*/log."
+                job_run_id=job_run.id,
+                message=message,
+                hint=hint if hopeless else "The pods' logs are in HOME/pods/*/log.",
             )
             _refuse(control, transaction, refusal)
     control.failed_bring_ups.pop(resource, None)

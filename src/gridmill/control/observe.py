@@ -8,8 +8,9 @@ from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.receive import hear, with_pod
-from gridmill.control.settle import LOST, settle_attempt
-from gridmill.control.state import Control
+from gridmill.control.settle import settle_attempt
+from gridmill.control.sights import lost_with, note
+from gridmill.control.state import BRING_UPS, Control
 from gridmill.errors import UnavailableError
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import PodEvent
@@ -97,8 +98,12 @@ def _record(control: Control, transaction: Transaction, deployment: Deployment, 
     sights = looked.sights
     for pod in deployment.pods:
         sight = sights.get(pod.id)
-        if sight is not None and sight.sight == Sight.GONE and pod.state != PodState.GONE:
-            _pod_gone(control, transaction, deployment.id, pod, sight.message, looked.words[pod.id])
+        if sight is None or pod.state == PodState.GONE:
+            continue
+        if sight.sight == Sight.GONE:
+            _pod_gone(control, transaction, deployment.id, pod, sight, looked.words[pod.id])
+        else:
+            note(transaction, deployment.id, pod, sight)
     current = transaction.get(Deployment, deployment.id)
     if current is not None and current.state in (DeploymentState.STARTING, DeploymentState.UP):
         _mind_silence(control, transaction, current, sights)
@@ -115,14 +120,15 @@ def _mind_silence(
         control.silent_since.pop(deployment.id, None)
     elif now - control.silent_since.setdefault(deployment.id, now) >= control.limits.greeting_seconds:
         control.silent_since.pop(deployment.id)
-        _count_failure(control, deployment)
         message = f"no pod of it has answered for {control.limits.greeting_seconds:g} s"
+        _count_failure(control, deployment, PodSight(sight=Sight.RUNNING, message=message))
         transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))
 
 
-def _count_failure(control: Control, deployment: Deployment) -> None:
-    failures = control.failed_bring_ups.get(deployment.resource, 0)
-    control.failed_bring_ups[deployment.resource] = failures + 1
+def _count_failure(control: Control, deployment: Deployment, sight: PodSight) -> None:
+    failures = control.failed_bring_ups.get(deployment.resource, 0) + 1
+    control.failed_bring_ups[deployment.resource] = BRING_UPS + 1 if sight.hopeless else failures
+    control.bring_up_problems[deployment.resource] = sight.message
 
 
 def _pod_gone(
@@ -130,7 +136,7 @@ def _pod_gone(
     transaction: Transaction,
     deployment_id: str,
     pod: Pod,
-    message: str,
+    sight: PodSight,
     words: Sequence[PodEvent],
 ) -> None:
     """Its attempts are lost; a deployment without pods is gone."""
@@ -138,10 +144,10 @@ def _pod_gone(
     if deployment is None:
         return
     if pod.state == PodState.STARTING:
-        _count_failure(control, deployment)
-    deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=message))
+        _count_failure(control, deployment, sight)
+    deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=sight.message))
     if all(p.state == PodState.GONE for p in deployment.pods):
-        deployment = replace(deployment, state=DeploymentState.GONE, message=message)
+        deployment = replace(deployment, state=DeploymentState.GONE, message=sight.message)
     transaction.put(deployment)
     for event in words:
         if event.number > pod.acknowledged:
@@ -149,13 +155,9 @@ def _pod_gone(
     for known in control.ledger.snapshot.attempts_on(pod.id):
         attempt = transaction.get(Attempt, known.id) or known
         if attempt.state in LIVE_ATTEMPTS:
-            _lost(control, transaction, attempt, message)
+            settle_attempt(control, transaction, attempt, lost_with(attempt, sight, transaction.now))
     control.brought_up.discard(pod.id)
     control.silent_since.pop(deployment_id, None)
-
-
-def _lost(control: Control, transaction: Transaction, attempt: Attempt, message: str) -> None:
-    settle_attempt(control, transaction, attempt, replace(LOST, message=message or LOST.message))
 
 
 def bring_up(control: Control, deployment: Deployment) -> None:

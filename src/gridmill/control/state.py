@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 VERSIONS_KEPT = 4096
 """How many artifact records are remembered: enough for the jobs in sight."""
+BRING_UPS = 3
+"""A resource whose pods failed to come up this often in a row has its waiting jobs failed."""
 STARTS_PER_TICK = 200
 """A plan's bound: a tick stays short, so that a new job never waits long behind many."""
 CANDIDATES_PER_TICK = 200
@@ -167,6 +169,7 @@ class Control:
     brought_up: set[str] = field(default_factory=set)
     silent_since: dict[str, float] = field(default_factory=dict)
     failed_bring_ups: dict[str, int] = field(default_factory=dict)
+    bring_up_problems: dict[str, str] = field(default_factory=dict)
     discarded: list[str] = field(default_factory=list)
     listings: dict[str, Future[Any]] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)

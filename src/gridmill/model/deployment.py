@@ -10,7 +10,8 @@ from gridmill.model.state import DeploymentState, PodState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One worker. `acknowledged` is the last journal entry of it that is committed to the store."""
+    """One worker. `acknowledged` is the last journal entry of it that is committed to the store. Where its
+    site gives it a time, `began` and `ends` are the Unix times of its beginning and end."""
 
     id: str
     node: str
@@ -18,6 +19,8 @@ class Pod:
     state: PodState
     acknowledged: int = 0
     message: str = ""
+    began: float | None = None
+    ends: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

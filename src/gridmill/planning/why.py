@@ -80,8 +80,18 @@ def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
             why += f"; more of `{resource.name}` is coming up"
         return why
     if coming is not None:
-        return f"`{resource.name}` is coming up"
+        return f"`{resource.name}` is coming up{_what_keeps(snapshot, coming)}"
     return _why_not_brought_up(snapshot, resource, demand)
+
+
+def _what_keeps(snapshot: Snapshot, coming: Pods) -> str:
+    """What the site says of a pod that is not up yet: `: waits in Slurm's queue (reason: Priority)`."""
+    for pod_id, slot in coming.items():
+        pods = snapshot.deployments[slot.deployment_id].pods
+        said = next((pod.message for pod in pods if pod.id == pod_id), "")
+        if said:
+            return f": {said}"
+    return ""
 
 
 def _why_not_in_pods(pods: Pods, resource: Resource, demand: Demand) -> str:

@@ -242,7 +242,8 @@ class Agent:
         if self._ending is None:
             _LOG.info("pod_ends reason=%r", reason)
             self._ending = reason
-            self._supervisor.stop_all("its pod was ended", min(self._settings.grace_seconds, 2.0))
+            stop = self._supervisor.cut_short if self._signalled else self._supervisor.stop_all
+            stop("its pod was ended", min(self._settings.grace_seconds, 2.0))
 
     def _has_ended(self, now: float) -> bool:
         if self._signalled and self._ending is None:

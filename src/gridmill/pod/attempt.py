@@ -13,9 +13,12 @@ from gridmill.pod.cgroups import AttemptGroup
 from gridmill.pod.limits import Meter
 from gridmill.pod.lines import PROGRESS_SECONDS, LineBuffer, LogStream, parse_event
 from gridmill.pod.spare import Spare
+from gridmill.pod.verdict import was_told_to_end
 
 READ_BYTES = 64 * 1024
 _DRAIN_READS = 64
+NEWS_SECONDS = 0.3
+"""Who ends all processes of a pod reaches its jobs first, or the pod: in any order, and within this."""
 
 Emit: TypeAlias = Callable[[EventType, Mapping[str, Any]], None]
 """Takes an event of the attempt."""
@@ -64,6 +67,8 @@ class Attempt:
     look_again: float = 0.0
     give_up: float = 0.0
     signalled: bool = field(default=False)
+    ended: float = 0.0
+    cut: bool = False
     spare: Spare | None = None
 
     def begin(self, now: float) -> None:
@@ -71,6 +76,11 @@ class Attempt:
         if self.deadline is not None:
             self.deadline += now - self.began
         self.began = now
+
+    def may_be_cut(self, now: float) -> bool:
+        """Whether somebody else told it to end: it waits a moment for news that the pod is to end too."""
+        told = self.exit is not None and was_told_to_end(self.exit.status)
+        return told and not self.cut and self.kill_at is None and now < self.ended + NEWS_SECONDS
 
     def due(self) -> float:
         """When it wants attention next (monotonic seconds)."""

@@ -20,7 +20,11 @@ INHERITED = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_RUNTIME_DIR"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-"""What a command sees of the environment Gridmill was started in, beside LC_*: no credentials by accident."""
+"""What a command sees of the environment Gridmill was started in, beside LC_* and what Slurm says: no
+credentials by accident."""
+
+POD_GPUS = "GRIDMILL_GPUS"
+"""Which of a machine's GPUs a pod has where its site gave it some, as in CUDA_VISIBLE_DEVICES."""
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -50,9 +54,10 @@ def markers(order: Order, pod_folder: Path) -> dict[str, str]:
     }
 
 
-def devices(order: Order) -> dict[str, str]:
-    """Threads and GPUs, from what the attempt was given."""
-    visible = ",".join(map(str, order.gpu_indices))
+def devices(order: Order, base: Mapping[str, str]) -> dict[str, str]:
+    """Threads and GPUs, from what the attempt was given. The order counts the GPUs that the pod has."""
+    own = [name for name in base.get(POD_GPUS, "").split(",") if name]
+    visible = ",".join(own[index] if index < len(own) else str(index) for index in order.gpu_indices)
     return {**thread_environment(order.given.cpus), "CUDA_VISIBLE_DEVICES": visible, **QUIET}
 
 
@@ -71,7 +76,7 @@ def command_environment(
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath))),
         "TMPDIR": str(work / "tmp"),
         "PYTHONUNBUFFERED": "1",
-        **devices(order),
+        **devices(order, base),
         **spec.env,
         **markers(order, pod_folder),
         "GRIDMILL_OUTPUT": f"{order.root}/{order.output_uri}",
@@ -82,7 +87,7 @@ def command_environment(
 def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
     """What code of a project sees of the environment Gridmill was started in; `pip`: and what building its
     own environment needs."""
-    prefixes = ("LC_", "PIP_") if pip else ("LC_",)
+    prefixes = ("LC_", "SLURM_", "PIP_") if pip else ("LC_", "SLURM_")
     return {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
 
 

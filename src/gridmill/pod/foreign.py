@@ -40,7 +40,7 @@ def foreign_environment(
         **ours,
         "TMPDIR": str(work),
         "PYTHONUNBUFFERED": "1",
-        **devices(order),
+        **devices(order, base),
         **markers(order, pod_folder),
     }
 

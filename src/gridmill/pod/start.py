@@ -88,7 +88,7 @@ class Starter:
             return command_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
         if runs_foreign_code(order):
             return foreign_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
-        own = {**devices(order), **markers(order, self._folder.path), "TMPDIR": str(work)}
+        own = {**devices(order, self._base), **markers(order, self._folder.path), "TMPDIR": str(work)}
         return {**self._base, **own, "PYTHONUNBUFFERED": "1"}
 
     def _become(self, order: Order, launch: Launch) -> Callable[[], NoReturn]:

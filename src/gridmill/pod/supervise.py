@@ -30,11 +30,12 @@ from gridmill.pod.leftovers import Leftovers
 from gridmill.pod.limits import Limits, Meter
 from gridmill.pod.spare import Spare
 from gridmill.pod.start import Starter
-from gridmill.pod.verdict import Ending, judge
+from gridmill.pod.verdict import Ending, judge, was_told_to_end
 
 _LOOK_AGAIN_SECONDS = 0.005
 _FULL_SECONDS = 0.05
 _GIVE_UP_SECONDS = 5.0
+_CUT = frozenset({Cause.STOPPED, Cause.SIGNAL, Cause.EXIT})
 
 
 class Supervisor:
@@ -203,6 +204,14 @@ class Supervisor:
         for attempt_id in tuple(self._live):
             self.stop(attempt_id, reason, grace_seconds)
 
+    def cut_short(self, reason: str, grace_seconds: float) -> None:
+        """The pod was told to end by a signal, and so, perhaps first, were its jobs: their ends are not said.
+        Why they were cut short the site knows better."""
+        for attempt in self._live.values():
+            ended = attempt.exit is not None and not was_told_to_end(attempt.exit.status)
+            attempt.cut = attempt.stop_reason is None and not ended
+        self.stop_all(reason, grace_seconds)
+
     def _terminate(self, attempt: Attempt, grace_seconds: float) -> None:
         until = time.monotonic() + grace_seconds
         if attempt.kill_at is not None:
@@ -237,7 +246,7 @@ class Supervisor:
 
     def _ended(self, attempt: Attempt, end: Exit) -> None:
         now = time.monotonic()
-        attempt.exit, attempt.stage = end, Stage.ENDING
+        attempt.exit, attempt.ended, attempt.stage = end, now, Stage.ENDING
         attempt.look_again, attempt.give_up = now, now + _GIVE_UP_SECONDS
         attempt.over_memory = attempt.over_memory or attempt.meter.over()
         self._unwatch(attempt)
@@ -252,6 +261,8 @@ class Supervisor:
         clean = self._leftovers.kill(attempt, now)
         if not attempt.reader.drain(now):
             return
+        if attempt.may_be_cut(now):
+            return
         if (clean and not attempt.reader.open) or now > attempt.give_up:
             self._conclude(attempt, now)
 
@@ -264,7 +275,8 @@ class Supervisor:
             write_outcome(attempt.folder, outcome)
         del self._live[attempt.order.attempt_id]
         self.last_end = now
-        self._say_ended(attempt.order.attempt_id, attempt.order.token, outcome)
+        if not (attempt.cut and outcome.cause in _CUT):
+            self._say_ended(attempt.order.attempt_id, attempt.order.token, outcome)
         self._untidy.append(attempt)
 
     def _ending(self, attempt: Attempt, now: float) -> Ending:

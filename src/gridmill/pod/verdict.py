@@ -82,6 +82,11 @@ def _failed(cause: Cause, message: str, hint: str = "") -> Outcome:
     return Outcome(state=AttemptState.FAILED, cause=cause, message=message, hint=hint)
 
 
+def was_told_to_end(status: int | None) -> bool:
+    """Whether it ended by SIGTERM, or a shell says that what it ran did."""
+    return status is not None and (status & 0x7F == signal.SIGTERM or status >> 8 == 128 + signal.SIGTERM)
+
+
 def describe(status: int) -> str:
     """A wait status in words: `killed by SIGSEGV`, `ended with exit code 3`."""
     code = _exit_code(status)

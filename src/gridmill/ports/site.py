@@ -26,13 +26,14 @@ class Sight(StrEnum):
 class PodSight:
     """A sight and what the site has to say about it.
 
-    `ends` is the Unix time at which the site ends it, if there is one. Of what is GONE: `cause` is why its
-    attempts ended with it, `use` what the site measured of it, and `hopeless` that another one like it would
-    fare the same.
+    `began` and `ends` are the Unix times at which the site began it and will end it, where it does. Of what
+    is GONE: `cause` is why its attempts ended with it, `use` what the site measured of it, `hopeless` that
+    another one like it would fare the same.
     """
 
     sight: Sight
     message: str = ""
+    began: float | None = None
     ends: float | None = None
     cause: Cause = Cause.LOST
     use: Use | None = None

@@ -15,6 +15,7 @@ SQUEUE_FIELDS = (
     "Reason",
     "exit_code",
     "NodeList",
+    "StartTime",
     "EndTime",
     "TimeUsed",
     "RestartCnt",
@@ -38,7 +39,8 @@ _POWERED_DOWN = "~#%"  # asleep, waking up, going to sleep: Slurm wakes such nod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A job as squeue lists it. `ends` is the Unix time at which its limit is reached, if it runs."""
+    """A job as squeue lists it. Where it runs, `began` is its Unix time of start and
+    `ends` the one at which its time limit is reached."""
 
     id: str
     name: str
@@ -46,6 +48,7 @@ class Listed:
     reason: str = ""
     exit_status: int = 0
     nodes: str = ""
+    began: float | None = None
     ends: float | None = None
     elapsed_seconds: float = 0.0
     restarts: int = 0
@@ -68,7 +71,7 @@ def _listed(line: str) -> Listed | None:
     parts = line.split("|")
     if len(parts) < len(SQUEUE_FIELDS) or not parts[0].strip()[:1].isdigit():
         return None
-    number, name, word, reason, status, nodes, end, used, restarts = map(str.strip, parts[:9])
+    number, name, word, reason, status, nodes, start, end, used, restarts = map(str.strip, parts[:10])
     return Listed(
         id=number,
         name=name,
@@ -76,6 +79,7 @@ def _listed(line: str) -> Listed | None:
         reason=reason.removeprefix("(").removesuffix(")"),
         exit_status=int(status) if status.isdigit() else 0,
         nodes=nodes,
+        began=float(start) if start.isdigit() else None,
         ends=float(end) if end.isdigit() else None,
         elapsed_seconds=parse_clock(used),
         restarts=int(restarts) if restarts.isdigit() else 0,

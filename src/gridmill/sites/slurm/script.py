@@ -182,19 +182,22 @@ def nodes(wishes: Wishes) -> str:
 
 
 def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:
-    """Ask pods to end, and Slurm to cancel the jobs of which no pod is to stay. `jobs`: of deployments.
+    """Ask pods to end, and cancel those of the jobs that wait in the queue. `jobs`: of deployments.
 
     The pods look for `stop` themselves: it works where Slurm does not answer.
     """
     asked = [f": > pods/{pod}/stop" for pod in pods]
-    cancelled = ["status=0", *_cancel(jobs, ""), "exit $status", ""]
+    cancelled = ["status=0", *_cancel(jobs, "--state=PENDING "), "exit $status", ""]
     return "\n".join([*_barred(folder, pods), *asked, *cancelled])
 
 
-def kill(folder: str, jobs: Mapping[str, str]) -> str:
-    """End at once what did not end when asked."""
-    killed = _cancel(jobs, "--signal=KILL --full ")
-    return "\n".join([f"cd {folder} || exit 1", "status=0", *killed, "exit $status", ""])
+KILL = "--signal=KILL --full "
+"""Options for `cancel`: at once, the batch script too."""
+
+
+def cancel(folder: str, jobs: Mapping[str, str], options: str = "") -> str:
+    """Cancel the jobs of which no pod is to stay."""
+    return "\n".join([f"cd {folder} || exit 1", "status=0", *_cancel(jobs, options), "exit $status", ""])
 
 
 def _cancel(jobs: Mapping[str, str], options: str) -> list[str]:

@@ -45,7 +45,7 @@ def sight_of(seen: Evidence) -> PodSight:
     if state.phase == Phase.PENDING:
         return _pending(seen.job, state)
     if state.phase == Phase.RUNNING:
-        return PodSight(sight=Sight.RUNNING, ends=seen.job.ends)
+        return PodSight(sight=Sight.RUNNING, began=seen.job.began, ends=seen.job.ends)
     return PodSight(sight=Sight.UNKNOWN, message=f"{_named(seen.job)}: {state.sentence}")
 
 

@@ -34,7 +34,7 @@ from gridmill.sites.slurm.wishes import Wishes, wishes_of
 
 _NODES_SECONDS = 60.0  # what a cluster has changes rarely
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.5, 15.0, 10.0
-_END_SECONDS, _KILL_SECONDS = 6.0, 6.0
+_ASKED_SECONDS, _END_SECONDS, _KILL_SECONDS = 2.0, 6.0, 6.0
 _POLL_SECONDS = 0.1
 _WAITING = ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _BUSY = (
@@ -294,16 +294,21 @@ class SlurmSite:
     # --- tearing down
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
-        """scancel, SIGKILL for what does not end within seconds. Raises UnavailableError while Slurm is
-        still ending something, or does not answer: then the pods at least were asked, by their folders."""
+        """What waits is cancelled, what runs ends by itself when asked, else by scancel, else by SIGKILL.
+
+        Raises UnavailableError while Slurm is still ending something, or does not answer: then the pods at
+        least were asked, by their folders.
+        """
         folder = self._folder()
         jobs = {name: self._job(name) for name in dict.fromkeys(map(deployment_of, pod_ids))}
         self._ask(script.tear_down(folder, pod_ids, jobs))
-        left = self._wait(pod_ids, _END_SECONDS)
-        if left:
+        left = list(pod_ids)
+        for seconds, options in ((_ASKED_SECONDS, ""), (_END_SECONDS, script.KILL), (_KILL_SECONDS, None)):
+            left = self._wait(left, seconds)
+            if not left:
+                break
             still = {name: jobs[name] for name in dict.fromkeys(map(deployment_of, left))}
-            self._ask(script.kill(folder, still))
-            left = self._wait(left, _KILL_SECONDS)
+            self._ask(script.cancel(folder, still, options)) if options is not None else None
         self._changed()
         if left:
             raise UnavailableError(f"Slurm is still ending {', '.join(left)}")
