@@ -11,7 +11,9 @@ from pathlib import Path
 
 from gridmill.model.amounts import Amounts
 from gridmill.pod.cgroups import AttemptGroup, PodGroups
+from gridmill.pod.outer import outer_oom_kills
 from gridmill.pod.processes import stat
+from gridmill.pod.verdict import was_killed
 
 FIRST_SECONDS = 0.01
 QUICK_SECONDS = 0.05
@@ -35,6 +37,7 @@ class Meter:
         self._samples = 0
         self._seen = now
         self.disk_seconds = 0.0
+        self._outer_kills = outer_oom_kills() if group is None else 0
 
     @property
     def guards(self) -> bool:
@@ -57,9 +60,12 @@ class Meter:
             self.due = now + QUICK_SECONDS
         return self.guards and used > self._limit
 
-    def over(self) -> bool:
-        """True when the kernel killed a process of the attempt for its memory."""
-        return self._group is not None and self._group.oom_kills() > 0
+    def over(self, status: int | None = None) -> bool:
+        """True when the kernel killed a process of the attempt for its memory. Without a cgroup of its own,
+        `status` says that it was killed, and the cgroup that somebody else holds the pod in, why."""
+        if self._group is not None:
+            return self._group.oom_kills() > 0
+        return was_killed(status) and outer_oom_kills() > self._outer_kills
 
     def finish(self) -> None:
         """Take the last figures before the cgroup is removed."""

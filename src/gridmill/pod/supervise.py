@@ -248,7 +248,7 @@ class Supervisor:
         now = time.monotonic()
         attempt.exit, attempt.ended, attempt.stage = end, now, Stage.ENDING
         attempt.look_again, attempt.give_up = now, now + _GIVE_UP_SECONDS
-        attempt.over_memory = attempt.over_memory or attempt.meter.over()
+        attempt.over_memory = attempt.over_memory or attempt.meter.over(end.status)
         self._unwatch(attempt)
         self._try_to_end(attempt, now)
 

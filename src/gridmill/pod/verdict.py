@@ -87,6 +87,11 @@ def was_told_to_end(status: int | None) -> bool:
     return status is not None and (status & 0x7F == signal.SIGTERM or status >> 8 == 128 + signal.SIGTERM)
 
 
+def was_killed(status: int | None) -> bool:
+    """Whether it ended by SIGKILL, or a shell says that what it ran did."""
+    return status is not None and (status & 0x7F == _KILLED or status >> 8 == 128 + _KILLED)
+
+
 def describe(status: int) -> str:
     """A wait status in words: `killed by SIGSEGV`, `ended with exit code 3`."""
     code = _exit_code(status)

@@ -352,9 +352,17 @@ class SlurmSite:
 
 
 def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
-    """The Slurm site of that name. Raises InputError for its settings or address, StorageError."""
+    """The Slurm site of that name; its door opens at once, for pods that an earlier control node brought up
+    knock at it. Raises InputError for its settings or address, StorageError, UnavailableError."""
     wishes_of(site)
-    return SlurmSite(settings, site, doors, _shell_of(site), _mark_of(settings.home / "slurm", site.name))
+    mark = _mark_of(settings.home / "slurm", site.name)
+    made = SlurmSite(settings, site, doors, _shell_of(site), mark)
+    try:
+        made.link()
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _shell_of(site: Site) -> Shell:

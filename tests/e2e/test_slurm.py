@@ -1,0 +1,370 @@
+"""Runs at a Slurm site, on a real Slurm: what is right there, what fails there, and that nothing is left."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gridmill.bootstrap import EmbeddedNode, embed
+from gridmill.declarations import read_pipeline
+from gridmill.errors import UnavailableError
+from gridmill.model.run import Attempt, JobRun
+from gridmill.model.site import Site, SiteKind
+from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
+from gridmill.model.view import RunView
+from gridmill.settings import read_settings
+from tests.e2e.conftest import Place, eventually, processes_mentioning
+from tests.slurm import (
+    HOW_TO_GET_ACCOUNTING,
+    HOW_TO_GET_IT,
+    SlurmCluster,
+    has_accounting,
+    has_memory_cgroups,
+    is_installed,
+    slurm_cluster,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not is_installed(), reason=HOW_TO_GET_IT)]
+
+HANGS_ONCE = "[ -e {flag} ] || {{ touch {flag}; exec sleep 300; }}; echo done"
+"""A command whose first attempt hangs, and whose second ends at once."""
+
+
+class Lab:
+    """A control node of a home of its own, with a Slurm site `lab`."""
+
+    def __init__(self, folder: Path, cluster: SlurmCluster, **settings: str) -> None:
+        self.folder, self.cluster = folder, cluster
+        self.flag = folder / "flag"
+        home = str(folder / "home")
+        self.settings = read_settings(
+            {"GRIDMILL_HOME": home, "GRIDMILL_GRACE": "1", "GRIDMILL_OBSERVE": "0.2"}
+        )
+        self.site = Site(name="lab", kind=SiteKind.SLURM, settings=settings)
+        self.node = self.open()
+        self.node.grid.add_site(self.site)
+
+    def open(self) -> EmbeddedNode:
+        self.node = embed(self.settings)
+        return self.node
+
+    def start(self, text: str) -> str:
+        project = self.folder / "project"
+        project.mkdir(exist_ok=True)
+        (project / "pipeline.yaml").write_text(text)
+        return self.node.grid.start_run(read_pipeline(project / "pipeline.yaml")).run.id
+
+    def command(self, run: str, **fields: object) -> str:
+        """Start a pipeline of one command, `j`, at the site."""
+        written = "".join(f", {name}: {value}" for name, value in fields.items())
+        return self.start(f'pipeline: p\nat: lab\njobs:\n  j: {{command: "{run}"{written}}}\n')
+
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = 90.0) -> None:
+        assert eventually(condition, seconds), f"waited in vain until {what}"
+
+    def ended(self, run_id: str, seconds: float = 90.0) -> RunView:
+        self.wait(lambda: self.node.grid.run(run_id).run.state in FINISHED_RUNS, "the run ends", seconds)
+        return self.node.grid.run(run_id)
+
+    def hangs(self, run_id: str) -> None:
+        """Until its job hangs in its first attempt."""
+        self.wait(self.flag.exists, "the job hangs")
+        self.wait(lambda: self.job(run_id).state == JobState.RUNNING, "the job runs")
+
+    def job(self, run_id: str, name: str = "j") -> JobRun:
+        views = self.node.grid.run(run_id).jobs
+        return next(view.job for view in views if view.job.job.name == name)
+
+    def attempts(self, run_id: str) -> tuple[Attempt, ...]:
+        return self.node.grid.run(run_id).jobs[0].attempts
+
+    def says(self, run_id: str, name: str = "j") -> str:
+        events = self.node.grid.events(run_id, job=name, limit=1000)
+        return "".join(event.body["text"] for event in events if event.type == "log")
+
+    def close(self) -> None:
+        """The end: nothing of it runs anywhere, and nothing waits."""
+        for run in self.node.grid.runs():
+            self.node.grid.stop_run(run.id)
+        self.wait(lambda: all(r.state in FINISHED_RUNS for r in self.node.grid.runs()), "all runs have ended")
+        for deployment in self.node.grid.deployments():
+            self.node.grid.release(deployment.id)
+        self.wait(lambda: not self.node.grid.deployments(), "all is given back")
+        self.node.close()
+        assert eventually(lambda: not self.cluster.jobs())
+        assert eventually(lambda: not processes_mentioning(str(self.settings.home)))
+
+
+@pytest.fixture(scope="module")
+def shared_cluster() -> Iterator[SlurmCluster]:
+    with slurm_cluster(gpus=2, accounting=has_accounting()) as it:
+        yield it
+
+
+@pytest.fixture
+def cluster(shared_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    monkeypatch.setenv("SLURM_CONF", shared_cluster.environment["SLURM_CONF"])
+    return shared_cluster
+
+
+@pytest.fixture
+def lab(cluster: SlurmCluster, tmp_path: Path) -> Iterator[Lab]:
+    it = Lab(tmp_path, cluster, time_limit="30m")
+    yield it
+    it.close()
+
+
+@pytest.fixture
+def private(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """A cluster of the test's own, which it may break; options by parametrize."""
+    with slurm_cluster(**request.param) as it:
+        monkeypatch.setenv("SLURM_CONF", it.environment["SLURM_CONF"])
+        lab = Lab(tmp_path, it)
+        yield lab
+        lab.close()
+
+
+def killed_once(lab: Lab, run_id: str) -> tuple[Attempt, Attempt]:
+    """The two attempts of a job whose first pod was ended from outside."""
+    view = lab.ended(run_id)
+    assert view.run.state == RunState.SUCCEEDED, view.run.message
+    first, second = lab.attempts(run_id)
+    assert (first.state, second.state) == (AttemptState.LOST, AttemptState.SUCCEEDED)
+    return first, second
+
+
+# --- what is right
+
+
+def test_a_command_runs_there_and_its_deployment_is_given_back_at_once(lab: Lab) -> None:
+    run_id = lab.command("echo on $SLURM_JOB_NODELIST as $SLURM_PROCID of $SLURM_NTASKS")
+    assert lab.ended(run_id).run.state == RunState.SUCCEEDED
+    assert lab.says(run_id) == "on n1 as 0 of 1\n"
+    lab.wait(lambda: not lab.node.grid.deployments(), "the deployment is given back")
+    lab.wait(lambda: "COMPLETED" in lab.cluster.run("squeue", "-h", "-t", "all", "-o", "%T"), "it completed")
+
+
+def test_from_raw_data_to_a_forecast_it_is_the_same_there_as_here(lab: Lab) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("onnxruntime")
+    shops = lab.folder / "project"
+    shutil.copytree(Path(__file__).parents[2] / "examples/shops", shops)
+    text = (shops / "pipeline.yaml").read_text()
+    tables = {}
+    for place in ("local", "lab"):
+        there = text.replace("pipeline: shops", f"pipeline: shops-{place}\nat: {place}")
+        run_id = lab.start(there)
+        view = lab.ended(run_id, 240)
+        assert view.run.state == RunState.SUCCEEDED, [one.job.message for one in view.jobs]
+        tables[place] = predictions(lab, view)
+    assert len(tables["lab"]) > 10
+    assert tables["lab"] == tables["local"]
+
+
+def predictions(lab: Lab, view: RunView) -> list[tuple[object, ...]]:
+    duckdb = pytest.importorskip("duckdb")
+    uri = next(one.artifacts[0].output.uri for one in view.jobs if one.job.job.name == "forecast")
+    files = f"{lab.settings.root / uri}/**/*.parquet"
+    return duckdb.sql(f"select * from read_parquet('{files}') order by all").fetchall()
+
+
+def test_gpus_are_those_that_slurm_gave(lab: Lab) -> None:
+    """Two pods on one node have different ones; an attempt's own numbers count within its pod."""
+    run_id = lab.start(
+        "pipeline: p\n"
+        "resources: {g: {type: command, site: lab, gpus: 1, cpus: 1, workers: 2}}\n"
+        "jobs:\n"
+        "  a: {resource: g, command: 'echo $CUDA_VISIBLE_DEVICES; sleep 2'}\n"
+        "  b: {resource: g, command: 'echo $CUDA_VISIBLE_DEVICES; sleep 2'}\n"
+    )
+    assert lab.ended(run_id).run.state == RunState.SUCCEEDED
+    places = {(lab.says(run_id, "a"), "n?"), (lab.says(run_id, "b"), "n?")}
+    assert {said for said, _ in places} == {"0\n", "1\n"}
+
+
+# --- what fails there
+
+
+def test_a_job_that_somebody_cancels_is_run_again(lab: Lab) -> None:
+    run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
+    lab.hangs(run_id)
+    lab.cluster.run("scancel", *lab.cluster.jobs())
+    first, _ = killed_once(lab, run_id)
+    assert first.message.startswith("Slurm ended it, CANCELLED: somebody cancelled it")
+    assert "on n1" in first.message
+    assert lab.job(run_id).losses == 1
+
+
+def test_a_job_that_is_preempted_is_run_again(cluster: SlurmCluster, tmp_path: Path) -> None:
+    lab = Lab(tmp_path, cluster, partition="low")
+    run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
+    lab.hangs(run_id)
+    cluster.run("sbatch", "-p", "main", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2")
+    first, _ = killed_once(lab, run_id)
+    assert first.message.startswith("Slurm ended it, PREEMPTED: it had to make room")
+    lab.close()
+
+
+def test_a_job_at_its_time_limit_is_told(lab: Lab) -> None:
+    """Its limit is set to the past, for nobody wants to wait a minute."""
+    run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
+    lab.hangs(run_id)
+    (number,) = lab.cluster.jobs()
+    lab.cluster.run("scontrol", "update", f"jobid={number}", "timelimit=0:01")
+    first, _ = killed_once(lab, run_id)
+    assert first.message.startswith("Slurm ended it, TIMEOUT: its time limit was reached")
+
+
+@pytest.mark.skipif(not has_accounting(), reason=HOW_TO_GET_ACCOUNTING)
+def test_the_accounting_tells_what_a_lost_attempt_used(lab: Lab) -> None:
+    eat = "import time; x = bytearray(200 << 20); time.sleep(3); open('{flag}', 'w'); time.sleep(300)"
+    run_id = lab.command(
+        f'[ -e {lab.flag} ] || python3 -c \\"{eat.format(flag=lab.flag)}\\"', memory="300MiB"
+    )
+    lab.hangs(run_id)
+    lab.cluster.run("scancel", *lab.cluster.jobs())
+    first, _ = killed_once(lab, run_id)
+    assert first.use is not None
+    assert first.use.peak_memory_bytes > 150 << 20
+    assert "at most" in first.message
+
+
+def test_slurm_refusing_a_job_is_told_in_its_own_words(cluster: SlurmCluster, tmp_path: Path) -> None:
+    lab = Lab(tmp_path, cluster, extra="--reservation=nobody")
+    run_id = lab.command("true")
+    view = lab.ended(run_id)
+    assert view.run.state == RunState.FAILED
+    assert "cannot come up: Slurm refuses it: " in lab.job(run_id).message
+    assert "reservation is invalid" in lab.job(run_id).message
+    lab.close()
+
+
+def test_a_job_that_could_never_start_is_refused_with_the_reason(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    lab = Lab(tmp_path, cluster, extra="--cpus-per-task=99 --mem-per-cpu=1")
+    run_id = lab.command("true")
+    assert lab.ended(run_id).run.state == RunState.FAILED
+    assert "can never start" in lab.job(run_id).message
+    assert "PartitionConfig" in lab.job(run_id).message
+    assert not cluster.jobs()
+    lab.close()
+
+
+def test_a_partition_that_there_is_not_cannot_be_added(cluster: SlurmCluster, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="no node that can be used"):
+        Lab(tmp_path, cluster, partition="nope")
+
+
+def test_more_than_any_node_has_is_refused_before_slurm_is_asked(lab: Lab) -> None:
+    run_id = lab.command("true", memory="64GiB")
+    assert lab.ended(run_id).run.state == RunState.FAILED
+    assert "the largest" in lab.job(run_id).message
+
+
+def test_a_job_that_waits_in_slurms_queue_says_so(lab: Lab) -> None:
+    lab.cluster.run("sbatch", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 300")
+    run_id = lab.command("echo done")
+    lab.wait(lambda: "waits in Slurm's queue" in lab.node.grid.run(run_id).jobs[0].why, "it says why")
+    assert (
+        "Resources" in lab.node.grid.run(run_id).jobs[0].why
+        or "Priority" in lab.node.grid.run(run_id).jobs[0].why
+    )
+    lab.cluster.run("scancel", "--name=wrap")
+    assert lab.ended(run_id).run.state == RunState.SUCCEEDED
+
+
+def test_a_run_that_is_stopped_is_cancelled_there(lab: Lab) -> None:
+    run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
+    lab.hangs(run_id)
+    lab.node.grid.stop_run(run_id)
+    assert lab.ended(run_id).run.state == RunState.STOPPED
+    lab.wait(lambda: not lab.cluster.jobs(), "its job is gone")
+
+
+# --- daemons and nodes that die
+
+
+@pytest.mark.parametrize("private", [{"apart": True}], indirect=True)
+def test_a_node_that_loses_power_has_its_job_run_on_another(private: Lab) -> None:
+    run_id = private.command(HANGS_ONCE.format(flag=private.flag))
+    private.hangs(run_id)
+    private.cluster.power_off("n1")
+    first, second = killed_once(private, run_id)
+    assert first.message.startswith("Slurm ended it, NODE_FAIL: a node of it failed or stopped answering")
+    assert second.pod_id != first.pod_id
+
+
+@pytest.mark.parametrize("private", [{}], indirect=True)
+def test_slurms_controller_may_die_and_come_back(private: Lab) -> None:
+    run_id = private.command(
+        f"touch {private.flag}; until [ -e {private.flag}2 ]; do sleep 0.1; done; echo done"
+    )
+    private.hangs(run_id)
+    private.cluster.kill("slurmctld")
+    private.flag.with_name("flag2").touch()
+    assert private.ended(run_id).run.state == RunState.SUCCEEDED
+    private.cluster.start_control()
+    assert len(private.attempts(run_id)) == 1
+
+
+@pytest.mark.parametrize("private", [{"nodes": 1}], indirect=True)
+def test_a_node_whose_slurmd_dies_keeps_its_pods(private: Lab) -> None:
+    """The processes live and answer: nothing is lost, and the daemon may come back."""
+    run_id = private.command(
+        f"touch {private.flag}; until [ -e {private.flag}2 ]; do sleep 0.1; done; echo done"
+    )
+    private.hangs(run_id)
+    private.cluster.kill("n1")
+    private.flag.with_name("flag2").touch()
+    assert private.ended(run_id).run.state == RunState.SUCCEEDED
+    private.cluster.start_node("n1")
+    assert len(private.attempts(run_id)) == 1
+
+
+@pytest.mark.skipif(not has_memory_cgroups(), reason="needs cgroups (v1) that root may write")
+@pytest.mark.parametrize("private", [{"cgroups": True, "nodes": 1}], indirect=True)
+def test_what_slurm_kills_for_its_memory_is_run_again_with_more(private: Lab) -> None:
+    """The pod, which would have seen it first, is stopped meanwhile."""
+    eat = (
+        "import os, signal, subprocess; pod = os.getppid(); "
+        "subprocess.Popen(['sh', '-c', f'sleep 3; kill -CONT {pod}'], start_new_session=True); "
+        "os.kill(pod, signal.SIGSTOP); x = bytearray(1200 << 20)"
+    )
+    (private.folder / "eat.py").write_text(eat)
+    once = f"[ -e {private.flag} ] && exit 0; touch {private.flag}; exec python3 {private.folder}/eat.py"
+    run_id = private.command(once, memory="256MiB")
+    assert private.ended(run_id).run.state == RunState.SUCCEEDED
+    first, second = private.attempts(run_id)
+    assert (first.state, first.cause) == (AttemptState.FAILED, Cause.MEMORY)
+    assert second.given.memory_bytes > first.given.memory_bytes
+
+
+# --- the control node dies
+
+
+def test_a_control_node_killed_meanwhile_finds_its_pods_again(cluster: SlurmCluster, place: Place) -> None:
+    environment = cluster.environment
+    waits = f"touch {place.folder}/up; until [ -e {place.folder}/go ]; do sleep 0.1; done; echo done"
+    place.write(f"pipeline: p\nat: lab\njobs:\n  j: {{command: '{waits}'}}\n")
+    assert place.gridmill("add", "site", "lab", "--kind", "slurm", **environment).returncode == 0
+    node = place.start("up", **environment)
+    assert eventually(lambda: (place.home / "control.json").exists())
+    started = place.gridmill("run", "--detach", place.folder / "project/pipeline.yaml", **environment)
+    assert started.returncode == 0, started.stderr
+    place.wait_for("up")
+    os.kill(node.pid, signal.SIGKILL)
+    node.wait()
+    (place.folder / "go").touch()
+    place.start("up", **environment)
+    done = (
+        place.json("status", "p-1", **environment)
+        if eventually(lambda: place.json("status", "p-1", **environment)["run"]["state"] == "succeeded", 30)
+        else None
+    )
+    assert done is not None
+    assert [len(job["attempts"]) for job in done["jobs"]] == [1]
+    assert eventually(lambda: not cluster.jobs(), 30)
