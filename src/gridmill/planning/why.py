@@ -87,7 +87,7 @@ def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
 def _what_keeps(snapshot: Snapshot, coming: Pods) -> str:
     """What the site says of a pod that is not up yet: `: waits in Slurm's queue (reason: Priority)`."""
     for pod_id, slot in coming.items():
-        pods = snapshot.deployments[slot.deployment_id].pods
+        pods = snapshot.deployments[slot.whole.deployment_id].pods
         said = next((pod.message for pod in pods if pod.id == pod_id), "")
         if said:
             return f": {said}"
