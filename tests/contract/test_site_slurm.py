@@ -36,7 +36,8 @@ class SlurmHarness(LocalHarness):
         return self.grid.pod_order(pod_id, link=self.site.link(), home=self.site.pod_home(pod_id))
 
     def folder(self, pod_id):
-        return self.grid.home / "slurm" / "lab" / "pods" / pod_id
+        (mark,) = (self.grid.home / "slurm").glob("lab.mark")
+        return self.grid.home / "storage-slurm" / mark.read_text() / "pods" / pod_id
 
     def close(self):
         pods = [path.name for path in self.folder("").glob("*")]

@@ -9,6 +9,8 @@ from gridmill.model.amounts import MIB, Amounts
 from gridmill.sites.slurm.listing import MEMORY_SHARE, SACCT_FORMAT, SINFO_FORMAT, SQUEUE_FORMAT
 from gridmill.sites.slurm.wishes import Wishes
 
+TIDY_DAYS = 7
+"""What pods that are over left goes after that."""
 REFUSED = 92
 """Exit status of `submit` when Slurm does not take the job; what it said is on standard error."""
 
@@ -132,6 +134,12 @@ mkdir -p {folder}/pods {folder}/deployments && cd {folder} || exit 1
 [ -e {here}/submitted ] && exit 0
 {open_pods} && exit 0
 tar -xf - || exit 1
+for mark in $(find pods -mindepth 2 -maxdepth 2 -name ended -mtime +{TIDY_DAYS}); do
+  rm -rf "${{mark%/ended}}"
+done
+for old in $(find deployments -mindepth 1 -maxdepth 1 -mtime +{TIDY_DAYS}); do
+  set -- pods/"${{old#deployments/}}".*; [ -e "$1" ] || rm -rf "$old"
+done
 known=$(squeue --noheader --states=all --user="$(id -un)" --name={job} --format=%A) || exit 1
 if [ -z "$known" ]; then
   said=$(sbatch {here}/script 2>&1) || {{ echo "$said" >&2; exit {REFUSED}; }}

@@ -9,7 +9,6 @@ import secrets
 import socket
 import sys
 import tarfile
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,13 +68,12 @@ class SlurmSite:
         self._settings, self._site, self._doors = settings, site, doors
         self._wishes: Wishes = wishes_of(site)
         self._shell = shell
-        self._remote = isinstance(shell, SshShell)
         self._mark = mark
         self._lock = threading.RLock()
         self._memory = _Memory()
         self._accounting = True
         self._nodes: tuple[float, tuple[Node, ...]] | None = None
-        self._link = self._root = ""
+        self._link = ""
 
     # --- what it is
 
@@ -100,25 +98,12 @@ class SlurmSite:
             return self._link
 
     def pod_home(self, pod_id: str) -> str:
-        """The folder on the cluster. Raises UnavailableError."""
+        """The site's folder."""
         return self._folder()
 
     def _folder(self) -> str:
-        """As the cluster sees it: what is set, with this home's mark below, or a folder of the home."""
-        with self._lock:
-            if not self._root:
-                self._root = self._find_folder()
-            return self._root
-
-    def _find_folder(self) -> str:
-        if self._wishes.folder:
-            return f"{self._wishes.folder}/{self._mark}"
-        if not self._remote:
-            return str(self._settings.home / "slurm" / self._site.name)
-        done = self._shell.run("cd && pwd -P")
-        if done.status != 0:
-            raise _trouble("the home folder there", done)
-        return f"{done.text.strip()}/.gridmill-{self._mark}"
+        """What is set, or beside the storage root, which all nodes see; below it this home's mark."""
+        return f"{self._wishes.folder or f'{self._settings.root}-slurm'}/{self._mark}"
 
     def prepare(self) -> None:
         """Nothing helps: Slurm decides when."""
@@ -144,7 +129,7 @@ class SlurmSite:
             pods=pods,
             capacity=orders[0].capacity,
             folder=self._folder(),
-            python=self._wishes.python or ("python3" if self._remote else sys.executable),
+            python=self._wishes.python or sys.executable,
             variables=self._variables(),
         )
         text = script.submit(batch.folder, deployment_id, batch.job, pods)
@@ -281,15 +266,7 @@ class SlurmSite:
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """What is left of its journal."""
         read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
-        if not self._remote:
-            return tuple(read(Path(self._folder()) / "pods" / pod_id / "journal"))
-        done = self._shell.run(f"cd {self._folder()}/pods/{pod_id} && [ -d journal ] && tar -cf - journal")
-        if done.status != 0:
-            return ()
-        with tempfile.TemporaryDirectory() as folder:
-            with tarfile.open(fileobj=io.BytesIO(done.out)) as archive:
-                archive.extractall(folder, filter="data")
-            return tuple(read(Path(folder) / "journal"))
+        return tuple(read(Path(self._folder()) / "pods" / pod_id / "journal"))
 
     # --- tearing down
 

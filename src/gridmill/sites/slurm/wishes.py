@@ -18,7 +18,7 @@ KNOWN: Mapping[str, str] = {
     "extra": "further options of sbatch, as on its command line",
     "setup": "a shell command run before each pod, for example module load python",
     "environment": "names of environment variables that pods get from the control node, separated by commas",
-    "folder": "a folder that the login node and all compute nodes see (default: in GRIDMILL_HOME)",
+    "folder": "a folder that all nodes see under the same path (default: beside the storage root)",
     "python": "the Python with Gridmill on the compute nodes (default: the one running here)",
     "link": "how pods reach the control node: spool (files in the folder) or tls",
     "control": "for tls: HOST or HOST:PORT of this machine where compute nodes reach it (default: its name)",
