@@ -305,3 +305,8 @@ def test_a_job_that_slurm_does_not_list_is_gone_only_after_a_while():
     assert seen(job=None, marks=["claimed"]).sight == Sight.UNKNOWN
     assert seen(job=None, marks=["claimed"], for_seconds=11.0).sight == Sight.GONE
     assert seen(job=None, submitted=False).message == "it was never started"
+
+
+def test_a_job_that_slurm_would_not_take_now_is_not_gone():
+    """It is submitted again."""
+    assert seen(job=None, submitted=False, prepared=True).sight == Sight.UNKNOWN

@@ -166,7 +166,9 @@ def look(folder: str, pods: Sequence[str], jobs: Iterable[str]) -> str:
         f"pods/{pod}/{mark}" for pod in pods for mark in ("claimed", "stop", "signalled", "ended")
     )
     deployments = " ".join(
-        f"deployments/{name}/submitted" for name in dict.fromkeys(map(deployment_of, pods))
+        f"deployments/{name}/{mark}"
+        for name in dict.fromkeys(map(deployment_of, pods))
+        for mark in ("script", "submitted")
     )
     return f"""export SLURM_TIME_FORMAT=%s
 squeue --noheader --states=all --user="$(id -un)" --name={",".join(jobs)} --Format='{SQUEUE_FORMAT}' || exit 1

@@ -17,16 +17,19 @@ ACCOUNTING_SECONDS = 3.0
 """How long the accounting may lag behind the end of a job."""
 
 _NEVER = PodSight(sight=Sight.GONE, message="it was never started")
+_NOT_YET = PodSight(sight=Sight.UNKNOWN, message="Slurm has not taken its job yet")
 _ENDED = PodSight(sight=Sight.GONE, message="it has ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """`marks` are those in the pod's folder (claimed, stop, signalled, ended). `for_seconds` is since when
-    the job has been as it is now. `accounting`: there is one, and it may still tell of the job."""
+    """`marks` are those in the pod's folder (claimed, stop, signalled, ended). `prepared`: its deployment's
+    files are there, so it was to be submitted. `for_seconds` is since when the job has been as it is now.
+    `accounting`: there is one, and it may still tell of the job."""
 
     marks: frozenset[str]
     submitted: bool
+    prepared: bool = False
     job: Listed | None
     account: Account | None = None
     accounting: bool = False
@@ -51,7 +54,7 @@ def sight_of(seen: Evidence) -> PodSight:
 
 def _without_job(seen: Evidence) -> PodSight:
     if not seen.submitted and "claimed" not in seen.marks:
-        return _NEVER
+        return _NOT_YET if seen.prepared else _NEVER
     if _ended_by_itself(seen.marks):
         return _ENDED
     if seen.account is not None and seen.account.is_final:

@@ -235,6 +235,7 @@ class SlurmSite:
         seen = Evidence(
             marks=frozenset(marks.get(pod_id, ())),
             submitted="submitted" in marks.get(name, ()),
+            prepared="script" in marks.get(name, ()),
             job=job,
             account=accounts.get(self._job(name)),
             accounting=self._accounting,
