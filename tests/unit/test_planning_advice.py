@@ -72,6 +72,7 @@ def test_cpus_bound_what_computing_workers_can_do() -> None:
     assert found.bound == Bound.CPU
     assert speedup(found, 8) == pytest.approx(speedup(found, 4), rel=0.05)
     assert found.worth == 2
+    assert [probe.workers for probe in found.probes] == [2]  # on 2 CPUs more tell nothing
     assert "keep the 2 CPUs of the site busy" in found.vertical
 
 

@@ -72,6 +72,14 @@ def test_a_declared_number_stands() -> None:
     assert not is_advised(sized(history, 2))
 
 
+def test_more_workers_than_were_measured_get_more_memory() -> None:
+    history = History()
+    history.add(parallel_attempt(1, workers=2, work_seconds=57.5))
+    few, many = (sized(history, workers).amounts.memory_bytes for workers in (2, 16))
+    assert many > 4 * few
+    assert sized(history, 1).amounts.memory_bytes == few
+
+
 def test_probes_do_not_change_sizes_and_forecasts() -> None:
     history = History()
     history.add(parallel_attempt(1, workers=2, work_seconds=57.5))

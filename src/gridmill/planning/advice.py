@@ -108,7 +108,7 @@ def curve_of(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> 
     return Curve(
         law=law,
         serial_seconds=_serial_seconds(attempts, rows),
-        opening_wait_seconds=fmean(waits),
+        opening_wait_seconds=max(waits),
         opening_load_seconds=opening_load,
         cpus=cpus,
         cpu_share=fmean(_cpu_share(parallel, cpus) for _, parallel in attempts),
@@ -133,7 +133,7 @@ def _running_seconds(told: Parallel, cpus: float) -> float:
     """Worker-seconds at the shards, had each worker the CPU that it wants. Where the system does not count
     the time without one, it is what so many workers must take each other."""
     if told.delay_seconds is not None:
-        return max(told.busy_seconds - told.delay_seconds, 0.1 * told.busy_seconds)
+        return max(told.busy_seconds - told.delay_seconds, min(told.busy_seconds, told.cpu_seconds))
     wanted = told.workers * told.cpu_seconds / told.busy_seconds if told.busy_seconds else 0.0
     return told.busy_seconds / max(1.0, wanted / cpus if cpus else 1.0)
 
@@ -306,7 +306,9 @@ def _probes(
     numbers = set(curve.law.numbers)
     if len(numbers) > 2:
         return ()
-    most = max(2, min(PROBE_WORKERS, _by_memory(known, attempts)))
+    most = max(
+        2, min(PROBE_WORKERS, _by_memory(known, attempts), round(min(curve.most_busy(), MOST_WORKERS)))
+    )
     wanted = [number for number in (1, most, max(2, most // 2)) if number not in numbers]
     return tuple(_probe(curve, number) for number in dict.fromkeys(wanted[: 3 - len(numbers)]))[:2]
 

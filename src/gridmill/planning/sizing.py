@@ -137,15 +137,15 @@ def _estimate(job: Job, size: JobSize, history: History, pipeline: str, workers:
     subject = subject_of(job, pipeline)
     same_job = history.of_job(f"{pipeline}/{job.name}", subject)
     if same_job:
-        return _by_job(job, size, same_job)
+        return _by_job(job, size, same_job, workers)
     same_subject = () if is_plain(job) else history.of_subject(subject)
     return _by_model(job, size, workers, same_subject)
 
 
-def _by_job(job: Job, size: JobSize, measured: tuple[Measurement, ...]) -> _Estimate:
+def _by_job(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int) -> _Estimate:
     """The largest peak, scaled to this size, plus a margin that shrinks as attempts add up."""
     measured = _alike(size, measured)
-    peaks = [_scaled_peak(job, size, known) for known in measured]
+    peaks = [_scaled_peak(job, size, known, workers) for known in measured]
     margin = MARGINS.get(len(peaks), MARGIN)
     memory = _at_least_floor(max(peaks) * margin, job)
     largest = max(_needed(known) for known in measured)
@@ -166,9 +166,12 @@ def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measuremen
     return alike if len(alike) >= len(MARGINS) + 1 else measured
 
 
-def _scaled_peak(job: Job, size: JobSize, known: Measurement) -> int:
-    """The base stays, the rest grows with the cells (or the bytes read)."""
+def _scaled_peak(job: Job, size: JobSize, known: Measurement, workers: int) -> int:
+    """The base stays, the rest grows with the cells (or the bytes read), or with the workers: whichever is
+    more. Fewer workers than were measured make it no smaller."""
     peak, ratio = _needed(known), _growth(size, known.size)
+    if known.parallel is not None and workers > known.parallel.workers:
+        ratio = max(ratio, workers / known.parallel.workers)
     fixed = min(footprint_of(job).base_bytes, peak)
     return int(fixed + (peak - fixed) * ratio)
 
