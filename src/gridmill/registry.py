@@ -7,7 +7,6 @@ model: `model/job.py`.)
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from gridmill.errors import NotFoundError
@@ -100,7 +99,8 @@ def find(table: str, name: str) -> Callable[..., Any]:
     """The factory of that name. Raises NotFoundError, naming what there is."""
     target = TABLES[table].get(name)
     if target is None:
-        group = {entry.name: entry.value for entry in entry_points(group=f"gridmill.{table}")}
+        metadata = import_module("importlib.metadata")  # slow to import, and ours are above
+        group = {entry.name: entry.value for entry in metadata.entry_points(group=f"gridmill.{table}")}
         target = group.get(name)
         if target is None:
             known = ", ".join(sorted({*TABLES[table], *group}))

@@ -3,12 +3,12 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_seconds
+from gridmill.model.noun import dataclass
 from gridmill.model.retention import DAY_SECONDS
 from gridmill.model.space import HISTORY_DAYS
 

@@ -1,12 +1,12 @@
 """What all routes share: the grid they ask, names in paths, and how they answer."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
 from starlette.responses import Response
 
 from gridmill.codec import encode
+from gridmill.model.noun import dataclass
 from gridmill.ports.grid import Grid
 
 

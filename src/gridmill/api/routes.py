@@ -1,7 +1,6 @@
 """The routes: each is one call of the Grid; nouns travel as the codec writes them."""
 
 import time
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
@@ -13,6 +12,7 @@ from gridmill.api.replies import Failure, Name, TheGrid, done, reply
 from gridmill.errors import InputError
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run

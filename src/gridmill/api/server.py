@@ -2,13 +2,13 @@
 
 import socket
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gridmill.errors import InputError, UnavailableError
+from gridmill.model.noun import dataclass
 
 _START_SECONDS = 15.0
 _STOP_SECONDS = 5.0

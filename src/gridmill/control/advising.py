@@ -1,6 +1,6 @@
 """Use cases of advice: what is known of a job's workers, and runs that tell more."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gridmill.control.begin import begin_run, resource_of
 from gridmill.control.cases import Cases
@@ -8,6 +8,7 @@ from gridmill.control.state import Control
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.model.advice import Advice
 from gridmill.model.job import Job
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun, Run
 from gridmill.model.view import RunView

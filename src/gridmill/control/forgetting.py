@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from gridmill.control.waste import Records
 from gridmill.errors import StaleVersionError
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
+from gridmill.model.noun import dataclass
 from gridmill.model.retention import RUNS_KEPT
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.space import Waste

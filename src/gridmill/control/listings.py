@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.job import Job
+from gridmill.model.noun import dataclass
 from gridmill.ports.storage import FileStat, Storage
 
 

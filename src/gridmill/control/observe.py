@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from gridmill.control.ledger import Transaction
@@ -15,6 +15,7 @@ from gridmill.errors import UnavailableError
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
+from gridmill.model.noun import dataclass
 from gridmill.model.run import Attempt
 from gridmill.model.state import LIVE_ATTEMPTS, DeploymentState, PodState
 from gridmill.ports.site import PodSight, Sight, SitePort

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gridmill.control.advising import AdviceCases
 from gridmill.control.backfilling import BackfillCases
@@ -16,6 +15,7 @@ from gridmill.control.runs import RunCases
 from gridmill.control.siting import SiteCases
 from gridmill.model.advice import Advice
 from gridmill.model.event import Event
+from gridmill.model.noun import dataclass
 from gridmill.model.view import ControlView, RunView
 
 

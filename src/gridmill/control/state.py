@@ -5,13 +5,14 @@ import hmac
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 from gridmill.control.aside import Aside, AtOnce
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.errors import UnavailableError
 from gridmill.model.artifact import Artifact
+from gridmill.model.noun import dataclass
 from gridmill.model.schedule import Schedule
 from gridmill.model.site import Site
 from gridmill.ports.clock import Clock

@@ -1,13 +1,13 @@
 """What can go, decided from the records and what lies on the disk. Nothing is touched here."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from gridmill.control.lineage import names_of
 from gridmill.control.removal import running
 from gridmill.control.state import Control
 from gridmill.model.alias import LATEST
 from gridmill.model.artifact import Artifact
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.retention import DAY_SECONDS, Retention, beyond
 from gridmill.model.run import Attempt, JobRun, Run

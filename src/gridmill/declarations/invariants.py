@@ -4,13 +4,14 @@ A noun with a method `check()` (raising InputError whose place ends in `.FIELD`)
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 from gridmill.declarations.problems import Path, show_value
 from gridmill.errors import InputError
 from gridmill.model.dataset import DatasetSpec, Label, Split, SplitBy, Window
 from gridmill.model.job import Job, JobKind
+from gridmill.model.noun import dataclass
 from gridmill.model.schedule import ScheduleSpec
 from gridmill.model.source import SqlSource
 

@@ -5,7 +5,6 @@ Each leaf has a parser (a value from nodes.py to the noun's value) and the JSON 
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +14,7 @@ from gridmill.declarations.nodes import Real, Whole
 from gridmill.declarations.problems import did_you_mean
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
+from gridmill.model.noun import dataclass
 
 PARAMETER = {"type": "string", "pattern": r"\$\{"}
 

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import yaml
@@ -11,6 +10,7 @@ from yaml.nodes import Node, ScalarNode, SequenceNode
 
 from gridmill.declarations.problems import Path, Problem, to_error
 from gridmill.declarations.syntax import CORE, compose, syntax_problem, tag_of
+from gridmill.model.noun import dataclass
 
 MAX_NODES = 100_000
 _LARGEST = 2**63

@@ -1,10 +1,10 @@
 """What is wrong in a declaration, said with file, line and field; all of it at once."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from gridmill.errors import PipelineError
+from gridmill.model.noun import dataclass
 
 MOST = 10
 Path = tuple[str | int, ...]

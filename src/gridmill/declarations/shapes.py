@@ -11,7 +11,7 @@ reading a file takes. `declarations.schema` turns the same schemas into JSON Sch
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -24,6 +24,7 @@ from gridmill.declarations import leaves
 from gridmill.declarations.invariants import Flaw, flaws
 from gridmill.declarations.leaves import Leaf
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Resource

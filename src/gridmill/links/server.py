@@ -6,10 +6,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from gridmill.codec import encode_message
-from gridmill.links import tls, unix
+from gridmill.links import unix
 from gridmill.links.exchange import Exchange
 from gridmill.links.liveness import Monotonic, for_spool, for_tls
 from gridmill.links.spool import SpoolFolder
@@ -70,6 +71,7 @@ class Links:
 
         Raises InputError for the files, UnavailableError for the address.
         """
+        tls = import_module("gridmill.links.tls")  # and with it OpenSSL: most grids never leave the machine
         context, fingerprint = tls.server_context(certfile, keyfile), tls.fingerprint_of(certfile)
         listener = tls.listen(host, port)
         self._do(

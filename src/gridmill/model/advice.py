@@ -1,8 +1,9 @@
 """Advice on workers: what limits a job, what more workers would buy, and which number is worth its price."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from gridmill.model.noun import dataclass
 
 
 class Bound(StrEnum):

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import isfinite
 
 from gridmill.errors import InputError
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.metric import read_metric
+from gridmill.model.noun import dataclass
 
 LATEST, BEST = "latest", "best"
 _ALIAS = re.compile("[a-z][a-z0-9_-]*")

@@ -1,12 +1,13 @@
 """Alterations of a sink: what was changed about it since its file was written, until it is changed back."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from gridmill.errors import InputError
 from gridmill.model.constraint import Constraint
 from gridmill.model.job import Job
+from gridmill.model.noun import dataclass
 from gridmill.model.outage import Outage
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.sink import SinkSpec

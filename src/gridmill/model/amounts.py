@@ -1,9 +1,9 @@
 """Amounts of CPUs, memory and GPUs, and how people write sizes and durations."""
 
 import re
-from dataclasses import dataclass
 
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 

@@ -1,9 +1,11 @@
 """Versions of what jobs made: sink, dataset, model, prediction, files."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
+
+from gridmill.model.noun import dataclass
 
 
 class ArtifactKind(StrEnum):

@@ -1,11 +1,12 @@
 """Backfills: a pipeline run over a range of time, chunk by chunk, and what has become of each chunk."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from gridmill.errors import InputError
 from gridmill.model.moment import read_moment
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 
 

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 
 Bound = int | float | str
 

@@ -1,7 +1,8 @@
 """The critical path of a run: the jobs that its length hangs on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from gridmill.model.noun import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """Declaration of a dataset."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
 
 from gridmill.errors import InputError
 from gridmill.model.encoder import Encoder
+from gridmill.model.noun import dataclass
 
 
 class Aggregate(StrEnum):

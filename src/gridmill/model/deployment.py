@@ -1,9 +1,8 @@
 """A deployment: a resource brought up, one pod per worker."""
 
-from dataclasses import dataclass
-
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import JobKind
+from gridmill.model.noun import dataclass
 from gridmill.model.resource import Sizing
 from gridmill.model.state import DeploymentState, PodState
 

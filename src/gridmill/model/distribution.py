@@ -1,10 +1,10 @@
 """A dataset's columns for people: a histogram in one line, quantiles, what goes with the label."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gridmill.model.artifact import Artifact
+from gridmill.model.noun import dataclass
 
 LISTED = 40
 _BARS = "▁▂▃▄▅▆▇█"

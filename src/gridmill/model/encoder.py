@@ -1,9 +1,9 @@
 """Declaration of what is fitted on the training rows of a dataset, and then applied to all."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 
 
 class Method(StrEnum):

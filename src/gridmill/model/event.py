@@ -1,9 +1,11 @@
 """The event record: what a pod says about an attempt, and how it is kept."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
+
+from gridmill.model.noun import dataclass
 
 
 class EventType(StrEnum):

@@ -1,12 +1,13 @@
 """A job: one declared piece of work, of exactly one kind."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TypeAlias
 
 from gridmill.errors import InputError
 from gridmill.model.dataset import DatasetSpec
+from gridmill.model.noun import dataclass
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.retention import Retention
 from gridmill.model.sink import SinkSpec

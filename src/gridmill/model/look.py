@@ -1,10 +1,11 @@
 """Looking into versions: the first rows, and how two of them differ."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gridmill.model.artifact import Artifact, Column
+from gridmill.model.noun import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,14 @@ A pod whose `secret` is wrong, whose deployment is gone or whose protocol is unk
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Input, Output
 from gridmill.model.event import PodEvent
 from gridmill.model.job import Job, JobSize
+from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
 from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause

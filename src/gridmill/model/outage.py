@@ -1,10 +1,10 @@
 """An outage: a stretch of time in which a sink's data is known to be bad or missing."""
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from gridmill.errors import InputError
 from gridmill.model.moment import read_moment
+from gridmill.model.noun import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

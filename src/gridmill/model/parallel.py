@@ -1,6 +1,6 @@
 """What an attempt tells of its workers: how long they worked, at what, and what they waited for."""
 
-from dataclasses import dataclass
+from gridmill.model.noun import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """A pipeline: jobs and what each needs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from gridmill.model.job import Job
+from gridmill.model.noun import dataclass
 from gridmill.model.resource import Resource
 from gridmill.model.retention import Retention
 from gridmill.model.schedule import ScheduleSpec

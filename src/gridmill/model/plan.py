@@ -1,9 +1,9 @@
 """A plan: what to start, bring up and release, decided by a pure function."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from gridmill.model.amounts import Amounts
+from gridmill.model.noun import dataclass
 from gridmill.model.resource import Resource, Sizing
 
 

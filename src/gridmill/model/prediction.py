@@ -1,8 +1,7 @@
 """Declaration of a prediction by a swarm."""
 
-from dataclasses import dataclass
-
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

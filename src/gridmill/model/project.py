@@ -1,9 +1,8 @@
 """A project on its way from one grid to another: the records of some pipelines, and where their files lie."""
 
-from dataclasses import dataclass
-
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun, Run
 

@@ -1,9 +1,8 @@
 """A resource: a named, typed claim, sized from the job's size or by hand; and the size chosen, with why."""
 
-from dataclasses import dataclass
-
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import JobKind, JobSize
+from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
 from gridmill.model.site import LOCAL, SiteKind
 

@@ -1,10 +1,10 @@
 """How long versions are kept, declared for a job or for all jobs of a pipeline; and how long runs are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gridmill.errors import InputError
 from gridmill.model.artifact import Artifact
+from gridmill.model.noun import dataclass
 
 DAY_SECONDS = 86_400.0
 

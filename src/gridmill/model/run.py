@@ -1,10 +1,11 @@
 """Runs, the jobs within them, and attempts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Scalar
 from gridmill.model.resource import Sizing, Use
 from gridmill.model.state import AttemptState, Cause, JobState, RunState

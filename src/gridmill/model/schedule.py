@@ -1,9 +1,9 @@
 """Schedules: when a kept pipeline runs by itself, and what has become of it so far."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 
 
 class CatchUp(StrEnum):

@@ -1,10 +1,10 @@
 """Declaration of a search for good settings of a training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 
 Value = float | int | bool | str
 

@@ -1,11 +1,12 @@
 """Declaration of a sink."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from gridmill.errors import InputError
 from gridmill.model.constraint import Constraint
+from gridmill.model.noun import dataclass
 from gridmill.model.outage import Outage
 from gridmill.model.source import Source
 

@@ -1,12 +1,13 @@
 """A site: a named place where resources can be brought up, and its machines."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from enum import StrEnum
 
 from gridmill.errors import InputError
 from gridmill.model.amounts import Amounts
+from gridmill.model.noun import dataclass
 
 LOCAL = "local"
 """The site that every grid has: the control node's machine."""

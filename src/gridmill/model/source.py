@@ -3,10 +3,11 @@
 import re
 from codecs import lookup
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 
 HTTP = ("http://", "https://")
 OBJECTS = ("s3://",)

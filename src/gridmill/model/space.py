@@ -1,6 +1,6 @@
 """What takes space, and what can go."""
 
-from dataclasses import dataclass
+from gridmill.model.noun import dataclass
 
 HISTORY_DAYS = 90.0
 """How long events, reports, unused code and environments are kept unless said otherwise."""

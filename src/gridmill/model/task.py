@@ -1,7 +1,6 @@
 """Load tasks: each source of a sink, what came from it, and when it is looked at again. Made on request."""
 
-from dataclasses import dataclass
-
+from gridmill.model.noun import dataclass
 from gridmill.model.state import JobState
 
 

@@ -1,12 +1,13 @@
 """Declaration of a training."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 from gridmill.model.search import Search
 
 

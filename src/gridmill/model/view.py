@@ -1,11 +1,12 @@
 """What faces show: nouns put together for a reader. Made on request, never stored."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gridmill.model.artifact import Artifact
 from gridmill.model.critical import Critical
+from gridmill.model.noun import dataclass
 from gridmill.model.resource import Sizing
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule

@@ -1,12 +1,13 @@
 """Advice on the workers of a job, from what its attempts measured: a pure function."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from gridmill.model.advice import Advice, Bound, Forecast, Law, LawKind, Measured, Probe
 from gridmill.model.amounts import Amounts, show_seconds
 from gridmill.model.job import Job
+from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
 from gridmill.model.resource import Measurement, Resource
 from gridmill.planning.bound import blind_spot, bound_of, shares_of, why_bound

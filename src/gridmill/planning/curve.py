@@ -1,9 +1,9 @@
 """How long a job takes with so many workers, and how sure that is."""
 
-from dataclasses import dataclass
 from math import exp, log
 
 from gridmill.model.advice import Forecast
+from gridmill.model.noun import dataclass
 from gridmill.planning.shards import stretch
 from gridmill.planning.speedup import WorkLaw, terms
 

@@ -1,11 +1,12 @@
 """What a run would do: order, sizes and why, expected memory and time, and what stands in its way."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing, default_resource
 from gridmill.model.site import LOCAL

@@ -7,12 +7,12 @@ largest that `bench/sizing.py` has seen, of 12 and of 300 columns. Long texts ta
 stored bytes count too, whichever gives more. What streams its data takes no more than `most_bytes` for it.
 """
 
-from dataclasses import dataclass
 from math import inf
 
 from gridmill.model.amounts import MIB
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.model.noun import dataclass
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.training import ModelKind, TrainingSpec
 

@@ -1,12 +1,12 @@
 """What a schedule wants now: pure functions of it and the time."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from math import floor, inf
 from typing import Any
 
 from gridmill.model.job import JobKind
+from gridmill.model.noun import dataclass
 from gridmill.model.run import JobRun, Run
 from gridmill.model.schedule import CatchUp, Continuous, Overlap, Schedule, ScheduleSpec
 from gridmill.model.state import FINISHED_JOBS

@@ -1,9 +1,10 @@
 """How much a job or a resource gets, and why, in sentences: a model per kind, corrected by measurements."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gridmill.model.amounts import MIB, Amounts, show_bytes
 from gridmill.model.job import Job, JobKind, JobSize
+from gridmill.model.noun import dataclass
 from gridmill.model.resource import Measurement, Resource, Sizing
 from gridmill.planning.advice import Known, advised_workers, most_of
 from gridmill.planning.footprint import (

@@ -16,8 +16,9 @@ numbers of workers were measured and an F-test says that it explains more than n
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
+
+from gridmill.model.noun import dataclass
 
 NOISE = 0.03
 """How far attempts of one job lie apart (standard deviation as a share), before any were compared."""

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from gridmill.model.event import EventType
 from gridmill.model.message import Order
+from gridmill.model.noun import dataclass
 from gridmill.pod.cgroups import AttemptGroup
 from gridmill.pod.limits import Meter
 from gridmill.pod.lines import PROGRESS_SECONDS, LineBuffer, LogStream, parse_event

@@ -11,10 +11,10 @@ import signal
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gridmill.model.amounts import Amounts
+from gridmill.model.noun import dataclass
 from gridmill.pod.processes import send
 
 RECORD = "cgroups"

@@ -3,13 +3,13 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from gridmill.errors import InputError, InternalError
 from gridmill.model.job import CommandSpec
 from gridmill.model.message import Order
+from gridmill.model.noun import dataclass
 from gridmill.pod.bundles import private_copy, unpacked
 from gridmill.pod.environments import Requirements, ready_environment
 from gridmill.pod.launch import EVENTS_FD

@@ -9,11 +9,11 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 from gridmill.pod.bundles import locked
 from gridmill.pod.launch import EVENTS_FD
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import InputError
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.message import Order, Outcome
+from gridmill.model.noun import dataclass
 
 _FEW = 200
 

@@ -9,7 +9,6 @@ holds back the jobs' output until writing works again.
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import InputError
 from gridmill.model.amounts import KIB, MIB
 from gridmill.model.event import EventType, PodEvent
+from gridmill.model.noun import dataclass
 
 CAP_BYTES = 64 * MIB
 SEGMENT_BYTES = 4 * MIB

@@ -7,10 +7,11 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn
 
 from gridmill.codec import decode, encode
+from gridmill.model.noun import dataclass
 
 MESSAGE_BYTES = 512 * 1024
 """A launch and what is said about it, at most."""

@@ -8,10 +8,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from gridmill.codec import decode
+from gridmill.model.noun import dataclass
 from gridmill.pod.attempt import Exit
 from gridmill.pod.launch import MESSAGE_BYTES, Launch, Pipes, send
 from gridmill.pod.threads import thread_environment

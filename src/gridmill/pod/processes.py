@@ -6,8 +6,9 @@ Without /proc (macOS) trees are unknown and only process groups can be signalled
 import os
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from gridmill.model.noun import dataclass
 
 PROC = Path("/proc")
 

@@ -10,10 +10,10 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NoReturn
 
 from gridmill.model.amounts import Amounts
+from gridmill.model.noun import dataclass
 from gridmill.pod.cgroups import AttemptGroup
 from gridmill.pod.launch import Launch, Pipes, dress, fork, receive, send, settle
 from gridmill.pod.limits import Limits

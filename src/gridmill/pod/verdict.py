@@ -1,11 +1,12 @@
 """How an attempt ended, from its exit status and what the pod knows: a pure function."""
 
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.artifact import Output
 from gridmill.model.message import Outcome
+from gridmill.model.noun import dataclass
 from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
 

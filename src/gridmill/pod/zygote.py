@@ -12,7 +12,6 @@ import selectors
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -20,6 +19,7 @@ from types import FrameType
 from gridmill.codec import encode
 from gridmill.errors import NotFoundError
 from gridmill.jobs.main import run
+from gridmill.model.noun import dataclass
 from gridmill.pod.launch import BLOCK_BYTES, Launch, Pipes, die_with_parent, enter, fork, receive
 from gridmill.pod.leftovers import kill_group_before_reaping
 from gridmill.registry import PREIMPORTS, find

@@ -1,8 +1,9 @@
 """What housekeeping asks of the disk: what lies where, how large it is, and to take something away."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from gridmill.model.noun import dataclass
 
 GOING = ".going-"
 """What the name of a thing begins with that was set aside."""

@@ -1,10 +1,10 @@
 """Links between control node and pods: three ways, one protocol."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from gridmill.model.message import FromPod, ToPod
+from gridmill.model.noun import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

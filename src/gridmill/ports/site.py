@@ -1,13 +1,13 @@
 """A site: brings up and tears down pods, and knows nothing about jobs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
+from gridmill.model.noun import dataclass
 from gridmill.model.resource import Use
 from gridmill.model.site import Node
 from gridmill.model.state import Cause

@@ -1,8 +1,8 @@
 """What the control node asks of storage: where the root is, what sources hold, code bundles, removal."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from gridmill.model.noun import dataclass
 from gridmill.model.source import Source
 
 

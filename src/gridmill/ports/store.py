@@ -1,7 +1,6 @@
 """The store: versioned records changed by compare-and-set, and kept events."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from gridmill.model.alias import Alias
@@ -10,6 +9,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run

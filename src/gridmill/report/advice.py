@@ -1,11 +1,11 @@
 """Advice on workers in a report: measured points, the law through them, and how sure it is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from math import log2
 
 from gridmill.model.advice import Advice, Forecast, Measured
+from gridmill.model.noun import dataclass
 from gridmill.report.charts import Point, svg, ticks
 
 _WIDE, _HIGH, _LEFT, _BOTTOM, _TOP = 920.0, 300.0, 56.0, 34.0, 26.0

@@ -1,8 +1,9 @@
 """Charts as SVG text: no script, no network, readable in light and dark."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
+
+from gridmill.model.noun import dataclass
 
 COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)")
 Point = tuple[float, float]

@@ -4,9 +4,9 @@ An edge that passes a column has a lane of its own there, between the boxes; edg
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
+from gridmill.model.noun import dataclass
 from gridmill.report.charts import Point, svg
 
 _WIDE, _HIGH, _LANE = 168.0, 46.0, 4.0

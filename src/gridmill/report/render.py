@@ -1,7 +1,6 @@
 """A run as one self-contained HTML page: DAG, timeline, metrics, forecast, sizes chosen and used."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -17,6 +16,7 @@ from gridmill.model.distribution import column_lines
 from gridmill.model.event import Event, EventType
 from gridmill.model.loaded import rejects_of, shifted_of
 from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
+from gridmill.model.noun import dataclass
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, RunView

@@ -1,5 +1,6 @@
 """The Python client: the verbs of Gridmill as methods, on whichever control node there is."""
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -48,7 +49,8 @@ def _dialler(
 
 
 def _register_in_notebook() -> None:
-    import_module("gridmill.sdk.notebook").register()
+    if "IPython" in sys.modules:
+        import_module("gridmill.sdk.notebook").register()
 
 
 class Client(AdviceVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs):

@@ -7,12 +7,13 @@ node speaks: requests with a body of known length, kept connections, no redirect
 import select
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gridmill.errors import InputError, UnavailableError
+from gridmill.model.noun import dataclass
 
 TIMEOUT_SECONDS = 60.0
 _UP = "Start one with `gridmill up`."

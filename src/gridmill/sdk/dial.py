@@ -3,12 +3,13 @@
 import json
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gridmill.errors import InputError, UnavailableError
+from gridmill.model.noun import dataclass
 from gridmill.ports.grid import Grid
 from gridmill.settings import Settings, read_settings
 

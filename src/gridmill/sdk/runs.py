@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from gridmill.errors import InputError, InternalError, JobError
 from gridmill.model.event import Event, EventType
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run

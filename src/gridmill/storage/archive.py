@@ -11,13 +11,13 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 from uuid import uuid4
 
 from gridmill.codec import decode, encode
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
+from gridmill.model.noun import dataclass
 from gridmill.model.project import Project
 
 _MANIFEST = "manifest.json"

@@ -8,13 +8,13 @@ import stat
 import tarfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
 from gridmill.errors import ConflictError, InputError, StorageError, UnsafePathError
 from gridmill.model.amounts import show_bytes
+from gridmill.model.noun import dataclass
 from gridmill.storage.ignore import project_files, unreadable
 from gridmill.storage.unpack import MAX_BYTES, MAX_FILES, hash_lines, line
 

@@ -3,11 +3,11 @@
 import fcntl
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from gridmill.errors import StorageError
+from gridmill.model.noun import dataclass
 
 SHARED = frozenset(
     {

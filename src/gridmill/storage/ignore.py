@@ -1,12 +1,12 @@
 """Which files of a project folder belong to it: .gitignore and .gridmillignore, as git reads them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridmill.errors import InputError
+from gridmill.model.noun import dataclass
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from gridmill.errors import StorageError
+from gridmill.model.noun import dataclass
 
 Values: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = list[tuple[Any, ...]]

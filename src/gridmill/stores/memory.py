@@ -3,11 +3,12 @@
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import Any
 
 from gridmill.model.event import Event
+from gridmill.model.noun import dataclass
 from gridmill.model.run import JobRun, Run
 from gridmill.ports.keys import is_live, key_of, parent_of
 from gridmill.ports.store import Change, Noun, Put, Record, Store

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from gridmill.model.amounts import MIB, Amounts
+from gridmill.model.noun import dataclass
 from gridmill.model.site import Node
 from gridmill.sites.slurm.states import Phase, SlurmState, state_of
 

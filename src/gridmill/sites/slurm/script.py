@@ -2,10 +2,10 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 
 from gridmill.model.amounts import MIB, Amounts
+from gridmill.model.noun import dataclass
 from gridmill.sites.slurm.listing import MEMORY_SHARE, SACCT_FORMAT, SINFO_FORMAT, SQUEUE_FORMAT
 from gridmill.sites.slurm.wishes import Wishes
 

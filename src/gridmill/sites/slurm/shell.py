@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from gridmill.errors import UnavailableError
+from gridmill.model.noun import dataclass
 
 TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 10

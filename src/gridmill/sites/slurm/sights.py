@@ -1,8 +1,7 @@
 """What is to be said of a pod, from what Slurm lists, its accounting has, and the marks in its folder."""
 
-from dataclasses import dataclass
-
 from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.noun import dataclass
 from gridmill.model.resource import Use
 from gridmill.model.state import Cause
 from gridmill.ports.site import PodSight, Sight

@@ -1,9 +1,9 @@
 """Slurm's words and what they mean here: a total table of job states, and the reasons that never pass."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 
+from gridmill.model.noun import dataclass
 from gridmill.model.state import Cause
 
 

@@ -3,10 +3,10 @@
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_seconds
+from gridmill.model.noun import dataclass
 from gridmill.model.site import Site, check_settings
 
 KNOWN: Mapping[str, str] = {
