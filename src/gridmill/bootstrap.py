@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -149,21 +150,26 @@ def embed(
     warn: Callable[[str], None] = warn,
     address: str = "",
     take_over: bool = False,
+    site: SitePort | None = None,
 ) -> EmbeddedNode:
     """A running control node for the home in `settings`.
 
+    `site` is the local one, prepared; it is closed with the rest, and when this fails.
     With `take_over` also on a store that another home left while its pods ran: they are taken for gone.
     Raises HomeInUseError, StoreInUseError, StorageError.
     """
-    if not settings.store:
-        check_home(settings.home)
-    check_root(settings.root)
-    lock = lock_home(settings.home)
-    try:
-        return _wire(settings, lock, embedded=embedded, warn=warn, address=address, take_over=take_over)
-    except BaseException:
-        lock.close()
-        raise
+    local: SitePort = site or find("sites", "local")(settings)
+    with ExitStack() as undone:
+        undone.callback(local.close)
+        if not settings.store:
+            check_home(settings.home)
+        check_root(settings.root)
+        lock = undone.enter_context(lock_home(settings.home))
+        node = _wire(
+            settings, lock, local, embedded=embedded, warn=warn, address=address, take_over=take_over
+        )
+        undone.pop_all()
+    return node
 
 
 def _control(
@@ -218,15 +224,13 @@ def _identity(settings: Settings, address: str, embedded: bool) -> Identity:
 def _wire(
     settings: Settings,
     lock: IO[str],
+    site: SitePort,
     *,
     embedded: bool,
     warn: Callable[[str], None],
     address: str,
     take_over: bool,
 ) -> EmbeddedNode:
-    site: SitePort = find("sites", "local")(settings)
-    if embedded:
-        site.prepare()  # its process starts while this one imports the store
     store = with_faults(open_store(settings), settings.fault)
     wakers: list[Callable[[], None]] = []
     owner = f"process {os.getpid()} on {socket.gethostname()[:30]} {secrets.token_hex(4)}"
@@ -245,7 +249,7 @@ def _wire(
         _refuse_others_pods(control, here) if not take_over else None
         _declare_site(control, here)
     except BaseException:
-        for part in (links, site, store):
+        for part in (links, store):
             part.close()
         raise
     control.ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way

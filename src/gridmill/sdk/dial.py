@@ -11,6 +11,7 @@ from typing import Any
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.noun import dataclass
 from gridmill.ports.grid import Grid
+from gridmill.registry import find
 from gridmill.settings import Settings, read_settings
 
 
@@ -47,9 +48,14 @@ def dial_home(settings: Settings, *, embed: bool, reading: bool = False) -> Dial
         raise UnavailableError(
             f"no control node is up for {settings.home}", hint="Start one with `gridmill up`."
         )
-    bootstrap: Any = import_module("gridmill.bootstrap")
-    node: Any = bootstrap.read(settings) if reading else bootstrap.embed(settings)
+    node = import_module("gridmill.bootstrap").read(settings) if reading else _embedded(settings)
     return Dialled(grid=node.grid, close=node.close, embedded=True)
+
+
+def _embedded(settings: Settings) -> Any:  # noqa: ANN401  what is embedded is imported here
+    site = find("sites", "local")(settings)
+    site.prepare()  # its process starts while this one imports the control node
+    return import_module("gridmill.bootstrap").embed(settings, site=site)
 
 
 def dial_url(url: str, token: str | None, settings: Settings) -> Dialled:
