@@ -131,6 +131,14 @@ def test_worth_is_where_speed_for_its_cost_is_most() -> None:
     assert "from 19 to 38 you would pay 2 x for" in sure.summary
 
 
+def test_other_programs_on_the_cpus_are_said_and_left_out() -> None:
+    one = parallel_attempt(1, workers=1, work_seconds=100.0, cpu_share=0.2)
+    assert one.parallel is not None
+    found = advice_on(replace(one, parallel=replace(one.parallel, delay_seconds=40.0)))
+    assert found.work_seconds == pytest.approx(60.0)
+    assert any("others had the CPUs" in text for text in found.unknown)
+
+
 def test_waiting_for_a_place_is_said() -> None:
     one = replace(parallel_attempt(1, workers=1, work_seconds=10.0), waited_seconds=100.0)
     assert any("before it began it waited" in text for text in advice_on(one).why)

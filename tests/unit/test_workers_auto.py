@@ -80,6 +80,15 @@ def test_more_workers_than_were_measured_get_more_memory() -> None:
     assert sized(history, 1).amounts.memory_bytes == few
 
 
+def test_the_forecast_follows_the_workers() -> None:
+    history = History()
+    history.add(parallel_attempt(1, workers=1, work_seconds=57.5))
+    one, four = (sized(history, workers).expected_seconds for workers in (1, 4))
+    assert one is not None
+    assert four is not None
+    assert four / one == pytest.approx((2.5 + 57.5 / 4) / 60, rel=0.01)
+
+
 def test_probes_do_not_change_sizes_and_forecasts() -> None:
     history = History()
     history.add(parallel_attempt(1, workers=2, work_seconds=57.5))

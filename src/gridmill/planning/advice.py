@@ -1,6 +1,6 @@
 """Advice on the workers of a job, from what its attempts measured: a pure function."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -10,7 +10,7 @@ from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
 from gridmill.model.resource import Measurement, Resource
-from gridmill.planning.bound import blind_spot, bound_of, shares_of, why_bound
+from gridmill.planning.bound import blind_spot, bound_of, disturbed, shares_of, why_bound
 from gridmill.planning.curve import Curve
 from gridmill.planning.footprint import WORKER_BYTES
 from gridmill.planning.shards import PER_PROBE_WORKER
@@ -57,6 +57,20 @@ def advised_workers(known: Known) -> int | None:
     """The number that is worth paying for; None where nothing was measured."""
     attempts = comparable(known)
     return worth_of(curve_of(known, attempts), known, attempts) if attempts else None
+
+
+def pace_of(known: Known, workers: int) -> Callable[[Measurement], float]:
+    """How much longer an attempt with so many workers takes than a measured one had with its own."""
+    attempts = comparable(known)
+    curve = curve_of(known, attempts) if attempts else None
+    alike = {one.attempt_id for one, _ in attempts}
+
+    def pace(one: Measurement) -> float:
+        if curve is None or one.parallel is None or one.attempt_id not in alike:
+            return 1.0
+        return curve.seconds(workers) / curve.seconds(one.parallel.workers)
+
+    return pace
 
 
 def comparable(known: Known) -> list[tuple[Measurement, Parallel]]:
@@ -295,6 +309,7 @@ def _unknown(curve: Curve, newest: Measurement) -> Iterator[str]:
     most = newest.parallel.whole_rows if newest.parallel else 0
     if newest.parallel and newest.parallel.share < 1.0:
         yield f"a whole run: all of this comes from parts of the {most:,} rows"
+    yield from disturbed(newest, curve.cpus)
     hidden = blind_spot(newest)
     if hidden:
         yield hidden

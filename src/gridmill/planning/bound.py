@@ -13,6 +13,7 @@ _NAMES = {
     " (the network, a lock, another process, a model that answers elsewhere)",
 }
 _MENTIONED = 0.05
+_DISTURBED = 0.1
 
 
 def shares_of(known: Measurement) -> Mapping[str, float]:
@@ -70,6 +71,17 @@ def why_bound(known: Measurement, shares: Mapping[str, float], bound: Bound) -> 
         yield (
             f"before it began it waited {show_seconds(known.waited_seconds)} for a place or its turn:"
             " more workers do not shorten that"
+        )
+
+
+def disturbed(known: Measurement, cpus: float) -> Iterator[str]:
+    """A sentence where others had the CPUs for which the workers were ready."""
+    told, shares = known.parallel, shares_of(known)
+    crowded = told is not None and told.workers * shares["cpu"] >= cpus
+    if shares["delay"] >= _DISTURBED and not crowded:
+        yield (
+            f"how long it takes while others compute: {shares['delay']:.0%} of their time the workers were"
+            " ready and others had the CPUs; the times are for free CPUs"
         )
 
 

@@ -1,5 +1,6 @@
 """How long a job will take, by what was measured."""
 
+from collections.abc import Callable
 from statistics import median
 
 from gridmill.model.job import JobSize
@@ -13,14 +14,24 @@ RECENT = 5
 """Newest attempts of the job itself that its time is told from."""
 
 
-def expected_seconds(job: str, subject: str, size: JobSize, history: History) -> float | None:
-    """Wall seconds of one attempt of `pipeline/job`: the median of its newest ones, scaled by its size.
+def expected_seconds(
+    job: str,
+    subject: str,
+    size: JobSize,
+    history: History,
+    pace: Callable[[Measurement], float] | None = None,
+) -> float | None:
+    """Wall seconds of one attempt of `pipeline/job`: the median of its newest ones, scaled by its size and by
+    `pace`: how much longer than that attempt it takes for other reasons (other workers).
 
     For a job never run, of other jobs of its subject with known sizes; None when there are too few.
     """
     same_job = _succeeded(history.of_job(job, subject))[-RECENT:]
     if same_job:
-        return median(known.use.wall_seconds * _growth(size, known.size) for known in same_job)
+        return median(
+            known.use.wall_seconds * _growth(size, known.size) * (pace(known) if pace else 1.0)
+            for known in same_job
+        )
     alike = [known for known in _succeeded(history.of_subject(subject)) if cells_of(known.size)]
     if cells_of(size) is None or len(alike) < ENOUGH:
         return None

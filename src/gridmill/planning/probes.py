@@ -11,6 +11,11 @@ def has_workers(job: Job) -> bool:
     return job.prediction is not None
 
 
+def leaves_workers_open(job: Job) -> bool:
+    """Whether Gridmill is to choose how many."""
+    return job.prediction is not None and job.prediction.workers is None
+
+
 def probe_job(job: Job, pipeline: str, workers: int) -> Job:
     """The job with so many workers, needing nothing in its run: it reads the newest versions there are."""
     spec = job.prediction

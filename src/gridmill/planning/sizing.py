@@ -6,7 +6,7 @@ from gridmill.model.amounts import MIB, Amounts, show_bytes
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.resource import Measurement, Resource, Sizing
-from gridmill.planning.advice import Known, advised_workers, most_of
+from gridmill.planning.advice import Known, advised_workers, most_of, pace_of
 from gridmill.planning.footprint import (
     KINDS,
     cells_of,
@@ -20,6 +20,7 @@ from gridmill.planning.footprint import (
 )
 from gridmill.planning.forecast import expected_seconds
 from gridmill.planning.history import History
+from gridmill.planning.probes import has_workers, leaves_workers_open
 
 STEP = 16 * MIB
 """Sizes are whole steps: jobs that need about the same become one class for the planner."""
@@ -80,7 +81,8 @@ def size_job(
     resource's own memory, and says so; a declared amount is not (the planner refuses it).
     """
     size = _whole(job, size, resource)
-    advised = _advised(job, history, pipeline, resource, largest)
+    known = _known(job, history, pipeline, resource, largest)
+    advised = advised_workers(known) if known and leaves_workers_open(job) else None
     workers = advised or workers_of(job, size, job.cpus or resource.cpus or largest.cpus)
     estimate = _declared(job) or _estimate(job, size, history, pipeline, workers)
     memory, why = estimate.memory_bytes, [estimate.why]
@@ -95,17 +97,23 @@ def size_job(
         amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=_gpus(resource)),
         workers=workers,
         why=tuple(why),
-        expected_seconds=expected_seconds(f"{pipeline}/{job.name}", subject_of(job, pipeline), size, history),
+        expected_seconds=expected_seconds(
+            f"{pipeline}/{job.name}",
+            subject_of(job, pipeline),
+            size,
+            history,
+            pace_of(known, workers) if known else None,
+        ),
     )
 
 
-def _advised(job: Job, history: History, pipeline: str, resource: Resource, largest: Amounts) -> int | None:
-    """Workers by what attempts of the job measured, where it leaves the number open."""
-    if job.prediction is None or job.prediction.workers is not None:
+def _known(job: Job, history: History, pipeline: str, resource: Resource, largest: Amounts) -> Known | None:
+    """What attempts of a job with workers measured."""
+    if not has_workers(job):
         return None
     name = f"{pipeline}/{job.name}"
     measured = history.of_workers(name, subject_of(job, pipeline))
-    return advised_workers(Known(name=name, job=job, measured=measured, most=most_of(resource, largest)))
+    return Known(name=name, job=job, measured=measured, most=most_of(resource, largest))
 
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
