@@ -350,6 +350,43 @@ def test_a_site_without_nodes_may_get_some():
     assert made.bring_ups == ()
 
 
+# --- pods whose time is limited
+
+
+def a_limited_deployment(began, ends):
+    up = a_deployment()
+    return replace(up, pods=tuple(replace(pod, began=began, ends=ends) for pod in up.pods))
+
+
+def lasting(job, expected):
+    return replace(job, sizing=replace(job.sizing, expected_seconds=expected))
+
+
+def test_a_job_gets_no_pod_that_ends_before_it():
+    """A fresh one is brought up for it; a shorter job goes there."""
+    nouns = (a_site(), command(), a_run(), a_limited_deployment(NOW - 3000, NOW + 600))
+    long, short = lasting(a_job("long"), 900.0), lasting(a_job("short", order=1), 300.0)
+    made = plan(Snapshot((*nouns, long, short)), NOW)
+    assert [start.job_run_id for start in made.starts] == [short.id]
+    assert len(made.bring_ups) == 1
+
+
+def test_a_job_that_no_pod_outlasts_gets_a_fresh_one():
+    """Else nothing would ever run it: and a forecast may be wrong."""
+    job = lasting(a_job("endless"), 1e6)
+    fresh = plan(Snapshot((a_site(), command(), a_run(), a_limited_deployment(NOW, NOW + 3600), job)), NOW)
+    assert [start.job_run_id for start in fresh.starts] == [job.id]
+    used = plan(
+        Snapshot((a_site(), command(), a_run(), a_limited_deployment(NOW - 600, NOW + 3000), job)), NOW
+    )
+    assert used.starts == ()
+
+
+def test_a_job_of_which_nothing_is_known_goes_anywhere():
+    nouns = (a_site(), command(), a_run(), a_limited_deployment(NOW - 3000, NOW + 1))
+    assert len(plan(Snapshot((*nouns, a_job("x"))), NOW).starts) == 1
+
+
 # --- why
 
 

@@ -33,6 +33,7 @@ class Places:
         self.shapes: dict[str, tuple[Amounts, ...]] = {}  # site -> different sizes of nodes, largest first
         self.capacities: dict[tuple[str, str], Amounts] = {}  # (site, node) -> the whole node
         self.claims: dict[tuple[str, str], dict[str, Amounts]] = {}  # (site, node) -> pod -> its capacity
+        self.terms: dict[str, tuple[float, float]] = {}  # pod -> (began, ends), where its site ends it
         self.on: dict[str, dict[str, None]] = {}  # pod, deployment or JobRun -> live attempts
 
     # --- sites
@@ -157,6 +158,8 @@ class Places:
         self.owners[pod.id] = deployment.id
         if pod.state == PodState.GONE:
             return
+        if pod.ends is not None:
+            self.terms[pod.id] = (deployment.created if pod.began is None else pod.began, pod.ends)
         self.claims.setdefault((deployment.site, pod.node), {})[pod.id] = pod.capacity
         self._refresh_node(deployment.site, pod.node)
         if deployment.state in _SERVING:
@@ -166,6 +169,7 @@ class Places:
 
     def _forget_pod(self, deployment: Deployment, pod: Pod) -> None:
         self.owners.pop(pod.id, None)
+        self.terms.pop(pod.id, None)
         for index in (self.open, self.coming):
             pods = index.get(deployment.resource)
             if pods is not None:
@@ -216,4 +220,10 @@ def _same_place(old: Attempt, new: Attempt) -> bool:
 
 
 def _same_pod(old: Pod, new: Pod) -> bool:
-    return old is new or (old.state, old.node, old.capacity) == (new.state, new.node, new.capacity)
+    return old is new or (old.state, old.node, old.capacity, old.began, old.ends) == (
+        new.state,
+        new.node,
+        new.capacity,
+        new.began,
+        new.ends,
+    )

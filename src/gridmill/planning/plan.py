@@ -6,6 +6,7 @@ from gridmill.model.plan import Plan
 from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import Draft
 from gridmill.planning.lane import Lane, Line
+from gridmill.planning.lasting import find_lasting
 from gridmill.planning.limits import most_memory, problem_of
 from gridmill.planning.queue import Demand, JobClass, Ticket
 from gridmill.planning.reclaim import drain, reclaim
@@ -68,8 +69,11 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
             later.add(ticket)
         elif _passes(draft, lane, ticket):
             line.move_on(lane)
-        elif (found := lane.find(ticket[4].demand)) is not None:
+        elif (found := find_lasting(draft, lane, ticket)) is not None:
             draft.start(lane, ticket, found)
+            line.move_on(lane)
+        elif draft.snapshot.places.terms and lane.find(ticket[4].demand) is not None:
+            later.add(ticket)  # there is room, but not for long enough; for those behind it there may be
             line.move_on(lane)
         else:
             _not_served(draft, lane, ticket)
