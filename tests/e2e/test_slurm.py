@@ -16,6 +16,7 @@ from gridmill.model.site import Site, SiteKind
 from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
 from gridmill.model.view import RunView
 from gridmill.settings import read_settings
+from tests import sshd
 from tests.e2e.conftest import Place, eventually, processes_mentioning
 from tests.slurm import (
     HOW_TO_GET_ACCOUNTING,
@@ -36,14 +37,16 @@ HANGS_ONCE = "[ -e {flag} ] || {{ touch {flag}; exec sleep 300; }}; echo done"
 class Lab:
     """A control node of a home of its own, with a Slurm site `lab`."""
 
-    def __init__(self, folder: Path, cluster: SlurmCluster, **settings: str) -> None:
+    def __init__(
+        self, folder: Path, cluster: SlurmCluster, address: str | None = None, **settings: str
+    ) -> None:
         self.folder, self.cluster = folder, cluster
         self.flag = folder / "flag"
         home = str(folder / "home")
         self.settings = read_settings(
             {"GRIDMILL_HOME": home, "GRIDMILL_GRACE": "1", "GRIDMILL_OBSERVE": "0.2"}
         )
-        self.site = Site(name="lab", kind=SiteKind.SLURM, settings=settings)
+        self.site = Site(name="lab", kind=SiteKind.SLURM, address=address, settings=settings)
         self.node = self.open()
         self.node.grid.add_site(self.site)
 
@@ -183,6 +186,34 @@ def test_gpus_are_those_that_slurm_gave(lab: Lab) -> None:
     assert lab.ended(run_id).run.state == RunState.SUCCEEDED
     places = {(lab.says(run_id, "a"), "n?"), (lab.says(run_id, "b"), "n?")}
     assert {said for said, _ in places} == {"0\n", "1\n"}
+
+
+@pytest.mark.skipif(not sshd.is_installed(), reason=sshd.HOW_TO_GET_IT)
+def test_from_another_machine_commands_go_over_ssh(
+    shared_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here there is no Slurm: it is found at the other end. The connection breaks, and is opened again."""
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    with sshd.ssh_server(shared_cluster.environment) as server:
+        lab = Lab(tmp_path, shared_cluster, address=server.address, ssh=f"-F {server.config}")
+        run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
+        lab.hangs(run_id)
+        for pid in processes_mentioning(str(server.config)):
+            os.kill(pid, signal.SIGKILL)
+        lab.cluster.run("scancel", *lab.cluster.jobs())
+        first, _ = killed_once(lab, run_id)
+        assert "CANCELLED" in first.message
+        lab.close()
+
+
+@pytest.mark.skipif(not sshd.is_installed(), reason=sshd.HOW_TO_GET_IT)
+def test_a_login_node_that_lets_nobody_in_is_told(shared_cluster: SlurmCluster, tmp_path: Path) -> None:
+    with sshd.ssh_server(shared_cluster.environment) as server:
+        text = server.config.read_text()
+        server.config.write_text(text.replace("/user\n", "/host\n"))  # a key that is not the user's
+        with pytest.raises(UnavailableError, match="Permission denied") as caught:
+            Lab(tmp_path, shared_cluster, address=server.address, ssh=f"-F {server.config}")
+    assert "must work here without a question" in caught.value.hint
 
 
 # --- what fails there

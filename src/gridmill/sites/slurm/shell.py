@@ -94,6 +94,7 @@ class SshShell:
             keep = ("ServerAliveInterval=5", "ServerAliveCountMax=3", f"ConnectTimeout={_CONNECT_SECONDS}")
             options = [word for option in keep for word in ("-o", option)]
             log = Path(self._folder.name) / "log"
+            self._socket.unlink(missing_ok=True)  # one that was killed left it
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
                     self._ssh(*options, "-M", "-N", "-S", str(self._socket), self._target),

@@ -354,7 +354,7 @@ def _shell_of(site: Site) -> Shell:
             hint="Write ssh://USER@HOST, or leave it out where sbatch can be run on this machine.",
             place=f"site {site.name}: address",
         )
-    return SshShell(f"ssh://{target}")
+    return SshShell(f"ssh://{target}", wishes_of(site).ssh)
 
 
 def _mark_of(folder: Path, name: str) -> str:

@@ -21,6 +21,7 @@ KNOWN: Mapping[str, str] = {
     "folder": "a folder that all nodes see under the same path (default: beside the storage root)",
     "python": "the Python with Gridmill on the compute nodes (default: the one running here)",
     "link": "how pods reach the control node: spool (files in the folder) or tls",
+    "ssh": "with an address: further options of ssh, as on its command line",
     "control": "for tls: HOST or HOST:PORT of this machine where compute nodes reach it (default: its name)",
 }
 _WORD = re.compile(r"[A-Za-z0-9_.,:@+=/-]+")
@@ -43,6 +44,7 @@ class Wishes:
     folder: str = ""
     python: str = ""
     link: str = "spool"
+    ssh: tuple[str, ...] = ()
     host: str = ""
     port: int = 0
 
@@ -67,12 +69,13 @@ def wishes_of(site: Site) -> Wishes:
         qos=said.get("qos", ""),
         time_limit_seconds=_time_limit(site, said.get("time_limit", "")),
         gres=said.get("gres", "gpu"),
-        extra=_options(site, said.get("extra", "")),
+        extra=_options(site),
         setup=said.get("setup", ""),
         environment=tuple(name.strip() for name in said.get("environment", "").split(",") if name.strip()),
         folder=said.get("folder", "").rstrip("/"),
         python=said.get("python", ""),
         link=link,
+        ssh=tuple(_words(site, "ssh")),
         host=host,
         port=int(port or 0),
     )
@@ -91,13 +94,17 @@ def _wrong(site: Site, name: str, problem: str) -> InputError:
     )
 
 
-def _options(site: Site, text: str) -> tuple[str, ...]:
-    """`--exclude=n7 --reservation=x` as options, one per line of the script."""
+def _words(site: Site, name: str) -> list[str]:
     try:
-        words = shlex.split(text)
+        return shlex.split(site.settings.get(name, ""))
     except ValueError as error:
-        raise _wrong(site, "extra", f"cannot be read: {error}") from error
-    if any(not word.startswith("-") for word in words) or "\n" in text:
+        raise _wrong(site, name, f"cannot be read: {error}") from error
+
+
+def _options(site: Site) -> tuple[str, ...]:
+    """`--exclude=n7 --reservation=x` as options, one per line of the script."""
+    words = _words(site, "extra")
+    if any(not word.startswith("-") or "\n" in word for word in words):
         raise _wrong(site, "extra", "has words that are no options (write --name=value)")
     return tuple(words)
 
