@@ -43,12 +43,18 @@ def ssh_server(environment: Mapping[str, str]) -> Iterator[Sshd]:
         (folder / "config").write_text(
             f"IdentityFile {folder}/user\nIdentitiesOnly yes\nUserKnownHostsFile {folder}/known_hosts\n"
         )
-        set_environment = " ".join(f"{name}={value}" for name, value in environment.items())
-        (folder / "sshd_config").write_text(
-            f"ListenAddress 127.0.0.1:{port}\nHostKey {folder}/host\n"
-            f"AuthorizedKeysFile {folder}/authorized_keys\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\n"
-            f"SetEnv {set_environment}\n"
-        )
+        settings = {
+            "ListenAddress": f"127.0.0.1:{port}",
+            "HostKey": f"{folder}/host",
+            "AuthorizedKeysFile": f"{folder}/authorized_keys",
+            "PidFile": "none",
+            "UsePAM": "no",
+            "StrictModes": "no",
+            "PermitRootLogin": "prohibit-password",
+            "SetEnv": " ".join(f"{name}={value}" for name, value in environment.items()),
+        }
+        text = "".join(f"{name} {value}\n" for name, value in settings.items())
+        (folder / "sshd_config").write_text(text)
         server = subprocess.Popen(
             [_SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=(folder / "log").open("wb")
         )

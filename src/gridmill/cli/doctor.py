@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
@@ -66,6 +67,7 @@ def look(settings: Settings) -> Iterator[Check]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield "memory", memory >= GIB, show_bytes(memory)
     yield "cgroups", True, _cgroups() if settings.cgroups else "not used (GRIDMILL_CGROUPS=0)"
+    yield "slurm", True, _slurm()
     for purpose, packages in _PACKAGES.items():
         yield _packages(purpose, packages)
     yield "control node", True, _control(settings)
@@ -91,6 +93,19 @@ def _cgroups() -> str:
     folder = root if version == "v2" else root / "memory"
     writable = os.access(folder, os.W_OK)
     return f"{version}, " + ("writable" if writable else "not writable at the top: sampling guards memory")
+
+
+def _slurm() -> str:
+    if shutil.which("sbatch") is None:
+        return "not on this machine; a site of kind slurm needs --address ssh://USER@HOST"
+    try:
+        asked = subprocess.run(["sinfo", "--version"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "sbatch is here, but sinfo cannot be run"
+    if asked.returncode != 0:
+        said = asked.stderr.strip().splitlines()
+        return f"sbatch is here, but no cluster: {said[-1] if said else 'sinfo says nothing'}"
+    return f"{asked.stdout.strip()}: `gridmill add site NAME --kind slurm` uses it"
 
 
 def _packages(purpose: str, packages: tuple[str, ...]) -> Check:
