@@ -12,18 +12,21 @@ BASE_BYTES = 150 * 2**20
 """What Python and the libraries take before any row is read."""
 MEMORY_SHARE = 0.7
 """Of the attempt's other memory; the rest is for Arrow batches on their way and Parquet's writer."""
+SMALL_SHARE = 0.35
+"""Where much is held beside the engine."""
 LEAST_MEMORY_BYTES = 96 * 2**20
 
 
 @contextmanager
 def open_engine(
-    context: JobContext, tables: Mapping[str, Any] | None = None
+    context: JobContext, tables: Mapping[str, Any] | None = None, *, share: float = MEMORY_SHARE
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that sees nothing but `tables` (Arrow tables, datasets or readers, each a view).
 
-    It spills to the attempt's work folder. Rows without ORDER BY keep the order they are read in.
+    It takes that share of the attempt's memory, and spills to its work folder. Rows without ORDER BY keep the
+    order they are read in.
     """
-    with duckdb.connect(config=_config(context)) as connection:
+    with duckdb.connect(config=_config(context, share)) as connection:
         for statement in ("SET TimeZone = 'UTC'", "SET enable_external_access = false"):
             connection.execute(statement)
         for name, table in (tables or {}).items():
@@ -32,10 +35,10 @@ def open_engine(
         yield connection
 
 
-def _config(context: JobContext) -> dict[str, str | bool | int | float | list[str]]:
+def _config(context: JobContext, share: float) -> dict[str, str | bool | int | float | list[str]]:
     spill = context.work / "spill"
     spill.mkdir(parents=True, exist_ok=True)
-    memory = max(LEAST_MEMORY_BYTES, int((context.order.given.memory_bytes - BASE_BYTES) * MEMORY_SHARE))
+    memory = max(LEAST_MEMORY_BYTES, int((context.order.given.memory_bytes - BASE_BYTES) * share))
     return {
         "memory_limit": f"{memory}B",
         "threads": context.threads,

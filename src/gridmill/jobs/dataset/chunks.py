@@ -24,7 +24,7 @@ from gridmill.jobs.engine import fetch_rows, quoted
 CHUNK_ROWS = 1_048_576
 PIECE_ROWS = 262_144
 BATCH_ROWS = 131_072
-CHUNK_VALUES = 24_000_000
+CHUNK_VALUES = 16_000_000
 """Of wider rows fewer are computed at a time; but never fewer than BATCH_ROWS."""
 MOST_VALUES = 96_000_000
 """What is held of an entity, or of another table; of more the query takes care, which can spill to disk."""

@@ -17,7 +17,7 @@ from gridmill.jobs.dataset.predicted import with_predictions
 from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.writing import PART, RAW, Tally, write_encoded, write_rows
-from gridmill.jobs.engine import open_engine
+from gridmill.jobs.engine import MEMORY_SHARE, SMALL_SHARE, open_engine
 from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.tables import open_table
 from gridmill.model.artifact import ArtifactKind
@@ -40,7 +40,8 @@ def run(context: JobContext) -> JobResult:
     draft = target.with_name(f".{target.name}.draft")
     rmtree(draft, ignore_errors=True)
     try:
-        with open_engine(context) as engine:
+        sorts = spec.windows or spec.lags or spec.asof_joins
+        with open_engine(context, share=SMALL_SHARE if sorts else MEMORY_SHARE) as engine:
             register_tables(engine, _with_short_names(tables))
             kept, why = find_kept(context, engine, spec, tables)
             query = prepare(engine, spec, types_of_all(engine, tables), kept.after if kept else None)
