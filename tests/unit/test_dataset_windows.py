@@ -12,7 +12,9 @@ from dataset_case import DatasetCase
 
 from gridmill.jobs.dataset import chunks, writing
 from gridmill.jobs.dataset.aggregates import Floats, Values, counts, extremes, newest, squares, sums
+from gridmill.jobs.dataset.checks import known_span
 from gridmill.jobs.dataset.frames import NOWHERE, Frames, Known, Own, own_rows
+from gridmill.jobs.tables import open_table
 from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, Window
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -202,3 +204,15 @@ def test_what_is_too_large_to_hold_is_left_to_the_query(
     monkeypatch.setattr(chunks, "CHUNK_VALUES", 10)
     monkeypatch.setattr(writing, "cut_chunks", None)
     assert case.table(case.make(PLAIN)).num_rows == ours.num_rows
+
+
+def test_the_span_of_times_is_what_the_files_tell(tmp_path: Path) -> None:
+    case = DatasetCase(tmp_path)
+    times = [START, None, START + timedelta(days=3, microseconds=7)]
+    case.give("obs", {"t": pa.array(times, pa.timestamp("us", "UTC")), "d": pa.array(["x", "y", "z"])})
+    context = case.context(DatasetSpec(basis=Basis(table="obs", time="t")))
+    for zoned in (True, False):
+        table = open_table(context, case.tables["obs"], zoned=zoned)
+        found = known_span(table, "t")
+        assert found == (3, datetime(2020, 1, 1), datetime(2020, 1, 4, microsecond=7))
+        assert known_span(table, "d") is None

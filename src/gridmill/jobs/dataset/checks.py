@@ -1,10 +1,13 @@
 """What the data must be for a declaration to make sense, asked of the tables before the query runs."""
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.expressions import expression_columns, expression_type
@@ -130,6 +133,33 @@ def time_span(
     if row["a"] is None:
         raise DataError(f"{basis.time!r} of {name} is missing in every row", place="dataset.basis.time")
     return row["n"], row["a"], row["b"]
+
+
+def known_span(table: ds.Dataset | None, time: str) -> tuple[int, datetime, datetime] | None:
+    """The same as the table's files tell without being read; None where they do not."""
+    if not isinstance(table, ds.FileSystemDataset) or time not in table.schema.names:
+        return None
+    if not pa.types.is_timestamp(table.schema.field(time).type):
+        return None
+    files = [part.metadata for part in table.get_fragments()]
+    groups = [file.row_group(number) for file in files for number in range(file.num_row_groups)]
+    columns = [_statistics(group, time) for group in groups if group.num_rows]
+    found = [column for column in columns if column is not None and column.has_min_max]
+    if not found or len(found) < len(columns):
+        return None
+    first, last = min(column.min for column in found), max(column.max for column in found)
+    return sum(file.num_rows for file in files), _naive(first), _naive(last)
+
+
+def _statistics(group: pq.RowGroupMetaData, name: str) -> pq.Statistics | None:
+    columns = (group.column(number) for number in range(group.num_columns))
+    found = next((column for column in columns if column.path_in_schema == name), None)
+    stated = found.statistics if found is not None else None
+    return stated if stated is not None and stated.logical_type.type == "TIMESTAMP" else None
+
+
+def _naive(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: datetime) -> Bounds | None:

@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.arrays import spread
-from gridmill.jobs.dataset.checks import check_tables, resolve_bounds, seen_until, time_span
+from gridmill.jobs.dataset.checks import check_tables, known_span, resolve_bounds, seen_until, time_span
 from gridmill.jobs.dataset.compile import Compiled, compile_dataset
 from gridmill.jobs.dataset.encode import needs_times
 from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select, types_of
@@ -57,8 +57,9 @@ def prepare(
     spec: DatasetSpec,
     tables: dict[str, Types],
     after: datetime | None = None,
+    sources: Mapping[str, ds.Dataset] | None = None,
 ) -> Query:
-    """The query; of the rows `after` a moment, if one is given.
+    """The query; of the rows `after` a moment, if one is given. `sources` are the tables themselves.
 
     Raises InputError and DataError for what does not make sense with these tables.
     """
@@ -73,7 +74,7 @@ def prepare(
         tables[SQL_RESULT] = found.types
     basis = spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
     used = check_tables(engine, spec, basis, tables)
-    rows, first, last = time_span(
+    rows, first, last = known_span((sources or {}).get(basis.table), basis.time) or time_span(
         engine, basis, f"table {basis.table!r}" if spec.basis else "the result of `sql`"
     )
     assert first is not None

@@ -36,6 +36,7 @@ def run(context: JobContext) -> JobResult:
         spec, {name: one for name, one in inputs.items() if one.kind == ArtifactKind.PREDICTION}
     )
     tables = {name: open_table(context, output, zoned=False) for name, output in inputs.items()}
+    unfiltered = {name: table for name, table in tables.items() if not inputs[name].details.get("outages")}
     tally, target = Tally(), context.below_root(context.order.output_uri)
     draft = target.with_name(f".{target.name}.draft")
     rmtree(draft, ignore_errors=True)
@@ -44,10 +45,12 @@ def run(context: JobContext) -> JobResult:
         with open_engine(context, share=SMALL_SHARE if sorts else MEMORY_SHARE) as engine:
             register_tables(engine, _with_short_names(tables))
             kept, why = find_kept(context, engine, spec, tables)
-            query = prepare(engine, spec, types_of_all(engine, tables), kept.after if kept else None)
+            query = prepare(
+                engine, spec, types_of_all(engine, tables), kept.after if kept else None, unfiltered
+            )
             if kept is not None and not _holds(spec, query, kept):
                 kept, why = None, "the training rows have changed"
-                query = prepare(engine, spec, types_of_all(engine, tables))
+                query = prepare(engine, spec, types_of_all(engine, tables), None, unfiltered)
             seen = _with_short_names(tables)
             if kept is not None:
                 recent = recent_rows(context, spec, tables, kept.after)
