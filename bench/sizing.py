@@ -151,7 +151,7 @@ def attempts_in(home: Path) -> Iterable[Sized]:
 def results(part: str, attempts: list[Sized]) -> list[Result]:
     """The two promises, and how far off the worst were."""
     area = f"Sizing: {part}"
-    learned = [sized for sized in attempts if sized.number > 3]
+    learned = [sized for sized in attempts if sized.number > 3] or attempts[-1:]
     largest = max(learned, key=lambda sized: sized.given / max(sized.peak, sized.floor, 1))
     fullest = max(attempts, key=lambda sized: sized.peak / sized.given)
     return [

@@ -32,8 +32,6 @@ MARGIN = 1.3
 """... of a job measured more often: above the largest of three, 30 % is exceeded in under 1 % of runs."""
 NEAR = 1.5
 """Sizes within this factor of each other are about the same."""
-FAR = 2
-"""A job by the model this many times larger than another is not to be judged by it."""
 GROWTH = 2
 """What a job killed for memory is given next, times what it had."""
 
@@ -200,23 +198,14 @@ def _needed(known: Measurement) -> int:
 
 def _by_model(job: Job, size: JobSize, workers: int, measured: tuple[Measurement, ...]) -> _Estimate:
     model = memory_of(job, size, workers)
-    factors = _factors(job, size, workers, measured)
-    factor = max(factors, default=1.0)
+    factors = [_needed(known) / memory_of(job, known.size, workers) for known in measured]
+    factor = max([1.0, *factors])  # another job that needed less tells little: only its own runs make it less
     margin = MARGIN if len(factors) > 2 else MODEL_MARGIN
     memory = _at_least_floor(model * factor * margin, job)
     why = f"{_size_text(size)}{show_bytes(memory)} by the model for {model_name(job)}"
     if factors:
         why += f", corrected by {len(factors)} attempts of other such jobs (x {factor:.2g})"
     return _Estimate(memory_bytes=memory, why=why)
-
-
-def _factors(job: Job, size: JobSize, workers: int, measured: tuple[Measurement, ...]) -> list[float]:
-    """How far the model was off for each. What is far smaller tells of the base alone: it makes no estimate
-    smaller."""
-    model = memory_of(job, size, workers)
-    found = [(memory_of(job, known.size, workers), _needed(known)) for known in measured]
-    alike = [needed / modelled for modelled, needed in found if modelled * FAR >= model]
-    return alike or [max(1.0, needed / modelled) for modelled, needed in found]
 
 
 def _size_text(size: JobSize) -> str:

@@ -109,8 +109,9 @@ def _weights(frame: Frame, answer: Answer) -> tuple[float, ...]:
 
 
 def _feed(frame: Frame, scaler: Scaler, answer: Answer, length: int | None, device: torch.device) -> Feed:
+    scaled = np.empty((len(frame.inputs), scaler.width), np.float32)
     return Feed(
-        inputs=torch.from_numpy(scaler.apply(frame.inputs).astype(np.float32)).to(device),
+        inputs=torch.from_numpy(scaler.fill(frame.inputs, scaled)).to(device),
         target=torch.from_numpy(_scaled_target(frame, answer)).to(device),
         starts=torch.from_numpy(frame.starts).to(device),
         length=length,
