@@ -3,11 +3,14 @@
 Exits 1 when a part could not be measured; never because of what it measured.
 """
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 from bench import table
-from bench.measure import REPOSITORY
+from bench.measure import LONGEST_SECONDS, REPOSITORY
 
 
 def main(names: list[str]) -> int:
@@ -26,7 +29,15 @@ def measured(name: str) -> bool:
     """Whether that part ran to its end."""
     print(f"-- {name}", flush=True)
     command = (sys.executable, "-m", *table.MODULES[name].split())
-    return subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0
+    process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    try:
+        return process.wait(LONGEST_SECONDS) == 0
+    except subprocess.TimeoutExpired:
+        print(f"{name} was ended after {LONGEST_SECONDS / 60:.0f} minutes", file=sys.stderr)
+        return False
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
 
 
 if __name__ == "__main__":

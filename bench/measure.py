@@ -15,6 +15,10 @@ from typing import TypeVar
 REPOSITORY = Path(__file__).resolve().parent.parent
 OUT = REPOSITORY / "out" / "bench"
 ROUNDS = 5
+BEGAN = time.monotonic()
+"""When this process began to measure."""
+LONGEST_SECONDS = 20 * 60
+"""A part that takes longer is ended, and counts as not measured."""
 LONG_SECONDS, LONG_ROUNDS = 30.0, 3
 """What takes longer than this is measured three times instead of five."""
 
@@ -53,7 +57,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What one benchmark found, and where and when; `how` says how, as a paragraph for the page."""
+    """What one benchmark found, and where and when, in how many seconds; `how` says how, as a paragraph for
+    the page."""
 
     name: str
     results: tuple[Result, ...]
@@ -61,6 +66,7 @@ class Saved:
     date: str
     commit: str = ""
     how: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -150,6 +156,7 @@ def save(name: str, results: Sequence[Result], *, how: str = "") -> None:
         date=time.strftime("%Y-%m-%d"),
         commit=_commit(),
         how=" ".join(how.split()),
+        seconds=time.monotonic() - BEGAN,
     )
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / f"{name}.json").write_text(json.dumps(asdict(saved), indent=1))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from bench.measure import LONG_SECONDS, OUT, REPOSITORY, Machine, Result, Saved, load
+from bench.measure import LONG_SECONDS, LONGEST_SECONDS, OUT, REPOSITORY, Machine, Result, Saved, load
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
 MODULES = {
@@ -33,7 +33,8 @@ Made by `make bench` (`python -m bench NAME` measures one part alone); nobody wr
 Values are medians of at least five measurements with the lowest and the highest beside them, or percentiles
 where it says so; what takes longer than {LONG_SECONDS:.0f} s a time is measured three times. What is
 compared is measured side by side: all take turns, round after round, in one go on one machine. No result
-fails a build: a target that is missed is shown as missed.
+fails a build: a target that is missed is shown as missed. A part that takes longer than
+{LONGEST_SECONDS / 60:.0f} minutes is ended; all {len(MODULES)} together take one to two hours on two cores.
 """
 
 
@@ -77,7 +78,9 @@ def _machines(parts: Sequence[Saved]) -> list[str]:
         f"\nLoad average at the end of each: {loads}. Where it is well above what the benchmark itself "
         "keeps busy, others worked on the machine at the time: read the ratios, not the times.\n"
     )
-    return ["## Where and when\n", *lines, note] if lines else []
+    took = ", ".join(f"{saved.name} {saved.seconds / 60:.1f}" for saved in parts if saved.seconds)
+    minutes = [f"Minutes that each took: {took}.\n"] if took else []
+    return ["## Where and when\n", *lines, note, *minutes] if lines else []
 
 
 def _where(saved: Saved) -> str:

@@ -31,6 +31,7 @@ def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> 
         "features": ["sold"],
         "importance": {"sold": 0.75},
         "packages": {"gridmill": "0.1.0", "numpy": "2.0"},
+        "options": {"epochs": 3, "data_wait_share": 0.0379, "resumed_in_epoch": None},
     }
     metrics = {"validation_rmse": 1.5, "test_rmse": 2.5}
     model = version("s/m", Output(kind=ArtifactKind.MODEL, uri="m", metrics=metrics, details=details))
@@ -49,6 +50,8 @@ def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> 
         "predicts next (regression)",
         "sold double 0.75",
         "rmse 1.5 2.5",
+        "settings epochs 3",
+        "waited for data 3.8% of the time it learned",
         "packages gridmill 0.1.0, numpy 2.0",
     ):
         assert line in lines

@@ -123,7 +123,9 @@ def _mapping(one: Artifact, name: str) -> Mapping[str, Any]:
 
 def _model(view: VersionView) -> Iterator[RenderableType]:
     one, told = view.artifact, view.artifact.output.details
-    settings = ", ".join(f"{name} {_value(value)}" for name, value in _mapping(one, "options").items())
+    options = {name: value for name, value in _mapping(one, "options").items() if value is not None}
+    waited = options.pop("data_wait_share", None)
+    settings = ", ".join(f"{name} {_value(value)}" for name, value in options.items())
     rows = ", ".join(f"{count:,} {split}" for split, count in _mapping(one, "rows").items())
     labels = ", ".join(told.get("labels") or filter(None, [str(told.get("label") or "")]))
     yield _facts(
@@ -133,6 +135,7 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
             ("classes", ", ".join(map(str, told.get("classes") or ()))),
             ("sees", f"{told['sequence']} rows of the entity" if told.get("sequence") else ""),
             ("settings", settings),
+            ("waited for data", f"{waited:.1%} of the time it learned" if waited is not None else ""),
             ("seed", told.get("seed")),
             ("learned from", f"{rows} rows of {told.get('dataset')}" if rows else ""),
         ]

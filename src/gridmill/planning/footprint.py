@@ -62,7 +62,7 @@ KINDS: dict[JobKind, Footprint] = {
     # DuckDB keeps within what there is: with less it spills
     JobKind.DATASET: Footprint(base_bytes=_DUCKDB, cell_bytes=40, floor_bytes=_DUCKDB + 42 * MIB),
     JobKind.TRAINING: TRAINING[ModelKind.LSTM],
-    JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=0, floor_bytes=_INFERENCE + 76 * MIB),
+    JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=0, floor_bytes=_INFERENCE + 204 * MIB),
     # a command may do anything next time: its floor is far above what an idle shell uses
     JobKind.COMMAND: Footprint(base_bytes=0, cell_bytes=0, floor_bytes=256 * MIB, unknown_bytes=512 * MIB),
 }

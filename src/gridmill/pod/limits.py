@@ -1,7 +1,8 @@
 """Memory and CPUs of attempts: held by cgroups where the machine permits, else by a guard that samples.
 
 The guard adds up the proportional set size of an attempt's processes and says when it is over. Peaks are
-sampled (50 ms at first, then slower), never `ru_maxrss`, which a forked child inherits.
+sampled (each 50 ms; slower after a while where there is no cgroup and every process must be read), never
+`ru_maxrss`, which a forked child inherits.
 """
 
 import os
@@ -18,8 +19,6 @@ from gridmill.pod.verdict import was_killed
 FIRST_SECONDS = 0.01
 QUICK_SECONDS = 0.05
 SLOW_SECONDS = 0.5
-GROUP_SECONDS = 0.1
-"""... where a cgroup tells at the cost of reading one file."""
 _QUICK_FOR_SECONDS = 3.0
 _FEW_SAMPLES = 3
 
@@ -58,7 +57,7 @@ class Meter:
         self.peak_bytes = max(self.peak_bytes, used)
         self._samples += 1
         pause = _pause(now - self._began)
-        self.due = now + (pause if self._group is None else min(pause, GROUP_SECONDS))
+        self.due = now + (pause if self._group is None else min(pause, QUICK_SECONDS))
         if self.guards and used > self._limit // 2:
             self.due = now + QUICK_SECONDS
         return self.guards and used > self._limit

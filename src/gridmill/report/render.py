@@ -71,6 +71,7 @@ def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()
         jobs=[_line(job, events) for job in view.jobs],
         models=_metric_table(models),
         curves=[(name, Markup(chart)) for name, chart in _curves(view, events)],
+        waits=_waits(models),
         searches=[_search(model) for model in models if model.output.details.get("search")],
         calibrations=[
             (model.name.rpartition("/")[2], Markup(_calibration_chart(model.output.details["calibration"])))
@@ -238,6 +239,15 @@ def _collect(points: dict[str, list[tuple[float, float]]], body: Mapping[str, An
     step, value = body.get("step"), body.get("value")
     if isinstance(step, int | float) and isinstance(value, int | float):
         points.setdefault(str(body.get("name")), []).append((float(step), float(value)))
+
+
+def _waits(models: Sequence[Artifact]) -> dict[str, str]:
+    """By training: the share of its time for which learning waited for data."""
+    shares = {
+        model.name.rpartition("/")[2]: model.output.details.get("options", {}).get("data_wait_share")
+        for model in models
+    }
+    return {name: f"{share:.1%}" for name, share in shares.items() if share is not None}
 
 
 def _search(model: Artifact) -> dict[str, Any]:
