@@ -200,16 +200,21 @@ def _run(
             view = begin(client)  # what shows it is imported while the first pod comes up
             _prepare_report(client)
             view = _to_the_end(client, view, interrupts, after)
+            client.release()
             interrupted = interrupts.asked
         emit(view) if as_json else import_module("gridmill.cli.summary").summarise(client, view)
     return _leave(view, interrupted=interrupted)
 
 
 def _prepare_report(client: Client) -> None:
-    """Import what writes the report while the jobs run: at the end it would be waited for."""
+    """Import and compile what writes the report while the jobs run: at the end it would be waited for."""
     if client.embedded:
         sys.setswitchinterval(_SWITCH_SECONDS)
-        threading.Thread(target=import_module, args=("gridmill.report.render",), daemon=True).start()
+        threading.Thread(target=_compile_report, daemon=True).start()
+
+
+def _compile_report() -> None:
+    import_module("gridmill.report.render").compile_template()
 
 
 def _started(view: RunView, as_json: bool) -> None:

@@ -173,16 +173,25 @@ class ControlNode:
             if control.ledger.doubtful:
                 self._load()
             control.aside.settle()
-            transaction = control.begin()
-            snapshot = control.ledger.snapshot
-            for deployment in snapshot.deployments.values():
-                if not any(snapshot.attempts_on(deployment.id)):
-                    released = replace(
-                        deployment, state=DeploymentState.RELEASING, message="the control node ends"
-                    )
-                    transaction.put(released)
-            control.ledger.commit(transaction)
+            self._release_idle()
             reap_now(control)
+
+    def begin_release(self) -> None:
+        """The same, beside the ticks: whoever has no more work need not wait for the pods to end."""
+        with self.lock:
+            if not self.control.ledger.doubtful:
+                self._release_idle()
+        self.wake()
+
+    def _release_idle(self) -> None:
+        snapshot = self.control.ledger.snapshot
+        transaction = self.control.begin()
+        for deployment in snapshot.deployments.values():
+            if not any(snapshot.attempts_on(deployment.id)):
+                transaction.put(
+                    replace(deployment, state=DeploymentState.RELEASING, message="the control node ends")
+                )
+        self.control.ledger.commit(transaction)
 
     def active_runs(self) -> tuple[Run, ...]:
         """Runs that are not finished."""

@@ -31,4 +31,6 @@ def main(descriptor: int) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1])))
+    code = main(int(sys.argv[1]))
+    sys.stderr.flush()
+    os._exit(code)  # whoever waits for the pod's end need not wait for its interpreter to be taken apart

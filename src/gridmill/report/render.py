@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, select_autoescape
+from jinja2 import Environment, PackageLoader, Template, select_autoescape
 from markupsafe import Markup
 
 from gridmill.model.advice import Advice
@@ -55,10 +55,15 @@ def _environment() -> Environment:
     )
 
 
+def compile_template() -> Template:
+    """That of the page; compiled once in a process."""
+    return _environment().get_template("report.html.j2")
+
+
 def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()) -> str:
     """The page. `events` are the run's kept events, for curves and the logs of failed jobs; `advice` is on
     those of its jobs that have workers."""
-    page = _environment().get_template("report.html.j2")
+    page = compile_template()
     models = [a for a in _artifacts(view) if a.kind == ArtifactKind.MODEL]
     predictions = [a for a in _artifacts(view) if a.kind == ArtifactKind.PREDICTION]
     return page.render(

@@ -45,6 +45,11 @@ class Connected:
             self._closers.pop()()
         self._dialled.close()
 
+    def release(self) -> None:
+        """No more work comes from this client: an embedded control node lets its idle pods end while the
+        client is still used to read. May be left out."""
+        self._dialled.release()
+
     def before_close(self, act: Callable[[], None]) -> None:
         """Do `act` when this client is closed, before it lets go."""
         self._closers.append(act)

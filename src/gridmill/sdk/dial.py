@@ -22,6 +22,8 @@ class Dialled:
     grid: Grid
     close: Callable[[], None]
     embedded: bool = False
+    release: Callable[[], None] = lambda: None
+    """No more work comes from here: what an embedded control node brought up may go."""
 
 
 def home_settings(home: str | Path | None) -> Settings:
@@ -49,7 +51,7 @@ def dial_home(settings: Settings, *, embed: bool, reading: bool = False) -> Dial
             f"no control node is up for {settings.home}", hint="Start one with `gridmill up`."
         )
     node = import_module("gridmill.bootstrap").read(settings) if reading else _embedded(settings)
-    return Dialled(grid=node.grid, close=node.close, embedded=True)
+    return Dialled(grid=node.grid, close=node.close, embedded=True, release=node.node.begin_release)
 
 
 def _embedded(settings: Settings) -> Any:  # noqa: ANN401  what is embedded is imported here
