@@ -41,6 +41,7 @@ PREIMPORTS: Mapping[str, tuple[str, ...]] = {
 SITES: Mapping[str, str] = {
     "local": "gridmill.sites.local:make",
     "slurm": "gridmill.sites.slurm.site:make",
+    "ray": "gridmill.sites.ray.site:make",
     "simulated": "gridmill.testing.neighbour:make",
 }
 """Functions (Settings, Site, Doors) -> SitePort; that of `local` takes the settings alone."""

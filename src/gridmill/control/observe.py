@@ -194,6 +194,7 @@ def _bring_up(control: Control, site: SitePort, deployment: Deployment) -> tuple
             capacity=pod.capacity,
             keep_seconds=deployment.keep_seconds,
             orphan_seconds=control.limits.orphan_seconds,
+            node=pod.node,
         )
         for pod in deployment.pods
         if pod.state == PodState.STARTING

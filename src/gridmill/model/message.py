@@ -88,6 +88,7 @@ class PodOrder:
     capacity: Amounts
     keep_seconds: float
     orphan_seconds: float = 3600.0
+    node: str = ""  # where the plan wants it
 
 
 # pod -> control node

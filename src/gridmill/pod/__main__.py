@@ -10,7 +10,15 @@ from gridmill.model.message import PodOrder
 from gridmill.pod import processes
 from gridmill.pod.agent import serve
 from gridmill.pod.folders import PodFolder
-from gridmill.pod.place import acquire_lock, has_ended, inherited_lock, mark_ended, mark_started, was_started
+from gridmill.pod.place import (
+    acquire_lock,
+    has_ended,
+    inherited_lifeline,
+    inherited_lock,
+    mark_ended,
+    mark_started,
+    was_started,
+)
 from gridmill.settings import read_settings
 
 _LOCK_PATIENCE_SECONDS = 0.3
@@ -30,7 +38,7 @@ def main(path: Path, lock: int | None = None) -> int:
         _leave_session()
     try:
         order = decode((path / "order.json").read_bytes(), PodOrder)
-        serve(order, PodFolder(path=path, home=Path(order.home)), read_settings())
+        serve(order, PodFolder(path=path, home=Path(order.home)), read_settings(), inherited_lifeline())
     except GridmillError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -155,6 +155,16 @@ class Agent:
         except BlockingIOError:
             return
 
+    def hold(self, lifeline: int) -> None:
+        """End when the other end of that pipe is closed."""
+
+        def cut() -> None:
+            self._selector.unregister(lifeline)
+            os.close(lifeline)
+            self._end("its site has ended")
+
+        self._selector.register(lifeline, selectors.EVENT_READ, cut)
+
     def run(self) -> None:
         """Until the end."""
         while not self._turn():
@@ -285,8 +295,11 @@ class Agent:
             shutil.rmtree(self._folder.path / "journal", ignore_errors=True)
 
 
-def serve(order: PodOrder, folder: PodFolder, settings: Settings) -> None:
-    """Be the pod of that order until it ends."""
+def serve(order: PodOrder, folder: PodFolder, settings: Settings, lifeline: int | None = None) -> None:
+    """Be the pod of that order until it ends; with a `lifeline` at the latest when that does."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     launch.adopt_orphans()
-    Agent(order, folder, settings).run()
+    agent = Agent(order, folder, settings)
+    if lifeline is not None:
+        agent.hold(lifeline)
+    agent.run()

@@ -24,9 +24,22 @@ def acquire_lock(path: Path, *, patience_seconds: float) -> int | None:
             time.sleep(0.01)
 
 
+LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
+"""Names the reading end of a pipe: when nobody has its other end any more, the pod ends."""
+
+
 def inherited_lock() -> int | None:
     """The descriptor a site handed over; None when there is none."""
-    text = os.environ.pop(LOCK_FD, "")
+    return _inherited(LOCK_FD)
+
+
+def inherited_lifeline() -> int | None:
+    """The pipe of a site whose pods end with it; None when there is none."""
+    return _inherited(LIFELINE_FD)
+
+
+def _inherited(name: str) -> int | None:
+    text = os.environ.pop(name, "")
     if not text.isdigit():
         return None
     os.set_inheritable(int(text), False)

@@ -29,6 +29,7 @@ from gridmill.settings import Settings
 from gridmill.sites.ahead import Ahead, start_ahead
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
+LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
 _MEMORY_SHARE = 0.8
 _END_SECONDS = 4.0
 _POLL_SECONDS = 0.01
@@ -39,8 +40,10 @@ class LocalSite:
 
     Safe to call from several threads."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, lifeline: bool = False) -> None:
+        """With `lifeline` the pods end when this process does."""
         self._settings = settings
+        self._lifeline = os.pipe() if lifeline else None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ahead: Ahead | None = None
         self._taking = threading.Lock()
@@ -102,10 +105,13 @@ class LocalSite:
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env={**self._environment(), LOCK_FD: str(lock)},
-                pass_fds=(lock,),
+                env={**self._environment(), LOCK_FD: str(lock), **self._line()},
+                pass_fds=(lock, self._lifeline[0]) if self._lifeline else (lock,),
                 start_new_session=True,
             )
+
+    def _line(self) -> dict[str, str]:
+        return {LIFELINE_FD: str(self._lifeline[0])} if self._lifeline else {}
 
     def _environment(self) -> dict[str, str]:
         """Ours, with the settings as they are here, whatever they came from."""

@@ -1,0 +1,344 @@
+"""`python -m gridmill.sites.ray.bridge`: a driver of the cluster that answers the site, line by line."""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from gridmill.codec import decode, encode
+from gridmill.errors import GridmillError, UnavailableError
+from gridmill.model.amounts import Amounts
+from gridmill.model.message import PodOrder
+from gridmill.model.site import Node
+from gridmill.ports.site import PodSight, Sight
+from gridmill.sites.ray.keeper import Keeper, look, read_last_words
+from gridmill.sites.ray.notes import Note, Notes
+from gridmill.sites.ray.wire import Answer, Asked, Opening
+
+NAMESPACE = "gridmill"
+_LOST = "its node is lost: powered off, cut off or taken out of the cluster"
+_PIN = 0.001  # of Ray's own resource `node:ADDRESS`, of which each node has 1
+_LOOK_SECONDS = 2.0
+_END_SECONDS = 15.0
+
+
+class Bridge:
+    """Answers requests about the pods of one site."""
+
+    def __init__(self, opening: Opening) -> None:
+        """Raises RayError, RuntimeError, ConnectionError, ValueError when the cluster does not take us."""
+        self._opening = opening
+        self._notes = Notes(Path(opening.notes))
+        self._asked: dict[str, Any] = {}  # the look that is under way at each pod's keeper
+        self._lost_since: dict[str, float] = {}
+        ray.init(
+            address=opening.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
+        )
+
+    def answer(self, asked: Asked) -> Answer:
+        """What was asked for."""
+        match asked.what:
+            case "nodes":
+                return Answer(nodes=self._nodes())
+            case "bring_up":
+                self._bring_up(asked.orders)
+                return Answer()
+            case "observe":
+                return Answer(sights=self._observe(asked.pods))
+            case "last_words":
+                return self._last_words(asked.pods[0])
+            case _:
+                self._tear_down(asked.pods)
+                return Answer()
+
+    # nodes
+
+    def _living(self) -> dict[str, dict[str, Any]]:
+        """Ray's nodes that live, by the name that Gridmill calls them."""
+        living = [node for node in _all_nodes() if node["Alive"]]
+        hosts = [node["NodeManagerHostname"] for node in living]
+        return {_name(node, hosts): node for node in sorted(living, key=lambda node: str(node["NodeID"]))}
+
+    def _nodes(self) -> tuple[Node, ...]:
+        return tuple(Node(name=name, capacity=_capacity(node)) for name, node in self._living().items())
+
+    # pods
+
+    def _name(self, pod_or_deployment: str) -> str:
+        return f"{self._opening.mark}.{pod_or_deployment}"
+
+    def _bring_up(self, orders: Sequence[PodOrder]) -> None:
+        """Each deployment's pods get one placement group: all of them or none."""
+        fresh = [order for order in orders if self._notes.read(order.pod_id) is None]
+        nodes = self._living()
+        for deployment in dict.fromkeys(order.deployment_id for order in fresh):
+            pods = [order for order in fresh if order.deployment_id == deployment]
+            self._place(pods, nodes)
+
+    def _place(self, orders: Sequence[PodOrder], nodes: dict[str, dict[str, Any]]) -> None:
+        name = orders[0].pod_id
+        for order in orders:
+            node = nodes.get(order.node)
+            known = str(node["NodeID"]) if node else ""
+            self._notes.write(order.pod_id, Note(node=known, group=name, at=time.time()))
+        group = placement_group(
+            [_bundle(order, nodes.get(order.node)) for order in orders],
+            strategy="PACK",
+            name=self._name(name),
+            lifetime="detached",
+        )
+        for index, order in enumerate(orders):
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+            keeper: Any = Keeper
+            keeper.options(
+                name=self._name(order.pod_id),
+                namespace=NAMESPACE,
+                lifetime="detached",
+                num_cpus=order.capacity.cpus,
+                memory=order.capacity.memory_bytes,
+                num_gpus=order.capacity.gpus,
+                max_concurrency=4,
+                scheduling_strategy=strategy,
+            ).remote(encode(order), dict(self._opening.environment))
+
+    def _keeper(self, pod_id: str) -> Any:  # noqa: ANN401  an actor's handle
+        try:
+            return ray.get_actor(self._name(pod_id), namespace=NAMESPACE)
+        except ValueError:
+            return None
+
+    def _observe(self, pod_ids: Sequence[str]) -> dict[str, PodSight]:
+        keepers = {pod_id: keeper for pod_id in pod_ids if (keeper := self._keeper(pod_id)) is not None}
+        for pod_id, keeper in keepers.items():
+            if pod_id not in self._asked:
+                self._asked[pod_id] = keeper.sight.remote()
+        pending = [self._asked[pod_id] for pod_id in keepers]
+        ready = (
+            set(ray.wait(pending, num_returns=len(pending), timeout=_LOOK_SECONDS)[0]) if pending else set()
+        )
+        sights: dict[str, PodSight] = {}
+        for pod_id in pod_ids:
+            if pod_id not in keepers:
+                sights[pod_id] = self._without_keeper(pod_id)
+            elif self._asked[pod_id] in ready:
+                sights[pod_id] = self._told(pod_id)
+            else:  # waits for its place, or for an answer over a slow link
+                sights[pod_id] = PodSight(sight=Sight.RUNNING, message="waits for Ray")
+        return sights
+
+    def _told(self, pod_id: str) -> PodSight:
+        try:
+            sight, message = ray.get(self._asked.pop(pod_id))
+        except RayActorError as error:
+            if "creation task" not in str(error):
+                return self._without_keeper(pod_id)
+            sight, message = Sight.GONE, f"its keeper could not begin: {_short(error)}"
+        except RayError:
+            return self._without_keeper(pod_id)
+        self._lost_since.pop(pod_id, None)
+        if sight == Sight.GONE:
+            self._let_go(pod_id)
+        return PodSight(sight=Sight(sight), message=message)
+
+    def _let_go(self, pod_id: str) -> None:
+        """It has ended by itself: its place is given back."""
+        keeper = self._keeper(pod_id)
+        if keeper is not None:
+            ray.kill(keeper)
+        self._over(pod_id)
+
+    def _without_keeper(self, pod_id: str) -> PodSight:
+        """Its keeper is dead or was never made. The node tells what is left of the pod; where it is lost, the
+        pod may still run there, cut off, until its keeper ends itself: time tells."""
+        self._asked.pop(pod_id, None)
+        note = self._notes.read(pod_id)
+        if note is None:
+            return PodSight(sight=Sight.GONE, message="it was never started")
+        if note.over:
+            return PodSight(sight=Sight.GONE, message="it has ended")
+        if any(str(node["NodeID"]) == note.node for node in self._living().values()):
+            return self._looked_at(pod_id, note)
+        return self._lost(pod_id)
+
+    def _looked_at(self, pod_id: str, note: Note) -> PodSight:
+        where = NodeAffinitySchedulingStrategy(note.node, soft=False)
+        asked = look.options(num_cpus=0, scheduling_strategy=where).remote(
+            self._opening.home, dict(self._opening.environment), pod_id
+        )
+        try:
+            sight, message = ray.get(asked, timeout=_LOOK_SECONDS * 4)
+        except (RayError, TimeoutError):
+            return PodSight(sight=Sight.UNKNOWN, message="its node does not answer")
+        if sight == Sight.GONE:
+            self._over(pod_id)
+        return PodSight(sight=Sight(sight), message=message)
+
+    def _lost(self, pod_id: str) -> PodSight:
+        since = self._lost_since.setdefault(pod_id, time.monotonic())
+        if time.monotonic() - since < self._opening.patience_seconds:
+            return PodSight(sight=Sight.UNKNOWN, message="its node is lost")
+        self._over(pod_id)
+        return PodSight(
+            sight=Sight.GONE, message="its node is lost: powered off, cut off or removed from the cluster"
+        )
+
+    def _over(self, pod_id: str) -> None:
+        """It is gone for good, or never comes; with the last of its placement group that goes too."""
+        self._lost_since.pop(pod_id, None)
+        note = self._notes.read(pod_id) or Note(node="", group=pod_id, at=time.time())
+        self._notes.write(pod_id, note.ended())
+        if self._group(pod_id) and all(other.over for other in self._notes.beside(note)):
+            remove_placement_group(ray.util.get_placement_group(self._name(note.group)))
+
+    def _last_words(self, pod_id: str) -> Answer:
+        note = self._notes.read(pod_id)
+        living = {str(node["NodeID"]) for node in self._living().values()}
+        if note is None or note.node not in living:
+            return Answer()
+        where = NodeAffinitySchedulingStrategy(note.node, soft=False)
+        asked = read_last_words.options(num_cpus=0, scheduling_strategy=where).remote(
+            self._opening.home, pod_id
+        )
+        try:
+            return decode(ray.get(asked, timeout=_LOOK_SECONDS * 4), Answer)
+        except (RayError, TimeoutError):
+            return Answer()
+
+    def _tear_down(self, pod_ids: Sequence[str]) -> None:
+        """End pods through their keepers, and these. Raises UnavailableError while a lost node may still have
+        some."""
+        placed = self._placed()
+        keepers = {pod_id: keeper for pod_id in pod_ids if (keeper := self._keeper(pod_id)) is not None}
+        ends = {pod_id: keeper.end.remote() for pod_id, keeper in keepers.items() if pod_id in placed}
+        _ended(list(ends.values()), _END_SECONDS)
+        for keeper in keepers.values():
+            ray.kill(keeper)
+        left = [pod_id for pod_id in pod_ids if not self._is_over(pod_id, placed, ends.get(pod_id))]
+        if left:
+            raise UnavailableError(f"{left[0]} may still run on a node that does not answer")
+
+    def _is_over(self, pod_id: str, placed: frozenset[str], ended: Any) -> bool:  # noqa: ANN401  a reference
+        note = self._notes.read(pod_id)
+        if note is None or (pod_id not in placed and not note.over and self._group(pod_id) == "PENDING"):
+            self._over(pod_id)  # it never was, and never comes
+            return True
+        if ended is not None and _well(ended):
+            self._over(pod_id)
+        return self._without_keeper(pod_id).sight == Sight.GONE
+
+    def _placed(self) -> frozenset[str]:
+        """Pods with a note whose placement group stands."""
+        return frozenset(pod_id for pod_id in self._notes.known() if self._group(pod_id) == "CREATED")
+
+    def _group(self, pod_id: str) -> str:
+        """The state of a pod's placement group; empty where there is none."""
+        note = self._notes.read(pod_id)
+        name = self._name(note.group) if note is not None else ""
+        found = [group for group in ray.util.placement_group_table().values() if group["name"] == name]
+        return next((str(group["state"]) for group in found if group["state"] != "REMOVED"), "")
+
+
+def _all_nodes() -> list[dict[str, Any]]:
+    listed: Any = ray.nodes
+    nodes: list[dict[str, Any]] = listed()
+    return nodes
+
+
+def _ended(references: list[Any], seconds: float) -> list[Any]:
+    """Those that are ready within that time."""
+    if not references:
+        return []
+    ready: list[Any] = ray.wait(references, num_returns=len(references), timeout=seconds)[0]
+    return ready
+
+
+def _well(ended: Any) -> bool:  # noqa: ANN401  an object reference
+    if ended is None:
+        return True
+    try:
+        ray.get(ended, timeout=0)
+    except (RayError, TimeoutError):
+        return False
+    return True
+
+
+def _name(node: dict[str, Any], hosts: Sequence[str]) -> str:
+    host = str(node["NodeManagerHostname"])
+    return host if hosts.count(host) == 1 else f"{host}-{node['NodeManagerAddress']}"
+
+
+def _capacity(node: dict[str, Any]) -> Amounts:
+    total = node["Resources"]
+    return Amounts(
+        cpus=float(total.get("CPU", 0.0)),
+        memory_bytes=int(total.get("memory", 0)),
+        gpus=int(total.get("GPU", 0)),
+    )
+
+
+def _bundle(order: PodOrder, node: dict[str, Any] | None) -> dict[str, float]:
+    wanted = {
+        "CPU": order.capacity.cpus,
+        "memory": float(order.capacity.memory_bytes),
+        "GPU": float(order.capacity.gpus),
+    }
+    pin = {f"node:{node['NodeManagerAddress']}": _PIN} if node else {}
+    return {name: amount for name, amount in {**wanted, **pin}.items() if amount}
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    while line := stream.readline():
+        yield line
+
+
+def main() -> int:
+    """Answer until standard input ends. Standard output is the site's alone: what Ray prints is the log's."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    lines = _lines(sys.stdin.buffer)
+    try:
+        bridge = Bridge(decode(next(lines), Opening))
+    except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
+        _say(out, Answer(error=f"the Ray cluster does not take us: {_short(error)}", hint=_hint(error)))
+        return 1
+    _say(out, Answer())
+    for line in lines:
+        try:
+            _say(out, bridge.answer(decode(line, Asked)))
+        except GridmillError as error:
+            _say(out, Answer(error=error.message, hint=error.hint))
+        except (RayError, RuntimeError, ConnectionError, ValueError) as error:
+            _say(out, Answer(error=f"Ray says: {_short(error)}"))
+            return 1  # the next request opens the cluster anew
+    return 0
+
+
+def _say(out: BinaryIO, answer: Answer) -> None:
+    out.write(encode(answer) + b"\n")
+    out.flush()
+
+
+def _short(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:500] or type(error).__name__
+
+
+def _hint(error: BaseException) -> str:
+    text = str(error)
+    if "ersion mismatch" in text:
+        return "Ray wants the same Python, to the patch level, and the same Ray on every machine."
+    if "token" in text.lower() or "auth" in text.lower():
+        return "Put the cluster's token into a file and name it: --set token_file=FILE."
+    return "Is it up, and is this machine one of its nodes? From elsewhere the address is ray://HOST:10001."
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,57 @@
+"""What runs on Ray's nodes: a keeper for each pod, and looks at what is left where a keeper died.
+
+A keeper holds the pod's place in its placement group and a pipe of which the pod has the other end: when the
+keeper ends, in whatever way, the pod ends itself and its jobs. So what Ray ends, ends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import ray
+
+from gridmill.codec import decode, encode
+from gridmill.model.message import PodOrder
+from gridmill.settings import Settings, read_settings
+from gridmill.sites.local import LocalSite
+from gridmill.sites.ray.wire import Answer
+
+
+def _site(home: str, environment: Mapping[str, str]) -> LocalSite:
+    settings: Settings = read_settings({**environment, "GRIDMILL_HOME": home})
+    return LocalSite(replace(settings, home=Path(home)), lifeline=True)
+
+
+@ray.remote
+class Keeper:
+    """Of one pod on this node."""
+
+    def __init__(self, order: bytes, environment: Mapping[str, str]) -> None:
+        self._order = decode(order, PodOrder)
+        Path(self._order.home).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._site = _site(self._order.home, environment)
+        self._site.bring_up([self._order])
+
+    def sight(self) -> tuple[str, str]:
+        """What this node sees of the pod."""
+        seen = self._site.observe([self._order.pod_id])[self._order.pod_id]
+        return seen.sight.value, seen.message
+
+    def end(self) -> None:
+        """End the pod and its jobs."""
+        self._site.tear_down([self._order.pod_id])
+
+
+@ray.remote
+def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, str]:
+    """What this node sees of a pod without a keeper: it is ended first, and what is left of it."""
+    site = _site(home, environment)
+    site.tear_down([pod_id])
+    seen = site.observe([pod_id])[pod_id]
+    return seen.sight.value, "its keeper ended" if seen.sight == "gone" else seen.message
+
+
+@ray.remote
+def read_last_words(home: str, pod_id: str) -> bytes:
+    """What the pod had journalled."""
+    return encode(Answer(events=tuple(_site(home, {}).last_words(pod_id))))

@@ -1,0 +1,249 @@
+"""The Ray site: a SitePort over a bridge, the one process that loads Ray and is a driver of the cluster.
+
+Ray wants the same Python and the same Ray on all its nodes, starts threads and may end its process; none of
+that belongs into a control node. A bridge that dies or hangs is started again; the pods do not notice.
+"""
+
+import os
+import secrets
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from gridmill.codec import decode, encode
+from gridmill.errors import InputError, UnavailableError
+from gridmill.model.amounts import parse_seconds
+from gridmill.model.event import PodEvent
+from gridmill.model.message import PodOrder
+from gridmill.model.site import Node, Site, check_settings
+from gridmill.ports.site import Doors, PodSight, SitePort
+from gridmill.settings import Settings
+from gridmill.sites.ray.wire import Answer, Asked, Opening
+
+SETTINGS = {
+    "control": "HOST[:PORT] by which pods dial this machine (default: its address that faces the cluster)",
+    "home": "the pods' folder on the nodes (default: /tmp/gridmill-MARK)",
+    "token_file": "a file with the cluster's token; without it RAY_AUTH_MODE and RAY_AUTH_TOKEN are used",
+    "patience": "after what time pods of a lost node, which may be cut off, are taken for gone (75s)",
+}
+RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "PYTHONUNBUFFERED": "1",
+}
+_PATIENCE = "75s"
+_START_SECONDS = 60.0
+_ANSWER_SECONDS = 20.0
+
+
+class RaySite:
+    """A SitePort. Safe to call from several threads: one request at a time."""
+
+    def __init__(self, opening: Opening, link: str, environment: Mapping[str, str], log: Path) -> None:
+        self._opening = opening
+        self._link = link
+        self._environment = environment
+        self._log = log
+        self._lock = threading.Lock()
+        self._bridge: subprocess.Popen[bytes] | None = None
+        self._unread = b""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The cluster's living nodes: what Ray gives of each. Raises UnavailableError."""
+        return self._ask(Asked(what="nodes")).nodes
+
+    def link(self) -> str:
+        """Where the pods dial in."""
+        return self._link
+
+    def pod_home(self, pod_id: str) -> str:
+        """The same path on every node."""
+        return self._opening.home
+
+    def prepare(self) -> None:
+        """Nothing: starting the bridge is the survey's."""
+
+    def bring_up(self, orders: Sequence[PodOrder]) -> None:
+        """A placement group for a deployment's: Ray places all or none. Does not wait for it."""
+        if orders:
+            self._ask(Asked(what="bring_up", orders=tuple(orders)))
+
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+        """All at once."""
+        return self._ask(Asked(what="observe", pods=tuple(pod_ids))).sights if pod_ids else {}
+
+    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+        """What lies on the pod's node; nothing when the node is lost."""
+        return self._ask(Asked(what="last_words", pods=(pod_id,))).events
+
+    def tear_down(self, pod_ids: Sequence[str]) -> None:
+        """End them and give their placement groups back."""
+        if pod_ids:
+            self._ask(Asked(what="tear_down", pods=tuple(pod_ids)))
+
+    def close(self) -> None:
+        """End the bridge; actors and pods go on."""
+        with self._lock:
+            self._end()
+
+    # the bridge
+
+    def _ask(self, asked: Asked) -> Answer:
+        with self._lock:
+            bridge = self._living()
+            answer = self._exchange(bridge, encode(asked), _ANSWER_SECONDS)
+        return _checked(answer)
+
+    def _living(self) -> subprocess.Popen[bytes]:
+        if self._bridge is None or self._bridge.poll() is not None:
+            self._bridge = self._start()
+            try:
+                _checked(self._exchange(self._bridge, encode(self._opening), _START_SECONDS))
+            except UnavailableError:
+                self._end()
+                raise
+        return self._bridge
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._unread = b""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "gridmill.sites.ray.bridge"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                cwd="/",
+                start_new_session=True,
+            )
+
+    def _exchange(self, bridge: subprocess.Popen[bytes], line: bytes, seconds: float) -> Answer:
+        assert bridge.stdin is not None
+        try:
+            bridge.stdin.write(line + b"\n")
+            bridge.stdin.flush()
+            answer = self._read_line(bridge, seconds)
+        except OSError as error:
+            self._end()
+            raise UnavailableError(
+                f"the process that speaks to Ray ended ({error})", hint=self._hint()
+            ) from error
+        return decode(answer, Answer)
+
+    def _read_line(self, bridge: subprocess.Popen[bytes], seconds: float) -> bytes:
+        assert bridge.stdout is not None
+        descriptor = bridge.stdout.fileno()
+        while b"\n" not in self._unread:
+            if not select.select([descriptor], [], [], seconds)[0]:
+                raise TimeoutError(f"no answer within {seconds:g} s")
+            data = os.read(descriptor, 2**16)
+            if not data:
+                raise (
+                    EOFError("it ended")
+                    if bridge.poll() is None
+                    else OSError(f"exit code {bridge.returncode}")
+                )
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _hint(self) -> str:
+        return f"Its log is {self._log}. Is the cluster up at {self._opening.address}?"
+
+    def _end(self) -> None:
+        bridge, self._bridge = self._bridge, None
+        if bridge is None:
+            return
+        bridge.kill()
+        bridge.wait()
+        for stream in (bridge.stdin, bridge.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def _checked(answer: Answer) -> Answer:
+    if answer.error:
+        raise UnavailableError(answer.error, hint=answer.hint)
+    return answer
+
+
+def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
+    """The site. Raises InputError for its settings, UnavailableError without Ray."""
+    check_settings(site, SETTINGS)
+    if find_spec("ray") is None:
+        raise UnavailableError("the package `ray` is not here", hint="pip install 'gridmill[ray]'")
+    if not site.address:
+        raise InputError(
+            f"site {site.name} has no address",
+            hint="--address HOST:6379 of the head where this machine is a node of the cluster, "
+            "ray://HOST:10001 from elsewhere.",
+            place=f"site {site.name}: address",
+        )
+    folder = settings.home / "sites" / site.name
+    mark = _mark(folder)
+    opening = Opening(
+        address=site.address,
+        mark=mark,
+        notes=str(folder / "pods"),
+        home=site.settings.get("home", f"/tmp/gridmill-{mark}"),
+        environment=_pod_environment(settings),
+        patience_seconds=parse_seconds(site.settings.get("patience", _PATIENCE)),
+    )
+    return RaySite(opening, _door(site, doors), _environment(site), folder / "bridge.log")
+
+
+def _mark(folder: Path) -> str:
+    """By which the pods of this home are told from another's on the same cluster; made once."""
+    path = folder / "mark"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = folder / f".mark.{os.getpid()}"
+        draft.write_text(secrets.token_hex(8))
+        draft.rename(path)
+    return path.read_text()
+
+
+def _pod_environment(settings: Settings) -> dict[str, str]:
+    return {
+        "GRIDMILL_ROOT": str(settings.root),
+        "GRIDMILL_GRACE": str(settings.grace_seconds),
+        "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
+        "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
+    }
+
+
+def _environment(site: Site) -> dict[str, str]:
+    """The bridge's own. Ray's mode of authentication is always said: else a file in ~/.ray decides."""
+    environment = {**os.environ, **RAY_ENVIRONMENT}
+    token_file = site.settings.get("token_file")
+    if token_file:
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(token_file).absolute())}
+    environment.setdefault("RAY_AUTH_MODE", "disabled")
+    return environment
+
+
+def _door(site: Site, doors: Doors) -> str:
+    given = site.settings.get("control", "")
+    host, _, port = given.rpartition(":") if given.rpartition(":")[2].isdigit() else (given, "", "")
+    return doors.tls(host or _facing(site.address or ""), int(port or 0))
+
+
+def _facing(address: str) -> str:
+    """This machine's address on the way to the cluster. Raises UnavailableError."""
+    host = address.removeprefix("ray://").rpartition(":")[0] or address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))  # sends nothing
+        except OSError as error:
+            raise UnavailableError(
+                f"{address!r} cannot be reached: {error.strerror or error}",
+                hint="Is it HOST:PORT? `--set control=HOST` says by which address pods reach this machine.",
+            ) from error
+        return str(probe.getsockname()[0])
