@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-EXTRAS := data,learning,postgresql,objects,streams,images,examples,dev
+EXTRAS := data,learning,postgresql,objects,streams,images,ray,examples,dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

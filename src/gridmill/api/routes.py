@@ -13,6 +13,7 @@ from gridmill.errors import InputError
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.noun import dataclass
+from gridmill.model.node import NodeView
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
@@ -181,6 +182,12 @@ def remove_resource(grid: TheGrid, name: Name) -> Response:
 def list_sites(grid: TheGrid) -> Response:
     """Sites and their nodes."""
     return reply(grid.sites())
+
+
+@router.get("/nodes", response_model=tuple[NodeView, ...], tags=["sites"])
+def list_nodes(grid: TheGrid) -> Response:
+    """Provider nodes of all sites: claimed, running, and as seen now."""
+    return reply(grid.nodes())
 
 
 @router.put("/sites/{name}", response_model=Site, tags=["sites"])

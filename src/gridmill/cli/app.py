@@ -28,6 +28,7 @@ COMMANDS = {
     "import": ("gridmill.cli.projects:import_archive", "Take the pipelines of an archive into this grid."),
     "remove": ("gridmill.cli.remove:remove", "Remove a resource, pipeline, model, ..."),
     "add": ("gridmill.cli.sites:add", "Add a site: a place where resources can be brought up."),
+    "nodes": ("gridmill.cli.sites:nodes", "Show provider nodes: what they have, what runs there."),
     "configure": (
         "gridmill.cli.resources:configure",
         "Create or replace a resource, sized from the job's size; change a site.",

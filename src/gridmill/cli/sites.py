@@ -8,7 +8,8 @@ import typer
 from gridmill.cli.render import amounts, table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.errors import InputError
-from gridmill.model.amounts import show_count
+from gridmill.model.amounts import GIB, Amounts, show_count
+from gridmill.model.node import NodeView
 from gridmill.model.site import Site, SiteKind
 
 
@@ -46,6 +47,30 @@ def add(
     site = Site(name=name, kind=kind, address=address, settings=read_settings(set or ()))
     with session(context) as client:
         return say(client.add_site(site), json)
+
+
+def nodes(context: typer.Context, json: Json = False) -> None:
+    """Show every provider node: what it has, what is claimed, what runs there, and what its owner uses."""
+    with session(context) as client:
+        views = client.list_nodes()
+    if json:
+        return emit(views)
+    rows = [_node_row(view) for view in views]
+    return console().print(
+        table("site", "node", "has", "claimed", "busy CPUs", "owner's", "GPUs", "runs", rows=rows)
+    )
+
+
+def _node_row(view: NodeView) -> tuple[object, ...]:
+    look = view.look
+    busy, owners = (f"{look.busy_cpus:.1f}", f"{look.owner_cpus:.1f}") if look else ("?", "?")
+    gpus = (
+        [f"{one.model} {one.used_bytes / GIB:.0f}/{one.memory_bytes / GIB:.0f} GiB" for one in look.gpus]
+        if look
+        else []
+    )
+    has, claimed = amounts(view.node.capacity), amounts(view.claimed) if view.claimed != Amounts() else ""
+    return view.site, view.node.name, has, claimed, busy, owners, "; ".join(gpus), ", ".join(view.running)
 
 
 def read_settings(given: list[str] | tuple[str, ...]) -> dict[str, str]:

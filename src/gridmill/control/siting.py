@@ -1,12 +1,18 @@
 """Use cases of sites."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 
 from gridmill.control.begin import check_name
 from gridmill.control.cases import Cases
 from gridmill.control.survey import adopt, described
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
+from gridmill.model.amounts import Amounts
+from gridmill.model.deployment import Pod
+from gridmill.model.node import NodeLook, NodeView
 from gridmill.model.site import LOCAL, Site, SiteKind
+from gridmill.model.state import PodState
+from gridmill.ports.site import SitePort
 
 
 class SiteCases(Cases):
@@ -16,6 +22,27 @@ class SiteCases(Cases):
         """See Sites."""
         with self._node.lock:
             return tuple(sorted(self._ledger.snapshot.sites.values(), key=lambda site: site.name))
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """See Sites. Sites are asked without the lock."""
+        with self._node.lock:
+            views = [view for site in self._ledger.snapshot.sites.values() for view in self._views(site)]
+            ports = dict(self._control.sites)
+        looks = {name: _looks(port) for name, port in ports.items()}
+        seen = (changed(view, look=looks.get(view.site, {}).get(view.node.name)) for view in views)
+        return tuple(sorted(seen, key=lambda view: (view.site, view.node.name)))
+
+    def _views(self, site: Site) -> Iterator[NodeView]:
+        snapshot = self._ledger.snapshot
+        for node in site.nodes:
+            pods = [
+                pod
+                for deployment in snapshot.deployments.values()
+                for pod in deployment.pods
+                if deployment.site == site.name and pod.node == node.name and pod.state != PodState.GONE
+            ]
+            running = tuple(attempt.id for pod in pods for attempt in snapshot.attempts_on(pod.id))
+            yield NodeView(site=site.name, node=node, claimed=_sum(pods), running=running)
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
         """See Sites. The site is asked without the lock: it may take seconds."""
@@ -65,6 +92,22 @@ class SiteCases(Cases):
         port = self._control.sites.pop(name, None)
         if port is not None:
             port.close()
+
+
+def _looks(port: SitePort) -> Mapping[str, NodeLook]:
+    """Nothing where the site does not answer."""
+    try:
+        return port.looks()
+    except UnavailableError:
+        return {}
+
+
+def _sum(pods: Sequence[Pod]) -> Amounts:
+    return Amounts(
+        cpus=sum(pod.capacity.cpus for pod in pods),
+        memory_bytes=sum(pod.capacity.memory_bytes for pod in pods),
+        gpus=sum(pod.capacity.gpus for pod in pods),
+    )
 
 
 def _check(site: Site, known: Site | None, *, replace: bool) -> None:

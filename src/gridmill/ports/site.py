@@ -8,6 +8,7 @@ from typing import Protocol
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
 from gridmill.model.noun import dataclass
+from gridmill.model.node import NodeLook
 from gridmill.model.resource import Use
 from gridmill.model.site import Node
 from gridmill.model.state import Cause
@@ -59,6 +60,10 @@ class SitePort(Protocol):
 
     def nodes(self) -> tuple[Node, ...]:
         """The machines and what each can give."""
+        ...
+
+    def looks(self) -> Mapping[str, NodeLook]:
+        """What is seen now on those nodes that can be asked, by name; may take a second."""
         ...
 
     def link(self) -> str:

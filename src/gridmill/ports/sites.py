@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from gridmill.model.node import NodeView
 from gridmill.model.site import Site
 
 
@@ -10,6 +11,10 @@ class Sites(Protocol):
 
     def sites(self) -> tuple[Site, ...]:
         """All sites and their nodes, by name."""
+        ...
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Provider nodes of all sites: claimed, running, and as seen now. Takes a second or so."""
         ...
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:

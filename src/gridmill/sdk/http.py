@@ -8,6 +8,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, UnavailableError, from_body
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
+from gridmill.model.node import NodeView
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
@@ -106,6 +107,10 @@ class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations, Http
     def sites(self) -> tuple[Site, ...]:
         """See Grid."""
         return self._get("/sites", tuple[Site, ...])
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """See Grid."""
+        return self._get("/nodes", tuple[NodeView, ...])
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
         """See Grid."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gridmill.errors import ConflictError
+from gridmill.model.node import NodeView
 from gridmill.model.site import LOCAL, Site
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.lookup import Noun, find_noun
@@ -38,6 +39,10 @@ class SiteVerbs(Connected):
     def list_sites(self) -> tuple[Site, ...]:
         """Sites and their nodes, by name."""
         return self.grid.sites()
+
+    def list_nodes(self) -> tuple[NodeView, ...]:
+        """Provider nodes of all sites: claimed, running, and as seen now. Takes a second or so."""
+        return self.grid.nodes()
 
     def remove_site(self, name: str) -> None:
         """Forget a site where nothing is up."""

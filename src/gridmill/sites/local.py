@@ -6,7 +6,6 @@ there is no moment in which a pod that was started could be taken for one that n
 
 import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,11 +21,13 @@ from gridmill.errors import UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
+from gridmill.model.node import NodeLook
 from gridmill.model.site import Node
 from gridmill.ports.site import PodSight, Sight, SitePort
 from gridmill.registry import find
 from gridmill.settings import Settings
 from gridmill.sites.ahead import Ahead, start_ahead
+from gridmill.sites.machine import gpus, look_at_machine
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
@@ -55,6 +56,10 @@ class LocalSite:
     def nodes(self) -> tuple[Node, ...]:
         """This machine: what its processes may use, measured once."""
         return self._nodes
+
+    def looks(self) -> Mapping[str, NodeLook]:
+        """This machine."""
+        return {node.name: look_at_machine() for node in self._nodes}
 
     def link(self) -> str:
         """A Unix socket in the home."""
@@ -292,7 +297,7 @@ def measure_capacity(settings: Settings) -> Amounts:
     """CPUs this process may use, 80 % of the memory it may use (the rest is the system's), all GPUs."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = settings.memory_bytes or int(_memory_bytes() * _MEMORY_SHARE)
-    return Amounts(cpus=settings.cpus or float(cpus), memory_bytes=memory, gpus=_count_gpus())
+    return Amounts(cpus=settings.cpus or float(cpus), memory_bytes=memory, gpus=len(gpus()))
 
 
 def _memory_bytes() -> int:
@@ -324,15 +329,3 @@ def _read(path: str | Path) -> str:
         return Path(path).read_text()
     except OSError:
         return ""
-
-
-def _count_gpus() -> int:
-    """How many GPUs nvidia-smi lists; 0 without it."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return 0
-    try:
-        listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())

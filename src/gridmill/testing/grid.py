@@ -13,6 +13,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event, EventType
 from gridmill.model.job import JobKind
+from gridmill.model.node import NodeView
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Attempt, JobRun, Run
@@ -217,6 +218,10 @@ class FakeGrid(FakeAlterations, FakeAdvising):
         """See Grid."""
         local = Site(name="local", kind=SiteKind.LOCAL, nodes=(HERE,))
         return (local, *(self._sites[name] for name in sorted(self._sites)))
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """See Grid."""
+        return tuple(NodeView(site=site.name, node=HERE, claimed=Amounts()) for site in self.sites())
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
         """See Grid. Every site has one node."""

@@ -25,6 +25,7 @@ from gridmill.model.message import (
     ToPod,
     Welcome,
 )
+from gridmill.model.node import NodeLook
 from gridmill.model.resource import Use
 from gridmill.model.site import Node
 from gridmill.model.state import LIVE_ATTEMPTS, AttemptState, Cause
@@ -133,6 +134,10 @@ class SimulatedWorld:
     def nodes(self) -> tuple[Node, ...]:
         """As given."""
         return self._nodes
+
+    def looks(self) -> Mapping[str, NodeLook]:
+        """Nothing to see."""
+        return {}
 
     def link(self) -> str:
         """Nothing real."""

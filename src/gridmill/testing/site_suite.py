@@ -7,13 +7,12 @@ from collections.abc import Callable
 from gridmill.model.message import PodOrder
 from gridmill.ports.site import Sight, SitePort
 
-_DEADLINE_SECONDS = 20.0
-
 
 class SiteHarness(ABC):
     """A site and the world it acts on; subclasses say which."""
 
     site: SitePort
+    deadline_seconds: float = 20.0
 
     @abstractmethod
     def order(self, pod_id: str) -> PodOrder:
@@ -41,8 +40,8 @@ class SiteHarness(ABC):
         """Let the world go on a little."""
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Go on until the condition holds. Raises AssertionError after 20 s."""
-        until = time.monotonic() + _DEADLINE_SECONDS
+        """Go on until the condition holds. Raises AssertionError after `deadline_seconds`."""
+        until = time.monotonic() + self.deadline_seconds
         while not condition():
             assert time.monotonic() < until, f"waited in vain until {what}"
             self.step()

@@ -8,18 +8,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+import ray
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.message import PodOrder
+from gridmill.model.node import NodeLook
 from gridmill.model.site import Node
 from gridmill.ports.site import PodSight, Sight
-from gridmill.sites.ray.keeper import Keeper, look, read_last_words
+from gridmill.sites.ray.keeper import Keeper, look, look_around, read_last_words
 from gridmill.sites.ray.notes import Note, Notes
 from gridmill.sites.ray.wire import Answer, Asked, Opening
 
@@ -48,6 +49,8 @@ class Bridge:
         match asked.what:
             case "nodes":
                 return Answer(nodes=self._nodes())
+            case "looks":
+                return Answer(looks=self._looks())
             case "bring_up":
                 self._bring_up(asked.orders)
                 return Answer()
@@ -70,6 +73,17 @@ class Bridge:
     def _nodes(self) -> tuple[Node, ...]:
         return tuple(Node(name=name, capacity=_capacity(node)) for name, node in self._living().items())
 
+    def _looks(self) -> dict[str, NodeLook]:
+        asked = {
+            name: look_around.options(
+                num_cpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(str(node["NodeID"]), soft=False),
+            ).remote()
+            for name, node in self._living().items()
+        }
+        ready = _ended(list(asked.values()), _LOOK_SECONDS * 4)
+        return {name: decode(ray.get(told), NodeLook) for name, told in asked.items() if told in ready}
+
     # pods
 
     def _name(self, pod_or_deployment: str) -> str:
@@ -77,7 +91,8 @@ class Bridge:
 
     def _bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Each deployment's pods get one placement group: all of them or none."""
-        fresh = [order for order in orders if self._notes.read(order.pod_id) is None]
+        known = {order.pod_id: order for order in orders}
+        fresh = [order for order in known.values() if self._notes.read(order.pod_id) is None]
         nodes = self._living()
         for deployment in dict.fromkeys(order.deployment_id for order in fresh):
             pods = [order for order in fresh if order.deployment_id == deployment]

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import ray
-
 from gridmill.codec import decode, encode
 from gridmill.model.message import PodOrder
 from gridmill.settings import Settings, read_settings
 from gridmill.sites.local import LocalSite
+from gridmill.sites.machine import look_at_machine
 from gridmill.sites.ray.wire import Answer
 
 
@@ -49,6 +49,12 @@ def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, s
     site.tear_down([pod_id])
     seen = site.observe([pod_id])[pod_id]
     return seen.sight.value, "its keeper ended" if seen.sight == "gone" else seen.message
+
+
+@ray.remote
+def look_around() -> bytes:
+    """What is seen on this node."""
+    return encode(look_at_machine())
 
 
 @ray.remote

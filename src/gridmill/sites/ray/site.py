@@ -20,6 +20,7 @@ from gridmill.errors import InputError, UnavailableError
 from gridmill.model.amounts import parse_seconds
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
+from gridmill.model.node import NodeLook
 from gridmill.model.site import Node, Site, check_settings
 from gridmill.ports.site import Doors, PodSight, SitePort
 from gridmill.settings import Settings
@@ -38,6 +39,7 @@ RAY_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 _PATIENCE = "75s"
+_KNOCK_SECONDS = 5.0
 _START_SECONDS = 60.0
 _ANSWER_SECONDS = 20.0
 
@@ -57,6 +59,10 @@ class RaySite:
     def nodes(self) -> tuple[Node, ...]:
         """The cluster's living nodes: what Ray gives of each. Raises UnavailableError."""
         return self._ask(Asked(what="nodes")).nodes
+
+    def looks(self) -> Mapping[str, NodeLook]:
+        """Each living node looks at itself."""
+        return self._ask(Asked(what="looks")).looks
 
     def link(self) -> str:
         """Where the pods dial in."""
@@ -102,6 +108,7 @@ class RaySite:
 
     def _living(self) -> subprocess.Popen[bytes]:
         if self._bridge is None or self._bridge.poll() is not None:
+            _knock(self._opening.address)
             self._bridge = self._start()
             try:
                 _checked(self._exchange(self._bridge, encode(self._opening), _START_SECONDS))
@@ -166,6 +173,20 @@ class RaySite:
         for stream in (bridge.stdin, bridge.stdout):
             if stream is not None:
                 stream.close()
+
+
+def _knock(address: str) -> None:
+    """Ray tries for a minute where nobody listens. Raises UnavailableError."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+    except OSError as error:
+        raise UnavailableError(
+            f"no Ray cluster answers at {address}: {error.strerror or error}",
+            hint="Is it up? The address is HOST:6379 of its head; ray://HOST:10001 from what is no node.",
+        ) from error
 
 
 def _checked(answer: Answer) -> Answer:

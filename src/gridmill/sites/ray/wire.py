@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
+from gridmill.model.node import NodeLook
 from gridmill.model.site import Node
 from gridmill.ports.site import PodSight
 
@@ -25,7 +26,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request: `nodes`, `bring_up`, `observe`, `last_words` or `tear_down`."""
+    """One request: `nodes`, `looks`, `bring_up`, `observe`, `last_words` or `tear_down`."""
 
     what: str
     pods: tuple[str, ...] = ()
@@ -37,6 +38,7 @@ class Answer:
     """Its answer; `error` says why there is none, with `hint`."""
 
     nodes: tuple[Node, ...] = ()
+    looks: Mapping[str, NodeLook] = field(default_factory=dict)
     sights: Mapping[str, PodSight] = field(default_factory=dict)
     events: tuple[PodEvent, ...] = ()
     error: str = ""

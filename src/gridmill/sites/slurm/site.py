@@ -19,6 +19,7 @@ from gridmill.codec import encode
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
+from gridmill.model.node import NodeLook
 from gridmill.model.site import Node, Site
 from gridmill.ports.site import Doors, PodSight, Sight, SitePort
 from gridmill.registry import find
@@ -87,6 +88,10 @@ class SlurmSite:
                     raise _trouble("sinfo", done)
                 self._nodes = now, parse_sinfo(done.text, self._wishes.gres)
             return self._nodes[1]
+
+    def looks(self) -> Mapping[str, NodeLook]:
+        """Nothing: that would be a job on each node."""
+        return {}
 
     def link(self) -> str:
         """Files in the folder, or TLS. Raises UnavailableError."""

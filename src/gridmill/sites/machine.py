@@ -1,0 +1,106 @@
+"""This machine, as it is now: what is busy, what of it is Gridmill's, and its GPUs."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridmill.model.node import Gpu, NodeLook
+
+_PROC = Path("/proc")
+_SECONDS = 0.25
+_POD = b"gridmill.pod"
+_GPU_SECONDS = 10.0
+_MIB = 2**20
+_GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    ticks: int
+
+
+def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
+    """Watch for that time. CPU time is the kernel's count (proc(5)); Gridmill's are pods and what descends
+    from them: orphans too, for pods adopt them."""
+    busy, ours = _busy_ticks(), _our_ticks()
+    begun = time.monotonic()
+    time.sleep(seconds)
+    ticks = os.sysconf("SC_CLK_TCK") * (time.monotonic() - begun)
+    all_cpus = max(0.0, (_busy_ticks() - busy) / ticks)
+    gridmills = max(0.0, (_our_ticks() - ours) / ticks)
+    return NodeLook(
+        busy_cpus=all_cpus, owner_cpus=max(0.0, all_cpus - gridmills), used_bytes=_used_bytes(), gpus=gpus()
+    )
+
+
+def _busy_ticks() -> int:
+    """CPU time that was not idle: user, nice, system, irq, softirq and steal of the line `cpu`."""
+    words = (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, steal = map(int, words[:8])
+    return user + nice + system + irq + softirq + steal
+
+
+def _our_ticks() -> int:
+    processes = dict(_processes())
+    ours = {pid for pid in processes if _is_pod(pid)}
+    known: dict[int, bool] = dict.fromkeys(ours, True)
+    return sum(process.ticks for pid, process in processes.items() if _descends(pid, processes, known))
+
+
+def _descends(pid: int, processes: Mapping[int, _Process], known: dict[int, bool]) -> bool:
+    if pid not in known:
+        parent = processes[pid].parent
+        known[pid] = parent in processes and _descends(parent, processes, known)
+    return known[pid]
+
+
+def _processes() -> Iterator[tuple[int, _Process]]:
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                words = (_PROC / entry.name / "stat").read_text().rpartition(")")[2].split()
+                yield int(entry.name), _Process(parent=int(words[1]), ticks=int(words[11]) + int(words[12]))
+
+
+def _is_pod(pid: int) -> bool:
+    with suppress(OSError):
+        return _POD in (_PROC / str(pid) / "cmdline").read_bytes()
+    return False
+
+
+def _used_bytes() -> int:
+    lines = (line.split() for line in (_PROC / "meminfo").read_text().splitlines())
+    kibibytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
+    return (kibibytes["MemTotal"] - kibibytes["MemAvailable"]) * 1024
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """Those that nvidia-smi (NVML) tells of; none without it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ()
+    words = [program, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(words, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(read_gpus(told))
+
+
+def read_gpus(told: str) -> Iterator[Gpu]:
+    """Of lines `NAME, MIB, MIB, PERCENT`; what a driver does not tell (`[N/A]`) is 0."""
+    for line in told.splitlines():
+        fields = [field.strip() for field in line.rsplit(",", 3)]
+        if len(fields) == 4:
+            total, used, busy = (
+                float(field) if field.replace(".", "", 1).isdigit() else 0.0 for field in fields[1:]
+            )
+            yield Gpu(
+                model=fields[0], memory_bytes=int(total * _MIB), used_bytes=int(used * _MIB), busy=busy / 100
+            )

@@ -1,0 +1,221 @@
+"""Virtual hosts for tests: machines with addresses, processes and disks of their own, on one Linux machine.
+
+A host is a set of namespaces (network, processes, mounts, host name) whose root is an overlay over this
+machine's: what it writes is its own, except below the folders that all share. Its power goes off when its
+first process is killed: the kernel then ends all others and takes network and disk away. If the test's
+process ends, in whatever way, all hosts do. Needs root, `unshare`, `nsenter`, `ip` and overlayfs.
+"""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+_BOOT = r"""
+set -e
+R=$1; NAME=$2
+mount --make-rprivate /
+mkdir -p $R
+mount -t tmpfs -o size=4g,mode=755 host-$NAME $R
+mkdir -p $R/upper $R/work $R/root
+mount -t overlay overlay -o lowerdir=/,upperdir=$R/upper,workdir=$R/work $R/root
+cd $R/root
+for d in dev sys; do mount --rbind /$d $d; done
+mount -t tmpfs -o mode=1777,size=4g shm dev/shm
+mount -t proc proc proc
+mount -t tmpfs -o mode=1777 tmp tmp
+mount -t tmpfs -o mode=755 run run
+for p in $SHARED; do mkdir -p .$p; mount --rbind $p .$p; done
+mkdir -p .old; pivot_root . .old; cd /
+umount -l /.old
+rmdir /.old 2>/dev/null || true
+hostname $NAME
+rm -f /etc/resolv.conf; : > /etc/resolv.conf
+sed -i 's/^hosts:.*/hosts: files/' /etc/nsswitch.conf
+ip link set lo up
+trap : TERM INT HUP
+echo ready > /run/host.ready
+while :; do read -r _ <&$LIFELINE; r=$?; [ $r -gt 128 ] || exit 0; done
+"""
+_UNSHARE = ("unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child")
+_DEADLINE_SECONDS = 15.0
+_POLL_SECONDS = 0.005
+
+
+def why_no_hosts() -> str:
+    """What this machine lacks for virtual hosts; empty when it has all."""
+    if os.geteuid() != 0:
+        return "virtual hosts need root"
+    missing = [name for name in ("unshare", "nsenter", "ip", "bash") if shutil.which(name) is None]
+    if missing:
+        return f"virtual hosts need {', '.join(missing)}: apt-get install util-linux iproute2"
+    tried = subprocess.run(
+        ["unshare", "--net", "--pid", "--mount", "--fork", "true"], capture_output=True, check=False
+    )
+    return "" if tried.returncode == 0 else f"no namespaces here: {tried.stderr.decode().strip()}"
+
+
+@dataclass(slots=True)
+class Host:
+    """A machine. `address` is its own; `shared` are folders that it sees as this machine has them."""
+
+    network: "Network"
+    name: str
+    address: str
+    init: int = 0
+    _process: "subprocess.Popen[bytes] | None" = None
+    _cable: str = ""
+
+    def start(self) -> None:
+        """Power on. Raises RuntimeError when it does not boot."""
+        network = self.network
+        log = network.folder / f"{self.name}.log"
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [*_UNSHARE, "bash", "-c", _BOOT, "host", str(network.folder / self.name), self.name],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, "SHARED": " ".join(network.shared), "LIFELINE": str(network.lifeline[0])},
+                pass_fds=(network.lifeline[0],),
+                start_new_session=True,
+            )
+        self.init = _only_child(self._process.pid)
+        self._plug_in()
+        _until(
+            lambda: Path(f"/proc/{self.init}/root/run/host.ready").exists(), f"{self.name} boots: see {log}"
+        )
+        names = "".join(f"{host.address} {host.name}\n" for host in network.hosts.values())
+        Path(f"/proc/{self.init}/root/etc/hosts").write_text(f"127.0.0.1 localhost\n{names}")
+
+    def _plug_in(self) -> None:
+        network = self.network
+        network.cables += 1
+        self._cable = f"gm{network.tag}c{network.cables}"
+        digest = hashlib.sha256(f"{network.tag}{self.name}".encode()).digest()
+        mac = "02:" + ":".join(f"{byte:02x}" for byte in digest[:5])  # the same after a reboot
+        _run(
+            "ip", "link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", str(self.init)
+        )
+        _run("ip", "link", "set", self._cable, "master", network.bridge, "up")
+        inside = ("nsenter", "-t", str(self.init), "-n", "--", "ip")
+        _run(*inside, "link", "set", "eth0", "address", mac)
+        _run(*inside, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        _run(*inside, "link", "set", "eth0", "up")
+
+    def power_off(self) -> None:
+        """All its processes and what it wrote are gone; may be repeated."""
+        if self._process is None:
+            return
+        os.kill(self.init, signal.SIGKILL)
+        self._process.wait(_DEADLINE_SECONDS)
+        self._process = None
+
+    def connect(self, connected: bool) -> None:
+        """Plug its cable in, or pull it."""
+        _run("ip", "link", "set", self._cable, "up" if connected else "down")
+
+    def command(self, *words: str) -> list[str]:
+        """The words that run a command on the host."""
+        return ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--wdns=/", "--", *words]
+
+    def run(self, *words: str, seconds: float = 60.0, check: bool = True) -> str:
+        """Run it to its end; what it printed. Raises CalledProcessError with `check`, TimeoutExpired."""
+        done = subprocess.run(
+            self.command(*words),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL,
+        )
+        if check and done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, words, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def popen(self, *words: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        """Start it; it ends with the host at the latest."""
+        return subprocess.Popen(
+            self.command(*words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+@dataclass(slots=True)
+class Network:
+    """A subnet of hosts; this machine has the address `PREFIX.1` in it."""
+
+    folder: Path
+    prefix: str
+    shared: tuple[str, ...]
+    tag: str
+    lifeline: tuple[int, int]
+    cables: int = 0
+    hosts: dict[str, Host] = field(default_factory=dict)
+
+    @property
+    def bridge(self) -> str:
+        """The switch's name."""
+        return f"gm{self.tag}b"
+
+    @property
+    def gateway(self) -> str:
+        """This machine's address."""
+        return f"{self.prefix}.1"
+
+    def host(self, name: str, number: int) -> Host:
+        """A new host with the address PREFIX.number, powered on."""
+        self.hosts[name] = Host(network=self, name=name, address=f"{self.prefix}.{number}")
+        self.hosts[name].start()
+        return self.hosts[name]
+
+
+@contextmanager
+def network(folder: Path, prefix: str, shared: Sequence[str | Path] = ()) -> Iterator[Network]:
+    """A subnet `prefix`.0/24 on this machine, for the time of the block. `folder` is for logs and disks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tag = f"{os.getpid():x}"[-4:] + os.urandom(1).hex()
+    made = Network(folder=folder, prefix=prefix, shared=tuple(map(str, shared)), tag=tag, lifeline=os.pipe())
+    _run("ip", "link", "add", made.bridge, "type", "bridge", "forward_delay", "0")
+    try:
+        _run("ip", "addr", "add", f"{made.gateway}/24", "dev", made.bridge)
+        _run("ip", "link", "set", made.bridge, "up")
+        yield made
+    finally:
+        for host in made.hosts.values():
+            host.power_off()
+        _run("ip", "link", "del", made.bridge)
+        for end in made.lifeline:
+            os.close(end)
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+def _only_child(pid: int) -> int:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    found: list[str] = []
+
+    def born() -> bool:
+        found[:] = children.read_text().split()
+        return bool(found)
+
+    _until(born, "the host's first process starts")
+    return int(found[0])
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + _DEADLINE_SECONDS
+    while not condition():
+        if time.monotonic() > until:
+            raise RuntimeError(f"waited in vain until {what}")
+        time.sleep(_POLL_SECONDS)
