@@ -134,6 +134,12 @@ def attempts(view: dict[str, object]) -> list[int]:
     return [one["job"]["attempts"] for one in jobs]
 
 
+def messages(view: dict[str, object]) -> list[str]:
+    jobs = view["jobs"]
+    assert isinstance(jobs, list)
+    return [one["job"]["message"] for one in jobs]
+
+
 def state(view: dict[str, object]) -> str:
     run = view["run"]
     assert isinstance(run, dict)
@@ -154,10 +160,12 @@ pipeline: NAME
 at: SITE
 jobs:
   rows: {sink: {source: rows.csv}}
-  sums: {dataset: {sql: "select key, sum(value) as total, count(*) as n from rows group by key order by key"}}
+  sums:
+    dataset: {tables: [rows], sql: "select key, sum(value) as total, count(*) as n from rows group by key order by key"}
 """
     there = lab.ended(lab.run(text.replace("SITE", "lab").replace("NAME", "there")))
     here = lab.ended(lab.run(text.replace("SITE", "local").replace("NAME", "here")))
+    assert [messages(there), messages(here)] == [["", ""], ["", ""]]
     assert state(there) == state(here) == "succeeded"
     shown = [lab.gridmill("preview", "dataset", f"{name}/sums") for name in ("there", "here")]
     assert shown[0].replace("there", "here") == shown[1]

@@ -19,6 +19,9 @@ from gridmill.api.server import Server, serve
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.errors import InputError
+from gridmill.model.amounts import show_count
+from gridmill.model.site import Site, SiteKind
+from gridmill.ports.grid import Grid
 from gridmill.settings import Settings
 
 _LOOK_SECONDS = 0.2
@@ -46,11 +49,20 @@ def up(
             help="Take a store whose home is gone for good: pods that ran there are taken for gone.",
         ),
     ] = False,
+    ray: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="Be the head of a grid of loose machines: others join at that address of this machine.",
+            show_default=False,
+        ),
+    ] = "",
     json: Json = False,
 ) -> None:
     """Start the control node and stay in the foreground; Ctrl-C ends it.
 
-    Jobs and pods go on without it and are found again at its next start.
+    Jobs and pods go on without it and are found again at its next start. So does a grid of loose machines
+    (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes.
     """
     address = read_address(listen)
     settings = with_store(settings_of(context), store)
@@ -61,12 +73,31 @@ def up(
         say(f"control node up, home {settings.home}")
         if url:
             say(f"REST API {url}/v1, docs {url}/docs, token in {settings.home / 'control.json'}")
+        if ray:
+            _gather(node.grid, settings, ray)
         with Interrupts() as interrupts:
             while not (interrupts.asked or node.node.ending):
                 time.sleep(_LOOK_SECONDS)
         if node.node.taken_over is not None:
             raise node.node.taken_over
     say("control node down; jobs that run go on")
+
+
+def _gather(grid: Grid, settings: Settings, at: str) -> None:
+    """The head and its site, and what to type on the other machines."""
+    host, _, port = at.rpartition(":") if at.rpartition(":")[2].isdigit() else (at, "", "")
+    start: Any = import_module("gridmill.sites.ray.start")
+    folder = settings.home / "ray"
+    number = int(port or start.PORT)
+    start.start_head(folder, host, number)
+    token = start.token_file(folder)
+    here = {"token_file": str(token), "patience": start.PATIENCE, "control": host}
+    site = Site(name="grid", kind=SiteKind.RAY, address=f"{host}:{number}", settings=here)
+    seen = grid.add_site(site, replace=True)
+    say(
+        f"site grid: {show_count(len(seen.nodes), 'node')}; its token is in {token}. On each further machine:"
+    )
+    say(f"  GRIDMILL_TOKEN=... gridmill join {host}:{number}")
 
 
 def with_store(settings: Settings, url: str) -> Settings:

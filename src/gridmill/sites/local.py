@@ -296,11 +296,11 @@ def _write_order(folder: Path, order: PodOrder) -> None:
 def measure_capacity(settings: Settings) -> Amounts:
     """CPUs this process may use, 80 % of the memory it may use (the rest is the system's), all GPUs."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = settings.memory_bytes or int(_memory_bytes() * _MEMORY_SHARE)
+    memory = settings.memory_bytes or int(memory_of_machine() * _MEMORY_SHARE)
     return Amounts(cpus=settings.cpus or float(cpus), memory_bytes=memory, gpus=len(gpus()))
 
 
-def _memory_bytes() -> int:
+def memory_of_machine() -> int:
     """The machine's memory, or our cgroup's limit where that is less."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_cgroup_limits()])

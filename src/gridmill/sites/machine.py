@@ -13,7 +13,9 @@ from gridmill.model.node import Gpu, NodeLook
 
 _PROC = Path("/proc")
 _SECONDS = 0.25
-_POD = b"gridmill.pod"
+_MODULES = (b"gridmill.", b"ray.scripts")
+_PROGRAMS = (b"/gridmill", b"/raylet", b"/gcs_server")
+_FEW_WORDS = 4
 _GPU_SECONDS = 10.0
 _MIB = 2**20
 _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
@@ -26,16 +28,17 @@ class _Process:
 
 
 def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
-    """Watch for that time. CPU time is the kernel's count (proc(5)); Gridmill's are pods and what descends
-    from them: orphans too, for pods adopt them."""
-    busy, ours = _busy_ticks(), _our_ticks()
+    """Watch for that time. CPU time is the kernel's count (proc(5)), ended children that were waited for
+    included; Gridmill's are pods, Ray's nodes and what descends from them (pods adopt orphans)."""
+    busy, owners = _busy_ticks(), _owners_ticks()
     begun = time.monotonic()
     time.sleep(seconds)
     ticks = os.sysconf("SC_CLK_TCK") * (time.monotonic() - begun)
-    all_cpus = max(0.0, (_busy_ticks() - busy) / ticks)
-    gridmills = max(0.0, (_our_ticks() - ours) / ticks)
     return NodeLook(
-        busy_cpus=all_cpus, owner_cpus=max(0.0, all_cpus - gridmills), used_bytes=_used_bytes(), gpus=gpus()
+        busy_cpus=max(0.0, (_busy_ticks() - busy) / ticks),
+        owner_cpus=max(0.0, (_owners_ticks() - owners) / ticks),
+        used_bytes=_used_bytes(),
+        gpus=gpus(),
     )
 
 
@@ -46,11 +49,10 @@ def _busy_ticks() -> int:
     return user + nice + system + irq + softirq + steal
 
 
-def _our_ticks() -> int:
+def _owners_ticks() -> int:
     processes = dict(_processes())
-    ours = {pid for pid in processes if _is_pod(pid)}
-    known: dict[int, bool] = dict.fromkeys(ours, True)
-    return sum(process.ticks for pid, process in processes.items() if _descends(pid, processes, known))
+    known = {pid: True for pid in processes if _is_ours(pid)}
+    return sum(one.ticks for pid, one in processes.items() if not _descends(pid, processes, known))
 
 
 def _descends(pid: int, processes: Mapping[int, _Process], known: dict[int, bool]) -> bool:
@@ -65,12 +67,14 @@ def _processes() -> Iterator[tuple[int, _Process]]:
         if entry.name.isdigit():
             with suppress(OSError, ValueError, IndexError):
                 words = (_PROC / entry.name / "stat").read_text().rpartition(")")[2].split()
-                yield int(entry.name), _Process(parent=int(words[1]), ticks=int(words[11]) + int(words[12]))
+                yield int(entry.name), _Process(parent=int(words[1]), ticks=sum(map(int, words[11:15])))
 
 
-def _is_pod(pid: int) -> bool:
+def _is_ours(pid: int) -> bool:
+    """A pod or command of Gridmill, or a Ray node's own process."""
     with suppress(OSError):
-        return _POD in (_PROC / str(pid) / "cmdline").read_bytes()
+        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[:_FEW_WORDS]
+        return any(word.startswith(_MODULES) or word.endswith(_PROGRAMS) for word in words)
     return False
 
 

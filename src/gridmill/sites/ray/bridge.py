@@ -28,6 +28,8 @@ NAMESPACE = "gridmill"
 _LOST = "its node is lost: powered off, cut off or taken out of the cluster"
 _PIN = 0.001  # of Ray's own resource `node:ADDRESS`, of which each node has 1
 _LOOK_SECONDS = 2.0
+_TOOK_LEAVE = 1  # NodeDeathInfo.EXPECTED_TERMINATION
+_LEAVE_SECONDS = 8.0
 _END_SECONDS = 15.0
 
 
@@ -198,12 +200,19 @@ class Bridge:
 
     def _lost(self, pod_id: str) -> PodSight:
         since = self._lost_since.setdefault(pod_id, time.monotonic())
-        if time.monotonic() - since < self._opening.patience_seconds:
+        if time.monotonic() - since < self._patience_with(pod_id):
             return PodSight(sight=Sight.UNKNOWN, message="its node is lost")
         self._over(pod_id)
         return PodSight(
             sight=Sight.GONE, message="its node is lost: powered off, cut off or removed from the cluster"
         )
+
+    def _patience_with(self, pod_id: str) -> float:
+        """A node that took its leave has ended its pods by itself, in the seconds they are given."""
+        note = self._notes.read(pod_id)
+        gone = [node for node in _all_nodes() if note is not None and str(node["NodeID"]) == note.node]
+        left = any(int(node.get("DeathReason") or 0) == _TOOK_LEAVE for node in gone)
+        return min(_LEAVE_SECONDS, self._opening.patience_seconds) if left else self._opening.patience_seconds
 
     def _over(self, pod_id: str) -> None:
         """It is gone for good, or never comes; with the last of its placement group that goes too."""

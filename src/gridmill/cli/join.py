@@ -1,0 +1,145 @@
+"""`join`: this machine as a provider node of a grid, always or while its owner does not use it."""
+
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gridmill.cli.interrupts import Interrupts
+from gridmill.cli.session import say, settings_of
+from gridmill.errors import InputError
+from gridmill.model.amounts import parse_bytes, parse_seconds
+from gridmill.sites.idle import IdleRules, Presence, is_idle, note
+from gridmill.sites.local import memory_of_machine
+from gridmill.sites.machine import look_at_machine
+from gridmill.sites.ray.start import RayNode
+from gridmill.sites.ray.start import join as join_ray
+from gridmill.sites.terminals import seconds_since_input
+
+_TOKEN = "GRIDMILL_TOKEN"
+_LOOK_SECONDS = 1.0
+_GIVEN_SHARE = 0.8
+
+
+def join(
+    context: typer.Context,
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="As `gridmill up --ray` says it.")],
+    token: Annotated[
+        str,
+        typer.Option(help=f"The grid's token; better in {_TOKEN}, or `-` to read it from standard input."),
+    ] = "",
+    cpus: Annotated[float | None, typer.Option(min=1, help="CPUs that are given (default: all).")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory that is given (default: 80 % of it).")] = None,
+    idle_only: Annotated[
+        bool, typer.Option("--idle-only", help="Give only what the owner does not use.")
+    ] = False,
+    idle_after: Annotated[str, typer.Option(help="Idle: no sign of the owner for this long.")] = "5m",
+    hours: Annotated[
+        str | None, typer.Option(metavar="FROM-TO", help="Only then: 19-07, local time.")
+    ] = None,
+) -> None:
+    """Make this machine a provider node of a grid, until Ctrl-C.
+
+    With --idle-only it is given when its owner has not used it for --idle-after, and taken back at the first
+    sign of the owner: jobs on it end within seconds and go on elsewhere from their last checkpoint.
+    """
+    folder = settings_of(context).home / "ray"
+    given = parse_bytes(memory) if memory else int(memory_of_machine() * _GIVEN_SHARE)
+    secret = _read_token(token)
+    membership = Membership(folder, address, secret, cpus, given)
+    rules = IdleRules(after_seconds=parse_seconds(idle_after), hours=read_hours(hours)) if idle_only else None
+    with Interrupts() as interrupts:
+        try:
+            _stay(membership, rules, interrupts)
+        finally:
+            membership.leave()
+
+
+class Membership:
+    """This machine's place in the grid: taken and given up."""
+
+    def __init__(self, folder: Path, address: str, token: str, cpus: float | None, memory: int) -> None:
+        self._folder, self._address, self._token = folder, address, token
+        self._cpus, self._memory = cpus, memory
+        self._node: RayNode | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether this machine is a node now."""
+        return self._node is not None and self._node.up
+
+    def enter(self, interrupts: Interrupts) -> None:
+        """Raises what ray.start.join raises."""
+        self._node = join_ray(
+            self._folder, self._address, self._token, cpus=self._cpus, memory_bytes=self._memory
+        )
+        self._node.wait_until_up(lambda: _end_if_asked(interrupts))
+        say(f"joined the grid at {self._address}")
+
+    def leave(self) -> None:
+        """May be repeated."""
+        node, self._node = self._node, None
+        if node is not None:
+            node.leave()
+
+
+def _end_if_asked(interrupts: Interrupts) -> None:
+    if interrupts.asked:
+        raise typer.Exit
+
+
+def _stay(membership: Membership, rules: IdleRules | None, interrupts: Interrupts) -> None:
+    """Until Ctrl-C. A grid that is away for a while is joined again."""
+    presence = Presence(seen=time.monotonic())
+    told = ""
+    if rules is None:
+        membership.enter(interrupts)
+    while not interrupts.asked:
+        if rules is None:
+            time.sleep(_LOOK_SECONDS)
+            wanted, why = True, ""
+        else:
+            presence, wanted, why = _looked(presence, rules, membership.stands)
+        if wanted and not membership.stands:
+            membership.enter(interrupts)
+        elif not wanted and membership.stands:
+            membership.leave()
+            say(f"given back to its owner: {why}")
+        elif why and why.partition(";")[0] != told:
+            say(f"not given: {why}")
+        told = why.partition(";")[0]
+
+
+def _looked(presence: Presence, rules: IdleRules, given: bool) -> tuple[Presence, bool, str]:
+    look = look_at_machine(_LOOK_SECONDS)
+    now = time.monotonic()
+    after = note(
+        presence,
+        look,
+        memory_bytes=memory_of_machine(),
+        input_seconds=seconds_since_input(),
+        now=now,
+    )
+    hour = datetime.now().astimezone().hour
+    return after, *is_idle(after, rules, given=given, now=now, hour=hour)
+
+
+def read_hours(text: str | None) -> tuple[int, int] | None:
+    """FROM-TO, full hours. Raises InputError."""
+    if text is None:
+        return None
+    begin, _, end = text.partition("-")
+    if not (begin.isdigit() and end.isdigit() and int(begin) < 24 and int(end) <= 24):
+        raise InputError(f"--hours {text!r} is not FROM-TO", hint="Write for example 19-07.")
+    return int(begin), int(end) % 24
+
+
+def _read_token(given: str) -> str:
+    token = sys.stdin.readline().strip() if given == "-" else given or os.environ.get(_TOKEN, "")
+    if not token:
+        raise InputError("a grid is joined with its token", hint=f"Set {_TOKEN}, or pass --token.")
+    return token

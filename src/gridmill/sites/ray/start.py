@@ -1,0 +1,198 @@
+"""Ray nodes that Gridmill starts: the head of a grid of loose machines, and machines that join it."""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from gridmill.errors import InputError, UnavailableError
+from gridmill.sites.ray.site import RAY_ENVIRONMENT
+
+HEALTH = {
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+"""A machine without power is seen after 8 s instead of 30 to 65; one that is cut off gives up after 10."""
+PATIENCE = "20s"
+"""What a site of such nodes waits for one that is lost (setting `patience`)."""
+PORT = 6379
+_UP = b"Ray runtime started"
+_START_SECONDS = 90.0
+_END_SECONDS = 20.0
+_POLL_SECONDS = 0.1
+_KNOCK_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class RayNode:
+    """`ray start` in the foreground; everything of it ends with the process."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs."""
+        return self.process.poll() is None
+
+    def leave(self) -> None:
+        """End it; the cluster is told."""
+        if self.up:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def wait_until_up(self, beat: Callable[[], None]) -> None:
+        """`beat` is called while waiting and may raise. Raises InputError, UnavailableError."""
+        until = time.monotonic() + _START_SECONDS
+        while _UP not in self.log.read_bytes():
+            beat()
+            if not self.up or time.monotonic() > until:
+                raise refusal(self.log.read_text(errors="replace"), self.log)
+            time.sleep(_POLL_SECONDS)
+
+
+def refusal(told: str, log: Path) -> InputError | UnavailableError:
+    """What Ray said when it did not start, as an error of ours."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    if "ersion mismatch" in told:
+        versions = " ".join(line for line in lines if "Ray:" in line or "Python:" in line)
+        return InputError(
+            f"this machine has another Ray or another Python than the grid: {versions}",
+            hint="Both must be the same, Python to the patch level: install those of the head here.",
+        )
+    if "nauthenticated" in told or "uthentication" in told:
+        return InputError(
+            "the grid does not take this token", hint="`gridmill up --ray` prints the right one."
+        )
+    last = next(
+        (line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "it said nothing"
+    )
+    return UnavailableError(f"Ray did not start: {last[:300]}", hint=f"Its log is {log}.")
+
+
+def start_head(folder: Path, host: str, port: int = PORT) -> RayNode | None:
+    """A head with a token of its own in `folder`, which outlives the control node; None when it runs already.
+
+    Raises UnavailableError.
+    """
+    _want_ray()
+    token_file(folder)
+    if _answers(host, port):
+        if _runs(folder):
+            return None
+        raise UnavailableError(
+            f"something else listens at {host}:{port}", hint="Take another: --ray HOST:PORT."
+        )
+    words = ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
+    node = _start(folder, words, token_path=token_file(folder))
+    (folder / "pid").write_text(str(node.process.pid))
+    node.wait_until_up(lambda: None)
+    return node
+
+
+def join(
+    folder: Path, address: str, token: str, *, cpus: float | None = None, memory_bytes: int | None = None
+) -> RayNode:
+    """This machine as a node of the grid at HOST:PORT. Raises InputError, UnavailableError."""
+    _want_ray()
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"{address!r} is not HOST:PORT", hint="`gridmill up --ray` prints the whole line.")
+    if not _answers(host, int(port)):
+        raise UnavailableError(f"nothing answers at {address}", hint="Is `gridmill up --ray` running there?")
+    path = folder / "token"
+    _write_secret(path, token)
+    words = [f"--address={address}", f"--node-ip-address={_facing(host, int(port))}"]
+    words += [f"--num-cpus={max(1, int(cpus))}"] if cpus else []
+    words += [f"--memory={memory_bytes}"] if memory_bytes else []
+    return _start(folder, words, token_path=path)
+
+
+def token_file(folder: Path) -> Path:
+    """The grid's token, made once, for this user only."""
+    path = folder / "token"
+    if not path.exists():
+        _write_secret(path, secrets.token_hex(32))
+    return path
+
+
+def _start(folder: Path, words: list[str], *, token_path: Path) -> RayNode:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = folder / "ray.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "ray.scripts.scripts",
+                "start",
+                *words,
+                "--disable-usage-stats",
+                "--block",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=ray_environment(token_path),
+            start_new_session=True,
+        )
+    return RayNode(process=process, log=log)
+
+
+def ray_environment(token_path: Path) -> Mapping[str, str]:
+    """For `ray start` of a grid's node."""
+    return {
+        **os.environ,
+        **RAY_ENVIRONMENT,
+        **HEALTH,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token_path),
+    }
+
+
+def _write_secret(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    draft.rename(path)
+
+
+def _want_ray() -> None:
+    if find_spec("ray") is None:
+        raise UnavailableError("the package `ray` is not here", hint="pip install 'gridmill[ray,tls]'")
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_KNOCK_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _runs(folder: Path) -> bool:
+    try:
+        words = Path(f"/proc/{int((folder / 'pid').read_text())}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return False
+    return b"ray.scripts" in words
+
+
+def _facing(host: str, port: int) -> str:
+    with socket.create_connection((host, port), timeout=_KNOCK_SECONDS) as sock:
+        return str(sock.getsockname()[0])

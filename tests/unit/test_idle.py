@@ -1,0 +1,107 @@
+"""When a machine is given, and when it is taken back."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gridmill.model.node import Gpu, NodeLook
+from gridmill.sites.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, within
+from gridmill.sites.machine import look_at_machine, read_gpus
+from gridmill.sites.terminals import seconds_since_input
+
+GIB = 2**30
+RULES = IdleRules(after_seconds=300.0)
+QUIET = NodeLook(busy_cpus=2.0, owner_cpus=0.1, used_bytes=4 * GIB)
+
+
+def after(presence: Presence, look: NodeLook = QUIET, *, keys: float = 1e9, now: float) -> Presence:
+    return note(presence, look, memory_bytes=16 * GIB, input_seconds=keys, now=now)
+
+
+def test_a_machine_is_given_after_its_owner_was_away_long_enough() -> None:
+    begun = Presence(seen=0.0)
+    assert is_idle(after(begun, now=299.0), RULES, given=False, now=299.0, hour=12)[0] is False
+    assert is_idle(after(begun, now=300.0), RULES, given=False, now=300.0, hour=12) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("look", "keys", "why"),
+    [
+        (
+            NodeLook(busy_cpus=2, owner_cpus=BUSY_CPUS + 0.1, used_bytes=0),
+            1e9,
+            "the owner's processes use 0.6 CPUs",
+        ),
+        (NodeLook(busy_cpus=2, owner_cpus=0, used_bytes=15 * GIB), 1e9, "memory is nearly used up"),
+        (QUIET, 0.0, "somebody is at the keyboard"),
+    ],
+)
+def test_it_is_taken_back_at_the_first_sign(look: NodeLook, keys: float, why: str) -> None:
+    seen = after(Presence(seen=0.0), look, keys=keys, now=1000.0)
+    given, said = is_idle(seen, RULES, given=True, now=1000.0, hour=12)
+    assert not given
+    assert said.startswith(why)
+
+
+def test_jobs_of_the_grid_are_no_sign_of_the_owner() -> None:
+    busy = NodeLook(busy_cpus=8.0, owner_cpus=0.0, used_bytes=0)
+    assert is_idle(after(Presence(seen=0.0), busy, now=1000.0), RULES, given=True, now=1000.0, hour=1)[0]
+
+
+def test_a_key_pressed_before_the_machine_was_given_counts_from_then() -> None:
+    seen = after(Presence(seen=0.0), keys=100.0, now=1000.0)
+    assert seen.seen == 900.0
+    assert not is_idle(seen, RULES, given=False, now=1000.0, hour=12)[0]
+    assert is_idle(after(seen, keys=300.0, now=1200.0), RULES, given=False, now=1200.0, hour=12)[0]
+
+
+@pytest.mark.parametrize(
+    ("hours", "inside", "outside"), [((19, 7), (19, 23, 0, 6), (7, 12, 18)), ((9, 17), (9, 16), (8, 17, 0))]
+)
+def test_hours_go_past_midnight(hours: tuple[int, int], inside: list[int], outside: list[int]) -> None:
+    assert all(within(hours, hour) for hour in inside)
+    assert not any(within(hours, hour) for hour in outside)
+    rules = IdleRules(after_seconds=0.0, hours=hours)
+    given = [
+        is_idle(Presence(seen=0.0), rules, given=True, now=9.0, hour=hour)[0] for hour in (*inside, *outside)
+    ]
+    assert given == [True] * len(inside) + [False] * len(outside)
+
+
+def test_a_busy_process_that_is_not_ours_is_the_owners() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        look = look_at_machine(0.5)
+        busy.kill()
+    assert look.owner_cpus > 0.1
+    assert look.used_bytes > 0
+
+
+def test_a_pods_processes_are_not_the_owners(tmp_path: Path) -> None:
+    """Whatever else runs here: this one's CPU time does not count."""
+    script = tmp_path / "gridmill"
+    script.write_text("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])\n")
+    before = look_at_machine(0.5).owner_cpus
+    with subprocess.Popen([sys.executable, str(script)], start_new_session=True) as ours:
+        look = look_at_machine(0.5)
+        os.killpg(ours.pid, 9)
+    assert look.owner_cpus < before + 0.5
+
+
+def test_what_the_driver_tells_of_gpus() -> None:
+    told = "NVIDIA H100, PCIe, 81559, 1024, 37\nOld Card, 2048, [N/A], [N/A]\nnonsense\n"
+    assert list(read_gpus(told)) == [
+        Gpu(model="NVIDIA H100, PCIe", memory_bytes=81559 * 2**20, used_bytes=2**30, busy=0.37),
+        Gpu(model="Old Card", memory_bytes=2**31, used_bytes=0, busy=0.0),
+    ]
+
+
+def test_input_is_seen_by_access_times(tmp_path: Path) -> None:
+    (tmp_path / "pts").mkdir()
+    (tmp_path / "pts" / "0").touch()
+    assert seconds_since_input(tmp_path) < 60.0
+    os.utime(tmp_path / "pts" / "0", (0, 0))
+    assert seconds_since_input(tmp_path) > 1e9
+    assert seconds_since_input(tmp_path / "nothing") >= 1e9
