@@ -95,7 +95,6 @@ def test_a_machine_is_given_while_its_owner_is_away_and_free_within_seconds(grid
     (grid.shared / "p.yaml").write_text(
         "pipeline: idle\nat: grid\njobs:\n  long:\n"
         f"    command: 'hostname >> {marks}; until [ -e {go} ]; do sleep 0.1; done'\n"
-        "    resource: there\nresources:\n  there: {type: command, cpus: 2, at: grid}\n"
     )
     run = grid.start(grid.alpha, "run", "run", str(grid.shared / "p.yaml"))
     grid.wait(marks.exists, "the job runs")

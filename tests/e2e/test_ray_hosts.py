@@ -161,7 +161,9 @@ at: SITE
 jobs:
   rows: {sink: {source: rows.csv}}
   sums:
-    dataset: {tables: [rows], sql: "select key, sum(value) as total, count(*) as n from rows group by key order by key"}
+    dataset:
+      tables: [rows]
+      sql: "select key, sum(value) as total, count(*) as n from rows group by key order by key"
 """
     there = lab.ended(lab.run(text.replace("SITE", "lab").replace("NAME", "there")))
     here = lab.ended(lab.run(text.replace("SITE", "local").replace("NAME", "here")))
