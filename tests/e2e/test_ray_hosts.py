@@ -169,7 +169,7 @@ jobs:
     here = lab.ended(lab.run(text.replace("SITE", "local").replace("NAME", "here")))
     assert [messages(there), messages(here)] == [["", ""], ["", ""]]
     assert state(there) == state(here) == "succeeded"
-    shown = [lab.gridmill("preview", "dataset", f"{name}/sums") for name in ("there", "here")]
+    shown = [lab.gridmill("preview", f"{name}/sums") for name in ("there", "here")]
     assert shown[0].replace("there", "here") == shown[1]
     again = lab.ended(lab.run(text.replace("SITE", "local").replace("NAME", "there")))
     assert [one["job"]["state"] for one in again["jobs"]] == ["unchanged", "unchanged"]  # type: ignore[attr-defined]
