@@ -105,6 +105,8 @@ def lab() -> Iterator[Lab]:
         lab = Lab(net, folder / "shared")
         address = f"{lab.alpha.address}:6379"
         lab.gridmill("add", "site", "lab", "--kind", "ray", "--address", address, "--set", "patience=15s")
+        lab.start(lab.alpha, "up", sys.executable, "-P", "-m", "gridmill", "up", "--listen", "off")
+        lab.wait(lambda: "control node up" in lab.log("up").read_text(), "the control node is up")
         yield lab
     shutil.rmtree(folder, ignore_errors=True)
 
