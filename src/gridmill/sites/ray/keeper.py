@@ -4,6 +4,7 @@ A keeper holds the pod's place in its placement group and a pipe of which the po
 keeper ends, in whatever way, the pod ends itself and its jobs. So what Ray ends, ends.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ class Keeper:
     def __init__(self, order: bytes, environment: Mapping[str, str]) -> None:
         self._order = decode(order, PodOrder)
         Path(self._order.home).mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.environ["GRIDMILL_GPUS"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray gave us
         self._site = _site(self._order.home, environment)
         self._site.bring_up([self._order])
 
