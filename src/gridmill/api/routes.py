@@ -12,8 +12,8 @@ from gridmill.api.replies import Failure, Name, TheGrid, done, reply
 from gridmill.errors import InputError
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
-from gridmill.model.noun import dataclass
 from gridmill.model.node import NodeView
+from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run

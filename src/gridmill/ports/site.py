@@ -7,8 +7,8 @@ from typing import Protocol
 
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
-from gridmill.model.noun import dataclass
 from gridmill.model.node import NodeLook
+from gridmill.model.noun import dataclass
 from gridmill.model.resource import Use
 from gridmill.model.site import Node
 from gridmill.model.state import Cause
