@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -40,6 +41,8 @@ class Settings:
     """GRIDMILL_ZYGOTE=0: exec every job instead of forking built-in kinds from a warm process."""
     history_seconds: float = HISTORY_DAYS * DAY_SECONDS
     """GRIDMILL_HISTORY: how long what is only history is kept: runs, logs, reports (see `gridmill clean`)."""
+    token: str = field(default="", repr=False)
+    """GRIDMILL_TOKEN: the token of the grid that `gridmill join` makes this machine a node of."""
     fault: str = ""
     """GRIDMILL_FAULT: for tests: `before-commit:N` or `after-commit:N` kills the control node there."""
 
@@ -61,6 +64,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         cgroups=env.get("GRIDMILL_CGROUPS", "1") != "0",
         zygote=env.get("GRIDMILL_ZYGOTE", "1") != "0",
         history_seconds=_history(env.get("GRIDMILL_HISTORY", f"{HISTORY_DAYS:g}d")),
+        token=env.get("GRIDMILL_TOKEN", ""),
         fault=env.get("GRIDMILL_FAULT", ""),
     )
 

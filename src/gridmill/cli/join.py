@@ -1,6 +1,5 @@
 """`join`: this machine as a provider node of a grid, always or while its owner does not use it."""
 
-import os
 import sys
 import time
 from datetime import datetime
@@ -49,7 +48,7 @@ def join(
     """
     folder = settings_of(context).home / "ray"
     given = parse_bytes(memory) if memory else int(memory_of_machine() * _GIVEN_SHARE)
-    secret = _read_token(token)
+    secret = _read_token(token, settings_of(context).token)
     membership = Membership(folder, address, secret, cpus, given)
     rules = IdleRules(after_seconds=parse_seconds(idle_after), hours=read_hours(hours)) if idle_only else None
     with Interrupts() as interrupts:
@@ -138,8 +137,8 @@ def read_hours(text: str | None) -> tuple[int, int] | None:
     return int(begin), int(end) % 24
 
 
-def _read_token(given: str) -> str:
-    token = sys.stdin.readline().strip() if given == "-" else given or os.environ.get(_TOKEN, "")
+def _read_token(given: str, known: str) -> str:
+    token = sys.stdin.readline().strip() if given == "-" else given or known
     if not token:
         raise InputError("a grid is joined with its token", hint=f"Set {_TOKEN}, or pass --token.")
     return token
