@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gridmill.cli.interrupts import Interrupts
-from gridmill.cli.session import say, settings_of
+from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_seconds
 from gridmill.sites.idle import IdleRules, Presence, is_idle, note
@@ -40,6 +41,7 @@ def join(
     hours: Annotated[
         str | None, typer.Option(metavar="FROM-TO", help="Only then: 19-07, local time.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Make this machine a provider node of a grid, until Ctrl-C.
 
@@ -49,7 +51,7 @@ def join(
     folder = settings_of(context).home / "ray"
     given = parse_bytes(memory) if memory else int(memory_of_machine() * _GIVEN_SHARE)
     secret = _read_token(token, settings_of(context).token)
-    membership = Membership(folder, address, secret, cpus, given)
+    membership = Membership(folder, address, secret, cpus, given, tell=emit if json else _say)
     rules = IdleRules(after_seconds=parse_seconds(idle_after), hours=read_hours(hours)) if idle_only else None
     with Interrupts() as interrupts:
         try:
@@ -58,12 +60,26 @@ def join(
             membership.leave()
 
 
+def _say(told: dict[str, str]) -> None:
+    at, why = told.get("at", ""), told.get("why", "")
+    say(f"{told['state']}{f' at {at}' if at else ''}{f': {why}' if why else ''}")
+
+
 class Membership:
     """This machine's place in the grid: taken and given up."""
 
-    def __init__(self, folder: Path, address: str, token: str, cpus: float | None, memory: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        token: str,
+        cpus: float | None,
+        memory: int,
+        tell: Callable[[dict[str, str]], None],
+    ) -> None:
         self._folder, self._address, self._token = folder, address, token
         self._cpus, self._memory = cpus, memory
+        self.tell = tell
         self._node: RayNode | None = None
 
     @property
@@ -77,7 +93,7 @@ class Membership:
             self._folder, self._address, self._token, cpus=self._cpus, memory_bytes=self._memory
         )
         self._node.wait_until_up(lambda: _end_if_asked(interrupts))
-        say(f"joined the grid at {self._address}")
+        self.tell({"state": "joined the grid", "at": self._address})
 
     def leave(self) -> None:
         """May be repeated."""
@@ -107,9 +123,9 @@ def _stay(membership: Membership, rules: IdleRules | None, interrupts: Interrupt
             membership.enter(interrupts)
         elif not wanted and membership.stands:
             membership.leave()
-            say(f"given back to its owner: {why}")
+            membership.tell({"state": "given back to its owner", "why": why})
         elif why and why.partition(";")[0] != told:
-            say(f"not given: {why}")
+            membership.tell({"state": "not given", "why": why})
         told = why.partition(";")[0]
 
 
