@@ -78,6 +78,8 @@ def test_more_workers_than_were_measured_get_more_memory() -> None:
     few, many = (sized(history, workers).amounts.memory_bytes for workers in (2, 16))
     assert many > 4 * few
     assert sized(history, 1).amounts.memory_bytes == few
+    history.add(parallel_attempt(2, workers=8, work_seconds=57.5))
+    assert sized(history, 16).amounts.memory_bytes < many / 3  # it took no more memory with 8
 
 
 def test_the_forecast_follows_the_workers() -> None:

@@ -118,7 +118,8 @@ def run_list(runs: Sequence[Run]) -> Table:
 def _run_row(run: Run) -> tuple[object, ...]:
     ended = run.ended or time.time()
     wall = show_seconds(ended - run.started) if run.started else ""
-    return run.id, run.state, moment(run.created), wall, run.message
+    what = f"probe of {run.probe}; {run.message}" if run.probe else run.message
+    return run.id, run.state, moment(run.created), wall, what
 
 
 def _resource_row(resource: Resource) -> tuple[object, ...]:

@@ -151,7 +151,7 @@ def _estimate(job: Job, size: JobSize, history: History, pipeline: str, workers:
 
 def _by_job(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int) -> _Estimate:
     """The largest peak, scaled to this size, plus a margin that shrinks as attempts add up."""
-    measured = _alike(size, measured)
+    measured = _alike(size, _crewed(measured, workers))
     peaks = [_scaled_peak(job, size, known, workers) for known in measured]
     margin = MARGINS.get(len(peaks), MARGIN)
     memory = _at_least_floor(max(peaks) * margin, job)
@@ -174,13 +174,19 @@ def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measuremen
 
 
 def _scaled_peak(job: Job, size: JobSize, known: Measurement, workers: int) -> int:
-    """The base stays, the rest grows with the cells (or the bytes read), or with the workers: whichever is
-    more. Fewer workers than were measured make it no smaller."""
+    """The base stays, the rest grows with the cells (or the bytes read). More workers than were measured may
+    each take as much as those did; fewer make it no smaller."""
     peak, ratio = _needed(known), _growth(size, known.size)
-    if known.parallel is not None and workers > known.parallel.workers:
-        ratio = max(ratio, workers / known.parallel.workers)
     fixed = min(footprint_of(job).base_bytes, peak)
-    return int(fixed + (peak - fixed) * ratio)
+    crowd = workers / known.parallel.workers if known.parallel else 1.0
+    return int(max(fixed + (peak - fixed) * ratio, peak * crowd if crowd > 1 else 0))
+
+
+def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measurement, ...]:
+    """Those with as many workers or more, else with the most: a guess from fewer is the wilder one."""
+    crews = [known.parallel.workers for known in measured if known.parallel]
+    least = min(workers, max(crews, default=0))
+    return tuple(known for known in measured if not known.parallel or known.parallel.workers >= least)
 
 
 def _growth(size: JobSize, before: JobSize) -> float:
