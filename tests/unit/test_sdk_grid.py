@@ -10,7 +10,8 @@ import pytest
 
 from gridmill.api.app import make_app
 from gridmill.api.server import serve
-from gridmill.errors import InputError, NotFoundError, StaleVersionError, UnavailableError
+from gridmill.declarations import parse_declarations
+from gridmill.errors import InputError, NotFoundError, PipelineError, StaleVersionError, UnavailableError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.backfill import Backfill, Chunk, ChunkState
@@ -225,3 +226,17 @@ def test_a_backfill_comes_back_whole(make: MakeGrid) -> None:
         grid.backfill("other")
     with pytest.raises(InputError, match="before it begins"):
         grid.start_backfill(replace(kept, ends="2012-01-01"))
+
+
+def test_a_kept_pipeline_is_backfilled_by_its_name(make: MakeGrid) -> None:
+    grid = make(FakeGrid())
+    text = "pipeline: demo\nparameters: {from: a, to: b, rate: 1}\njobs: {count: {command: 'echo ${from}'}}"
+    asked = Backfill(name="demo", begins="2013-01-01", ends="2013-01-15", every_seconds=7 * 86_400.0)
+    with pytest.raises(NotFoundError):
+        grid.backfill_pipeline(asked, {})
+    (pipeline,) = parse_declarations(text, file="demo.yaml", folder="/nowhere")
+    assert isinstance(pipeline, Pipeline)
+    grid.apply(pipeline)
+    assert grid.backfill_pipeline(asked, {"rate": "2"}).counts == {ChunkState.LEFT: 2}
+    with pytest.raises(PipelineError, match="expected a number"):
+        grid.backfill_pipeline(asked, {"rate": "much"})

@@ -1,6 +1,9 @@
 """The routes of backfills."""
 
-from fastapi import APIRouter
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Body
 from starlette.responses import Response
 
 from gridmill.api.replies import Failure, Name, TheGrid, reply
@@ -27,6 +30,16 @@ def show_backfill(grid: TheGrid, name: Name) -> Response:
 def start_backfill(grid: TheGrid, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> Response:
     """Start a backfill, or the same one again: what is done stays, the rest is run."""
     return reply(grid.start_backfill(backfill, chunks))
+
+
+@router.post("/pipelines/{name}/backfill", response_model=BackfillView)
+def backfill_pipeline(
+    grid: TheGrid, name: Name, backfill: Backfill, values: Annotated[dict[str, str] | None, Body()] = None
+) -> Response:
+    """Run a kept pipeline over a range, chunk by chunk: each has its bounds as the parameters `from` and
+    `to`; `values` are for the others.
+    """
+    return reply(grid.backfill_pipeline(replace(backfill, name=name), values or {}))
 
 
 @router.post("/backfills/{name}/stop", response_model=BackfillView)

@@ -13,6 +13,7 @@ COMMANDS = {
     "run": ("gridmill.cli.run:run", "Run a pipeline and show its progress."),
     "plan": ("gridmill.cli.plan:plan", "Show what a run would do: sizes and why, order, memory, time."),
     "apply": ("gridmill.cli.plan:apply", "Keep a pipeline and its resources without running it."),
+    "backfill": ("gridmill.cli.run:backfill", "Run a pipeline over a range of time, chunk by chunk."),
     "resume": ("gridmill.cli.run:resume", "Continue a failed or stopped run; what succeeded stands."),
     "stop": ("gridmill.cli.run:stop", "Stop a run, or one job of it."),
     "start": ("gridmill.cli.run:start", "Start a run (the same as run)."),

@@ -7,6 +7,7 @@ import typer
 from gridmill.cli.session import emit, say, session
 from gridmill.errors import InputError
 from gridmill.model.backfill import BackfillView, ChunkState
+from gridmill.sdk.backfills import is_name
 
 
 def start_backfill(
@@ -22,18 +23,11 @@ def start_backfill(
 ) -> None:
     """Start one over a range (from, to, every); without a range, the known one of that name again."""
     begins, ends, every = bounds
-    if begins is None and ends is None and every is None:
-        if what.suffix in (".yaml", ".yml"):
-            raise _needs_range(what)
+    if begins is None and ends is None and every is None and is_name(what):
         with session(context, embed=False) as client:
             return _tell(client.resume_backfill(str(what)), as_json)
-    if begins is None or ends is None or every is None:
+    if begins is None or ends is None:
         raise _needs_range(what)
-    if not what.suffix and not what.exists():
-        raise InputError(
-            f"{what} is no file: a backfill over a range puts `from` and `to` into a pipeline's file",
-            hint=f"Name the file; `gridmill start backfill {what}` by itself goes on with a known one.",
-        )
     with session(context, embed=False) as client:
         view = client.start_backfill(
             what,
@@ -50,7 +44,7 @@ def start_backfill(
 
 def _needs_range(what: Path) -> InputError:
     return InputError(
-        "a backfill needs --from, --to and --every",
+        "a backfill needs --from and --to",
         hint=f"gridmill start backfill {what} --from 2013-01-01 --to 2013-06-01 --every 7d",
     )
 

@@ -38,6 +38,16 @@ Only = Annotated[
     typer.Option("--only", metavar="JOB", help="Run this job and what it needs; repeatable."),
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start it and return (needs `gridmill up`).")]
+Begins = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="A backfill's beginning: 2013-01-01.")
+]
+Ends = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Its end, which is not in it.")]
+Every = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="How long each of its chunks is: 7d, 6h. Default: one for all."),
+]
+Parallel = Annotated[int, typer.Option(help="How many of its chunks run at once.")]
+NewestFirst = Annotated[bool, typer.Option("--newest-first", help="A backfill begins with its newest chunk.")]
 RunName = Annotated[
     str,
     typer.Argument(
@@ -96,24 +106,15 @@ def start(
     force: Force = False,
     only: Only = None,
     detach: Detach = False,
-    begins: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="A backfill's beginning: 2013-01-01.")
-    ] = None,
-    ends: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Its end, which is not in it.")
-    ] = None,
-    every: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long each of its chunks is: 7d, 6h.")
-    ] = None,
-    parallel: Annotated[int, typer.Option(help="How many of its chunks run at once.")] = 1,
-    newest_first: Annotated[
-        bool, typer.Option("--newest-first", help="A backfill begins with its newest chunk.")
-    ] = False,
+    begins: Begins = None,
+    ends: Ends = None,
+    every: Every = None,
+    parallel: Parallel = 1,
+    newest_first: NewestFirst = False,
     json: Json = False,
 ) -> None:
     """Start a run (the same as run), let a paused schedule go on, or run a pipeline over a range of time,
-    chunk by chunk: start backfill FILE --from TIME --to TIME --every DURATION. By its name alone, a backfill
-    goes on and tries again what failed.
+    chunk by chunk (the same as backfill).
     """
     if noun == Started.BACKFILL:
         return start_backfill(
@@ -133,6 +134,43 @@ def start(
     with session(context) as client:
         view = client.start_schedule(str(what))
     return emit(view) if json else print(f"schedule {view.name} goes on")
+
+
+def backfill(
+    context: typer.Context,
+    pipeline: Annotated[
+        Path,
+        typer.Argument(
+            metavar="NAME|FILE", help="A kept pipeline, or a pipeline file (YAML).", show_default=False
+        ),
+    ],
+    set: Set = None,
+    force: Force = False,
+    begins: Begins = None,
+    ends: Ends = None,
+    every: Every = None,
+    parallel: Parallel = 1,
+    newest_first: NewestFirst = False,
+    json: Json = False,
+) -> None:
+    """Run a pipeline over a range of time, chunk by chunk; each has its bounds as parameters from and to.
+
+    A kept pipeline is as it was applied last; its file is not needed. By its name without a range, a backfill
+    goes on and tries again what failed. Needs gridmill up.
+    """
+    start(
+        context,
+        Started.BACKFILL,
+        pipeline,
+        set=set,
+        force=force,
+        begins=begins,
+        ends=ends,
+        every=every,
+        parallel=parallel,
+        newest_first=newest_first,
+        json=json,
+    )
 
 
 def resume(context: typer.Context, run: RunName, detach: Detach = False, json: Json = False) -> None:

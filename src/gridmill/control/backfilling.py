@@ -1,6 +1,6 @@
 """Use cases of backfills: start, stop, look."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gridmill.control.backfills import (
@@ -12,6 +12,7 @@ from gridmill.control.backfills import (
 )
 from gridmill.control.begin import check_names, resources_used
 from gridmill.control.cases import Cases
+from gridmill.control.chunking import chunks_of
 from gridmill.control.ledger import Transaction
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
 from gridmill.model.backfill import Backfill, BackfillView, Chunk
@@ -39,6 +40,16 @@ class BackfillCases(Cases):
         with self._node.changing() as transaction:
             transaction.put(replace(self._backfill(name), stopped=True))
         return self.backfill(name)
+
+    def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
+        """Start one of a kept pipeline."""
+        record = self._ledger.store.get(Pipeline, backfill.name)
+        if record is None or not isinstance(record.noun, Pipeline):
+            raise NotFoundError(
+                f"there is no pipeline {backfill.name!r}",
+                hint="`gridmill list pipelines` shows them; `gridmill apply -f FILE` keeps one.",
+            )
+        return self.start_backfill(backfill, chunks_of(record.noun, backfill, values))
 
     def start_backfill(self, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> BackfillView:
         """Start a backfill, or the same one again."""
@@ -104,7 +115,7 @@ class BackfillCases(Cases):
             raise NotFoundError(
                 f"there is no backfill {name!r}",
                 hint="`gridmill list backfills` shows them; "
-                "`gridmill start backfill FILE --from ... --to ... --every ...` makes one.",
+                "`gridmill start backfill PIPELINE --from ... --to ... --every ...` makes one.",
             )
         return found
 

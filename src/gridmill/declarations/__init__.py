@@ -3,10 +3,17 @@
 from importlib import import_module
 from typing import Any
 
-from gridmill.declarations.read import parse_declarations, read_declarations, read_pipeline
+from gridmill.declarations.read import parse_declarations, read_again, read_declarations, read_pipeline
 from gridmill.declarations.semantics import external_resources
 
-__all__ = ["external_resources", "json_schema", "parse_declarations", "read_declarations", "read_pipeline"]
+__all__ = [
+    "external_resources",
+    "json_schema",
+    "parse_declarations",
+    "read_again",
+    "read_declarations",
+    "read_pipeline",
+]
 
 
 def json_schema() -> dict[str, Any]:

@@ -48,7 +48,7 @@ class _Filling:
             elif isinstance(default, Word):
                 words[name] = default
         for name, text in given.items():
-            self._set(words, name, str(text).lower() if isinstance(text, bool) else str(text))
+            self._set(words, name, word(text))
         return words
 
     def _set(self, words: dict[str, Word], name: str, text: str) -> None:
@@ -103,6 +103,11 @@ class _Filling:
             said = f"there is no parameter `{name}`{did_you_mean(name, words)}"
         self._note(path, said, _LITERAL)
         return match[0]
+
+
+def word(value: object) -> str:
+    """A parameter's value as `--set` writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _like(default: Word, text: str) -> Word:

@@ -10,12 +10,12 @@ from pydantic_core import ValidationError
 
 from gridmill.declarations.explain import explain
 from gridmill.declarations.nodes import Document, Fields, parse_documents
-from gridmill.declarations.parameters import fill_in
+from gridmill.declarations.parameters import fill_in, word
 from gridmill.declarations.problems import Problem, did_you_mean, show_value, to_error
 from gridmill.declarations.semantics import check
 from gridmill.declarations.shapes import KINDS, validator
 from gridmill.errors import PipelineError
-from gridmill.model.pipeline import Pipeline
+from gridmill.model.pipeline import Pipeline, Written
 from gridmill.model.resource import Resource
 from gridmill.model.site import Site
 
@@ -62,7 +62,30 @@ def parse_declarations(
     nouns = [_noun(document, set_values, problems) for document in documents]
     if problems:
         raise to_error(file, problems)
-    return tuple(_with_folder(noun, folder) for noun in nouns if noun is not None)
+    written = Written(text=text, file=file, values={key: word(value) for key, value in set_values.items()})
+    return tuple(
+        replace(noun, folder=folder, written=replace(written, document=number))
+        if isinstance(noun, Pipeline)
+        else noun
+        for number, noun in enumerate(nouns)
+        if noun is not None
+    )
+
+
+def read_again(
+    written: Written, *, folder: str = "", set_values: Mapping[str, object] = _NOTHING
+) -> Pipeline:
+    """The pipeline that was read from that text, with `set_values` over those that were given then.
+
+    Raises PipelineError.
+    """
+    document = parse_documents(written.text, written.file)[written.document]
+    problems: list[Problem] = []
+    noun = _noun(document, {**written.values, **set_values}, problems)
+    if problems:
+        raise to_error(written.file, problems)
+    assert isinstance(noun, Pipeline)  # it was one when it was read first
+    return replace(noun, folder=folder)
 
 
 def read_text(path: Path) -> str:
@@ -146,7 +169,3 @@ def _kind(document: Document, problems: list[Problem]) -> str | None:
         problems.append(document.problem((kinds[1],), said, "Separate documents with a line `---`."))
         return None
     return kinds[0] if kinds else "pipeline"
-
-
-def _with_folder(noun: Declared, folder: str) -> Declared:
-    return replace(noun, folder=folder) if isinstance(noun, Pipeline) else noun

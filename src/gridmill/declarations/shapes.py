@@ -39,7 +39,7 @@ KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site":
 """What a document can declare, by the field that gives its name."""
 
 _NOT_WRITTEN: Mapping[type, set[str]] = {
-    Pipeline: {"folder", "bundle"},
+    Pipeline: {"folder", "bundle", "written"},
     Resource: {"default"},
     Site: {"nodes"},
 }

@@ -14,13 +14,27 @@ Scalar: TypeAlias = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a pipeline was read from, so that it can be read again with other values for its parameters.
+
+    `document` counts the YAML documents of `text` from 0, `file` is how messages call it, `values` are the
+    words that were given in place of the parameters' defaults.
+    """
+
+    text: str
+    file: str
+    document: int = 0
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """`folder` is where the file lies (relative source paths and the code bundle start there).
 
     `schedule` says when a kept pipeline runs by itself, under `gridmill up`.
     `at` is the site of jobs that name neither a site nor a resource (default: this machine, `local`).
     `bundle` is the hash of the code bundle that commands run in, when one was made. `retain` is for jobs that
-    do not say it themselves.
+    do not say it themselves. `written` is there where the pipeline was read from a file.
     """
 
     name: str
@@ -33,6 +47,7 @@ class Pipeline:
     at: str | None = None
     folder: str = ""
     bundle: str | None = None
+    written: Written | None = None
 
     def job(self, name: str) -> Job:
         """The job of that name. Raises KeyError."""

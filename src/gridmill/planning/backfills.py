@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from gridmill.errors import InputError
+from gridmill.errors import InputError, PipelineError
 from gridmill.model.backfill import Backfill, Chunk, ChunkState, chunk_id
 from gridmill.model.moment import read_moment
 from gridmill.model.pipeline import Pipeline
@@ -13,6 +13,9 @@ from gridmill.model.state import RunState
 
 MOST_CHUNKS = 1000
 """Each is a run with a record of its own."""
+
+BOUNDS = ("from", "to")
+"""The parameters that a chunk gives."""
 
 _STATES = {
     RunState.SUCCEEDED: ChunkState.DONE,
@@ -61,6 +64,17 @@ def next_chunk(backfill: Backfill, left: Iterable[Chunk], active: int) -> Chunk 
     if not ordered:
         return None
     return ordered[-1] if backfill.newest_first else ordered[0]
+
+
+def check_bounds(pipeline: Pipeline, place: str) -> None:
+    """Raise PipelineError where the pipeline does not take a range."""
+    missing = [f"`{name}`" for name in BOUNDS if name not in pipeline.parameters]
+    if missing:
+        raise PipelineError(
+            f"declares no parameter {' and no '.join(missing)}, which a backfill gives to each run",
+            place=f"{place}: parameters",
+            hint="For example parameters: {from: 2013-01-01, to: 2013-01-08}, and ${from} where it is used.",
+        )
 
 
 def outage_over(pipeline: Pipeline, begins: str, ends: str) -> str:

@@ -1,5 +1,6 @@
 """The use cases of backfills."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from gridmill.model.backfill import Backfill, BackfillView, Chunk
@@ -22,6 +23,14 @@ class Backfills(Protocol):
 
         Raises ConflictError while the pipeline's backfill over another range is under way, UnavailableError
         where the control node does not stay up, InputError, PipelineError.
+        """
+        ...
+
+    def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
+        """Start one of the kept pipeline of its name, as it was applied last: its text is read again for each
+        chunk, with the chunk's bounds, and `values`, as parameters.
+
+        Raises NotFoundError, PipelineError where no text of it is kept, and what `start_backfill` raises.
         """
         ...
 

@@ -5,16 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gridmill.errors import PipelineError
 from gridmill.model.amounts import parse_seconds
 from gridmill.model.backfill import Backfill, BackfillView, Chunk
+from gridmill.model.moment import read_moment
 from gridmill.model.pipeline import Pipeline
-from gridmill.planning.backfills import spans
+from gridmill.planning.backfills import check_bounds, spans
 from gridmill.sdk.connected import Connected
-from gridmill.sdk.project import read_project, with_bundle
-
-BOUNDS = ("from", "to")
-"""The parameters that a chunk gives."""
+from gridmill.sdk.project import read_project, with_bundle, words
 
 
 class BackfillVerbs(Connected):
@@ -22,34 +19,37 @@ class BackfillVerbs(Connected):
 
     def start_backfill(
         self,
-        file: str | Path,
+        pipeline: str | Path,
         *,
         begins: str,
         ends: str,
-        every: str | float,
+        every: str | float | None = None,
         parallel: int = 1,
         newest_first: bool = False,
         set: Mapping[str, Any] | None = None,
         force: bool = False,
     ) -> BackfillView:
-        """Run the pipeline for each stretch of `every` ("7d", or seconds) from `begins` up to `ends` (ISO
-        8601, UTC without a zone), at most `parallel` at once; returns at once.
+        """Run a pipeline (a file, or a kept one by its name) for each stretch of `every` ("7d", or seconds;
+        default: the whole range) from `begins` up to `ends` (ISO 8601, UTC without a zone), at most
+        `parallel` at once; returns at once.
 
-        The file declares the parameters `from` and `to`. Chunks that are done are not run again, unless
-        with `force`; those that failed are. Needs `gridmill up`.
-        Raises PipelineError, InputError, ConflictError, UnavailableError.
+        It declares the parameters `from` and `to`. A kept one is as it was applied last, whatever became of
+        its file. Chunks that are done are not run again, unless with `force`; those that failed are. Needs
+        `gridmill up`. Raises PipelineError, InputError, ConflictError, NotFoundError, UnavailableError.
         """
-        declared = _with_bounds(Path(file), set)
+        name = str(pipeline) if is_name(pipeline) else _with_bounds(Path(pipeline), set).name
         backfill = Backfill(
-            name=declared.name,
+            name=name,
             begins=begins,
             ends=ends,
-            every_seconds=parse_seconds(every),
+            every_seconds=_whole(begins, ends) if every is None else parse_seconds(every),
             parallel=parallel,
             newest_first=newest_first,
             force=force,
         )
-        made = [_chunk(Path(file), set or {}, span) for span in spans(backfill)]
+        if is_name(pipeline):
+            return self._ask(lambda grid: grid.backfill_pipeline(backfill, words(set)))
+        made = [_chunk(Path(pipeline), set or {}, span) for span in spans(backfill)]
         bundle = with_bundle(made[0].pipeline, self.grid, self.settings).bundle
         chunks = tuple(replace(one, pipeline=replace(one.pipeline, bundle=bundle)) for one in made)
         return self._ask(lambda grid: grid.start_backfill(backfill, chunks))
@@ -71,17 +71,22 @@ class BackfillVerbs(Connected):
 def _with_bounds(file: Path, values: Mapping[str, Any] | None) -> Pipeline:
     """What the file declares. Raises PipelineError where it does not take a range."""
     declared = read_project(file, values)
-    missing = [f"`{name}`" for name in BOUNDS if name not in declared.parameters]
-    if missing:
-        raise PipelineError(
-            f"declares no parameter {' and no '.join(missing)}, which a backfill gives to each run",
-            place=f"{file}: parameters",
-            hint="For example parameters: {from: 2013-01-01, to: 2013-01-08}, and ${from} where it is used.",
-        )
+    check_bounds(declared, str(file))
     return declared
 
 
 def _chunk(file: Path, values: Mapping[str, Any], span: tuple[str, str]) -> Chunk:
     begins, ends = span
     pipeline = read_project(file, {**values, "from": begins, "to": ends})
-    return Chunk(pipeline=pipeline, begins=begins, ends=ends)
+    return Chunk(pipeline=replace(pipeline, written=None), begins=begins, ends=ends)
+
+
+def is_name(pipeline: str | Path) -> bool:
+    """Whether a pipeline's name is meant, and not its file."""
+    path = Path(pipeline)
+    return path.suffix not in (".yaml", ".yml") and len(path.parts) == 1 and not path.is_file()
+
+
+def _whole(begins: str, ends: str) -> float:
+    """Seconds from one to the other, 1 at least: what is no range is told of later."""
+    return max(1.0, (read_moment(ends, "to") - read_moment(begins, "from")).total_seconds())

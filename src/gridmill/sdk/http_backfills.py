@@ -1,5 +1,7 @@
 """The use cases of backfills over HTTP."""
 
+from collections.abc import Mapping
+
 from gridmill.codec import decode, encode
 from gridmill.model.backfill import Backfill, BackfillView, Chunk
 from gridmill.sdk.http_versions import Sender, quoted
@@ -20,6 +22,12 @@ class HttpBackfills:
         """See Backfills."""
         body = encode({"backfill": backfill, "chunks": chunks})
         return decode(self._send("POST", "/backfills", body=body), BackfillView)
+
+    def backfill_pipeline(self: Sender, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
+        """See Backfills."""
+        body = encode({"backfill": backfill, "values": values})
+        path = f"/pipelines/{quoted(backfill.name)}/backfill"
+        return decode(self._send("POST", path, body=body), BackfillView)
 
     def stop_backfill(self: Sender, name: str) -> BackfillView:
         """See Backfills."""

@@ -1,8 +1,10 @@
 """The backfills of a grid in memory: kept, and never begun."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from gridmill.control.chunking import chunks_of
 from gridmill.errors import NotFoundError
 from gridmill.model.backfill import Backfill, BackfillView, Chunk, ChunkState, ChunkView
 from gridmill.planning.backfills import spans
@@ -32,6 +34,12 @@ class FakeBackfills(FakeSchedules):
         spans(backfill)
         self._backfills[backfill.name] = replace(backfill, stopped=False)
         return self.backfill(backfill.name)
+
+    def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
+        """See Backfills."""
+        if backfill.name not in self._pipelines:
+            raise NotFoundError(f"there is no pipeline {backfill.name!r}")
+        return self.start_backfill(backfill, chunks_of(self._pipelines[backfill.name], backfill, values))
 
     def stop_backfill(self, name: str) -> BackfillView:
         """See Backfills."""
