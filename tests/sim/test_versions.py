@@ -322,3 +322,37 @@ def test_a_run_that_is_resumed_meanwhile_is_not_forgotten() -> None:
 
 def _named(found: tuple[Waste, ...], kind: str) -> list[str]:
     return [one.name for one in found if one.kind == kind]
+
+
+def test_models_side_by_side_are_the_last_few_or_those_that_are_named(
+    grid: Simulation, cases: Service
+) -> None:
+    more = [model(number, float(number)) for number in range(4, 8)]
+    grid.store.commit([Put(noun=one, expected=0) for one in more])
+    cases.set_alias(alias("prod", 1))
+    assert [one.id for one in cases.compare("w/m").models] == [f"w/m@{number}" for number in range(3, 8)]
+    found = cases.compare("w/m", ("prod", "best", "latest"))
+    assert [one.names for one in found.models] == [("prod",), ("best",), ("latest",)]
+    assert found.metrics[0].best == ("w/m@2",)
+    assert [one.id for one in cases.compare("w/m", ("w/data",)).models] == ["w/m@7", "w/data@1"]
+
+
+def test_a_comparison_marks_what_best_means_for_the_model(cases: Service) -> None:
+    cases.set_alias(alias("best", metric="max:validation_rmse"))
+    assert cases.compare("w/m").metrics[0].best == ("w/m@1",)
+
+
+def test_a_removed_version_is_compared_only_where_it_is_named(cases: Service) -> None:
+    cases.remove_artifact("w/m@2")
+    assert [one.id for one in cases.compare("w/m").models] == ["w/m@1", "w/m@3"]
+    assert [one.removed for one in cases.compare("w/m", ("1", "2")).models] == [False, True]
+
+
+def test_what_cannot_be_compared_is_refused(grid: Simulation, cases: Service) -> None:
+    grid.store.commit([Put(noun=model(1, 1.0, "w/alone"), expected=0)])
+    with pytest.raises(InputError, match="there is only w/alone@1 to compare"):
+        cases.compare("w/alone")
+    with pytest.raises(NotFoundError, match="no version 'w/m@9'"):
+        cases.compare("w/m", ("1", "9"))
+    with pytest.raises(NotFoundError, match="there is no 'w/none'"):
+        cases.compare("w/none")

@@ -19,6 +19,7 @@ from gridmill.model.job import CommandSpec, Job, JobKind
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.state import JobState, RunState
+from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.planning.backfills import spans
 from gridmill.ports.grid import Grid
 from gridmill.sdk.http import over_socket, over_tcp
@@ -52,6 +53,11 @@ def two_jobs() -> Pipeline:
         ),
         parameters={"rate": 0.5, "deep": True, "epochs": 3, "label": "t"},
     )
+
+
+def a_training() -> Pipeline:
+    spec = TrainingSpec(dataset="data", model=ModelKind.NAIVE)
+    return Pipeline(name="demo", jobs=(Job(name="model", training=spec),))
 
 
 def test_a_run_comes_back_whole(make: MakeGrid) -> None:
@@ -143,6 +149,21 @@ def test_aliases(make: MakeGrid) -> None:
     assert grid.version("demo/first").artifact.number == 1
     assert grid.preview("demo/first", rows=2).rows == ((0,), (1,))
     assert [one.part for one in grid.diff("demo/first", "demo/second", key=("a", "b")).differences] == []
+
+
+def test_models_are_compared(make: MakeGrid) -> None:
+    grid = make(FakeGrid())
+    for _ in range(2):
+        grid.start_run(a_training())
+    assert [one.id for one in grid.compare("demo/model").models] == ["demo/model@1", "demo/model@2"]
+    assert [one.id for one in grid.compare("demo/model", ("2", "@1")).models] == [
+        "demo/model@2",
+        "demo/model@1",
+    ]
+    with pytest.raises(NotFoundError):
+        grid.compare("demo/model", ("1", "7"))
+    with pytest.raises(InputError, match="all of these are demo/model@1"):
+        grid.compare("demo/model@1", ("1",))
 
 
 def test_the_rest_answers(make: MakeGrid) -> None:

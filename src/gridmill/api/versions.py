@@ -9,6 +9,7 @@ from gridmill.api.replies import Failure, Long, TheGrid, done, reply
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.compared import ModelComparison
 from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
@@ -53,6 +54,12 @@ def preview(
 def diff(grid: TheGrid, before: str, after: str, key: Annotated[tuple[str, ...], Query()] = ()) -> Response:
     """How two versions differ; rows by the columns of `key`."""
     return reply(grid.diff(before, after, key=key))
+
+
+@router.get("/comparisons/{name:path}", response_model=ModelComparison, tags=["artifacts"])
+def compare(grid: TheGrid, name: Long, version: Annotated[tuple[str, ...], Query()] = ()) -> Response:
+    """Versions of a model (numbers, aliases, other models) side by side; the last five when none is named."""
+    return reply(grid.compare(name, version))
 
 
 @router.post("/projects/export", response_model=Moved, tags=["projects"])

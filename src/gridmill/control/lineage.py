@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 
-from gridmill.control.references import aliases_of, fetch_artifact, find_version, versions_of
+from gridmill.control.references import aliases_of, best_by, fetch_artifact, find_version, versions_of
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError
 from gridmill.model.alias import BEST, LATEST, best_of
@@ -22,11 +22,11 @@ def version_view(control: Control, reference: str) -> VersionView:
         lineage=lineage,
         sources={one.id: found for one in (artifact, *lineage) if (found := _source(control, one))},
         used_by=tuple(one.id for one in users_of(control, {artifact.id})),
-        bundle=_code(control, artifact),
+        bundle=code_of(control, artifact),
     )
 
 
-def _code(control: Control, artifact: Artifact) -> str:
+def code_of(control: Control, artifact: Artifact) -> str:
     """The bundle of a job that runs code of its pipeline; the run may have one for its other jobs."""
     job_run = control.ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
     run = control.ledger.store.get(Run, artifact.run_id)
@@ -37,8 +37,7 @@ def _code(control: Control, artifact: Artifact) -> str:
 def names_of(control: Control, artifact: Artifact) -> tuple[str, ...]:
     """The names that stand for a version now: `latest`, `best` where there are several, and aliases."""
     versions, aliases = versions_of(control, artifact.name), aliases_of(control, artifact.name)
-    metric = next((alias.metric for alias in aliases if alias.alias == BEST), "")
-    best = best_of(versions, metric) if len(versions) > 1 else None
+    best = best_of(versions, best_by(control, artifact.name)) if len(versions) > 1 else None
     named = [LATEST] if versions and versions[0].id == artifact.id else []
     named += [BEST] if best is not None and best.id == artifact.id else []
     return (*named, *(alias.alias for alias in aliases if alias.number == artifact.number))

@@ -45,6 +45,12 @@ def aliases_of(control: Control, name: str | None) -> tuple[Alias, ...]:
     return tuple(record.noun for record in records if isinstance(record.noun, Alias))
 
 
+def best_by(control: Control, name: str) -> str:
+    """The metric that was set for the best version of that name; empty where the model says it itself."""
+    alias = find_alias(control, f"{name}@{BEST}")
+    return alias.metric if alias else ""
+
+
 def versions_of(control: Control, name: str) -> tuple[Artifact, ...]:
     """All versions of that name that are not removed, newest first."""
     records = control.ledger.store.list(Artifact, parent=name, newest_first=True)

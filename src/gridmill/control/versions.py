@@ -3,14 +3,17 @@
 from dataclasses import replace
 
 from gridmill.control.cases import Cases
-from gridmill.control.lineage import version_view
-from gridmill.control.references import aliases_of, find_alias, find_version
+from gridmill.control.lineage import code_of, names_of, version_view
+from gridmill.control.references import aliases_of, best_by, find_alias, find_version, versions_of
 from gridmill.control.removal import check_removal, plan_removal, removed_uris
 from gridmill.errors import InputError, NotFoundError, StaleVersionError, explained
 from gridmill.model.alias import Alias, check_alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.compared import ModelComparison
 from gridmill.model.comparison import differences, key_of_rows
 from gridmill.model.look import Look, Preview, VersionDiff
+from gridmill.model.run import Attempt
+from gridmill.model.side_by_side import LAST, check_models, references_of, side_by_side
 from gridmill.model.view import Removal, VersionView
 from gridmill.registry import find
 
@@ -90,6 +93,28 @@ class VersionCases(Cases):
             if key:
                 raise
             return replace(made, rows_why=explained(error))
+
+    def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
+        """Versions of a model side by side."""
+        control = self._control
+        with self._node.lock:
+            if versions or "@" in name:
+                found = [find_version(control, one) for one in references_of(name, versions)]
+            else:
+                found = [*reversed(versions_of(control, find_version(control, name).name)[:LAST])]
+            models = check_models(found, name)
+            views = [
+                VersionView(artifact=one, names=names_of(control, one), bundle=code_of(control, one))
+                for one in models
+            ]
+            seconds = {one.id: took for one in models if (took := self._seconds(one)) is not None}
+            return side_by_side(views, seconds, best_by(control, models[0].name))
+
+    def _seconds(self, artifact: Artifact) -> float | None:
+        """How long the attempt took that made it; None where its record is gone."""
+        record = self._control.ledger.store.get(Attempt, artifact.attempt_id)
+        attempt = record.noun if record is not None and isinstance(record.noun, Attempt) else None
+        return attempt.use.wall_seconds if attempt is not None and attempt.use is not None else None
 
     def _there(self, artifact_id: str) -> Artifact:
         one = self.artifact(artifact_id)

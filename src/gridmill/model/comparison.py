@@ -56,7 +56,8 @@ def _statistics(version: Artifact) -> Mapping[str, Any]:
     }
 
 
-def _settings(version: Artifact) -> Mapping[str, Any]:
+def settings_of(version: Artifact) -> Mapping[str, Any]:
+    """What it was declared with, and the packages it was made with, by name."""
     told = version.output.details
     found = {name: told[name] for name in _SETTINGS if told.get(name) is not None}
     return {
@@ -75,5 +76,5 @@ _PARTS = {
     "columns": _columns,
     "statistics": _statistics,
     "metrics": lambda version: version.output.metrics,
-    "settings": _settings,
+    "settings": settings_of,
 }

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.compared import ModelComparison
 from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
@@ -74,6 +75,14 @@ class Versions(Altering, Protocol):
         """How two versions differ: columns, statistics, metrics, settings.
 
         Rows are compared by `key`; without one by the columns that the versions say tell rows apart.
+        """
+        ...
+
+    def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
+        """Versions of a model side by side: metrics, settings, what they were made from and with.
+
+        `versions` are numbers, aliases or other models (`pipeline/job`); without any the last five, oldest
+        first. Raises InputError for what is no model, and where there is only one.
         """
         ...
 

@@ -7,6 +7,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.compared import ModelComparison
 from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
@@ -55,6 +56,10 @@ class HttpVersions:
     def diff(self: Sender, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
         """See Versions."""
         return self._get("/diffs", VersionDiff, before=before, after=after, key=list(key))
+
+    def compare(self: Sender, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
+        """See Versions."""
+        return self._get(f"/comparisons/{quoted(name)}", ModelComparison, version=list(versions))
 
     def remove_artifact(
         self: Sender, artifact_id: str, *, force: bool = False, dry_run: bool = False

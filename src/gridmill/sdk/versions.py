@@ -5,6 +5,7 @@ from pathlib import Path
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.compared import ModelComparison
 from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.project import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
@@ -36,6 +37,14 @@ class VersionVerbs(Connected):
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
         """How two versions differ: columns, statistics, metrics, settings, and rows by `key` columns."""
         return self.grid.diff(before, after, key=key)
+
+    def compare(self, name: str, *versions: int | str) -> ModelComparison:
+        """Versions of a model side by side: `compare("weather/lstm", 2, "prod", "weather/gbdt")`.
+
+        Without versions the last five, oldest first. Raises NotFoundError; InputError for what is no model,
+        and for only one.
+        """
+        return self.grid.compare(name, tuple(map(str, versions)))
 
     def set_alias(
         self,

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field, replace
 from gridmill.errors import NotFoundError, StaleVersionError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of, check_alias, split_reference
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
+from gridmill.model.compared import ModelComparison
 from gridmill.model.comparison import differences
 from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.project import Moved
+from gridmill.model.side_by_side import check_models, references_of, side_by_side
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 from gridmill.testing.backfills import FakeBackfills
@@ -57,6 +59,13 @@ class FakeVersions(FakeBackfills):
         """See Versions. (Rows are not compared.)"""
         old, new = self.artifact(before), self.artifact(after)
         return VersionDiff(before=old.id, after=new.id, differences=tuple(differences(old, new)))
+
+    def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
+        """See Versions. (Nobody knows how long they took.)"""
+        asked = references_of(name, versions) if versions or "@" in name else ()
+        found = [self.artifact(one) for one in asked] or [*reversed(self.artifacts(name=name))]
+        views = [VersionView(artifact=one) for one in check_models(found, name)]
+        return side_by_side(views, {})
 
     def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
         """See Versions. (Nothing stands against it.)"""
