@@ -177,4 +177,6 @@ def test_a_run_ends_when_its_jobs_have():
         "1 failed (b), 1 skipped, 1 succeeded",
     )
     assert run_state(RUN, [done, halted])[0] is RunState.STOPPED
+    assert run_state(RUN, [done, halted, left_out])[0] is RunState.STOPPED
+    assert run_state(RUN, [done, left_out]) == (RunState.SUCCEEDED, "1 skipped, 1 succeeded")
     assert run_state(RUN, [])[0] is RunState.SUCCEEDED

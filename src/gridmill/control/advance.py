@@ -25,6 +25,7 @@ from gridmill.model.state import (
     JobState,
     RunState,
 )
+from gridmill.planning.emptiness import lacking_rows
 from gridmill.planning.progress import run_state
 from gridmill.planning.sizing import size_job
 
@@ -80,10 +81,14 @@ def _looked_at(control: Control, transaction: Transaction, run: Run, job_run: Jo
 
 
 def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun, source: Listed) -> JobRun:
-    """WAITING with fingerprint and size; UNCHANGED; or FAILED where an input is not there."""
+    """WAITING with fingerprint and size; UNCHANGED; FAILED where an input is not there; SKIPPED in a run that
+    a schedule started where an input has no rows yet, which is nobody's mistake and may be so for long."""
     now = transaction.now
     try:
         inputs = inputs_of(control, transaction, job_run)
+        lacking = lacking_rows(job_run.job, inputs) if run.due is not None else ()
+        if lacking:
+            return replace(job_run, state=JobState.SKIPPED, message=_no_rows(lacking), ended=now)
         fingerprint = fingerprint_of(run, job_run, inputs, source.there())
         size = size_of(job_run.job, inputs, source.size_bytes)
     except StorageError:  # the store, not the job: tried again
@@ -117,6 +122,10 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
         largest=site.largest if site else Amounts(),
     )
     return replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
+
+
+def _no_rows(tables: tuple[str, ...]) -> str:
+    return f"no rows yet in {', '.join(f'`{name}`' for name in tables)}: runs once there are some"
 
 
 def _failed(job_run: JobRun, now: float, message: str) -> JobRun:

@@ -26,7 +26,7 @@ class JobState(StrEnum):
     SUCCEEDED = "succeeded"
     UNCHANGED = "unchanged"  # an earlier result is still right
     FAILED = "failed"
-    SKIPPED = "skipped"  # something it needs did not succeed
+    SKIPPED = "skipped"  # something it needs did not succeed, or has no rows yet
     STOPPED = "stopped"
 
 

@@ -163,7 +163,7 @@ def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
     """The state a run with these jobs is in, and a sentence about it.
 
     It stays as it is until every job has ended; then one failed job makes it FAILED, else one stopped job
-    STOPPED.
+    STOPPED. Jobs that were skipped only because there are no rows yet leave it SUCCEEDED.
     """
     states = [job_run.state for job_run in job_runs]
     if any(state not in FINISHED_JOBS for state in states):
@@ -171,7 +171,7 @@ def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
     new = RunState.SUCCEEDED
     if JobState.FAILED in states:
         new = RunState.FAILED
-    elif JobState.STOPPED in states or JobState.SKIPPED in states:
+    elif JobState.STOPPED in states:
         new = RunState.STOPPED
     check_move(RUN_MOVES, run.state, new, f"run {run.id}")
     return new, _summary(job_runs)
