@@ -239,6 +239,19 @@ def test_a_job_that_is_preempted_is_run_again(cluster: SlurmCluster, tmp_path: P
     lab.close()
 
 
+def test_a_job_that_an_administrator_requeues_does_not_start_twice(lab: Lab) -> None:
+    """It waits in the queue again, but its pods are gone for good: a new deployment does the work."""
+    run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
+    lab.hangs(run_id)
+    (number,) = lab.cluster.jobs()
+    lab.cluster.run("scontrol", "update", f"jobid={number}", "requeue=1")
+    lab.cluster.run("scontrol", "requeue", number)
+    first, second = killed_once(lab, run_id)
+    assert first.message.startswith("Slurm ended it, REQUEUED: Slurm put it back into its queue")
+    assert second.deployment_id != first.deployment_id
+    lab.wait(lambda: not lab.cluster.jobs(), "it does not wait in the queue any more")
+
+
 def test_a_job_at_its_time_limit_is_told(lab: Lab) -> None:
     """Its limit is set to the past, for nobody wants to wait a minute."""
     run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
@@ -329,6 +342,21 @@ def test_a_node_that_loses_power_has_its_job_run_on_another(private: Lab) -> Non
     first, second = killed_once(private, run_id)
     assert first.message.startswith("Slurm ended it, NODE_FAIL: a node of it failed or stopped answering")
     assert second.pod_id != first.pod_id
+
+
+@pytest.mark.parametrize("private", [{}], indirect=True)
+def test_a_node_that_slurm_has_lost_ends_its_pods_before_their_work_is_done_again(private: Lab) -> None:
+    """Its slurmd is dead, its pods are not: they find in their folders that they are to end."""
+    flag = private.flag
+    run_id = private.command(
+        f"if [ -e {flag} ]; then kill -0 $(cat {flag}) && echo twice; exit 0; fi; "
+        f"echo $$ > {flag}; exec sleep 300"
+    )
+    private.hangs(run_id)
+    private.cluster.kill("n1")
+    first, _ = killed_once(private, run_id)
+    assert "NODE_FAIL" in first.message
+    assert "twice" not in private.says(run_id)
 
 
 @pytest.mark.parametrize("private", [{}], indirect=True)

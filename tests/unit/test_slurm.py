@@ -279,6 +279,15 @@ def test_what_slurm_ended_is_gone_with_its_reason(word, part, cause):
     assert sight.cause == cause
 
 
+def test_a_pod_of_a_failed_node_is_given_time_to_end():
+    """It may be cut off from Slurm and yet see its folder."""
+    assert seen("NODE_FAIL", ["claimed"]).sight == Sight.UNKNOWN
+    assert seen("NODE_FAIL", ["claimed", "stop"], for_seconds=16.0).sight == Sight.GONE
+    sight = seen("NODE_FAIL", ["claimed", "stop", "ended"])
+    assert sight.sight == Sight.GONE
+    assert "NODE_FAIL" in sight.message
+
+
 def test_a_pod_that_was_told_to_end_waits_for_slurm_to_say_why():
     marks = ["claimed", "signalled", "ended"]
     assert seen("RUNNING", marks).sight == Sight.UNKNOWN

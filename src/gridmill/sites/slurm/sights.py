@@ -15,6 +15,9 @@ SIGNALLED_SECONDS = 60.0
 ACCOUNTING_SECONDS = 3.0
 """How long the accounting may lag behind the end of a job."""
 
+FENCE_SECONDS = 15.0
+"""On a node that failed a pod may go on, cut off; where it still sees its folder it ends within this."""
+
 _NEVER = PodSight(sight=Sight.GONE, message="it was never started")
 _NOT_YET = PodSight(sight=Sight.UNKNOWN, message="Slurm has not taken its job yet")
 _ENDED = PodSight(sight=Sight.GONE, message="it has ended")
@@ -88,7 +91,9 @@ def _pending(job: Listed, state: SlurmState) -> PodSight:
 
 
 def _over(seen: Evidence, job: Listed, state: SlurmState) -> PodSight:
-    if _ended_by_itself(seen.marks):
+    if job.word == "NODE_FAIL" and "ended" not in seen.marks and seen.for_seconds < FENCE_SECONDS:
+        return PodSight(sight=Sight.UNKNOWN, message=f"{_named(job)} lost a node; pods there are told to end")
+    if _ended_by_itself(seen.marks) and job.word != "NODE_FAIL":
         return _ENDED
     account = seen.account if seen.account is not None and seen.account.is_final else None
     if account is None and seen.accounting and seen.for_seconds < ACCOUNTING_SECONDS:

@@ -3,19 +3,16 @@ starts again, or another one in its place, sees the same.
 """
 
 import fcntl
-import io
 import os
 import secrets
 import socket
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gridmill.codec import encode
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
@@ -26,6 +23,7 @@ from gridmill.registry import find
 from gridmill.settings import Settings
 from gridmill.sites.slurm import script
 from gridmill.sites.slurm.listing import Account, Listed, most_alive, parse_sacct, parse_sinfo, parse_squeue
+from gridmill.sites.slurm.packing import packed
 from gridmill.sites.slurm.script import Batch, deployment_of
 from gridmill.sites.slurm.shell import Done, LocalShell, Shell, SshShell
 from gridmill.sites.slurm.sights import Evidence, sight_of
@@ -138,7 +136,7 @@ class SlurmSite:
             variables=self._variables(),
         )
         text = script.submit(batch.folder, deployment_id, batch.job, pods)
-        done = self._shell.run(text, _archive(batch, self._wishes, orders))
+        done = self._shell.run(text, packed(batch, self._wishes, orders))
         if done.status == script.REFUSED and not any(word in done.err for word in _BUSY):
             self._refused(deployment_id, pods, done)
         elif done.status != 0:
@@ -198,7 +196,7 @@ class SlurmSite:
         sights = {
             pod_id: self._sight(pod_id, found[deployment_of(pod_id)], marks, accounts) for pod_id in pod_ids
         }
-        self._clear_away(sights, found)
+        self._clear_away(sights, found, marks)
         return sights
 
     def _list(self, pod_ids: Sequence[str]) -> tuple[tuple[Listed, ...], dict[str, set[str]]]:
@@ -257,17 +255,32 @@ class SlurmSite:
                 known = self._memory.since[deployment_id] = (word, now)
             return now - known[1]
 
-    def _clear_away(self, sights: Mapping[str, PodSight], found: Mapping[str, Listed | None]) -> None:
-        """Cancel what still waits in the queue although its pods never start."""
-        gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
+    def _clear_away(
+        self,
+        sights: Mapping[str, PodSight],
+        found: Mapping[str, Listed | None],
+        marks: Mapping[str, set[str]],
+    ) -> None:
+        """Cancel what still waits in the queue although its pods never start; tell pods to end whose job is
+        over: on a node that was cut off they may have heard nothing of it."""
+        gone = {pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE}
         idle = {
             name: self._job(name)
-            for name in dict.fromkeys(map(deployment_of, gone))
+            for name in dict.fromkeys(map(deployment_of, sorted(gone)))
             if (job := found[name]) is not None and job.word in _WAITING
         }
-        if idle:
-            pods = [pod_id for pod_id in gone if deployment_of(pod_id) in idle]
-            self._ask(script.tear_down(self._folder(), pods, idle))
+        stray = [pod_id for pod_id in sights if self._is_stray(pod_id, found, marks)]
+        told = [*(pod_id for pod_id in sorted(gone) if deployment_of(pod_id) in idle), *stray]
+        if told:
+            self._ask(script.tear_down(self._folder(), told, idle))
+
+    def _is_stray(
+        self, pod_id: str, found: Mapping[str, Listed | None], marks: Mapping[str, set[str]]
+    ) -> bool:
+        """Started, not ended, not told to, and its job is over by the failure of a node."""
+        job, mine = found[deployment_of(pod_id)], marks.get(pod_id, set())
+        failed = job is not None and job.word == "NODE_FAIL"
+        return failed and "claimed" in mine and not mine & {"ended", "stop"}
 
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """What is left of its journal."""
@@ -378,21 +391,3 @@ def _mark_of(folder: Path, name: str) -> str:
 def _trouble(what: str, done: Done) -> UnavailableError:
     said = "; ".join(line for line in done.err.strip().splitlines() if line.strip())
     return UnavailableError(f"{what} does not answer: {said or f'exit code {done.status}'}")
-
-
-def _archive(batch: Batch, wishes: Wishes, orders: Sequence[PodOrder]) -> bytes:
-    """A deployment's files, for its user only: orders hold secrets."""
-    here = f"deployments/{batch.deployment_id}"
-    files = {
-        f"{here}/script": script.batch_script(batch, wishes).encode(),
-        f"{here}/pod.sh": script.pod_script(batch, wishes).encode(),
-        f"{here}/pods": "\n".join([*batch.pods, ""]).encode(),
-        **{f"pods/{order.pod_id}/order.json": encode(replace(order, home=batch.folder)) for order in orders},
-    }
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
-            archive.addfile(entry, io.BytesIO(content))
-    return packed.getvalue()
