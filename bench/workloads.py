@@ -54,7 +54,9 @@ def _sink(folder: Path, kind: str, form: str, share: float) -> Mapping[str, Any]
 
 def datasets(folder: Path, share: float) -> Mapping[str, Any]:
     """Windows, an aggregate, texts, and hundreds of columns."""
-    days = "select entity, date_trunc('day', at) as d, avg(x0) as m, count(*) as n from numbers group by all"
+    days = (
+        "select entity, date_trunc('day', \"at\") as d, avg(x0) as m, count(*) as n from numbers group by all"
+    )
     windows = [
         {"column": "x0", "span": "1d", "aggregates": ["mean", "min", "max", "std"]},
         {"column": "x1", "span": "7d", "aggregates": ["sum", "count"]},

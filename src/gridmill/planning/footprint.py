@@ -46,8 +46,8 @@ class Footprint:
 _DUCKDB, _TORCH, _SKLEARN, _INFERENCE = 220 * MIB, 300 * MIB, 200 * MIB, 180 * MIB
 
 TRAINING: dict[ModelKind, Footprint] = {
-    ModelKind.LSTM: Footprint(base_bytes=_TORCH, cell_bytes=48, floor_bytes=_TORCH + 84 * MIB),
-    ModelKind.MLP: Footprint(base_bytes=_TORCH, cell_bytes=48, floor_bytes=_TORCH + 84 * MIB),
+    ModelKind.LSTM: Footprint(base_bytes=_TORCH, cell_bytes=32, floor_bytes=_TORCH + 84 * MIB),
+    ModelKind.MLP: Footprint(base_bytes=_TORCH, cell_bytes=32, floor_bytes=_TORCH + 84 * MIB),
     ModelKind.GBDT: Footprint(base_bytes=_SKLEARN, cell_bytes=36, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.LINEAR: Footprint(base_bytes=_SKLEARN, cell_bytes=48, floor_bytes=_SKLEARN + 56 * MIB),
     ModelKind.CUSTOM: Footprint(base_bytes=2 * _TORCH, cell_bytes=40, floor_bytes=2 * _TORCH),
