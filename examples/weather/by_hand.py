@@ -103,6 +103,9 @@ def make_features(folder: Path) -> None:
             join hourly as later on later.origin = wide.origin
                  and later.time_hour = wide.time_hour + interval {HORIZON_HOURS} hours
             where later.temp is not null
+              -- a label of one split's period is nothing that a row of the split before may learn from
+              and (wide.time_hour >= '{VALIDATION_FROM}' or later.time_hour < '{VALIDATION_FROM}')
+              and (wide.time_hour >= '{TEST_FROM}' or later.time_hour < '{TEST_FROM}')
             order by wide.origin, wide.time_hour
         ) to '{folder / "features.parquet"}' (format parquet)
         """
