@@ -318,3 +318,22 @@ def test_joined_rows_must_have_been_known() -> None:
     window = Window(column="x", aggregates=ALL, span_rows=2, table="news")
     with pytest.raises(InputError, match="it is not said when its rows became known"):
         make(observed, news, DatasetSpec(basis=basis, windows=(window,)))
+
+
+def test_a_column_may_be_called_like_a_word_of_sql(tmp_path: Path) -> None:
+    case = DatasetCase(tmp_path)
+    moments = pa.array([datetime(2020, 1, day, tzinfo=UTC) for day in (1, 2, 3)], pa.timestamp("us", "UTC"))
+    case.give("obs", {"e": ["a"] * 3, "t": moments, "end": moments, "x": [1.0, 2.0, 4.0]})
+    case.give("news", {"e": ["a"] * 3, "at": moments, "n": [1.0, 2.0, 4.0]})
+    spec = DatasetSpec(
+        basis=Basis(table="obs", time="t", entity=("e",), columns=("x",), known_at="end"),
+        asof_joins=(AsOfJoin(table="news", on=("e",), known_at="at"),),
+        windows=(Window(column="n", aggregates=(Aggregate.SUM,), span_rows=9, table="news", known_at="at"),),
+        lags=(Lag(column="x", steps=(1,)),),
+        features={"same": "x"},
+    )
+    rows = case.rows(spec)
+    assert [row["n"] for row in rows] == [None, 1.0, 2.0]
+    assert [row["n_sum_9rows"] for row in rows] == [None, 1.0, 3.0]
+    assert [row["x_lag_1"] for row in rows] == [None, 1.0, 2.0]
+    assert [row["same"] for row in rows] == [1.0, 2.0, 4.0]

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 
 from gridmill.errors import InputError
 from gridmill.model.encoder import Encoder
+from gridmill.model.moment import read_moment
 from gridmill.model.noun import dataclass
 
 
@@ -278,17 +279,7 @@ class Split:
 
 
 def _moment(text: str | None, field_name: str) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InputError(
-            f"{text!r} is not a time",
-            hint="Write 2013-10-01 or 2013-10-01T06:00:00Z.",
-            place=f"split.{field_name}",
-        ) from error
-    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+    return None if text is None else read_moment(text, f"split.{field_name}").replace(tzinfo=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

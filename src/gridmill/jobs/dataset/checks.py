@@ -13,6 +13,7 @@ from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.expressions import expression_columns, expression_type
 from gridmill.jobs.dataset.names import Types, check_comparable, check_time, find_column, is_time
 from gridmill.jobs.dataset.splits import Bounds, drawn_on
+from gridmill.jobs.dataset.sqltext import sql_text
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.model.amounts import show_seconds
 from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, SplitBy, Window
@@ -88,7 +89,7 @@ def seen_until(engine: duckdb.DuckDBPyConnection, label: Label | None, last: dat
     """The latest moment that the basis and the events of a label tell of; None for another label."""
     if label is None or label.table is None:
         return None
-    sql = f"SELECT max(({label.known_at}\n)::TIMESTAMP) AS last FROM {quoted(label.table)}"
+    sql = f"SELECT max(({sql_text(label.known_at or '')})::TIMESTAMP) AS last FROM {quoted(label.table)}"
     found = fetch_rows(engine, sql)[0]["last"]
     return max(last, found) if found is not None else last
 

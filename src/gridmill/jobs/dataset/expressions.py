@@ -10,6 +10,7 @@ import duckdb
 
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.names import Types
+from gridmill.jobs.dataset.sqltext import sql_text
 from gridmill.jobs.engine import fetch_rows, literal, quoted
 
 _REFUSED = {
@@ -43,7 +44,7 @@ def is_ordered(node: dict[str, Any]) -> bool:
 def expression_columns(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> tuple[str, ...]:
     """The columns an expression uses. Raises InputError for what is no plain expression of one row."""
     try:
-        node = parse_select(engine, f"SELECT (\n{text}\n)", lines_before=1)
+        node = parse_select(engine, f"SELECT (\n{sql_text(text)}\n)", lines_before=1)
     except InputError as error:
         raise InputError(error.message, hint=error.hint, place=place) from error
     items = node.get("select_list", [])
@@ -99,7 +100,7 @@ def expression_type(
 ) -> str:
     """The type of an expression over a table. Raises InputError."""
     try:
-        found = types_of(engine, f"SELECT ({text}\n) FROM {quoted(table)}")
+        found = types_of(engine, f"SELECT ({sql_text(text)}\n) FROM {quoted(table)}")
     except duckdb.Error as error:
         raise explain(error, types, place) from error
     return next(iter(found.values()))

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from gridmill.codec import to_builtins
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.reading import register_tables
+from gridmill.jobs.dataset.sqltext import sql_text
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window
@@ -108,7 +109,7 @@ def _first_time(
         return None
     fresh = ds.FileSystemDataset(fragments, table.schema, table.format, table.filesystem)
     register_tables(engine, {"__fresh": fresh})
-    moments = [f"min(({text}\n)::TIMESTAMP)" for text in sorted(_times(spec, name))]
+    moments = [f"min(({sql_text(text)})::TIMESTAMP)" for text in sorted(_times(spec, name))]
     row = fetch_rows(engine, f"SELECT {', '.join(moments)} FROM {quoted('__fresh')}")[0]
     return min((value for value in row.values() if value is not None), default=None)
 

@@ -12,6 +12,7 @@ LABEL_KNOWN, LABEL_TIME, NEXT, DROPPED = "__label_known", "__label_time", "__nex
 HIDDEN = (TIME, ROW, RANK, UPTO, LABEL_KNOWN, LABEL_TIME, NEXT, DROPPED, AT, CODE)
 """Columns of the query that are not in the dataset."""
 FLOATS = ("DOUBLE", "FLOAT")
+_CONSTANTS = ("null", "true", "false", "current_date", "current_time", "current_timestamp", "localtimestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,11 @@ def partition(keys: Sequence[str]) -> str:
 
 
 def sql_text(expression: str) -> str:
-    """An expression to be put in parentheses: a comment in it must not swallow them."""
+    """An expression to be put in parentheses: a comment in it must not swallow them, and a column may be
+    called like a word of SQL (`at`, `end`)."""
     text = expression.strip()
+    if text.isidentifier() and text.lower() not in _CONSTANTS:
+        return quoted(text)
     return f"{text}\n" if "--" in text else text
 
 
