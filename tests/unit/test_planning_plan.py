@@ -344,6 +344,28 @@ def test_too_many_cpus_are_refused():
     assert "needs 3 CPUs" in plan_of(a_job("x", cpus=3.0)).refusals[0].message
 
 
+def test_what_fitted_a_node_that_is_away_waits_for_it_and_takes_nothing_from_others():
+    small = a_site(memory=4 * GIB, count=2).nodes
+    away = a_site(memory=16 * GIB).with_nodes(small)
+    large, idle = a_job("x", 8 * GIB, ready=NOW - 2 * RESERVE_AFTER_SECONDS), a_deployment(memory=2 * GIB)
+    made = plan_of(away, command(workers=1), large, idle)
+    assert (made.refusals, made.bring_ups, made.releases) == ((), (), ())
+    snapshot = Snapshot((away, command(), a_run(), large))
+    assert why_waiting(snapshot, large.id, NOW).endswith("a node of site local that has so much is away")
+    assert plan_of(away, a_job("x", 17 * GIB)).refusals
+    needs = command(name="b", memory_bytes=8 * GIB)
+    assert not plan_of(away, needs, a_job("x", resource="b")).refusals
+
+
+def test_of_nodes_that_are_away_a_site_remembers_the_largest():
+    site = a_site(memory=4 * GIB).with_nodes(())
+    assert [size.memory_bytes for size in site.past] == [4 * GIB]
+    site = site.with_nodes(a_site(memory=16 * GIB).nodes)
+    assert site.past == ()
+    site = site.with_nodes(a_site(memory=8 * GIB).nodes).with_nodes(a_site(memory=2 * GIB).nodes)
+    assert [size.memory_bytes for size in site.past] == [16 * GIB]
+
+
 def test_a_site_without_nodes_may_get_some():
     made = plan_of(a_site(count=0), a_job("x"))
     assert made.refusals == ()

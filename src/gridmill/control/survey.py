@@ -69,12 +69,12 @@ class Surveyor:
             if now.nodes == nodes:
                 return
             with self._node.changing() as transaction:
-                transaction.put(replace(now, nodes=nodes))
+                transaction.put(now.with_nodes(nodes))
 
 
 def described(site: Site) -> Site:
     """The site as it was declared, without what was seen of it."""
-    return replace(site, nodes=())
+    return replace(site, nodes=(), past=())
 
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:

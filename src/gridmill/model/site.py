@@ -1,7 +1,7 @@
 """A site: a named place where resources can be brought up, and its machines."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 
@@ -36,7 +36,8 @@ class Node:
 class Site:
     """`cpu_share` is how many CPUs may be claimed per real one: on one's own machine deployments share
     CPUs (an idle one burns none) while memory and GPUs are never promised twice. `address` is where the
-    site is reached; what `settings` there are is the kind's own. `nodes` is as last seen."""
+    site is reached; what `settings` there are is the kind's own. `nodes` is as last seen; `past` are sizes
+    of nodes that it had and that may come back: the largest ones."""
 
     name: str
     kind: SiteKind
@@ -44,6 +45,7 @@ class Site:
     cpu_share: float = 1.0
     address: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    past: tuple[Amounts, ...] = ()
 
     @property
     def largest(self) -> Amounts:
@@ -53,6 +55,17 @@ class Site:
             memory_bytes=max((node.capacity.memory_bytes for node in self.nodes), default=0),
             gpus=max((node.capacity.gpus for node in self.nodes), default=0),
         )
+
+    def with_nodes(self, nodes: tuple[Node, ...]) -> "Site":
+        """The site with what is seen of it now."""
+        sizes = {*self.past, *(node.capacity for node in self.nodes)}
+        away = {size for size in sizes if not any(size.fits_in(node.capacity) for node in nodes)}
+        largest = {size for size in away if not any(size.fits_in(other) for other in away - {size})}
+        return replace(self, nodes=nodes, past=tuple(sorted(largest, key=_size)))
+
+
+def _size(amounts: Amounts) -> tuple[int, float, int]:
+    return amounts.memory_bytes, amounts.cpus, amounts.gpus
 
 
 def check_settings(site: Site, known: Mapping[str, str]) -> None:

@@ -21,11 +21,19 @@ def gpus_of(resource: Resource) -> int:
 
 
 def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...]:
-    """The sizes of nodes at the resource's site on which one worker of it fits."""
+    """The sizes of nodes at the resource's site on which one worker of it fits; also of nodes that are away:
+    what fitted once waits until they are back."""
     asked = Amounts(
         cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
     )
-    return tuple(shape for shape in snapshot.places.shapes.get(resource.site, ()) if asked.fits_in(shape))
+    site = snapshot.sites.get(resource.site)
+    shapes = (*snapshot.places.shapes.get(resource.site, ()), *(site.past if site else ()))
+    return tuple(shape for shape in shapes if asked.fits_in(shape))
+
+
+def fits_now(snapshot: Snapshot, site: str, need: Amounts) -> bool:
+    """Whether a node that is there, if it were empty, has room for that."""
+    return any(need.fits_in(shape) for shape in snapshot.places.shapes.get(site, ()))
 
 
 def most_memory(snapshot: Snapshot, resource: Resource) -> int:
@@ -47,7 +55,7 @@ def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None
     if snapshot.sites[resource.site].nodes and not fitting_shapes(snapshot, resource):
         return Problem(
             f"resource {name!r} asks for {_asked(resource)} per worker; "
-            f"the largest node of site {resource.site} gives {_show(snapshot.largest(resource.site))}",
+            f"the largest node of site {resource.site} gives {show(snapshot.largest(resource.site))}",
             f"`gridmill configure resource {name}` with less, or a larger site.",
         )
     return None
@@ -106,5 +114,6 @@ def _asked(resource: Resource) -> str:
     return ", ".join(part for part in parts if part) or "nothing"
 
 
-def _show(amounts: Amounts) -> str:
+def show(amounts: Amounts) -> str:
+    """`2 CPUs, 4 GiB, 0 GPUs`."""
     return f"{amounts.cpus:g} CPUs, {show_bytes(amounts.memory_bytes)}, {amounts.gpus} GPUs"

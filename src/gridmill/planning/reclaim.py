@@ -9,7 +9,7 @@ from gridmill.model.state import DeploymentState, PodState
 from gridmill.planning.bring_up import PART_OF_CPU, keeps_busy
 from gridmill.planning.draft import Draft
 from gridmill.planning.lane import Lane
-from gridmill.planning.limits import gpus_of
+from gridmill.planning.limits import fits_now, gpus_of
 from gridmill.planning.places import expiry
 from gridmill.planning.queue import Demand
 
@@ -71,6 +71,8 @@ def _need(lane: Lane, demand: Demand) -> Amounts:
 def _replace_worker(draft: Draft, lane: Lane, demand: Demand, *, busy: bool) -> bool:
     """All workers are up and each is too small: make place for a larger one."""
     if lane.holds(demand) or len(lane.coming):
+        return False
+    if not fits_now(draft.snapshot, lane.resource.site, _need(lane, demand)):
         return False
     own = {slot.whole.deployment_id for _, slot in lane.open.items()}
     ordered = sorted(own, key=lambda key: (len(draft.snapshot.places.on.get(key, ())), key))

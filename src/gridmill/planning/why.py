@@ -1,12 +1,12 @@
 """Why a job does not run: a sentence for people, made when somebody asks."""
 
-from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.amounts import Amounts, show_bytes, show_seconds
 from gridmill.model.job import JobKind
 from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun
 from gridmill.model.state import DONE_JOBS, JobState, RunState
 from gridmill.planning.bring_up import PART_OF_CPU
-from gridmill.planning.limits import problem_of, problem_of_resource
+from gridmill.planning.limits import fits_now, gpus_of, problem_of, problem_of_resource, show
 from gridmill.planning.queue import Demand, demand_of, rank_of
 from gridmill.planning.room import Pods
 from gridmill.planning.snapshot import Snapshot
@@ -116,6 +116,13 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
     if not site.nodes:
         return f"site {site.name} has no nodes now"
     needed = max(resource.memory_bytes or 0, demand.memory_bytes)
+    asked = Amounts(
+        cpus=max(resource.cpus or 0.0, demand.cpus or 0.0), memory_bytes=needed, gpus=gpus_of(resource)
+    )
+    if not fits_now(snapshot, site.name, asked):
+        return (
+            f"needs {show(asked)} for `{resource.name}`: a node of site {site.name} that has so much is away"
+        )
     nodes = snapshot.places.nodes[site.name]
     free = [
         amounts.memory_bytes
