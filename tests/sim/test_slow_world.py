@@ -11,12 +11,13 @@ from dataclasses import replace
 import pytest
 
 from gridmill.control.aside import Beside
-from gridmill.errors import UnavailableError
+from gridmill.errors import StorageError, UnavailableError
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun, Run
 from gridmill.model.schedule import Continuous, ScheduleSpec
 from gridmill.model.sink import SinkSpec
+from gridmill.model.site import Site
 from gridmill.model.source import Source
 from gridmill.model.state import DeploymentState, JobState, PodState, RunState
 from gridmill.ports.storage import FileStat
@@ -41,6 +42,23 @@ class SlowStorage(NoStorage):
             self.asked.set()
             assert self.gate.wait(PATIENCE_SECONDS)
         return (FileStat(path=str(source.path), size_bytes=7, mtime_ns=1),)
+
+
+class SlowBundles(NoStorage):
+    """Code is carried to other machines once `gate` is open; `failures` times in vain."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        super().__init__()
+        self.gate = gate
+        self.failures = 0
+        self.asked = threading.Event()
+
+    def share_bundle(self, bundle: str) -> None:
+        self.asked.set()
+        assert self.gate.wait(PATIENCE_SECONDS)
+        if self.failures:
+            self.failures -= 1
+            raise StorageError("cannot be shared: No space left on device")
 
 
 class Grid:
@@ -163,6 +181,47 @@ def test_a_site_that_is_slow_holds_up_no_run_elsewhere(grid: Grid, verb: str):
     if verb == "tear_down":
         grid.gate.set()
         grid.until(lambda: "trainers-1" not in grid.control.ledger.snapshot.deployments)
+
+
+def away(grid: Grid) -> tuple[SlowBundles, Run]:
+    """A run of a command whose code is carried to a site elsewhere."""
+    storage = SlowBundles(grid.gate)
+    grid.control.storage = storage
+    grid.control.sites = {**grid.control.sites, "far": grid.world}
+    with grid.node.changing() as transaction:
+        here = transaction.get(Site, "local")
+        transaction.put(replace(here, name="far"))
+    return storage, grid.simulation.submit(replace(quick("away"), at="far", bundle="0" * 64))
+
+
+def test_code_that_is_slow_to_be_carried_elsewhere_delays_its_own_job_only(grid: Grid):
+    storage, slow = away(grid)
+    with within_patience(grid):
+        grid.until(storage.asked.is_set)
+        other = grid.simulation.submit(quick())
+        grid.until(lambda: grid.finished(other))
+    grid.gate.set()
+    grid.until(lambda: grid.finished(slow))
+
+
+def test_code_that_cannot_be_carried_elsewhere_holds_up_nobody_and_is_tried_again(grid: Grid):
+    storage, slow = away(grid)
+    storage.failures = 2
+    grid.gate.set()
+    grid.until(lambda: storage.failures == 0)
+    other = grid.simulation.submit(quick())
+    grid.until(lambda: grid.finished(slow) and grid.finished(other))
+    assert grid.job(slow, "work").losses == 2
+    assert grid.simulation.warnings == []
+
+
+def test_a_job_that_is_stopped_while_its_code_is_carried_does_not_start(grid: Grid):
+    storage, slow = away(grid)
+    grid.until(storage.asked.is_set)
+    grid.simulation.stop(slow.id)
+    grid.gate.set()
+    grid.until(lambda: grid.control.ledger.store.get(Run, slow.id).noun.state == RunState.STOPPED)
+    assert grid.job(slow, "work").state == JobState.STOPPED
 
 
 def test_what_a_slow_site_said_of_a_pod_that_is_not_wanted_any_more_is_dropped(grid: Grid):

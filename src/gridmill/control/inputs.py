@@ -182,7 +182,7 @@ def _shared_bundle(control: Control, job_run: JobRun, bundle: str | None, attemp
     """Where the pod finds the code, if it needs it and is on another machine."""
     deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
     elsewhere = deployment is not None and deployment.site != LOCAL
-    return control.storage.share_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
+    return control.storage.shared_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
 
 
 def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> Order:

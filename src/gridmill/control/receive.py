@@ -1,7 +1,9 @@
 """The tick that hears pods: greetings, events, ends. One transaction for all that has come."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 from gridmill.codec import from_builtins
 from gridmill.control.defects import defect
@@ -18,6 +20,7 @@ from gridmill.model.message import (
     Events,
     Goodbye,
     Hello,
+    Order,
     Outcome,
     Start,
     Stop,
@@ -156,7 +159,34 @@ def start_attempt(control: Control, transaction: Transaction, attempt: Attempt) 
         told = defect(control, attempt.id, error)
         settle_attempt(control, transaction, attempt, _failed(Cause.INTERNAL, told))
         return
-    transaction.then(lambda: send_to_pod(control, attempt.pod_id, Start(order=order)))
+    transaction.then(partial(_give, control, attempt, order))
+
+
+def _give(control: Control, attempt: Attempt, order: Order) -> None:
+    """Send Start; where the pod is on another machine the code goes first, beside the ticks."""
+    if order.bundle_path and order.bundle:
+        share = partial(control.storage.share_bundle, order.bundle)
+        control.aside.do(f"share code for {attempt.id}", share, partial(_shared, control, order))
+    else:
+        send_to_pod(control, attempt.pod_id, Start(order=order))
+
+
+def _shared(control: Control, order: Order, done: Future[None]) -> None:
+    """Its code is where the pod finds it: start, if that is still wanted."""
+    attempt = control.ledger.snapshot.attempts.get(order.attempt_id)
+    if attempt is None or attempt.state != AttemptState.PLACED:
+        return
+    try:
+        done.result()
+        outcome = STOPPED_EARLY if attempt.stop_requested else None
+    except StorageError as error:  # a file server that is full or away: tried again like a lost pod
+        outcome = replace(LOST, message=f"its code could not be carried there: {error}")
+    if outcome is None:
+        send_to_pod(control, attempt.pod_id, Start(order=order))
+        return
+    transaction = control.begin()
+    settle_attempt(control, transaction, attempt, outcome)
+    control.ledger.commit(transaction)
 
 
 def _failed(cause: Cause, error: GridmillError) -> Outcome:

@@ -47,8 +47,12 @@ class Storage(Protocol):
         """Whether the code bundle of that hash is here."""
         ...
 
-    def share_bundle(self, bundle: str) -> str:
-        """The path of that code bundle where all machines that see the root find it. Raises StorageError."""
+    def shared_bundle(self, bundle: str) -> str:
+        """The path at which all machines that see the root find that code bundle, once it is shared."""
+        ...
+
+    def share_bundle(self, bundle: str) -> None:
+        """Copy it there, unless it is there; may take its time. Raises StorageError."""
         ...
 
     def put_bundle(self, bundle: str, data: bytes) -> None:

@@ -90,15 +90,18 @@ class Root:
             return False
         return True
 
-    def share_bundle(self, bundle: str) -> str:
+    def shared_bundle(self, bundle: str) -> str:
         """See Storage."""
-        shared = self._folder / SHARED_BUNDLES / f"{bundle}.tar.gz"
-        if not shared.exists():
-            try:
+        return str(self._folder / SHARED_BUNDLES / self._bundle_path(bundle).name)
+
+    def share_bundle(self, bundle: str) -> None:
+        """See Storage."""
+        shared = Path(self.shared_bundle(bundle))
+        try:
+            if not shared.exists():
                 _write(shared, self._bundle_path(bundle).read_bytes())
-            except OSError as error:
-                raise StorageError(f"cannot be shared: {error.strerror}", place=str(shared)) from error
-        return str(shared)
+        except OSError as error:
+            raise StorageError(f"cannot be shared: {error.strerror}", place=str(shared)) from error
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
         """Keep a code bundle. Raises InputError when its content does not have that hash, StorageError."""

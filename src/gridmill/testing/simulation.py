@@ -47,9 +47,12 @@ class NoStorage:
         """No bundles are needed."""
         return True
 
-    def share_bundle(self, bundle: str) -> str:
+    def shared_bundle(self, bundle: str) -> str:
+        """Nowhere in particular."""
+        return f"/simulated/{bundle}"
+
+    def share_bundle(self, bundle: str) -> None:
         """No bundles are needed."""
-        return ""
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
         """Nothing is kept."""
