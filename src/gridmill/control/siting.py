@@ -5,12 +5,12 @@ from dataclasses import replace as changed
 
 from gridmill.control.begin import check_name
 from gridmill.control.cases import Cases
-from gridmill.control.survey import adopt, described
+from gridmill.control.survey import adopt, described, retire
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.deployment import Pod
 from gridmill.model.node import NodeLook, NodeView
-from gridmill.model.site import LOCAL, Site, SiteKind
+from gridmill.model.site import LOCAL, Node, Site, SiteKind
 from gridmill.model.state import PodState
 from gridmill.ports.site import SitePort
 
@@ -55,11 +55,18 @@ class SiteCases(Cases):
             nodes = port.nodes()
             if not nodes:
                 raise UnavailableError(f"site {site.name} has no node that can be used now")
+            return self._keep(site, port, nodes, replace=replace)
         except BaseException:
             port.close()
             raise
-        seen = changed(site, nodes=nodes)
+
+    def _keep(self, site: Site, port: SitePort, nodes: tuple[Node, ...], *, replace: bool) -> Site:
+        """As it is now, unless somebody has added another one of that name meanwhile."""
         with self._node.changing() as transaction:
+            known = self._ledger.snapshot.sites.get(site.name)
+            _check(site, known, replace=replace)
+            same = known is not None and described(known) == described(site)
+            seen = (known if known is not None and same else described(site)).with_nodes(nodes)
             transaction.put(seen)
             transaction.then(lambda: adopt(self._node, site.name, port))
         return seen
@@ -86,12 +93,7 @@ class SiteCases(Cases):
                     f"deployment {up[0]} is up at site {name!r}", hint=f"`gridmill remove deployment {up[0]}`"
                 )
             transaction.delete(Site, name)
-            transaction.then(lambda: self._close(name))
-
-    def _close(self, name: str) -> None:
-        port = self._control.sites.pop(name, None)
-        if port is not None:
-            port.close()
+            transaction.then(lambda: retire(self._node, name))
 
 
 def _looks(port: SitePort) -> Mapping[str, NodeLook]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gridmill.control.node import ControlNode
 from gridmill.errors import GridmillError, explained
-from gridmill.model.site import LOCAL, Site
+from gridmill.model.site import LOCAL, Node, Site
 from gridmill.ports.site import SitePort
 
 SURVEY_SECONDS = 5.0
@@ -37,7 +37,8 @@ class Surveyor:
     def _loop(self) -> None:
         while not self._ending.is_set():
             for site in self._declared():
-                self._guarded(site)
+                if not self._ending.is_set():
+                    self._guarded(site)
             self._ending.wait(self._seconds)
 
     def _declared(self) -> tuple[Site, ...]:
@@ -52,24 +53,43 @@ class Surveyor:
             self.survey(site)
             self._trouble.pop(site.name, None)
         except GridmillError as error:
-            told = f"site {site.name}: {explained(error)}"
-            if self._trouble.get(site.name) != told and not self._ending.is_set():
-                self._node.control.warn(told)
-            self._trouble[site.name] = told
+            self._tell(site, f"site {site.name}: {explained(error)}")
+        except Exception as error:  # noqa: BLE001  the outermost loop of this thread: other sites go on
+            self._tell(site, f"site {site.name} cannot be looked at: {error!r}")
+
+    def _tell(self, site: Site, told: str) -> None:
+        """Nothing of a site that was removed or changed meanwhile: then its port was closed."""
+        if self._trouble.get(site.name) != told and not self._ending.is_set() and self._stands(site):
+            self._node.control.warn(told)
+        self._trouble[site.name] = told
+
+    def _stands(self, site: Site) -> bool:
+        with self._node.lock:
+            now = self._node.control.ledger.snapshot.sites.get(site.name)
+        return now is not None and described(now) == described(site)
 
     def survey(self, site: Site) -> None:
         """Look at one site. Raises what it raises."""
-        port = self._node.control.sites.get(site.name) or self._node.control.open_site(site)
-        nodes = port.nodes()
+        known = self._node.control.sites.get(site.name)
+        port = known or self._node.control.open_site(site)
+        adopted = False
+        try:
+            adopted = self._take_in(site, port, port.nodes())
+        finally:
+            if known is None and not adopted:
+                port.close()
+
+    def _take_in(self, site: Site, port: SitePort, nodes: tuple[Node, ...]) -> bool:
+        """Whether the port is the site's from now on: not when it was removed, or is another one by now."""
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
-            if now is None or described(now) != described(site):  # removed, or another one by now
-                return
+            if now is None or described(now) != described(site) or self._node.ending:
+                return False
             adopt(self._node, site.name, port)
-            if now.nodes == nodes:
-                return
-            with self._node.changing() as transaction:
-                transaction.put(now.with_nodes(nodes))
+            if now.nodes != nodes:
+                with self._node.changing() as transaction:
+                    transaction.put(now.with_nodes(nodes))
+            return True
 
 
 def described(site: Site) -> Site:
@@ -80,6 +100,13 @@ def described(site: Site) -> Site:
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:
     """From now on this is the site's port; one that was there is closed. Its pods go on."""
     before = node.control.sites.get(name)
+    if before is not port:
+        retire(node, name)
     node.control.sites[name] = port
-    if before is not None and before is not port:
-        before.close()
+
+
+def retire(node: ControlNode, name: str) -> None:
+    """Close the site's port, if it has one, beside the ticks: what it is asked now may take its time."""
+    port = node.control.sites.pop(name, None)
+    if port is not None:
+        node.control.aside.do(f"close site {name} {id(port)}", port.close, lambda done: done.result())

@@ -1,0 +1,155 @@
+"""Sites are opened, looked at, changed and removed while they are in use: no port is lost, none is kept."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gridmill.control.aside import Beside
+from gridmill.control.service import Identity, Service
+from gridmill.control.survey import Surveyor
+from gridmill.errors import ConflictError, UnavailableError
+from gridmill.model.amounts import GIB, Amounts
+from gridmill.model.site import Node, Site, SiteKind
+from gridmill.stores import memory
+from gridmill.testing.simulated import Behaviour
+from gridmill.testing.simulation import Simulation
+
+SMALL = Node(name="small", capacity=Amounts(cpus=2.0, memory_bytes=4 * GIB))
+LARGE = Node(name="large", capacity=Amounts(cpus=2.0, memory_bytes=16 * GIB))
+
+
+class Port:
+    """A site's port that says when it was closed; `answer` gives its nodes."""
+
+    def __init__(self, answer: Callable[[], tuple[Node, ...]]) -> None:
+        self.answer = answer
+        self.closed = False
+        self.closing: Callable[[], None] = lambda: None
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self.answer()
+
+    def close(self) -> None:
+        self.closing()
+        self.closed = True
+
+
+class Grid:
+    """A control node, its surveyor, and a site `lab` whose ports are made of `answer`."""
+
+    def __init__(self) -> None:
+        simulation = Simulation(store=memory.make(), behave=lambda order: Behaviour())
+        simulation.declare_site()
+        self.node, self.warnings = simulation.node, simulation.warnings
+        self.control = self.node.control
+        self.control.ledger.load()
+        self.cases = Service(
+            self.node, Identity(version="", home="", address="", embedded=True), render=str, end=str
+        )
+        self.surveyor = Surveyor(self.node)
+        self.opened: list[Port] = []
+        self.answer: Callable[[], tuple[Node, ...]] = lambda: (SMALL, LARGE)
+        self.control.open_site = self._open
+
+    def _open(self, site: Site) -> Port:
+        self.opened.append(Port(lambda: self.answer()))
+        return self.opened[-1]
+
+    @property
+    def site(self) -> Site:
+        return self.control.ledger.snapshot.sites["lab"]
+
+    @property
+    def living(self) -> list[Port]:
+        return [port for port in self.opened if not port.closed]
+
+
+LAB = Site(name="lab", kind=SiteKind.SIMULATED, address="here")
+
+
+@pytest.fixture
+def grid() -> Grid:
+    return Grid()
+
+
+def unavailable() -> tuple[Node, ...]:
+    raise UnavailableError("it does not answer")
+
+
+def test_a_port_that_was_opened_in_vain_is_closed(grid: Grid):
+    grid.cases.add_site(LAB)
+    grid.control.sites.pop("lab").close()  # as after a restart
+    grid.answer = unavailable
+    for _ in range(3):
+        grid.surveyor._guarded(grid.site)
+    assert grid.living == []
+    assert grid.warnings == ["site lab: it does not answer"]
+    grid.answer = lambda: (SMALL,)
+    grid.surveyor._guarded(grid.site)
+    assert [grid.control.sites["lab"]] == grid.living
+
+
+def test_a_port_of_a_site_that_changed_while_it_was_opened_is_closed(grid: Grid):
+    grid.cases.add_site(LAB)
+    grid.control.sites.pop("lab").close()
+    before = grid.site
+
+    def meanwhile() -> tuple[Node, ...]:
+        grid.answer = lambda: (SMALL,)
+        grid.cases.add_site(replace(LAB, address="there"), replace=True)
+        return (LARGE,)
+
+    grid.answer = meanwhile
+    grid.surveyor.survey(before)
+    assert [grid.control.sites["lab"]] == grid.living
+    assert grid.site.nodes == (SMALL,)
+
+
+def test_what_nobody_expected_of_a_site_ends_no_look_at_others(grid: Grid):
+    grid.cases.add_site(LAB)
+
+    def broken() -> tuple[Node, ...]:
+        raise OverflowError("port must be 0-65535")
+
+    grid.answer = broken
+    grid.surveyor._guarded(grid.site)
+    assert grid.warnings == ["site lab cannot be looked at: OverflowError('port must be 0-65535')"]
+
+
+def test_a_port_that_takes_its_time_to_close_holds_up_nobody(grid: Grid):
+    grid.cases.add_site(LAB)
+    grid.control.aside = Beside(lambda: None)
+    gate = threading.Event()
+    grid.living[0].closing = lambda: gate.wait(20.0)
+    grid.cases.remove_site("lab")
+    assert "lab" not in grid.control.sites
+    assert len(grid.living) == 1
+    gate.set()
+    grid.control.aside.finish(20.0)
+    assert grid.living == []
+
+
+def test_of_two_who_add_different_sites_of_one_name_the_second_is_told(grid: Grid):
+    def meanwhile() -> tuple[Node, ...]:
+        grid.answer = lambda: (SMALL,)
+        grid.cases.add_site(replace(LAB, address="there"))
+        return (LARGE,)
+
+    grid.answer = meanwhile
+    with pytest.raises(ConflictError):
+        grid.cases.add_site(LAB)
+    assert grid.site.address == "there"
+    assert [grid.control.sites["lab"]] == grid.living
+
+
+def test_nodes_that_left_are_remembered_until_the_site_is_another(grid: Grid):
+    grid.cases.add_site(LAB)
+    grid.answer = lambda: (SMALL,)
+    grid.surveyor.survey(grid.site)
+    assert grid.site.past == (LARGE.capacity,)
+    grid.cases.add_site(grid.site)
+    assert grid.site.past == (LARGE.capacity,)
+    grid.cases.add_site(replace(grid.site, address="there"), replace=True)
+    assert grid.site.past == ()
