@@ -103,10 +103,22 @@ def test_a_bridge_that_dies_is_started_again(harness: RayHarness) -> None:
 def test_pods_ray_has_no_room_for_wait_and_can_be_given_up(harness: RayHarness) -> None:
     order = harness.order("r-1.0")
     harness.site.bring_up([replace(order, capacity=replace(order.capacity, cpus=1000.0))])
-    assert harness.sight("r-1.0") == Sight.RUNNING
+    harness.wait(lambda: harness.sight("r-1.0") == Sight.QUEUED, "it waits for Ray")
     assert harness.greetings("r-1.0") == 0
     harness.site.tear_down(["r-1.0"])
     assert harness.sight("r-1.0") == Sight.GONE
+
+
+def test_a_pod_whose_node_has_left_or_sees_no_root_is_gone_and_says_why(harness: RayHarness) -> None:
+    order = harness.order("r-1.0")
+    harness.site.bring_up([replace(order, node="elsewhere")])
+    seen = harness.site.observe(["r-1.0"])["r-1.0"]
+    assert (seen.sight, seen.message) == (Sight.GONE, "node elsewhere has left the cluster")
+    mark = Path(harness.site._opening.root_mark)
+    mark.unlink()
+    harness.site.bring_up([replace(order, pod_id="r-2.0", deployment_id="r-2")])
+    harness.wait(lambda: harness.sight("r-2.0") == Sight.GONE, "it is refused")
+    mark.touch()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import typer
 
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
-from gridmill.errors import InputError
-from gridmill.model.amounts import parse_bytes, parse_seconds
+from gridmill.errors import InputError, UnavailableError
+from gridmill.model.address import read_address
+from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes
 from gridmill.sites.idle import IdleRules, Presence, is_idle, note
 from gridmill.sites.local import memory_of_machine
 from gridmill.sites.machine import look_at_machine
@@ -49,10 +50,11 @@ def join(
     sign of the owner: jobs on it end within seconds and go on elsewhere from their last checkpoint.
     """
     folder = settings_of(context).home / "ray"
-    given = parse_bytes(memory) if memory else int(memory_of_machine() * _GIVEN_SHARE)
+    read_address(address)
+    given = read_memory(memory, memory_of_machine())
+    rules = read_rules(idle_only, idle_after, hours)
     secret = _read_token(token, settings_of(context).token)
     membership = Membership(folder, address, secret, cpus, given, tell=emit if json else _say)
-    rules = IdleRules(after_seconds=parse_seconds(idle_after), hours=read_hours(hours)) if idle_only else None
     with Interrupts() as interrupts:
         try:
             _stay(membership, rules, interrupts)
@@ -81,6 +83,7 @@ class Membership:
         self._cpus, self._memory = cpus, memory
         self.tell = tell
         self._node: RayNode | None = None
+        self.joined = False
 
     @property
     def stands(self) -> bool:
@@ -93,6 +96,7 @@ class Membership:
             self._folder, self._address, self._token, cpus=self._cpus, memory_bytes=self._memory
         )
         self._node.wait_until_up(lambda: _end_if_asked(interrupts))
+        self.joined = True
         self.tell({"state": "joined the grid", "at": self._address})
 
     def leave(self) -> None:
@@ -120,13 +124,28 @@ def _stay(membership: Membership, rules: IdleRules | None, interrupts: Interrupt
         else:
             presence, wanted, why = _looked(presence, rules, membership.stands)
         if wanted and not membership.stands:
-            membership.enter(interrupts)
-        elif not wanted and membership.stands:
+            told = _entered(membership, interrupts, told)
+            continue
+        if not wanted and membership.stands:
             membership.leave()
             membership.tell({"state": "given back to its owner", "why": why})
         elif why and why.partition(";")[0] != told:
             membership.tell({"state": "not given", "why": why})
         told = why.partition(";")[0]
+
+
+def _entered(membership: Membership, interrupts: Interrupts, told: str) -> str:
+    """What was told last. A grid that was there once and is away is waited for; else as `enter`."""
+    try:
+        membership.enter(interrupts)
+    except UnavailableError as error:
+        if not membership.joined:
+            raise
+        if told != error.message:
+            membership.tell({"state": "the grid is away", "why": error.message})
+        time.sleep(_LOOK_SECONDS)
+        return error.message
+    return ""
 
 
 def _looked(presence: Presence, rules: IdleRules, given: bool) -> tuple[Presence, bool, str]:
@@ -141,6 +160,25 @@ def _looked(presence: Presence, rules: IdleRules, given: bool) -> tuple[Presence
     )
     hour = datetime.now().astimezone().hour
     return after, *is_idle(after, rules, given=given, now=now, hour=hour)
+
+
+def read_memory(given: str | None, has: int) -> int:
+    """Bytes that are given of what the machine has. Raises InputError for more than that."""
+    wanted = parse_bytes(given) if given else int(has * _GIVEN_SHARE)
+    if not 0 < wanted <= has:
+        raise InputError(
+            f"--memory {given} cannot be given: this machine has {show_bytes(has)}",
+            hint="Leave some to the system: without --memory it is 80 %.",
+        )
+    return wanted
+
+
+def read_rules(idle_only: bool, idle_after: str, hours: str | None) -> IdleRules | None:
+    """None where the machine is always given. Raises InputError."""
+    rules = IdleRules(after_seconds=parse_seconds(idle_after), hours=read_hours(hours))
+    if hours is not None and not idle_only:
+        raise InputError("--hours goes with --idle-only", hint="Without it the machine is given all day.")
+    return rules if idle_only else None
 
 
 def read_hours(text: str | None) -> tuple[int, int] | None:

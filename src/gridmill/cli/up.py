@@ -19,6 +19,7 @@ from gridmill.api.server import Server, serve
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.errors import InputError
+from gridmill.model.address import read_address as read_host
 from gridmill.model.amounts import show_count
 from gridmill.model.site import Site, SiteKind
 from gridmill.ports.grid import Grid
@@ -85,10 +86,9 @@ def up(
 
 def _gather(grid: Grid, settings: Settings, at: str) -> None:
     """The head and its site, and what to type on the other machines."""
-    host, _, port = at.rpartition(":") if at.rpartition(":")[2].isdigit() else (at, "", "")
     start: Any = import_module("gridmill.sites.ray.start")
+    host, number = read_host(at, port=start.PORT, place="--ray")
     folder = settings.home / "ray"
-    number = int(port or start.PORT)
     start.start_head(folder, host, number)
     token = start.token_file(folder)
     here = {"token_file": str(token), "patience": start.PATIENCE, "control": host}

@@ -148,14 +148,17 @@ def _give_up(control: Control, transaction: Transaction, resource: str) -> None:
     hopeless = control.failed_bring_ups.get(resource, 0) > BRING_UPS
     problem = control.bring_up_problems.pop(resource, "")
     what = "cannot come up" if hopeless else f"did not come up {BRING_UPS} times in a row"
-    hint = f"`gridmill describe resource {resource}` shows what was asked for, and of which site."
+    hint = f"`gridmill show resource {resource}` shows what was asked for, and of which site."
+    known = control.ledger.snapshot.resources.get(resource)
+    if known is None or known.site == LOCAL:
+        hint = hint if hopeless else "The pods' logs are in HOME/pods/*/log."
     message = f"the pods of `{resource}` {what}: {problem or 'nothing is known of why'}"
     for job_run in list(control.ledger.snapshot.job_runs.values()):
         if job_run.resource == resource and job_run.state == JobState.WAITING:
             refusal = Refuse(
                 job_run_id=job_run.id,
                 message=message,
-                hint=hint if hopeless else "The pods' logs are in HOME/pods/*/log.",
+                hint=hint,
             )
             _refuse(control, transaction, refusal)
     control.failed_bring_ups.pop(resource, None)

@@ -30,7 +30,8 @@ class HomeDoors:
     def tls(self, host: str, port: int = 0) -> str:
         """See Doors."""
         with self._lock:
-            if host not in self._open:
+            known = self._open.get(host)
+            if known is None or (port and not known.startswith(f"tls:{host}:{port}#")):
                 self._open[host] = self._listen(host, port)
             return self._open[host]
 

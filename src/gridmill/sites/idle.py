@@ -56,6 +56,8 @@ def is_idle(presence: Presence, rules: IdleRules, *, given: bool, now: float, ho
 
 
 def within(hours: tuple[int, int], hour: int) -> bool:
-    """Whether the hour (0 to 23) lies between, the second excluded."""
+    """Whether the hour (0 to 23) lies between, the second excluded; from an hour to the same is all day."""
     begin, end = hours
+    if begin == end:
+        return True
     return begin <= hour < end if begin <= end else hour >= begin or hour < end

@@ -31,6 +31,7 @@ _LOOK_SECONDS = 2.0
 _TOOK_LEAVE = 1  # NodeDeathInfo.EXPECTED_TERMINATION
 _LEAVE_SECONDS = 8.0
 _END_SECONDS = 15.0
+_NOTES_KEPT_SECONDS = 7 * 86400.0
 
 
 class Bridge:
@@ -42,6 +43,7 @@ class Bridge:
         self._notes = Notes(Path(opening.notes))
         self._asked: dict[str, Any] = {}  # the look that is under way at each pod's keeper
         self._lost_since: dict[str, float] = {}
+        self._notes.forget(time.time() - _NOTES_KEPT_SECONDS)
         ray.init(
             address=opening.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
         )
@@ -98,7 +100,17 @@ class Bridge:
         nodes = self._living()
         for deployment in dict.fromkeys(order.deployment_id for order in fresh):
             pods = [order for order in fresh if order.deployment_id == deployment]
-            self._place(pods, nodes)
+            away = {order.node for order in pods if order.node and order.node not in nodes}
+            if away:
+                self._refuse(pods, f"node {min(away)} has left the cluster")
+            else:
+                self._place(pods, nodes)
+
+    def _refuse(self, orders: Sequence[PodOrder], why: str) -> None:
+        for order in orders:
+            self._notes.write(
+                order.pod_id, Note(node="", group=order.pod_id, at=time.time(), over=True, why=why)
+            )
 
     def _place(self, orders: Sequence[PodOrder], nodes: dict[str, dict[str, Any]]) -> None:
         name = orders[0].pod_id
@@ -124,7 +136,7 @@ class Bridge:
                 num_gpus=order.capacity.gpus,
                 max_concurrency=4,
                 scheduling_strategy=strategy,
-            ).remote(encode(order), dict(self._opening.environment))
+            ).remote(encode(order), dict(self._opening.environment), self._opening.root_mark)
 
     def _keeper(self, pod_id: str) -> Any:  # noqa: ANN401  an actor's handle
         try:
@@ -147,9 +159,22 @@ class Bridge:
                 sights[pod_id] = self._without_keeper(pod_id)
             elif self._asked[pod_id] in ready:
                 sights[pod_id] = self._told(pod_id)
-            else:  # waits for its place, or for an answer over a slow link
-                sights[pod_id] = PodSight(sight=Sight.RUNNING, message="waits for Ray")
+            else:
+                sights[pod_id] = self._waiting(pod_id)
         return sights
+
+    def _waiting(self, pod_id: str) -> PodSight:
+        """Its keeper has not answered: it waits for its place, or begins, or the link is slow. A group that
+        was never placed and of which a node has left never will be."""
+        note = self._notes.read(pod_id)
+        if note is None or self._group(pod_id) != "PENDING":
+            return PodSight(sight=Sight.RUNNING, message="waits for an answer of its node")
+        living = {str(node["NodeID"]) for node in self._living().values()}
+        if all(other.node in living for other in self._notes.beside(note) if other.node):
+            return PodSight(sight=Sight.QUEUED, message="waits for Ray, whose nodes have no room now")
+        self._asked.pop(pod_id, None)
+        self._let_go(pod_id)
+        return PodSight(sight=Sight.GONE, message="its node has left the cluster before it was placed")
 
     def _told(self, pod_id: str) -> PodSight:
         try:
@@ -157,7 +182,7 @@ class Bridge:
         except RayActorError as error:
             if "creation task" not in str(error):
                 return self._without_keeper(pod_id)
-            sight, message = Sight.GONE, f"its keeper could not begin: {_short(error)}"
+            sight, message = Sight.GONE, f"its keeper could not begin: {_last(error)}"
         except RayError:
             return self._without_keeper(pod_id)
         self._lost_since.pop(pod_id, None)
@@ -180,7 +205,7 @@ class Bridge:
         if note is None:
             return PodSight(sight=Sight.GONE, message="it was never started")
         if note.over:
-            return PodSight(sight=Sight.GONE, message="it has ended")
+            return PodSight(sight=Sight.GONE, message=note.why or "it has ended")
         if any(str(node["NodeID"]) == note.node for node in self._living().values()):
             return self._looked_at(pod_id, note)
         return self._lost(pod_id)
@@ -353,6 +378,12 @@ def _say(out: BinaryIO, answer: Answer) -> None:
 def _short(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:500] or type(error).__name__
+
+
+def _last(error: BaseException) -> str:
+    """The last line of a traceback that Ray carries: the error itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:500] if lines else type(error).__name__
 
 
 def _hint(error: BaseException) -> str:

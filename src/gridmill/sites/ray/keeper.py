@@ -5,16 +5,20 @@ keeper ends, in whatever way, the pod ends itself and its jobs. So what Ray ends
 """
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import ray
 from gridmill.codec import decode, encode
+from gridmill.errors import GridmillError
 from gridmill.model.message import PodOrder
+from gridmill.ports.site import Sight
 from gridmill.settings import Settings, read_settings
-from gridmill.sites.local import LocalSite
+from gridmill.sites.local import LocalSite, memory_of_machine
 from gridmill.sites.machine import look_at_machine
+from gridmill.sites.ray.fit import why_unfit
 from gridmill.sites.ray.wire import Answer
 
 
@@ -25,23 +29,34 @@ def _site(home: str, environment: Mapping[str, str]) -> LocalSite:
 
 @ray.remote
 class Keeper:
-    """Of one pod on this node."""
+    """Of one pod on this node. Where it cannot be, it is GONE with the reason."""
 
-    def __init__(self, order: bytes, environment: Mapping[str, str]) -> None:
+    def __init__(self, order: bytes, environment: Mapping[str, str], root_mark: str) -> None:
         self._order = decode(order, PodOrder)
-        Path(self._order.home).mkdir(parents=True, exist_ok=True, mode=0o700)
         os.environ["GRIDMILL_GPUS"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray gave us
         self._site = _site(self._order.home, environment)
-        self._site.bring_up([self._order])
+        self._unfit = why_unfit(self._order, Path(root_mark), memory_of_machine()) or self._bring_up()
+
+    def _bring_up(self) -> str:
+        """Why it cannot be brought up."""
+        try:
+            Path(self._order.home).mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._site.bring_up([self._order])
+        except (OSError, GridmillError) as error:
+            return f"host {socket.gethostname()}: {error}"
+        return ""
 
     def sight(self) -> tuple[str, str]:
         """What this node sees of the pod."""
+        if self._unfit:
+            return Sight.GONE.value, self._unfit
         seen = self._site.observe([self._order.pod_id])[self._order.pod_id]
         return seen.sight.value, seen.message
 
     def end(self) -> None:
         """End the pod and its jobs."""
-        self._site.tear_down([self._order.pod_id])
+        if not self._unfit:
+            self._site.tear_down([self._order.pod_id])
 
 
 @ray.remote

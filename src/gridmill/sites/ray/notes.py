@@ -9,12 +9,14 @@ from gridmill.codec import decode, encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """The Ray node's id, the first pod of its placement group, Unix time, and whether it is gone for good."""
+    """The Ray node's id, the first pod of its placement group, Unix time, whether it is gone for good, and
+    why it is if it never came."""
 
     node: str
     group: str
     at: float
     over: bool = False
+    why: str = ""
 
     def ended(self) -> "Note":
         """The same of a pod that is gone."""
@@ -40,6 +42,12 @@ class Notes:
         draft = self._folder / f".{pod_id}"
         draft.write_bytes(encode(note))
         draft.rename(self._folder / pod_id)
+
+    def forget(self, before: float) -> None:
+        """Remove notes, from before that time, of pods that are gone for good: nobody asks for these."""
+        for pod_id, note in tuple(self._all()):
+            if note.over and note.at < before:
+                (self._folder / pod_id).unlink(missing_ok=True)
 
     def known(self) -> tuple[str, ...]:
         """The pods that are noted and not over."""

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.codec import decode, encode
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import InputError, StorageError, UnavailableError
+from gridmill.model.address import read_address
 from gridmill.model.amounts import parse_seconds
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
@@ -38,10 +39,12 @@ RAY_ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "PYTHONUNBUFFERED": "1",
 }
+_BRIDGE = ["-m", "gridmill.sites.ray.bridge"]
 _PATIENCE = "75s"
 _KNOCK_SECONDS = 5.0
 _START_SECONDS = 60.0
 _ANSWER_SECONDS = 20.0
+_LOG_BYTES = 2**20
 
 
 class RaySite:
@@ -54,6 +57,7 @@ class RaySite:
         self._log = log
         self._lock = threading.Lock()
         self._bridge: subprocess.Popen[bytes] | None = None
+        self._closed = False
         self._unread = b""
 
     def nodes(self) -> tuple[Node, ...]:
@@ -94,7 +98,11 @@ class RaySite:
             self._ask(Asked(what="tear_down", pods=tuple(pod_ids)))
 
     def close(self) -> None:
-        """End the bridge; actors and pods go on."""
+        """End the bridge; actors and pods go on. Who waits for an answer is told at once."""
+        self._closed = True
+        bridge = self._bridge
+        if bridge is not None:
+            bridge.kill()
         with self._lock:
             self._end()
 
@@ -107,22 +115,31 @@ class RaySite:
         return _checked(answer)
 
     def _living(self) -> subprocess.Popen[bytes]:
+        self._want_open()
         if self._bridge is None or self._bridge.poll() is not None:
+            self._end()
             _knock(self._opening.address)
             self._bridge = self._start()
             try:
+                self._want_open()
                 _checked(self._exchange(self._bridge, encode(self._opening), _START_SECONDS))
             except UnavailableError:
                 self._end()
                 raise
         return self._bridge
 
+    def _want_open(self) -> None:
+        """Asked before and after a bridge is started: none outlives `close`."""
+        if self._closed:
+            raise UnavailableError("the site was closed: it is removed or changed")
+
     def _start(self) -> subprocess.Popen[bytes]:
         self._unread = b""
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as log:
+        large = self._log.exists() and self._log.stat().st_size > _LOG_BYTES
+        with self._log.open("wb" if large else "ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "gridmill.sites.ray.bridge"],
+                [sys.executable, "-P", *_BRIDGE],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -152,11 +169,7 @@ class RaySite:
                 raise TimeoutError(f"no answer within {seconds:g} s")
             data = os.read(descriptor, 2**16)
             if not data:
-                raise (
-                    EOFError("it ended")
-                    if bridge.poll() is None
-                    else OSError(f"exit code {bridge.returncode}")
-                )
+                raise BrokenPipeError("it closed its output")
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         return line
@@ -177,11 +190,8 @@ class RaySite:
 
 def _knock(address: str) -> None:
     """Ray tries for a minute where nobody listens. Raises UnavailableError."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return
     try:
-        socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+        socket.create_connection(read_address(address.removeprefix("ray://")), timeout=_KNOCK_SECONDS).close()
     except OSError as error:
         raise UnavailableError(
             f"no Ray cluster answers at {address}: {error.strerror or error}",
@@ -207,6 +217,7 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
             "ray://HOST:10001 from elsewhere.",
             place=f"site {site.name}: address",
         )
+    _check_address(site)
     folder = settings.home / "sites" / site.name
     mark = _mark(folder)
     opening = Opening(
@@ -215,9 +226,29 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
         notes=str(folder / "pods"),
         home=site.settings.get("home", f"/tmp/gridmill-{mark}"),
         environment=_pod_environment(settings),
+        root_mark=str(_mark_root(settings.root, mark)),
         patience_seconds=parse_seconds(site.settings.get("patience", _PATIENCE)),
     )
     return RaySite(opening, _door(site, doors), _environment(site), folder / "bridge.log")
+
+
+def _check_address(site: Site) -> None:
+    place = f"site {site.name}: "
+    read_address((site.address or "").removeprefix("ray://"), place=place + "address")
+    control = site.settings.get("control", "")
+    if control:
+        read_address(control, port=1, place=place + "settings.control")
+
+
+def _mark_root(root: Path, mark: str) -> Path:
+    """A file by which a node knows that the storage root it sees is ours. Raises StorageError."""
+    path = root / ".sites" / mark
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise StorageError(f"cannot be written to: {error.strerror}", place=str(path)) from error
+    return path
 
 
 def _mark(folder: Path) -> str:
@@ -252,13 +283,13 @@ def _environment(site: Site) -> dict[str, str]:
 
 def _door(site: Site, doors: Doors) -> str:
     given = site.settings.get("control", "")
-    host, _, port = given.rpartition(":") if given.rpartition(":")[2].isdigit() else (given, "", "")
-    return doors.tls(host or _facing(site.address or ""), int(port or 0))
+    host, port = read_address(given, port=0) if given else (_facing(site.address or ""), 0)
+    return doors.tls(host, port)
 
 
 def _facing(address: str) -> str:
     """This machine's address on the way to the cluster. Raises UnavailableError."""
-    host = address.removeprefix("ray://").rpartition(":")[0] or address
+    host, _ = read_address(address.removeprefix("ray://"))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))  # sends nothing

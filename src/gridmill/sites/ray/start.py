@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.errors import InputError, UnavailableError
+from gridmill.model.address import read_address
 from gridmill.sites.ray.site import RAY_ENVIRONMENT
 
 HEALTH = {
@@ -109,14 +110,12 @@ def join(
 ) -> RayNode:
     """This machine as a node of the grid at HOST:PORT. Raises InputError, UnavailableError."""
     _want_ray()
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise InputError(f"{address!r} is not HOST:PORT", hint="`gridmill up --ray` prints the whole line.")
-    if not _answers(host, int(port)):
+    host, port = read_address(address)
+    if not _answers(host, port):
         raise UnavailableError(f"nothing answers at {address}", hint="Is `gridmill up --ray` running there?")
     path = folder / "token"
     _write_secret(path, token)
-    words = [f"--address={address}", f"--node-ip-address={_facing(host, int(port))}"]
+    words = [f"--address={address}", f"--node-ip-address={_facing(host, port)}"]
     words += [f"--num-cpus={max(1, int(cpus))}"] if cpus else []
     words += [f"--memory={memory_bytes}"] if memory_bytes else []
     return _start(folder, words, token_path=path)

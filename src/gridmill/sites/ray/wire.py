@@ -14,13 +14,15 @@ from gridmill.ports.site import PodSight
 class Opening:
     """The bridge's first line: the cluster's address; `mark` tells this home's pods from another's; `notes`
     is the folder with notes of where each pod was brought up; `home` the pods' folder on every node;
-    `environment` what they start with. Pods of a lost node are gone after `patience_seconds`."""
+    `environment` what they start with; `root_mark` a file below the storage root. Pods of a
+    lost node are gone after `patience_seconds`."""
 
     address: str
     mark: str
     notes: str
     home: str
     environment: Mapping[str, str]
+    root_mark: str
     patience_seconds: float
 
 

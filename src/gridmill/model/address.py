@@ -1,0 +1,21 @@
+"""HOST:PORT, as people write it."""
+
+from gridmill.errors import InputError
+
+LAST_PORT = 65535
+
+
+def read_address(text: str, *, port: int | None = None, place: str = "") -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, or of `HOST` where there is a `port` to take instead. An IPv6 host is
+    written in brackets. Raises InputError, at `place`."""
+    host, colon, number = text.rpartition(":")
+    if port is not None and (not colon or text.endswith("]")):
+        host, number = text, str(port)
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    wrong = not host or "/" in host or " " in host or (":" in host and not text.startswith("["))
+    if wrong or not number.isascii() or not number.isdigit() or int(number) > LAST_PORT:
+        form = "HOST:PORT" if port is None else "HOST or HOST:PORT"
+        raise InputError(
+            f"{text!r} is not {form}", hint=f"Ports end at {LAST_PORT}: 10.0.0.5:6379.", place=place
+        )
+    return host, int(number)

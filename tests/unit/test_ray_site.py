@@ -1,0 +1,147 @@
+"""The Ray site without Ray: addresses, its bridge's life, notes, and what a node must have."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.contract.test_site_ray import NoDoors
+
+from gridmill.cli.join import read_memory, read_rules
+from gridmill.errors import InputError, UnavailableError
+from gridmill.model.address import read_address
+from gridmill.model.amounts import GIB, Amounts
+from gridmill.model.message import PodOrder
+from gridmill.model.site import Site, SiteKind
+from gridmill.settings import read_settings
+from gridmill.sites.idle import within
+from gridmill.sites.ray.fit import why_unfit
+from gridmill.sites.ray.notes import Note, Notes
+from gridmill.sites.ray.site import make
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "10.0.0.5", ":6379", "h:", "h:port", "h:65536", "h:-1", "h:٣", "http://h:1", "a b:1", "::1:5"],
+)
+def test_what_is_no_address_is_said_where_it_stands(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_address(text, place="site lab: address")
+    assert caught.value.place == "site lab: address"
+
+
+def test_addresses_are_read() -> None:
+    assert read_address("h:6379") == ("h", 6379)
+    assert read_address("[::1]:80") == ("::1", 80)
+    assert read_address("h", port=7) == ("h", 7)
+    assert read_address("[::1]", port=7) == ("::1", 7)
+
+
+def a_site(address: str, **settings: str) -> Site:
+    return Site(name="lab", kind=SiteKind.RAY, address=address, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("address", "settings", "place"),
+    [
+        ("10.0.0.5", {}, "address"),
+        ("ray://", {}, "address"),
+        ("ray://h", {}, "address"),
+        ("127.0.0.1:99999", {}, "address"),
+        ("127.0.0.1:1", {"control": ":70000"}, "settings.control"),
+        ("127.0.0.1:1", {"control": "h:x"}, "settings.control"),
+    ],
+)
+def test_a_site_with_a_wrong_address_is_refused(
+    tmp_path: Path, address: str, settings: dict[str, str], place: str
+) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(InputError) as caught:
+        make(read_settings({"GRIDMILL_HOME": str(tmp_path)}), a_site(address, **settings), NoDoors())
+    assert caught.value.place == f"site lab: {place}"
+
+
+def with_bridge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Callable[[], object]:
+    """A site whose bridge is that program; what opens it, asks for its nodes and closes it."""
+    pytest.importorskip("ray")
+    monkeypatch.setattr("gridmill.sites.ray.site._knock", lambda address: None)
+    monkeypatch.setattr("gridmill.sites.ray.site._BRIDGE", ["-c", program])
+    return make(read_settings({"GRIDMILL_HOME": str(tmp_path)}), a_site("127.0.0.1:1"), NoDoors())
+
+
+SILENT = "import sys; sys.stdin.readline(); print('{}', flush=True); sys.stdin.read()"
+
+
+def test_closing_waits_for_no_answer_and_no_bridge_comes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = with_bridge(tmp_path, monkeypatch, SILENT)
+    told: list[str] = []
+
+    def ask() -> None:
+        try:
+            site.nodes()
+        except UnavailableError as error:
+            told.append(error.message)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while site._bridge is None:
+        assert asking.is_alive()
+    bridge = site._bridge
+    site.close()
+    asking.join(5.0)
+    assert len(told) == 1
+    assert bridge.returncode is not None
+    with pytest.raises(UnavailableError, match="closed"):
+        site.nodes()
+    assert site._bridge is None
+
+
+def test_a_bridge_that_only_closes_its_output_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = with_bridge(tmp_path, monkeypatch, "import os, time; os.close(1); time.sleep(60)")
+    with pytest.raises(UnavailableError, match="ended"):
+        site.nodes()
+    assert site._bridge is None
+
+
+def test_notes_of_pods_that_are_long_gone_go(tmp_path: Path) -> None:
+    notes = Notes(tmp_path)
+    for name, at, over in (("old", 1.0, True), ("young", 9.0, True), ("lives", 1.0, False)):
+        notes.write(name, Note(node="n", group=name, at=at, over=over))
+    notes.forget(5.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lives", "young"]
+
+
+def test_a_node_that_sees_no_root_or_has_less_memory_says_so(tmp_path: Path) -> None:
+    mark = tmp_path / "root" / ".sites" / "mark"
+    order = PodOrder(
+        pod_id="p",
+        deployment_id="d",
+        type="command",
+        secret="",
+        home="/h",
+        link="",
+        capacity=Amounts(cpus=1.0, memory_bytes=4 * GIB),
+        keep_seconds=1.0,
+        orphan_seconds=1.0,
+    )
+    assert f"the storage root {tmp_path / 'root'} is not seen on host" in why_unfit(order, mark, 8 * GIB)
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    assert why_unfit(order, mark, 4 * GIB) == ""
+    assert "has 2 GiB of memory and not the 4 GiB" in why_unfit(order, mark, 2 * GIB)
+
+
+def test_what_cannot_be_given_is_refused() -> None:
+    assert read_memory("4GiB", 8 * GIB) == 4 * GIB
+    with pytest.raises(InputError, match="this machine has 8 GiB"):
+        read_memory("16GiB", 8 * GIB)
+    with pytest.raises(InputError, match="not FROM-TO"):
+        read_rules(False, "5m", "25-3")
+    with pytest.raises(InputError, match="goes with --idle-only"):
+        read_rules(False, "5m", "19-07")
+    assert read_rules(True, "5m", "0-24").hours == (0, 0)
+    assert all(within((0, 0), hour) for hour in range(24))
