@@ -54,7 +54,9 @@ def join(
     given = read_memory(memory, memory_of_machine())
     rules = read_rules(idle_only, idle_after, hours)
     secret = _read_token(token, settings_of(context).token)
-    membership = Membership(folder, address, secret, cpus, given, tell=emit if json else _say)
+    membership = Membership(
+        folder, address, secret, cpus, given, behind=idle_only, tell=emit if json else _say
+    )
     with Interrupts() as interrupts:
         try:
             _stay(membership, rules, interrupts)
@@ -77,10 +79,13 @@ class Membership:
         token: str,
         cpus: float | None,
         memory: int,
+        *,
+        behind: bool,
         tell: Callable[[dict[str, str]], None],
     ) -> None:
         self._folder, self._address, self._token = folder, address, token
         self._cpus, self._memory = cpus, memory
+        self._behind = behind
         self.tell = tell
         self._node: RayNode | None = None
         self.joined = False
@@ -93,7 +98,12 @@ class Membership:
     def enter(self, interrupts: Interrupts) -> None:
         """Raises what ray.start.join raises."""
         self._node = join_ray(
-            self._folder, self._address, self._token, cpus=self._cpus, memory_bytes=self._memory
+            self._folder,
+            self._address,
+            self._token,
+            cpus=self._cpus,
+            memory_bytes=self._memory,
+            behind=self._behind,
         )
         self._node.wait_until_up(lambda: _end_if_asked(interrupts))
         self.joined = True

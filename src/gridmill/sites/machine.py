@@ -25,18 +25,19 @@ _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
 class _Process:
     parent: int
     ticks: int
+    runs: bool
 
 
 def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
     """Watch for that time. CPU time is the kernel's count (proc(5)), ended children that were waited for
     included; Gridmill's are pods, Ray's nodes and what descends from them (pods adopt orphans)."""
-    busy, owners = _busy_ticks(), _owners_ticks()
+    busy, before = _busy_ticks(), _owners()
     begun = time.monotonic()
     time.sleep(seconds)
     ticks = os.sysconf("SC_CLK_TCK") * (time.monotonic() - begun)
     return NodeLook(
         busy_cpus=max(0.0, (_busy_ticks() - busy) / ticks),
-        owner_cpus=max(0.0, (_owners_ticks() - owners) / ticks),
+        owner_cpus=_demand(before, _owners(), ticks),
         used_bytes=_used_bytes(),
         gpus=gpus(),
     )
@@ -49,10 +50,17 @@ def _busy_ticks() -> int:
     return user + nice + system + irq + softirq + steal
 
 
-def _owners_ticks() -> int:
+def _owners() -> tuple[int, int]:
+    """The CPU time that the owner's processes have had, and how many of them want a CPU just now."""
     processes = dict(_processes())
     known = {pid: True for pid in processes if _is_ours(pid)}
-    return sum(one.ticks for pid, one in processes.items() if not _descends(pid, processes, known))
+    owners = [one for pid, one in processes.items() if not _descends(pid, processes, known)]
+    return sum(one.ticks for one in owners), sum(one.runs for one in owners)
+
+
+def _demand(before: tuple[int, int], after: tuple[int, int], ticks: float) -> float:
+    """What the owner got; on a machine that is too busy to give it, what was wanted at both looks."""
+    return max(0.0, (after[0] - before[0]) / ticks, float(min(before[1], after[1])))
 
 
 def _descends(pid: int, processes: Mapping[int, _Process], known: dict[int, bool]) -> bool:
@@ -67,7 +75,7 @@ def _processes() -> Iterator[tuple[int, _Process]]:
         if entry.name.isdigit():
             with suppress(OSError, ValueError, IndexError):
                 words = (_PROC / entry.name / "stat").read_text().rpartition(")")[2].split()
-                yield int(entry.name), _Process(parent=int(words[1]), ticks=sum(map(int, words[11:15])))
+                yield int(entry.name), _Process(int(words[1]), sum(map(int, words[11:15])), words[0] == "R")
 
 
 def _is_ours(pid: int) -> bool:

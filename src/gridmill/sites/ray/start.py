@@ -27,6 +27,8 @@ HEALTH = {
 PATIENCE = "20s"
 """What a site of such nodes waits for one that is lost (setting `patience`)."""
 PORT = 6379
+_BEHIND = ("nice", "-n", "19")
+_START = (sys.executable, "-m", "ray.scripts.scripts", "start")
 _UP = b"Ray runtime started"
 _START_SECONDS = 90.0
 _END_SECONDS = 20.0
@@ -106,9 +108,18 @@ def start_head(folder: Path, host: str, port: int = PORT) -> RayNode | None:
 
 
 def join(
-    folder: Path, address: str, token: str, *, cpus: float | None = None, memory_bytes: int | None = None
+    folder: Path,
+    address: str,
+    token: str,
+    *,
+    cpus: float | None = None,
+    memory_bytes: int | None = None,
+    behind: bool = False,
 ) -> RayNode:
-    """This machine as a node of the grid at HOST:PORT. Raises InputError, UnavailableError."""
+    """This machine as a node of the grid at HOST:PORT; `behind` all else that runs on it (nice 19).
+
+    Raises InputError, UnavailableError.
+    """
     _want_ray()
     host, port = read_address(address)
     if not _answers(host, port):
@@ -118,7 +129,7 @@ def join(
     words = [f"--address={address}", f"--node-ip-address={_facing(host, port)}"]
     words += [f"--num-cpus={max(1, int(cpus))}"] if cpus else []
     words += [f"--memory={memory_bytes}"] if memory_bytes else []
-    return _start(folder, words, token_path=path)
+    return _start(folder, words, token_path=path, behind=behind)
 
 
 def token_file(folder: Path) -> Path:
@@ -129,20 +140,12 @@ def token_file(folder: Path) -> Path:
     return path
 
 
-def _start(folder: Path, words: list[str], *, token_path: Path) -> RayNode:
+def _start(folder: Path, words: list[str], *, token_path: Path, behind: bool = False) -> RayNode:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = folder / "ray.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "ray.scripts.scripts",
-                "start",
-                *words,
-                "--disable-usage-stats",
-                "--block",
-            ],
+            [*(_BEHIND if behind else ()), *_START, *words, "--disable-usage-stats", "--block"],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
