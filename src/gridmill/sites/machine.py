@@ -13,7 +13,7 @@ from gridmill.model.node import Gpu, NodeLook
 
 _PROC = Path("/proc")
 _SECONDS = 0.25
-_MODULES = (b"gridmill.", b"ray.scripts")
+_MODULES = (b"gridmill.", b"ray.scripts")  # as after -m
 _PROGRAMS = (b"/gridmill", b"/raylet", b"/gcs_server")
 _FEW_WORDS = 4
 _GPU_SECONDS = 10.0
@@ -53,7 +53,7 @@ def _busy_ticks() -> int:
 def _owners() -> tuple[int, int]:
     """The CPU time that the owner's processes have had, and how many of them want a CPU just now."""
     processes = dict(_processes())
-    known = {pid: True for pid in processes if _is_ours(pid)}
+    known = {pid: True for pid in processes if pid == os.getpid() or _is_ours(pid)}
     owners = [one for pid, one in processes.items() if not _descends(pid, processes, known)]
     return sum(one.ticks for one in owners), sum(one.runs for one in owners)
 
@@ -82,7 +82,9 @@ def _is_ours(pid: int) -> bool:
     """A pod or command of Gridmill, or a Ray node's own process."""
     with suppress(OSError):
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[:_FEW_WORDS]
-        return any(word.startswith(_MODULES) or word.endswith(_PROGRAMS) for word in words)
+        return any(
+            word == b"gridmill" or word.startswith(_MODULES) or word.endswith(_PROGRAMS) for word in words
+        )
     return False
 
 
