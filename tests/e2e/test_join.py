@@ -100,7 +100,10 @@ def test_a_machine_is_given_while_its_owner_is_away_and_free_within_seconds(grid
     grid.wait(marks.exists, "the job runs")
     first = marks.read_text().split()
     assert first == ["beta"]  # the smallest that is large enough
-    owner = grid.beta.popen(sys.executable, "-c", OWNER, log=(grid.shared / "owner.out").open("wb"))
+    pid = grid.shared / "owner.pid"
+    work = f"echo $$ > {pid}; exec {sys.executable} -c '{OWNER}'"
+    with (grid.shared / "owner.out").open("wb") as out:
+        owner = grid.beta.popen("bash", "-c", work, log=out)
     begun = time.monotonic()
     grid.wait(lambda: not ours_on(grid.beta), "the owner has the machine", seconds=30.0)
     freed = time.monotonic() - begun
@@ -108,7 +111,8 @@ def test_a_machine_is_given_while_its_owner_is_away_and_free_within_seconds(grid
     go.touch()
     assert run.wait(120) == 0, grid.said("run")
     assert marks.read_text().split() == ["beta", "alpha"]
-    owner.kill()
+    grid.beta.run("kill", "-9", pid.read_text().strip())
+    owner.wait(10)
     grid.wait(lambda: grid.said("join").count("joined the grid") == 2, "it is given again")
     assert freed < 10.0
 

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from gridmill.model.node import Gpu, NodeLook
 from gridmill.sites.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, within
-from gridmill.sites.machine import look_at_machine, read_gpus
+from gridmill.sites.machine import look_at_machine, owners_processes, read_gpus
 from gridmill.sites.terminals import seconds_since_input
 
 GIB = 2**30
@@ -79,15 +80,19 @@ def test_a_busy_process_that_is_not_ours_is_the_owners() -> None:
     assert look.used_bytes > 0
 
 
-def test_a_pods_processes_are_not_the_owners(tmp_path: Path) -> None:
-    """Whatever else runs here: this one's CPU time does not count."""
+def test_what_descends_from_gridmill_is_not_the_owners(tmp_path: Path) -> None:
     script = tmp_path / "gridmill"
-    script.write_text("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])\n")
-    before = look_at_machine(0.5).owner_cpus
-    with subprocess.Popen([sys.executable, str(script)], start_new_session=True) as ours:
-        look = look_at_machine(0.5)
-        os.killpg(ours.pid, 9)
-    assert look.owner_cpus < before + 0.5
+    script.write_text("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'input()'])\n")
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as ours:
+        children = Path(f"/proc/{ours.pid}/task/{ours.pid}/children")
+        until = time.monotonic() + 20
+        while not children.read_text():
+            assert time.monotonic() < until
+        seen = owners_processes()
+        assert 1 in seen
+        assert not {ours.pid, int(children.read_text()), os.getpid()} & seen
 
 
 def test_what_the_driver_tells_of_gpus() -> None:

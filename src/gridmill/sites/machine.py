@@ -50,11 +50,20 @@ def _busy_ticks() -> int:
     return user + nice + system + irq + softirq + steal
 
 
+def owners_processes() -> frozenset[int]:
+    """Those that are not Gridmill's, nor this one."""
+    return frozenset(_owners_of(dict(_processes())))
+
+
+def _owners_of(processes: Mapping[int, _Process]) -> Iterator[int]:
+    known = {pid: True for pid in processes if pid == os.getpid() or _is_ours(pid)}
+    return (pid for pid in processes if not _descends(pid, processes, known))
+
+
 def _owners() -> tuple[int, int]:
     """The CPU time that the owner's processes have had, and how many of them want a CPU just now."""
     processes = dict(_processes())
-    known = {pid: True for pid in processes if pid == os.getpid() or _is_ours(pid)}
-    owners = [one for pid, one in processes.items() if not _descends(pid, processes, known)]
+    owners = [processes[pid] for pid in _owners_of(processes)]
     return sum(one.ticks for one in owners), sum(one.runs for one in owners)
 
 
