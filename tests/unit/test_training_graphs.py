@@ -8,7 +8,7 @@ import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 from gridmill.jobs.features import Encoding
-from gridmill.jobs.metrics import classification, regression
+from gridmill.jobs.metrics import calibration, classification, regression
 from gridmill.jobs.models import Card, make_predictor
 from gridmill.jobs.training.drawing import Answer, perceptron_graph, recurrent_graph
 from gridmill.jobs.training.networks import Perceptron, Recurrent, Shape
@@ -106,6 +106,31 @@ def test_metrics_of_known_numbers():
     found = classification(np.array([0, 0, 1, 1]), shares)
     assert found["accuracy"] == 0.5
     assert found["auc"] == 0.75
+
+
+def test_brier_is_as_its_author_wrote_it_and_half_of_that_for_two_classes():
+    two = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
+    assert classification(np.array([0, 0, 1, 1]), two)["brier"] == pytest.approx(
+        (0.1**2 + 0.6**2 + 0.6**2 + 0.2**2) / 4
+    )
+    three = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    assert classification(np.array([2, 0]), three)["brier"] == pytest.approx((0.2**2 + 0.3**2 + 0.5**2) / 2)
+    assert classification(np.array([1, 2]), np.eye(3)[[0, 0]])["brier"] == pytest.approx(2.0)
+
+
+def test_brier_of_a_class_the_model_never_saw_is_that_of_a_wrong_one():
+    sure = np.array([[1.0, 0.0]])
+    assert (
+        classification(np.array([-1]), sure)["brier"] == classification(np.array([1]), sure)["brier"] == 1.0
+    )
+
+
+def test_calibration_says_how_often_what_was_said_came_true():
+    said = np.array([0.05, 0.05, 0.62, 0.68, 1.0])
+    found = calibration(np.array([0, 1, 1, 1, 1]), np.stack([1 - said, said], axis=1))
+    assert np.round(found, 6).tolist() == [[0.05, 0.5, 2], [0.65, 1.0, 2], [1.0, 1.0, 1]]
+    several = np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.4]])
+    assert np.round(calibration(np.array([0, 1]), several), 6).tolist() == [[0.4, 0.0, 1], [0.7, 1.0, 1]]
 
 
 def test_a_class_the_model_never_saw_counts_as_wrong():

@@ -38,17 +38,18 @@ def _rmse(truth: Floats, predicted: Floats) -> float:
 def classification(truth: Integers, probabilities: Floats) -> dict[str, float]:
     """accuracy, log_loss, auc, brier of class numbers [rows] against probabilities [rows, classes].
 
-    brier is the mean squared error of the probabilities (of two classes: of the second's, else of all
-    summed). A class the model does not know is -1: always wrong. auc is the mean over the classes that occur
-    (one against the rest), and is left out where only one occurs.
+    brier is the mean over the rows of the squared errors of all probabilities, summed (Brier 1950,
+    "Verification of forecasts expressed in terms of probability", Monthly Weather Review 78(1)); of two
+    classes half of that, the squared error of either one's. A class the model does not know is -1: always
+    wrong. auc is the mean over the classes that occur (one against the rest), and is left out where only
+    one occurs.
     """
     known = truth >= 0
     given = np.where(known, probabilities[np.arange(len(truth)), truth], 0.0)
-    squares = (probabilities - (truth[:, None] == np.arange(probabilities.shape[1]))) ** 2
     found = {
         "log_loss": float(-np.mean(np.log(np.clip(given, 1e-15, 1.0)))),
         "accuracy": float(np.mean(probabilities.argmax(axis=1) == truth)),
-        "brier": float(np.mean(squares[:, 1] if probabilities.shape[1] == 2 else squares.sum(axis=1))),
+        "brier": _brier(truth, probabilities),
     }
     classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
     areas = [
@@ -57,6 +58,13 @@ def classification(truth: Integers, probabilities: Floats) -> dict[str, float]:
         if 0 < np.count_nonzero(truth == number) < len(truth)
     ]
     return {**found, "auc": float(np.mean(areas))} if areas else found
+
+
+def _brier(truth: Integers, probabilities: Floats) -> float:
+    classes = probabilities.shape[1]
+    squares = ((probabilities - (truth[:, None] == np.arange(classes))) ** 2).sum(axis=1)
+    squares = squares + (truth < 0)  # a class it does not know had no probability
+    return float(np.mean(squares)) / (2 if classes == 2 else 1)
 
 
 def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[list[float]]:
