@@ -101,6 +101,8 @@ def rubbish(
                 why = _why_output(control, thing.name, removed)
             case Place.POD if thing.ended and settled and thing.name not in pods:
                 why = "its pod has ended"
+            case Place.IMPORT if settled and thing.ended:
+                why = "its import was cut short"
             case Place.ATTEMPT if settled and thing.name not in control.ledger.snapshot.attempts:
                 why = "its attempt has ended"
             case Place.REPORT if old:

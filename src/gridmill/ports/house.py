@@ -13,6 +13,7 @@ class Place(StrEnum):
     """Sorts of things that take space."""
 
     OUTPUT = "output"  # below the storage root: KIND/PIPELINE/JOB/FOLDER
+    IMPORT = "import"  # below the storage root: an archive, unpacked
     STORE = "store"
     POD = "pod"
     ATTEMPT = "attempt"
@@ -26,7 +27,7 @@ class Place(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thing:
     """A folder or file. `name` is unique within its place (outputs: the URI below the root); `changed` is
-    Unix time in seconds; `ended` says of a pod that it has."""
+    Unix time in seconds; `ended` says of a pod or an import that it has."""
 
     place: Place
     name: str

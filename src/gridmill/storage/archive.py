@@ -6,7 +6,6 @@ unpacked to.
 
 import hashlib
 import os
-import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.noun import dataclass
 from gridmill.model.project import Project
+from gridmill.storage.staging import staging
 
 _MANIFEST = "manifest.json"
 _FILES, _BUNDLES = "files", "bundles"
@@ -174,22 +174,19 @@ def unpacked(source: Path, root: Path) -> Iterator[Unpacked]:
 
     Raises InputError for what is no whole archive, UnsafePathError, StorageError.
     """
-    folder = root / f".import-{uuid4().hex}"
     try:
-        with zipfile.ZipFile(source) as archive:
+        with zipfile.ZipFile(source) as archive, staging(root) as folder:
             _check_plain(archive, source)
             manifest = _manifest(archive, source)
             for name, entry in manifest.files.items():
                 _unpack(archive, name, entry, folder)
-        yield Unpacked(manifest=manifest, folder=folder, root=root)
+            yield Unpacked(manifest=manifest, folder=folder, root=root)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise InputError(f"this is no whole archive: {error}", place=str(source)) from error
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no archive {source}") from error
     except OSError as error:
         raise StorageError(f"the archive cannot be unpacked: {error.strerror}", place=str(source)) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_plain(archive: zipfile.ZipFile, source: Path) -> None:

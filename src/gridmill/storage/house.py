@@ -9,6 +9,7 @@ from pathlib import Path
 from gridmill.errors import StorageError
 from gridmill.ports.house import GOING, Place, Thing
 from gridmill.storage.root import SHARED_BUNDLES
+from gridmill.storage.staging import STAGING, is_left
 
 _FOLDERS: Mapping[Place, str] = {
     Place.POD: "pods",
@@ -21,6 +22,8 @@ _FOLDERS: Mapping[Place, str] = {
 }
 _OUTPUT_DEPTH = 4  # KIND/PIPELINE/JOB/FOLDER
 _LOCK = ".lock"
+_IN_ROOT = (Place.OUTPUT, Place.SHARED_BUNDLE, Place.IMPORT)
+_STAGED = (STAGING, f"{GOING}{STAGING}")
 
 
 class HouseFolder:
@@ -36,7 +39,12 @@ class HouseFolder:
 
     def _things(self) -> Iterator[Thing]:
         for path in _at_depth(self._root, _OUTPUT_DEPTH):
-            yield from _thing(Place.OUTPUT, str(path.relative_to(self._root)), path)
+            name = str(path.relative_to(self._root))
+            if not name.startswith(_STAGED):
+                yield from _thing(Place.OUTPUT, name, path)
+        for path in _entries(self._root):
+            if path.name.startswith(_STAGED):
+                yield from _thing(Place.IMPORT, path.name, path)
         for place, folder in _FOLDERS.items():
             for path in _entries(self._base(place) / folder):
                 if path.suffix != _LOCK:
@@ -69,7 +77,7 @@ class HouseFolder:
         return self._base(thing.place) / _FOLDERS.get(thing.place, "") / thing.name
 
     def _base(self, place: Place) -> Path:
-        return self._root if place in (Place.OUTPUT, Place.SHARED_BUNDLE) else self._home
+        return self._root if place in _IN_ROOT else self._home
 
 
 def _aside(path: Path) -> Path:
@@ -94,7 +102,7 @@ def _at_depth(folder: Path, depth: int) -> Iterator[Path]:
 def _thing(place: Place, name: str, path: Path) -> Iterator[Thing]:
     with suppress(OSError):
         changed = path.lstat().st_mtime
-        ended = place == Place.POD and (path / "ended").exists()
+        ended = (path / "ended").exists() if place == Place.POD else place == Place.IMPORT and is_left(path)
         yield Thing(place=place, name=name, size_bytes=_size(path), changed=changed, ended=ended)
 
 

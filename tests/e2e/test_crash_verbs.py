@@ -1,0 +1,254 @@
+"""SIGKILL of whoever changes what is kept: schedules, removals, cleaning, imports, datasets that grow.
+
+A place is killed before and after each commit, and between commits where files are moved: with the first one.
+"""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from gridmill.model.artifact import Artifact
+from gridmill.model.run import Run
+from gridmill.model.schedule import Schedule
+from gridmill.model.state import RunState
+from gridmill.ports.store import Store
+from gridmill.stores.sql import make
+from tests.e2e.conftest import Place, a_place, eventually
+
+pytestmark = pytest.mark.e2e
+
+SCHEDULED = """
+pipeline: due
+schedule: {every: 1h}
+jobs:
+  tell: {command: "echo told >> MARKS"}
+"""
+GROWING = """
+pipeline: grown
+jobs:
+  load:
+    sink:
+      source: {path: "in/*.csv"}
+      columns: {t: timestamp}
+  rows:
+    dataset:
+      basis: {table: load, time: t, entity: [station]}
+      lags: [{column: rain, steps: [1]}]
+      incremental: true
+"""
+DAY_HOURS = 24
+
+
+def day(place: Place, number: int) -> None:
+    """A file with that day's rows."""
+    first = datetime(2024, 1, 1) + timedelta(days=number)
+    hours = (first + timedelta(hours=hour) for hour in range(DAY_HOURS))
+    lines = [f"{hour.isoformat()},{station},{hour.hour}.5" for hour in hours for station in "ab"]
+    folder = place.folder / "project" / "in"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{number}.csv").write_text("\n".join(["t,station,rain", *lines]) + "\n")
+
+
+@pytest.fixture(scope="module")
+def two_days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A place with two versions of a table and of a dataset of it."""
+    with a_place(tmp_path_factory.mktemp("two")) as place:
+        file = place.write(GROWING)
+        for number in range(2):
+            day(place, number)
+            done = place.gridmill("run", file)
+            assert done.returncode == 0, done.stderr
+        assert eventually(lambda: not place.leftovers())
+        yield place
+
+
+@contextmanager
+def copy_of(place: Place, folder: Path) -> Iterator[Place]:
+    """The same home and project in a folder of its own, which is new."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(place.home, folder / "home", symlinks=True)
+    shutil.copytree(place.folder / "project", folder / "project")
+    with a_place(folder) as copy:
+        yield copy
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The digest of each file below the folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def killed_when(place: Place, condition: Callable[[], bool], *words: object) -> bool:
+    """Kill the command as soon as the condition holds; False where it had ended before."""
+    process = place.start(*words)
+    while process.poll() is None and not condition():
+        pass
+    process.kill()
+    return process.wait() == -signal.SIGKILL
+
+
+def at_every_commit(begin: Callable[[], AbstractContextManager[Place]], *words: object) -> Iterator[Place]:
+    """Places in which the command was killed: before its first commit, after it, before its second, ..."""
+    for number in count(1):
+        for where in ("before-commit", "after-commit"):
+            with begin() as place:
+                done = place.gridmill(*words, GRIDMILL_FAULT=f"{where}:{number}")
+                if done.returncode == 0:
+                    return
+                assert done.returncode == -signal.SIGKILL, done.stderr
+                yield place
+
+
+@contextmanager
+def records(place: Place) -> Iterator[Store]:
+    """What is recorded there."""
+    store = make(place.home / "store.db")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def versions(place: Place) -> set[str]:
+    """Those that are there and not removed, of the dataset."""
+    with records(place) as store:
+        found = [record.noun for record in store.list(Artifact, parent="grown/rows")]
+    return {one.id for one in found if isinstance(one, Artifact) and not one.removed}
+
+
+def storage(place: Place) -> Path:
+    return place.home / "storage"
+
+
+def test_a_due_time_fires_once_however_often_the_control_node_is_killed(place: Place):
+    marks = place.folder / "marks"
+    applied = place.gridmill("apply", "-f", place.write(SCHEDULED.replace("MARKS", str(marks))))
+    assert applied.returncode == 0, applied.stderr
+
+    def runs() -> list[Run]:
+        with records(place) as store:
+            return [record.noun for record in store.list(Run) if isinstance(record.noun, Run)]
+
+    def over() -> bool:
+        return [run.state for run in runs()] == [RunState.SUCCEEDED]
+
+    killed, number = 0, 0
+    while not over():
+        number += 1
+        for where in ("before-commit", "after-commit"):
+            up = place.start("up", GRIDMILL_FAULT=f"{where}:{number}")
+            assert eventually(lambda up=up: up.poll() is not None or over(), 60)
+            killed += up.poll() == -signal.SIGKILL
+            up.kill()
+            up.wait()
+            assert len(runs()) <= 1, "one due time, one run"
+    assert killed >= 4, "it has fewer commit points than it must have"
+    assert marks.read_text() == "told\n"
+    with records(place) as store:
+        (schedule,) = [record.noun for record in store.list(Schedule)]
+    assert isinstance(schedule, Schedule)
+    assert (schedule.runs, schedule.skipped, schedule.done) == (1, 0, schedule.since)
+
+
+def test_a_removal_and_cleaning_that_are_killed_go_on_and_take_nothing_else(two_days: Place, tmp_path: Path):
+    words, seen = ("remove", "dataset", "grown/rows@1"), []
+    first = "datasets/grown/rows/grown-1.rows.1/"
+    wanted = {name: hash for name, hash in contents(storage(two_days)).items() if not name.startswith(first)}
+    for place in at_every_commit(lambda: copy_of(two_days, tmp_path / "copy"), *words):
+        seen.append(len(versions(place)))
+        assert contents(storage(place)).items() >= wanted.items()
+        again = place.gridmill(*words)
+        assert again.returncode == 0, again.stderr
+        assert versions(place) == {"grown/rows@2"}
+        assert contents(storage(place)) == wanted
+    assert seen[0] == 2
+    assert seen[-1] == 1, "killed before the commit that counts, and after"
+    with copy_of(two_days, tmp_path / "copy") as place:
+        place.gridmill(*words, GRIDMILL_FAULT=f"after-commit:{(seen.index(1) + 1) // 2}")
+        folder = storage(place) / first
+        for number in range(20_000):
+            (folder / f"more-{number}").touch()
+        assert killed_when(place, lambda: files_of(folder.parent) < 15_000, "clean")
+        assert files_of(folder.parent) > 0
+        assert place.gridmill("clean").returncode == 0
+        assert contents(storage(place)) == wanted
+
+
+def files_of(folder: Path) -> int:
+    """How many files there are below it."""
+    return sum(len(names) for _, _, names in os.walk(folder))
+
+
+def test_an_import_that_is_killed_is_whole_or_not_begun_and_can_be_said_again(
+    two_days: Place, tmp_path: Path
+):
+    archive = tmp_path / "grown.zip"
+    assert two_days.gridmill("export", "grown", "-o", archive).returncode == 0
+    wanted = contents(storage(two_days))
+
+    def check(place: Place) -> None:
+        if (place.home / "store.db").exists():
+            assert versions(place) in (set(), versions(two_days)), "all of it is visible, or nothing"
+        done = place.gridmill("import", archive)
+        assert done.returncode == 0, done.stderr
+        assert versions(place) == versions(two_days)
+        for left in storage(place).glob(".import-*"):
+            os.utime(left, (0, 0))  # what is young may be in use on another machine
+        assert place.gridmill("clean").returncode == 0
+        assert contents(storage(place)) == wanted, "nothing half-read is left"
+
+    for place in at_every_commit(lambda: empty(tmp_path / "copy"), "import", archive):
+        check(place)
+    with empty(tmp_path / "between") as place:
+        root = storage(place)
+        assert killed_when(place, lambda: any(root.rglob("*.parquet")), "import", archive)
+        check(place)
+
+
+@contextmanager
+def empty(folder: Path) -> Iterator[Place]:
+    """A place with nothing in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    with a_place(folder) as place:
+        yield place
+
+
+def test_a_dataset_that_grows_is_the_same_when_whoever_makes_it_is_killed(two_days: Place, tmp_path: Path):
+    def grown(place: Place) -> list[str]:
+        done = place.gridmill("run", place.folder / "project" / "pipeline.yaml")
+        assert done.returncode == 0, done.stderr
+        shown = place.json("show", "dataset", "grown/rows")
+        assert (shown["number"], shown["output"]["details"]["kept_rows"]) == (3, 2 * 2 * DAY_HOURS)
+        files = contents(storage(place) / shown["output"]["uri"])
+        return sorted(digest for name, digest in files.items() if name.endswith(".parquet"))
+
+    with copy_of(two_days, tmp_path / "whole") as place:
+        day(place, 2)
+        wanted = grown(place)
+    with copy_of(two_days, tmp_path / "copy") as place:
+        day(place, 2)
+        folder = storage(place) / "datasets" / "grown" / "rows"
+        before = set(folder.iterdir())
+
+        def writes() -> bool:
+            return any(any(new.rglob("*.parquet")) for new in set(folder.iterdir()) - before)
+
+        process = place.start("run", place.folder / "project" / "pipeline.yaml")
+        while process.poll() is None and not writes():
+            pass
+        subprocess.run(["kill", "-9", *map(str, place.leftovers())], check=False)  # the pod and the job, too
+        assert process.wait() == -signal.SIGKILL
+        assert grown(place) == wanted
