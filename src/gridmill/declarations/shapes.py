@@ -41,7 +41,7 @@ KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site":
 _NOT_WRITTEN: Mapping[type, set[str]] = {
     Pipeline: {"folder", "bundle", "written"},
     Resource: {"default"},
-    Site: {"nodes"},
+    Site: {"nodes", "past"},
 }
 _WRITTEN_TRUE = frozenset({Continuous})
 _FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
