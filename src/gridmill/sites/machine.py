@@ -67,6 +67,14 @@ def _owners() -> tuple[int, int]:
     return sum(one.ticks for one in owners), sum(one.runs for one in owners)
 
 
+def ray_processes(pid: int) -> tuple[int, ...]:
+    """A Ray node's processes: what descends from its first one, without pods and their jobs."""
+    processes = dict(_processes())
+    pods = {one: True for one in processes if _words(one)[2:4] == [b"-m", b"gridmill.pod"]}
+    below = [one for one in processes if _descends(one, processes, {pid: True})]
+    return tuple(one for one in below if not _descends(one, processes, dict(pods)))
+
+
 def _demand(before: tuple[int, int], after: tuple[int, int], ticks: float) -> float:
     """What the owner got; on a machine that is too busy to give it, what was wanted at both looks."""
     return max(0.0, (after[0] - before[0]) / ticks, float(min(before[1], after[1])))
@@ -89,12 +97,16 @@ def _processes() -> Iterator[tuple[int, _Process]]:
 
 def _is_ours(pid: int) -> bool:
     """A pod or command of Gridmill, or a Ray node's own process."""
+    return any(
+        word == b"gridmill" or word.startswith(_MODULES) or word.endswith(_PROGRAMS) for word in _words(pid)
+    )
+
+
+def _words(pid: int) -> list[bytes]:
+    """The first of its command line."""
     with suppress(OSError):
-        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[:_FEW_WORDS]
-        return any(
-            word == b"gridmill" or word.startswith(_MODULES) or word.endswith(_PROGRAMS) for word in words
-        )
-    return False
+        return (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[:_FEW_WORDS]
+    return []
 
 
 def _used_bytes() -> int:
