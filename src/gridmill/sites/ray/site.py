@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -185,7 +186,8 @@ class RaySite:
         bridge.wait()
         for stream in (bridge.stdin, bridge.stdout):
             if stream is not None:
-                stream.close()
+                with suppress(BrokenPipeError):  # what it was asked last and did not read
+                    stream.close()
 
 
 def _knock(address: str) -> None:
