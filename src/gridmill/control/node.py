@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from gridmill.control.advance import advance
@@ -14,7 +14,7 @@ from gridmill.control.reap import discard, reap, reap_now
 from gridmill.control.receive import receive
 from gridmill.control.schedules import keep_schedules
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError, StoreInUseError, explained
+from gridmill.errors import GridmillError, StorageError, StoreInUseError, explained
 from gridmill.model.deployment import Deployment
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import DeploymentState, JobState
@@ -177,8 +177,9 @@ class ControlNode:
             reap_now(control)
 
     def begin_release(self) -> None:
-        """The same, beside the ticks: whoever has no more work need not wait for the pods to end."""
-        with self.lock:
+        """The same, beside the ticks: whoever has no more work need not wait for the pods to end. What the
+        store does not take now is done at the end."""
+        with self.lock, suppress(StorageError):
             if not self.control.ledger.doubtful:
                 self._release_idle()
         self.wake()

@@ -124,6 +124,8 @@ class Bridge:
             name=self._name(name),
             lifetime="detached",
         )
+        opening = self._opening
+        there = (dict(opening.environment), opening.root_mark, opening.patience_seconds)
         for index, order in enumerate(orders):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
             keeper: Any = Keeper
@@ -136,7 +138,7 @@ class Bridge:
                 num_gpus=order.capacity.gpus,
                 max_concurrency=4,
                 scheduling_strategy=strategy,
-            ).remote(encode(order), dict(self._opening.environment), self._opening.root_mark)
+            ).remote(encode(order), *there)
 
     def _keeper(self, pod_id: str) -> Any:  # noqa: ANN401  an actor's handle
         try:
@@ -228,9 +230,7 @@ class Bridge:
         if time.monotonic() - since < self._patience_with(pod_id):
             return PodSight(sight=Sight.UNKNOWN, message="its node is lost")
         self._over(pod_id)
-        return PodSight(
-            sight=Sight.GONE, message="its node is lost: powered off, cut off or removed from the cluster"
-        )
+        return PodSight(sight=Sight.GONE, message="its node is lost: powered off, cut off or removed")
 
     def _patience_with(self, pod_id: str) -> float:
         """A node that took its leave has ended its pods by itself, in the seconds they are given."""

@@ -6,6 +6,8 @@ keeper ends, in whatever way, the pod ends itself and its jobs. So what Ray ends
 
 import os
 import socket
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,17 +23,41 @@ from gridmill.sites.machine import look_at_machine
 from gridmill.sites.ray.fit import why_unfit
 from gridmill.sites.ray.wire import Answer
 
+GIVE_UP_SHARE = 0.5
+"""Of the patience after which a lost node's pods are taken for gone: by then a keeper there has ended."""
+_KNOCK_SECONDS = 1.0
+
 
 def _site(home: str, environment: Mapping[str, str]) -> LocalSite:
     settings: Settings = read_settings({**environment, "GRIDMILL_HOME": home})
     return LocalSite(replace(settings, home=Path(home)), lifeline=True)
 
 
+def _mind_the_head(address: str, seconds: float) -> None:
+    """End this process, and with it the pod, once the cluster's head was out of reach for that long: cut off,
+    the pod's jobs may soon run elsewhere. (Ray's agents give up only when they hear that they are dead.)"""
+    host, _, port = address.rpartition(":")
+    heard = time.monotonic()
+    while time.monotonic() - heard < seconds:
+        try:
+            socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+            heard = time.monotonic()
+        except OSError:
+            pass
+        time.sleep(_KNOCK_SECONDS)
+    os._exit(1)
+
+
 @ray.remote
 class Keeper:
     """Of one pod on this node. Where it cannot be, it is GONE with the reason."""
 
-    def __init__(self, order: bytes, environment: Mapping[str, str], root_mark: str) -> None:
+    def __init__(
+        self, order: bytes, environment: Mapping[str, str], root_mark: str, patience_seconds: float
+    ) -> None:
+        head = ray.get_runtime_context().gcs_address
+        watch = (head, patience_seconds * GIVE_UP_SHARE)
+        threading.Thread(target=_mind_the_head, args=watch, daemon=True).start()
         self._order = decode(order, PodOrder)
         os.environ["GRIDMILL_GPUS"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray gave us
         self._site = _site(self._order.home, environment)
