@@ -25,7 +25,7 @@ HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
-"""A machine without power is seen after 8 s instead of 30 to 65; one that is cut off gives up after 10."""
+"""A machine without power, or cut off, is seen after 8 s instead of 30 to 65. (Its keepers end its pods.)"""
 PATIENCE = "20s"
 """What a site of such nodes waits for one that is lost (setting `patience`)."""
 PORT = 6379
