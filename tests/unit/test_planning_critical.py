@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.cli.render import critical_line
+from gridmill.cli.words import critical_line
 from gridmill.model.amounts import Amounts
 from gridmill.model.resource import Sizing
 from gridmill.model.run import JobRun

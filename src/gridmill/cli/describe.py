@@ -7,7 +7,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gridmill.cli.backfills import show_backfill
-from gridmill.cli.render import COLOURS, amounts, details, metrics, moment, table
+from gridmill.cli.render import COLOURS, details, table
+from gridmill.cli.words import amounts, metrics, moment
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.backfill import BackfillView

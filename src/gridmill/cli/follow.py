@@ -1,44 +1,22 @@
 """Following a run to its end: live where there is a terminal, in lines where there is none."""
 
 import errno
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-
-from rich.console import Console
-from rich.live import Live
+from importlib import import_module
 
 from gridmill.cli.interrupts import Interrupts
-from gridmill.cli.render import job_line, run_table
-from gridmill.cli.session import console, say
+from gridmill.cli.session import say
+from gridmill.cli.words import job_line
 from gridmill.model.event import Event
 from gridmill.model.state import JobState
 from gridmill.model.view import JobView, RunView
 from gridmill.sdk.client import Client
 from gridmill.sdk.runs import Tick
 
-_LINES_BESIDE_JOBS = 4
 _LOOK_SECONDS = 0.25
-
-
-class LiveTable:
-    """A table on the terminal that is drawn anew with each tick."""
-
-    def __init__(self, screen: Console) -> None:
-        self._screen = screen
-        self._live = Live(console=screen, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> Callable[[Tick], None]:
-        self._live.__enter__()
-        return self.show
-
-    def __exit__(self, *ending: object) -> None:
-        self._live.__exit__(None, None, None)
-
-    def show(self, tick: Tick) -> None:
-        """Draw."""
-        most = max(3, self._screen.height - _LINES_BESIDE_JOBS)
-        self._live.update(run_table(tick.view, time.time(), most=most), refresh=True)
 
 
 class Lines:
@@ -72,8 +50,11 @@ def _run_line(event: Event, state: str, message: str) -> str:
 
 def display() -> AbstractContextManager[Callable[[Tick], None]]:
     """What suits where standard error goes."""
-    screen = console(error=True)
-    return LiveTable(screen) if screen.is_terminal else Lines()
+    if not sys.stderr.isatty():
+        return Lines()
+    table: Callable[[], AbstractContextManager[Callable[[Tick], None]]]
+    table = import_module("gridmill.cli.live").LiveTable
+    return table()
 
 
 def follow(

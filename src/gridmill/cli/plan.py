@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gridmill.cli.render import amounts, moment, table
+from gridmill.cli.render import table
 from gridmill.cli.run import File, Set, read_set
 from gridmill.cli.session import Json, console, emit, session
+from gridmill.cli.words import amounts, moment
 from gridmill.errors import TABLE, InputError
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.pipeline import Pipeline

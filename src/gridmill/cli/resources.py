@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from gridmill.cli.aliases import set_aliases
-from gridmill.cli.render import amounts
 from gridmill.cli.session import Json, emit, session
 from gridmill.cli.sinks import alter_sink
 from gridmill.cli.sites import Address, Setting, read_settings, say
+from gridmill.cli.words import amounts
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
 from gridmill.model.job import JobKind, JobSize

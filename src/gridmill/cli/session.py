@@ -1,13 +1,14 @@
 """What every command shares: the client it talks through, and how it speaks."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gridmill.cli.words import columns
 from gridmill.codec import encode
 from gridmill.sdk.client import Client, connect
 from gridmill.sdk.dial import home_settings
@@ -57,6 +58,14 @@ def console(*, error: bool = False) -> "Console":
     stream = sys.stderr if error else sys.stdout
     make: type[Console] = import_module("rich.console").Console
     return make(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
+
+
+def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table to standard output; where it is no screen, as plain text (what draws on screens takes
+    a tenth of a second to import)."""
+    if sys.stdout.isatty():
+        return show(import_module("gridmill.cli.render").table(*head, rows=rows))
+    return print(columns(head, rows))
 
 
 def show(renderable: Any) -> None:  # noqa: ANN401  whatever Rich can show

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.render import amounts, table
+from gridmill.cli.render import table
 from gridmill.cli.session import Json, console, emit, session
+from gridmill.cli.words import amounts
 from gridmill.errors import InputError
 from gridmill.model.amounts import GIB, Amounts, show_count
 from gridmill.model.node import NodeView

@@ -1,5 +1,6 @@
 """`status`: how the grid or a run stands, now or until it ends."""
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated
@@ -8,10 +9,10 @@ import typer
 
 from gridmill.cli.backfills import backfill_list
 from gridmill.cli.complete import complete_runs
-from gridmill.cli.follow import Lines, LiveTable
+from gridmill.cli.follow import display
 from gridmill.cli.nouns import run_list, schedule_list
 from gridmill.cli.render import run_table
-from gridmill.cli.session import Json, console, emit, session, settings_of, show
+from gridmill.cli.session import Json, emit, session, settings_of, show
 from gridmill.cli.sinks import status_sinks
 from gridmill.errors import InputError
 from gridmill.model.amounts import show_count
@@ -116,9 +117,8 @@ def _watch(client: Client, run: str, as_json: bool) -> None:
                 seen = tick.view
                 emit(seen)
         return
-    screen = console(error=True)
-    after = 0 if screen.is_terminal else client.newest_event(client.status(run).run.id)
-    with LiveTable(screen) if screen.is_terminal else Lines() as draw:
+    after = 0 if sys.stderr.isatty() else client.newest_event(client.status(run).run.id)
+    with display() as draw:
         for tick in client.watch(run, after=after):
             draw(tick)
     show(run_table(tick.view, time.time()))

@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Iterable
 
-from rich.markup import escape
+import typer
 
-from gridmill.cli.render import counts, elapsed, headline, newest, table
-from gridmill.cli.session import console, say
+from gridmill.cli.session import say, show_table
+from gridmill.cli.words import counts, elapsed, headline, newest
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
@@ -23,28 +23,25 @@ _FAILED_SHOWN = 3
 
 def summarise(client: Client, view: RunView) -> None:
     """Print it to standard output; the report is written where it can be."""
-    screen = console()
     head = ("job", "state", "attempts", "wall", "cpu", "peak memory", "of", "metrics")
-    screen.print(table(*head, rows=[_row(job) for job in view.jobs]))
+    show_table(head, [_row(job) for job in view.jobs])
     began = view.run.started or view.run.created
     took = show_seconds(max(0.0, (view.run.ended or began) - began))
-    screen.print(f"{escape(view.run.id)} {view.run.state} in {took}: {counts(view)}")
+    print(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
     for line in (line for job in view.jobs for one in job.artifacts for line in remarks(one)):
-        screen.print(escape(line), soft_wrap=True)
+        print(line)
     best = best_model(artifact for job in view.jobs for artifact in job.artifacts)
     if best is not None:
-        screen.print(
-            f"best model: {escape(best[0].id)} ({best[1]} {show_number(best[0].output.metrics[best[1]])})"
-        )
+        print(f"best model: {best[0].id} ({best[1]} {show_number(best[0].output.metrics[best[1]])})")
     failed = [job for job in view.jobs if job.job.state == JobState.FAILED]
     for job in failed[:_FAILED_SHOWN]:
         explain(client, view, job)
     if len(failed) > _FAILED_SHOWN:
-        screen.print(f"\nand {len(failed) - _FAILED_SHOWN} more: gridmill show run {escape(view.run.id)}")
+        print(f"\nand {len(failed) - _FAILED_SHOWN} more: gridmill show run {view.run.id}")
     if view.run.state != RunState.SUCCEEDED:
-        screen.print(_next_step(view))
+        print(_next_step(view))
     try:
-        screen.print(f"report: {client.report(view.run.id)}", soft_wrap=True)
+        print(f"report: {client.report(view.run.id)}", flush=True)
     except GridmillError as error:
         say(f"there is no report: {error}")
 
@@ -54,7 +51,7 @@ def _next_step(view: RunView) -> str:
     causes = {attempt.cause for job in view.jobs if (attempt := newest(job)) and attempt.cause is not None}
     if causes == {Cause.INPUT}:
         return "when that is mended, run the pipeline again: what succeeded is not repeated"
-    return f"continue it with: gridmill resume {escape(view.run.id)}"
+    return f"continue it with: gridmill resume {view.run.id}"
 
 
 def _row(view: JobView) -> tuple[str, ...]:
@@ -88,14 +85,14 @@ def best_model(artifacts: Iterable[Artifact]) -> tuple[Artifact, str] | None:
 
 def explain(client: Client, view: RunView, failed: JobView) -> None:
     """A failed job: what happened, the end of its log, what to do, and where there is more."""
-    screen = console()
     name, attempt = failed.job.job.name, newest(failed)
-    screen.print(f"\n[bold red]{escape(name)} failed[/]: {escape(reason(failed, attempt))}")
+    typer.secho(f"\n{name} failed", bold=True, fg=typer.colors.RED, nl=False)
+    print(f": {reason(failed, attempt)}")
     for line in deque(client.logs(view.run.id, name), maxlen=_TAIL):
-        screen.print(f"  | {escape(line)}", soft_wrap=True)
+        print(f"  | {line}")
     if attempt is not None and attempt.hint:
-        screen.print(f"  {escape(attempt.hint)}")
-    screen.print(f"  more: gridmill logs {escape(view.run.id)} {escape(name)}")
+        print(f"  {attempt.hint}")
+    print(f"  more: gridmill logs {view.run.id} {name}")
 
 
 def reason(failed: JobView, attempt: Attempt | None) -> str:

@@ -1,11 +1,20 @@
 """A run as one self-contained HTML page: DAG, timeline, metrics, forecast, sizes chosen and used."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, Template, select_autoescape
+from jinja2 import (
+    BytecodeCache,
+    Environment,
+    FileSystemBytecodeCache,
+    PackageLoader,
+    Template,
+    select_autoescape,
+)
 from markupsafe import Markup
 
 from gridmill.model.advice import Advice
@@ -51,8 +60,17 @@ class JobLine:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("gridmill.report"), autoescape=select_autoescape(default=True), trim_blocks=True
+        loader=PackageLoader("gridmill.report"),
+        autoescape=select_autoescape(default=True),
+        trim_blocks=True,
+        bytecode_cache=_compiled(),
     )
+
+
+def _compiled() -> BytecodeCache | None:
+    """Compiled templates are kept where Python keeps compiled modules; nowhere, where that is read-only."""
+    folder = Path(__file__).parent / "__pycache__"
+    return FileSystemBytecodeCache(str(folder)) if os.access(folder, os.W_OK) else None
 
 
 def compile_template() -> Template:

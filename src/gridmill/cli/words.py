@@ -1,0 +1,172 @@
+"""Nouns as words: cells and lines of text, pure functions of a noun and the time."""
+
+import time
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number, show_seconds
+from gridmill.model.run import Attempt
+from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState
+from gridmill.model.view import JobView, RunView
+from gridmill.planning.critical import critical_path
+
+_BAR = 12
+
+
+URGENCY = (
+    JobState.RUNNING,
+    JobState.FAILED,
+    JobState.WAITING,
+    JobState.BLOCKED,
+    JobState.STOPPED,
+    JobState.SKIPPED,
+    JobState.SUCCEEDED,
+    JobState.UNCHANGED,
+)
+
+
+def amounts(given: Amounts) -> str:
+    """`2 CPUs, 1.5 GiB, 1 GPU`."""
+    parts = [f"{given.cpus:g} CPU{'' if given.cpus == 1 else 's'}", show_bytes(given.memory_bytes)]
+    if given.gpus:
+        parts.append(show_count(given.gpus, "GPU"))
+    return ", ".join(parts)
+
+
+def moment(at: float | None) -> str:
+    """Local date and time."""
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def metrics(values: Mapping[str, float]) -> str:
+    """`rmse 1.73, r2 0.91`."""
+    return ", ".join(f"{name} {show_number(value)}" for name, value in values.items())
+
+
+_TELLING = ("auc", "accuracy", "rmse", "skill", "log_loss", "r2")
+"""Of a model's metrics those that say most, best first; `show job` and the report have all of them."""
+
+
+_FEW = 2
+
+
+def headline(values: Mapping[str, float]) -> str:
+    """The few metrics that say most: how much there is, and how good it is on the best split there is."""
+    split = next((name for name in ("test", "validation", "train") if any(_of(name, values))), None)
+    if split is None:
+        return metrics(dict(list(values.items())[: 2 * _FEW]))
+    amounts = [name for name in values if name in ("rows", "rows_added")][:1]
+    good = [name for end in _TELLING if (name := f"{split}_{end}") in values] or list(_of(split, values))
+    return metrics({name: values[name] for name in [*amounts, *good[:_FEW]]})
+
+
+def _of(split: str, values: Mapping[str, float]) -> Iterator[str]:
+    return (name for name in values if name.startswith(f"{split}_"))
+
+
+def progress(view: JobView) -> str:
+    """A bar with percent, or how much was done, and the job's own note."""
+    if view.job.state != JobState.RUNNING:
+        return ""
+    done, total = view.progress.get("done"), view.progress.get("total")
+    note = str(view.progress.get("note") or "")
+    if not isinstance(done, int | float):
+        return note
+    if not isinstance(total, int | float) or total <= 0:
+        return f"{done:g} {view.progress.get('unit') or ''} {note}".strip()
+    share = min(1.0, max(0.0, done / total))
+    full = round(share * _BAR)
+    return f"{'━' * full}{'╌' * (_BAR - full)} {share:4.0%} {note}".rstrip()
+
+
+def elapsed(view: JobView, now: float) -> str:
+    """How long the job has run or ran."""
+    started = view.job.started
+    if started is None or view.job.state in (JobState.WAITING, JobState.BLOCKED):
+        return ""
+    return show_seconds(max(0.0, (view.job.ended or now) - started))
+
+
+def memory(view: JobView) -> str:
+    """`peak of size`; while it runs, the size."""
+    attempt = newest(view)
+    if attempt is None:
+        return ""
+    size = show_bytes(attempt.given.memory_bytes)
+    if attempt.use is None:
+        return f"≤ {size}"
+    return f"{show_bytes(attempt.use.peak_memory_bytes)} of {size}"
+
+
+def newest(view: JobView) -> Attempt | None:
+    """The newest attempt."""
+    return view.attempts[-1] if view.attempts else None
+
+
+def place(view: JobView) -> str:
+    """The deployment it runs or ran on; before that its resource."""
+    attempt = newest(view)
+    return attempt.deployment_id if attempt is not None else view.job.resource
+
+
+def remark(view: JobView) -> str:
+    """What it waits for and why, or how it ended."""
+    message = "" if view.job.message == view.job.state else view.job.message
+    if view.job.state in (JobState.WAITING, JobState.BLOCKED):
+        return view.why or message
+    return message
+
+
+def latest_metric(view: JobView) -> str:
+    """The newest metrics, two at most."""
+    return metrics(dict(list(view.metrics.items())[-2:]))
+
+
+def counts(view: RunView) -> str:
+    """`12 of 20 jobs done, 3 running, 5 waiting`."""
+    states = Counter(job.job.state for job in view.jobs)
+    done = sum(states[state] for state in DONE_JOBS)
+    rest = [f"{states[state]} {state}" for state in URGENCY if states[state] and state not in DONE_JOBS]
+    return ", ".join([f"{done} of {len(view.jobs)} jobs done", *rest])
+
+
+def critical_line(view: RunView, now: float) -> str:
+    """`critical path: load 3 s, train 40 s; may take longer: plot by 12 s`; empty without branches."""
+    found = critical_path([job.job for job in view.jobs], now)
+    if not found.branches:
+        return ""
+    names = {job.job.id: job.job.job.name for job in view.jobs}
+    spare = [f"{names[key]} by {show_seconds(slack)}" for key, slack in found.slack.items() if slack > 0]
+    steps = [f"{names[key]} {show_seconds(found.seconds[key])}" for key in found.path if found.seconds[key]]
+    unsure = "" if found.known else " (as far as times are known)"
+    return f"critical path: {', '.join(steps)}{unsure}; may take longer: {', '.join(spare[:5])}"
+
+
+def job_line(view: JobView, state: str, message: str) -> str:
+    """One line for a change of a job's state, for logs and pipes."""
+    detail = message = "" if message == state else message
+    attempt = newest(view)
+    if state == JobState.RUNNING and attempt is not None and not message:
+        detail = f"on {attempt.deployment_id} ({amounts(attempt.given)})"
+    elif state in (JobState.WAITING, JobState.BLOCKED) and not message:
+        detail = view.why
+    elif state in FINISHED_JOBS and view.metrics and not message:
+        detail = headline(view.metrics)
+    return f"{view.job.job.name}: {state}" + (f" {detail}" if detail else "")
+
+
+def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as lines of text, its columns two spaces apart."""
+    lines = [head, *rows]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    padded = (
+        (cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+    return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def _width(text: str) -> int:
+    """Columns of a screen; a wide character (Chinese, say) takes two."""
+    return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
