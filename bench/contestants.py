@@ -105,6 +105,7 @@ def _prefect(work: Path) -> Contestant:
             programs_,
             PREFECT_HOME=str(folder / "home"),
             PREFECT_SERVER_ANALYTICS_ENABLED="false",
+            PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="120",  # a busy machine is no reason to give up
         ),
     )
 
