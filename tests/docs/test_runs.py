@@ -52,6 +52,7 @@ def run(words: list[str], home: Path, folder: Path = ROOT) -> subprocess.Complet
         ("steps", "total | 16 words"),
         ("settings", "flaky | this time it works"),
         ("nightly", "tell | good night"),
+        ("ticker", "count | counted"),
         ("weekly", "count | from 2013-01-01 to 2013-01-08"),
     ],
 )

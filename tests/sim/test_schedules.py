@@ -10,9 +10,9 @@ from tests.sim.test_races import command, simulation
 from gridmill.control.pipelines import PipelineCases
 from gridmill.errors import NotFoundError
 from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import Run
+from gridmill.model.run import JobRun, Run
 from gridmill.model.schedule import CatchUp, Overlap, Schedule, ScheduleSpec
-from gridmill.model.state import FINISHED_RUNS
+from gridmill.model.state import FINISHED_RUNS, RunState
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
 from gridmill.testing.simulated import Behaviour
@@ -24,6 +24,12 @@ HOUR = 3600.0
 def scheduled(seconds: float = HOUR, **settings) -> Pipeline:
     spec = ScheduleSpec(every_seconds=seconds, **settings)
     return Pipeline(name="p", jobs=(command("load", cache=False),), schedule=spec)
+
+
+def with_a_job_of_its_own(seconds: float = HOUR, **settings) -> Pipeline:
+    load = replace(command("load", cache=False), schedule=ScheduleSpec(every_seconds=seconds, **settings))
+    jobs = (command("ask", cache=False), replace(load, needs=("ask",)), command("train", needs=("load",)))
+    return Pipeline(name="p", jobs=jobs)
 
 
 def dues(grid: Simulation) -> list[float]:
@@ -159,12 +165,13 @@ def test_a_pipeline_that_cannot_run_tells_and_harms_nobody():
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
-def test_killed_at_any_commit_no_due_time_is_lost_or_doubled(fault):
+@pytest.mark.parametrize("make", [scheduled, with_a_job_of_its_own])
+def test_killed_at_any_commit_no_due_time_is_lost_or_doubled(fault, make):
     for number in range(14):
         store = FaultyStore(make_memory(), FaultScript(), kill=kill)
         grid = simulation(store=store)
         start = grid.clock.now()
-        grid.apply(scheduled(30.0))
+        grid.apply(make(30.0))
         store.schedule = FaultScript(*[Fault.NONE] * number, fault)
         pass_time(grid, 95.0)
         assert dues(grid) == [start, start + 30, start + 60, start + 90], number
@@ -194,3 +201,34 @@ def test_seeded_misfortunes_lose_and_double_nothing(first):
         assert dues(grid) == expected, seed
         assert all(run.state in FINISHED_RUNS for run in runs(grid)[:-1]), seed
         never_two_at_once(grid)
+
+
+def jobs_of(grid: Simulation, run: Run) -> list[str]:
+    return [record.noun.job.name for record in grid.store.list(JobRun, parent=run.id)]
+
+
+def test_a_jobs_schedule_runs_it_with_what_it_needs_and_nothing_after_it():
+    grid = simulation()
+    grid.apply(with_a_job_of_its_own())
+    pass_time(grid, 1.5 * HOUR)
+    assert [jobs_of(grid, run) for run in runs(grid)] == [["ask", "load"]] * 2
+    assert {run.only for run in runs(grid)} == {("load",)}
+    assert {run.state for run in runs(grid)} == {RunState.SUCCEEDED}
+    cases = PipelineCases(grid.node)
+    assert [view.name for view in cases.schedules()] == ["p/load"]
+    cases.pause_schedule("p/load")
+    pass_time(grid, 2 * HOUR)
+    assert len(runs(grid)) == 2
+    cases.remove_pipeline("p")
+    assert cases.schedules() == ()
+
+
+def test_a_pipelines_schedule_and_a_jobs_do_not_hold_each_other_up_and_the_jobs_runs_take_turns():
+    grid = simulation(lambda order: Behaviour(seconds=2 * HOUR if order.job.name == "train" else 60.0))
+    night = ScheduleSpec(every_seconds=24 * HOUR, overlap=Overlap.SKIP)
+    grid.apply(replace(with_a_job_of_its_own(overlap=Overlap.SKIP), schedule=night))
+    pass_time(grid, 24.5 * HOUR)
+    whole = [run for run in runs(grid) if not run.only]
+    assert [len(jobs_of(grid, run)) for run in whole] == [3, 3]
+    assert len(runs(grid)) - len(whole) == 23, "two were skipped: the whole runs were loading"
+    never_two_at_once(grid)

@@ -15,7 +15,7 @@ from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.site import Site
-from gridmill.model.view import DryRun, PlannedJob
+from gridmill.model.view import DryRun, PlannedJob, ScheduleView
 from gridmill.sdk.runs import Kept
 
 FileOption = Annotated[
@@ -77,11 +77,14 @@ def apply(context: typer.Context, file: FileOption, set: Set = None, json: Json 
         return emit(kept)
     for noun in kept:
         print(_kept(noun))
-        if isinstance(noun, Pipeline) and noun.name in schedules:
-            view = schedules[noun.name]
-            later = view.why or (f"next {moment(view.next[0])}" if view.next else "looks for what is new")
-            print(f"schedule {noun.name}: {view.schedule.spec.text}; {later}")
+        for name in noun.schedules if isinstance(noun, Pipeline) else ():
+            print(_scheduled(schedules[name]))
     return None
+
+
+def _scheduled(view: ScheduleView) -> str:
+    later = view.why or (f"next {moment(view.next[0])}" if view.next else "looks for what is new")
+    return f"schedule {view.name}: {view.schedule.spec.text}; {later}"
 
 
 def _kept(noun: Kept) -> str:

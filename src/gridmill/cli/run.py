@@ -81,9 +81,10 @@ def run(
 
     def begin(client: Client) -> RunView:
         pipeline = client.prepare(file, read_set(set or ()))
-        if pipeline.schedule is not None:
+        if pipeline.schedules:
+            texts = ", ".join(spec.text for spec in pipeline.schedules.values())
             say(
-                f"this runs it once: its schedule ({pipeline.schedule.text}) needs `gridmill up` and "
+                f"this runs it once: its schedule ({texts}) needs `gridmill up` and "
                 f"`gridmill apply -f {file}`"
             )
         return client.run(pipeline, force=force, only=tuple(only or ()), wait=False)

@@ -177,6 +177,7 @@ def begin_run(
         force=force,
         due=due,
         chunk=chunk,
+        only=only,
     )
     transaction.put(run)
     sizes = declared_sizes(control, pipeline, {})  # sources are listed when their jobs are ready

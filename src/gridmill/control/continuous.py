@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gridmill.control.defects import defect
 from gridmill.control.listings import Listed, listed
-from gridmill.control.scheduled import scheduled_pipeline, start_scheduled
+from gridmill.control.scheduled import active_runs, scheduled_pipeline, start_scheduled
 from gridmill.control.state import Alarms, Control, Watch
 from gridmill.control.unchanged import unchanged_jobs
 from gridmill.errors import GridmillError, StorageError
@@ -37,9 +37,8 @@ def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, contin
 
 
 def _in_the_way(control: Control, schedule: Schedule, continuous: Continuous) -> str:
-    snapshot = control.ledger.snapshot
-    active = [run for run in snapshot.runs.values() if run.pipeline == schedule.name]
-    jobs = (job for run in active for job in snapshot.job_runs_of(run.id))
+    active = active_runs(control, schedule)
+    jobs = (job for run in active for job in control.ledger.snapshot.job_runs_of(run.id))
     return room_for_block(continuous, active, jobs)
 
 

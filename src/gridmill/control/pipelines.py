@@ -26,20 +26,22 @@ class PipelineCases(Cases):
             resources_used(self._control, pipeline, resources)
             self._know(Pipeline, pipeline.name)
             transaction.put(pipeline)
-            self._put_schedule(transaction, pipeline)
+            self._put_schedules(transaction, pipeline)
         return pipeline
 
-    def _put_schedule(self, transaction: Transaction, pipeline: Pipeline) -> None:
-        """The schedule as declared. One that is declared as before goes on as it is, paused or not."""
-        known = transaction.get(Schedule, pipeline.name)
-        if pipeline.schedule is None:
-            if known is not None:
-                transaction.delete(Schedule, pipeline.name)
-            return
-        check_spec(pipeline.schedule)
-        if known is None or known.spec != pipeline.schedule:
-            now = self._control.clock.now()
-            transaction.put(Schedule(name=pipeline.name, spec=pipeline.schedule, since=now))
+    def _put_schedules(self, transaction: Transaction, pipeline: Pipeline) -> None:
+        """The schedules as declared. One that is declared as before goes on as it is, paused or not."""
+        known = self._schedules_of(pipeline.name)
+        for gone in known.keys() - pipeline.schedules.keys():
+            transaction.delete(Schedule, gone)
+        for name, spec in pipeline.schedules.items():
+            check_spec(spec)
+            if name not in known or known[name].spec != spec:
+                transaction.put(Schedule(name=name, spec=spec, since=self._control.clock.now()))
+
+    def _schedules_of(self, pipeline: str) -> dict[str, Schedule]:
+        known = self._ledger.snapshot.schedules.items()
+        return {name: schedule for name, schedule in known if schedule.pipeline == pipeline}
 
     def _know(self, kind: type[object], key: str) -> None:
         """Read a record that is not kept in memory, so that it can be replaced."""
@@ -68,11 +70,11 @@ class PipelineCases(Cases):
                 raise ConflictError(f"run {active[0].id} of pipeline {name!r} is active")
             self._ledger.fetch(Pipeline, name)
             transaction.delete(Pipeline, name)
-            if name in self._ledger.snapshot.schedules:
-                transaction.delete(Schedule, name)
+            for schedule in self._schedules_of(name):
+                transaction.delete(Schedule, schedule)
 
     def schedules(self) -> tuple[ScheduleView, ...]:
-        """Schedules of kept pipelines, by name."""
+        """Schedules of kept pipelines and of their jobs, by name."""
         with self._node.lock:
             known = sorted(self._ledger.snapshot.schedules.values(), key=lambda schedule: schedule.name)
             return tuple(schedule_view(self._control, schedule) for schedule in known)

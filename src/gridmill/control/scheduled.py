@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gridmill.control.altered import as_altered
-from gridmill.control.begin import begin_run
+from gridmill.control.begin import begin_run, chosen
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import Listed
 from gridmill.control.state import Control
 from gridmill.control.unchanged import unchanged_jobs
 from gridmill.errors import PipelineError
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import Run
 from gridmill.model.schedule import Schedule
+from gridmill.model.state import FINISHED_JOBS
 
 
 def start_scheduled(
@@ -26,16 +28,27 @@ def start_scheduled(
     if unchanged_jobs(control, pipeline, listings) >= {job.name for job in pipeline.jobs}:
         return replace(schedule, unchanged=schedule.unchanged + 1, message="there was nothing new")
     inner = transaction.within()
-    run = begin_run(control, inner, pipeline, force=False, due=due)
+    run = begin_run(control, inner, pipeline, force=False, only=schedule.only, due=due)
     transaction.join(inner)
     return replace(schedule, last_run=run.id, runs=schedule.runs + 1, message="")
 
 
+def active_runs(control: Control, schedule: Schedule) -> list[Run]:
+    """Active runs of what the schedule runs: a job's where that job has not ended yet; a pipeline's where
+    not just some of its jobs were asked for."""
+    snapshot = control.ledger.snapshot
+    runs = [run for run in snapshot.runs.values() if run.pipeline == schedule.pipeline]
+    if not schedule.only:
+        return [run for run in runs if not run.only]
+    jobs = ((run, snapshot.job_runs.get(f"{run.id}/{schedule.only[0]}")) for run in runs)
+    return [run for run, job in jobs if job is not None and job.state not in FINISHED_JOBS]
+
+
 def scheduled_pipeline(control: Control, schedule: Schedule) -> Pipeline:
-    """The kept declaration. Raises PipelineError."""
-    record = control.ledger.store.get(Pipeline, schedule.name)
+    """What is run of the kept declaration. Raises PipelineError."""
+    record = control.ledger.store.get(Pipeline, schedule.pipeline)
     if record is None or not isinstance(record.noun, Pipeline):
         raise PipelineError(
-            f"pipeline {schedule.name!r} is not kept any more", hint="`gridmill apply -f FILE` keeps it."
+            f"pipeline {schedule.pipeline!r} is not kept any more", hint="`gridmill apply -f FILE` keeps it."
         )
-    return as_altered(control, record.noun)
+    return chosen(as_altered(control, record.noun), schedule.only)

@@ -7,7 +7,7 @@ from gridmill.control.continuous import keep_continuous
 from gridmill.control.defects import defect
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import listed
-from gridmill.control.scheduled import scheduled_pipeline, start_scheduled
+from gridmill.control.scheduled import active_runs, scheduled_pipeline, start_scheduled
 from gridmill.control.state import Alarms, Control
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.schedule import Schedule
@@ -56,7 +56,7 @@ def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> f
     known, look_at = alarms.times.get(schedule.name, (None, -inf))
     if known is schedule and now < look_at:
         return look_at - now
-    verdict = decide(schedule, now, awake_since=alarms.awake_since, active=active_run(control, schedule.name))
+    verdict = decide(schedule, now, awake_since=alarms.awake_since, active=_active(control, schedule))
     if verdict.done is None:
         alarms.times[schedule.name] = (schedule, verdict.look_at if not verdict.message else -inf)
         return verdict.look_at - now
@@ -69,10 +69,9 @@ def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> f
     return 0.0
 
 
-def active_run(control: Control, pipeline: str) -> str:
-    """The id of the oldest active run of a pipeline, its backfill's aside; empty without one."""
-    runs = control.ledger.snapshot.runs.values()
-    active = [run for run in runs if run.pipeline == pipeline and not run.chunk]
+def _active(control: Control, schedule: Schedule) -> str:
+    """The id of the oldest run that the next one would overlap with, backfills aside; empty without one."""
+    active = [run for run in active_runs(control, schedule) if not run.chunk]
     return min(active, key=lambda run: run.order).id if active else ""
 
 
@@ -109,9 +108,8 @@ def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:
     now = control.clock.now()
     if control.alarms is None:
         return ScheduleView(schedule=schedule, why="waits for `gridmill up`")
-    verdict = decide(
-        schedule, now, awake_since=control.alarms.awake_since, active=active_run(control, schedule.name)
-    )
+    active = _active(control, schedule)
+    verdict = decide(schedule, now, awake_since=control.alarms.awake_since, active=active)
     watch = control.alarms.watches.get(schedule.name)
     if watch is not None and not schedule.paused:
         return ScheduleView(schedule=schedule, why=watch.message)

@@ -87,7 +87,8 @@ def _with_counts(control: Control, task: LoadTask, version: Artifact | None) -> 
 
 
 def _scheduled(control: Control, task: LoadTask) -> LoadTask:
-    schedule = control.ledger.snapshot.schedules.get(task.sink.partition("/")[0])
+    schedules = control.ledger.snapshot.schedules
+    schedule = schedules.get(task.sink) or schedules.get(task.sink.partition("/")[0])
     if schedule is None:
         return task
     view = schedule_view(control, schedule)

@@ -23,16 +23,22 @@ def check(document: Document, pipeline: Pipeline) -> list[Problem]:
     """Everything that does not hold between jobs and resources."""
     if not pipeline.jobs:
         return [document.problem(("jobs",), "a pipeline needs at least one job")]
-    problems = [*_references(document, pipeline), *_schedule(document, pipeline)]
+    problems = [*_references(document, pipeline), *_schedules(document, pipeline)]
     problems += _resource_types(document, pipeline)
     return problems or list(_cycle(document, pipeline))
 
 
-def _schedule(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+def _schedules(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    yield from _schedule_at(document, (), pipeline.schedule)
+    for job in pipeline.jobs:
+        yield from _schedule_at(document, ("jobs", job.name), job.schedule)
+
+
+def _schedule_at(document: Document, at: Path, spec: ScheduleSpec | None) -> Iterator[Problem]:
     try:
-        check_spec(pipeline.schedule or ScheduleSpec())
+        check_spec(spec or ScheduleSpec())
     except InputError as error:
-        yield document.problem(tuple(error.place.split(".")), error.message, error.hint)
+        yield document.problem((*at, *error.place.split(".")), error.message, error.hint)
 
 
 def external_resources(pipeline: Pipeline) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from gridmill.model.dataset import DatasetSpec
 from gridmill.model.noun import dataclass
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.retention import Retention
+from gridmill.model.schedule import ScheduleSpec
 from gridmill.model.sink import SinkSpec
 from gridmill.model.training import ModelKind, TrainingSpec
 
@@ -76,7 +77,8 @@ class Job:
     `at` names the site it is run at; a `resource` says it already.
     `memory_bytes` and `cpus` override the estimate for one attempt. A job whose kind, settings, code and
     inputs are unchanged is not run again unless `cache` is false or the run is forced. `retain` says which of
-    its versions are kept (default: all).
+    its versions are kept (default: all). `schedule` says when this job runs by itself, with what it needs and
+    without what comes after it, in a kept pipeline under `gridmill up`.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Job:
     retries: int = 0
     timeout_seconds: float | None = None
     retain: Retention | None = None
+    schedule: ScheduleSpec | None = None
     priority: int = 0
     cache: bool = True
     rows: int | None = None

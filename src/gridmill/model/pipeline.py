@@ -31,7 +31,7 @@ class Written:
 class Pipeline:
     """`folder` is where the file lies (relative source paths and the code bundle start there).
 
-    `schedule` says when a kept pipeline runs by itself, under `gridmill up`.
+    `schedule` says when a kept pipeline runs by itself, under `gridmill up`; jobs may have their own.
     `at` is the site of jobs that name neither a site nor a resource (default: this machine, `local`).
     `bundle` is the hash of the code bundle that commands run in, when one was made. `retain` is for jobs that
     do not say it themselves. `written` is there where the pipeline was read from a file.
@@ -52,3 +52,9 @@ class Pipeline:
     def job(self, name: str) -> Job:
         """The job of that name. Raises KeyError."""
         return next(job for job in self.jobs if job.name == name)
+
+    @property
+    def schedules(self) -> Mapping[str, ScheduleSpec]:
+        """Its schedule under its name, and those of its jobs under `PIPELINE/JOB`."""
+        jobs = {f"{self.name}/{job.name}": job.schedule for job in self.jobs}
+        return {name: spec for name, spec in {self.name: self.schedule, **jobs}.items() if spec is not None}

@@ -18,7 +18,8 @@ class Run:
     `order` grows with every run of the home: earlier runs go first within a priority. `due` is the time that
     the pipeline's schedule started it for; None: somebody started it. `chunk` is the id
     of the backfill's chunk that it is of; empty: of none. `probe` names the one job that it tries on a part
-    of its data, to learn about its workers; empty: it is no probe.
+    of its data, to learn about its workers; empty: it is no probe. `only` are the jobs that were asked for,
+    alone or by a schedule of theirs; what they need is run with them. Empty: all of the pipeline.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Run:
     due: float | None = None
     chunk: str = ""
     probe: str = ""
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

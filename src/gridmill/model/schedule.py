@@ -50,7 +50,7 @@ class Continuous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """When the pipeline runs: `every` so often, at the times of a `cron` expression, or `continuous`.
+    """When a pipeline, or a job of it, runs: `every` so often, at times of a `cron` expression, `continuous`.
 
     `every` counts from when the schedule was applied first; that moment is due too. `cron` has five fields
     (minute, hour, day, month, weekday) and is read in the time zone `zone` (`Europe/Amsterdam`): a time that
@@ -79,7 +79,7 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A kept pipeline's schedule, under the pipeline's name.
+    """The schedule of a kept pipeline, under its name, or of one job of it, under `PIPELINE/JOB`.
 
     Due times count from `since`; those up to `done` are dealt with. Both are Unix times in seconds. `runs`
     and `skipped` count; `unchanged` counts due times at which there was nothing new, so that no run started.
@@ -96,3 +96,14 @@ class Schedule:
     unchanged: int = 0
     skipped: int = 0
     message: str = ""
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline it runs, or whose job it runs."""
+        return self.name.partition("/")[0]
+
+    @property
+    def only(self) -> tuple[str, ...]:
+        """The job it runs, with what that needs; empty: all of the pipeline."""
+        job = self.name.partition("/")[2]
+        return (job,) if job else ()

@@ -6,7 +6,8 @@ from gridmill.model.view import ScheduleView
 
 
 class Schedules(Protocol):
-    """What a face can ask about schedules. They have the names of their pipelines; `apply` makes them."""
+    """What a face can ask about schedules. They have the names of their pipelines, those of jobs
+    are `PIPELINE/JOB`; `apply` makes them."""
 
     def schedules(self) -> tuple[ScheduleView, ...]:
         """Schedules of kept pipelines, by name."""

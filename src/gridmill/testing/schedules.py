@@ -22,8 +22,8 @@ class FakeSchedules:
                 schedule=Schedule(name=name, spec=spec, since=0.0, paused=name in self._paused),
                 why="paused" if name in self._paused else "",
             )
-            for name in sorted(self._pipelines)
-            if (spec := self._pipelines[name].schedule) is not None
+            for pipeline in sorted(self._pipelines)
+            for name, spec in self._pipelines[pipeline].schedules.items()
         )
 
     def schedule(self, name: str) -> ScheduleView:
