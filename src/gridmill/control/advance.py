@@ -13,6 +13,7 @@ from gridmill.control.inputs import (
 )
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed, listed
+from gridmill.control.parts import cut, gather
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
 from gridmill.errors import GridmillError, StorageError, explained
 from gridmill.model.amounts import Amounts
@@ -35,7 +36,7 @@ def advance(control: Control) -> None:
     transaction = control.begin()
     touched: set[str] = set()
     for job_run_id in control.candidates.take(CANDIDATES_PER_TICK):
-        job_run = transaction.get(JobRun, job_run_id)
+        job_run = _whole(transaction, transaction.get(JobRun, job_run_id))
         run = transaction.get(Run, job_run.run_id) if job_run else None
         if job_run is None or run is None:
             control.listings.pop(job_run_id, None)
@@ -43,9 +44,16 @@ def advance(control: Control) -> None:
         touched.add(run.id)
         if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
             _advance_job(control, transaction, run, job_run)
+        elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
+            _take(control, transaction, job_run, gather(control, transaction, run, job_run))
     for run_id in touched:
         _advance_run(control, transaction, run_id)
     control.ledger.commit(transaction)
+
+
+def _whole(transaction: Transaction, job_run: JobRun | None) -> JobRun | None:
+    """The job that a part is of."""
+    return transaction.get(JobRun, job_run.part.of) if job_run and job_run.part else job_run
 
 
 def _advance_job(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> None:
@@ -58,12 +66,16 @@ def _advance_job(control: Control, transaction: Transaction, run: Run, job_run: 
         after = _looked_at(control, transaction, run, job_run)
     else:
         return
+    _take(control, transaction, job_run, after)
+
+
+def _take(control: Control, transaction: Transaction, job_run: JobRun, after: JobRun) -> None:
     if after is job_run:
         return
     transaction.put(after)
     if after.state in FINISHED_JOBS:
         dependents = control.ledger.snapshot.dependents_of(job_run.id)
-        control.candidates.add(run.id, [job.id for job in dependents])
+        control.candidates.add(job_run.run_id, [job.id for job in dependents])
 
 
 def _looked_at(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
@@ -121,7 +133,8 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
         resource=resource,
         largest=site.largest if site else Amounts(),
     )
-    return replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
+    waiting = replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
+    return cut(control, transaction, waiting)
 
 
 def _no_rows(tables: tuple[str, ...]) -> str:
@@ -145,7 +158,8 @@ def _advance_run(control: Control, transaction: Transaction, run_id: str) -> Non
     snapshot = control.ledger.snapshot
     if any(_is_open(transaction, key) for key in snapshot.unfinished_of(run_id)):
         return
-    jobs = [transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id)]
+    known = (transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id))
+    jobs = [job for job in known if job.part is None]
     state, message = run_state(run, jobs)
     transaction.put(replace(run, state=state, message=message, ended=transaction.now))
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.ledger import Transaction
-from gridmill.control.receive import send_to_pod, stop_message
+from gridmill.control.parts import stop_attempt
 from gridmill.control.state import Control
 from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, default_resource
-from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.run import JobRun, Run
 from gridmill.model.site import LOCAL
 from gridmill.model.state import (
     FINISHED_RUNS,
@@ -235,18 +235,10 @@ def stop_run(control: Control, transaction: Transaction, run: Run, job: str | No
             transaction.put(ended)
             stopped.append(job_run.id)
         elif job_run.state == JobState.RUNNING:
-            _stop_attempt(control, transaction, job_run)
+            stop_attempt(control, transaction, job_run)
+            stopped += [job_run.id] if job_run.parts else []
     dependents = [d.id for name in stopped for d in control.ledger.snapshot.dependents_of(name)]
     control.candidates.add(run.id, [*dependents, *stopped])
-
-
-def _stop_attempt(control: Control, transaction: Transaction, job_run: JobRun) -> None:
-    attempt = transaction.get(Attempt, job_run.attempt_id or "")
-    if attempt is None:
-        return
-    transaction.put(replace(attempt, stop_requested=True))
-    message = stop_message(control, attempt.id, "stopped on request")
-    transaction.then(lambda: send_to_pod(control, attempt.pod_id, message))
 
 
 def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
@@ -265,7 +257,8 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     for record in records:
         if isinstance(record.noun, JobRun):
             job_run = control.ledger.fetch(JobRun, record.noun.id)
-            transaction.put(_again(control, transaction, job_run) if job_run.state in AGAIN else job_run)
+            again = job_run.state in AGAIN and job_run.part is None  # parts are cut anew
+            transaction.put(_again(control, transaction, job_run) if again else job_run)
     control.candidates.add(run_id, [r.noun.id for r in records if isinstance(r.noun, JobRun)])
 
 
@@ -283,5 +276,7 @@ def _again(control: Control, transaction: Transaction, job_run: JobRun) -> JobRu
         memory_kills=0,
         not_before=0.0,
         message="",
+        attempt_id=None,
+        parts=0,
         ended=None,
     )

@@ -70,7 +70,7 @@ def _start(control: Control, transaction: Transaction, start: StartJob) -> None:
     check_move(JOB_MOVES, job_run.state, JobState.RUNNING, f"job {job_run.id}")
     number = job_run.attempts + 1
     attempt = Attempt(
-        id=f"{job_run.run_id}.{job_run.job.name}.{number}",
+        id=f"{job_run.id.replace('/', '.', 1)}.{number}",
         run_id=job_run.run_id,
         job_run_id=job_run.id,
         token=control.new_token(),

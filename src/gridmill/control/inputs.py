@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from gridmill.codec import fingerprint, to_builtins
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed
+from gridmill.control.parted import folders_of_parts, output_uri
 from gridmill.control.references import fetch_artifact, find_version
 from gridmill.control.state import Control
 from gridmill.errors import InputError, NotFoundError
@@ -18,25 +19,6 @@ from gridmill.ports.storage import FileStat
 
 FINGERPRINT = 2
 """Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
-
-FOLDERS = {
-    JobKind.SINK: "sinks",
-    JobKind.DATASET: "datasets",
-    JobKind.TRAINING: "models",
-    JobKind.PREDICTION: "predictions",
-    JobKind.COMMAND: "files",
-}
-
-
-def output_uri(job_run: JobRun, attempt_id: str) -> str:
-    """The folder an attempt writes to, below the storage root."""
-    return f"{FOLDERS[job_run.job.kind]}/{job_run.name}/{attempt_id}"
-
-
-def left_behind(job_run: JobRun, attempt_id: str) -> tuple[str, ...]:
-    """What an attempt that did not succeed may have left below the storage root."""
-    folder, _, name = output_uri(job_run, attempt_id).rpartition("/")
-    return (f"{folder}/{name}", f"{folder}/.{name}.draft")
 
 
 def checkpoints_uri(job_run: JobRun) -> str:
@@ -214,4 +196,6 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         gpu_indices=attempt.gpu_indices,
         size=job_run.size or size_of(job_run.job, inputs, 0),
         share=job_run.probe or 1.0,
+        part=job_run.part,
+        parts=folders_of_parts(transaction, job_run),
     )

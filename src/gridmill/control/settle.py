@@ -4,8 +4,9 @@ from dataclasses import replace
 from functools import partial
 
 from gridmill.control.defects import defect
-from gridmill.control.inputs import checkpoints_uri, left_behind
+from gridmill.control.inputs import checkpoints_uri
 from gridmill.control.ledger import Transaction
+from gridmill.control.parted import discard_parts, left_behind
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
@@ -61,16 +62,18 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
     after = settle(job_run, ended, transaction.now, largest=_largest(control, job_run))
     if after.state in DONE_JOBS and job_run.probe is not None:
         transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
-    elif after.state in DONE_JOBS:
+    elif after.state in DONE_JOBS and job_run.part is None:
         after = _publish(control, transaction, after, ended, outcome)
         if checkpoints := checkpoints_uri(job_run):
             transaction.then(partial(control.discarded.append, checkpoints))
     transaction.put(after)
-    measure(control, transaction, after, ended, outcome)
+    if not (job_run.part or job_run.parts):  # a part's use tells nothing of the whole
+        measure(control, transaction, after, ended, outcome)
     if after.state in FINISHED_JOBS:
         dependents = [job.id for job in control.ledger.snapshot.dependents_of(job_run.id)]
         control.candidates.add(job_run.run_id, dependents or [job_run.id])
         _look_again(control, transaction, job_run)
+        discard_parts(control, transaction, job_run)
     transaction.then(partial(_forget, control, job_run.id))
 
 

@@ -1,15 +1,18 @@
 """Nouns put together for readers: live ones from memory, finished ones from the store."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.references import fetch_artifact
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError
+from gridmill.model.deployment import Deployment
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import LIVE_ATTEMPTS, JobState
-from gridmill.model.view import JobView, RunView
+from gridmill.model.state import DONE_JOBS, LIVE_ATTEMPTS, JobState
+from gridmill.model.view import JobView, PartView, RunView
 from gridmill.planning.critical import critical_path
 from gridmill.planning.why import why_waiting
 from gridmill.ports.store import Store
@@ -37,12 +40,74 @@ def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
         job_runs = tuple(ledger.snapshot.job_runs_of(run_id))
     else:
         run, job_runs = _finished(ledger, run_id)
-    ordered = sorted(job_runs, key=lambda job: job.order)
-    if any(_is_behind(job, attempts.get(job.id, ())) for job in ordered):
+    parts, whole = _apart(job_runs)
+    ordered = sorted(whole, key=lambda job: job.order)
+    every = [*ordered, *chain.from_iterable(parts.values())]
+    if any(_is_behind(job, attempts.get(job.id, ())) for job in every):
         attempts = attempts_of(ledger.store, run_id)
     explained = {job.id for job in islice(filter(_waits, ordered), WHYS_PER_VIEW)}
-    jobs = tuple(_job_view(control, job, attempts.get(job.id, ()), job.id in explained) for job in ordered)
+    jobs = tuple(
+        _with_parts(
+            control,
+            _job_view(control, job, attempts.get(job.id, ()), job.id in explained),
+            parts.get(job.id, ()),
+            attempts,
+        )
+        for job in ordered
+    )
     return RunView(run=run, jobs=jobs, critical=critical_path(ordered, control.now()))
+
+
+def _apart(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], list[JobRun]]:
+    """The parts that jobs are done in now, by job, and the jobs."""
+    jobs = {job.id: job for job in job_runs if job.part is None}
+    parts: dict[str, list[JobRun]] = {}
+    for job in job_runs:
+        if job.part is not None and job.part.number < jobs[job.part.of].parts:
+            parts.setdefault(job.part.of, []).append(job)
+    for some in parts.values():
+        some.sort(key=lambda job: job.part.number if job.part else 0)
+    return parts, list(jobs.values())
+
+
+def _with_parts(control: Control, view: JobView, parts: Sequence[JobRun], attempts: Attempts) -> JobView:
+    """While they are done, their progress together is the job's."""
+    if not parts:
+        return view
+    views = tuple(_part_view(control, part, attempts.get(part.id, ())) for part in parts)
+    gathering = view.job.attempt_id is not None
+    return replace(view, parts=views, progress=view.progress if gathering else _together(views))
+
+
+def _part_view(control: Control, part: JobRun, attempts: Sequence[Attempt]) -> PartView:
+    snapshot = control.ledger.snapshot
+    node = part.part.node if part.part else ""
+    return PartView(
+        job=part,
+        node=node or (_node_of(control, attempts[-1]) if attempts else ""),
+        attempts=tuple(attempts),
+        why=why_waiting(snapshot, part.id, control.now()) if part.id in snapshot.job_runs else "",
+        progress=control.progress.get(part.id, {}),
+    )
+
+
+def _node_of(control: Control, attempt: Attempt) -> str:
+    deployment: object = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    if deployment is None:
+        record = control.ledger.store.get(Deployment, attempt.deployment_id)
+        deployment = record.noun if record is not None else None
+    pods = deployment.pods if isinstance(deployment, Deployment) else ()
+    return next((pod.node for pod in pods if pod.id == attempt.pod_id), "")
+
+
+def _together(parts: Sequence[PartView]) -> Mapping[str, Any]:
+    done = sum(part.job.state in DONE_JOBS for part in parts)
+    told = [part.progress for part in parts if part.progress]
+    note = f"{done} of {len(parts)} parts"
+    if len(told) + done < len(parts) or not all(one.get("total") for one in told):
+        return {"done": done, "total": len(parts), "unit": "parts", "note": note}
+    share = (done + sum(one["done"] / one["total"] for one in told)) / len(parts)
+    return {"done": round(100 * share), "total": 100, "unit": "%", "note": note}
 
 
 def _is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:

@@ -128,6 +128,8 @@ def _why_output(control: Control, uri: str, removed: set[str]) -> str:
     attempt_id = uri.rpartition("/")[2].removeprefix(".").removesuffix(".draft")
     record = control.ledger.store.get(Attempt, attempt_id)
     attempt = record.noun if record is not None else None
+    if isinstance(attempt, Attempt) and attempt.run_id in control.ledger.snapshot.runs:
+        return ""  # a part's may still be put together
     if isinstance(attempt, Attempt) and attempt.state not in LIVE_ATTEMPTS and attempt.ended is not None:
         return f"its attempt {attempt.state}"
     return ""

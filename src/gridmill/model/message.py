@@ -18,6 +18,7 @@ from gridmill.model.event import PodEvent
 from gridmill.model.job import Job, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
+from gridmill.model.part import Part
 from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
 
@@ -34,7 +35,9 @@ class Order:
     `earlier` is the newest committed version of the same artifact, if any; `kept_versions` are the versions
     of a sink's table that artifacts refer to. What is below `checkpoint_uri` is
     kept from one attempt of the same work to the next, until one succeeds. `share` below 1: the attempt is a
-    probe and does that part of its data.
+    probe and does that share of its data. `part`: it does this part only, and nothing comes of it but files
+    below `output_uri` (`workers` are those of each part). `parts` are the folders of all of them, in order:
+    it puts together what they hold.
     """
 
     attempt_id: str
@@ -57,6 +60,8 @@ class Order:
     workers: int = 1
     size: JobSize = field(default_factory=JobSize)
     share: float = 1.0
+    part: Part | None = None
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

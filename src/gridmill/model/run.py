@@ -6,6 +6,7 @@ from dataclasses import field
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
 from gridmill.model.noun import dataclass
+from gridmill.model.part import Part
 from gridmill.model.pipeline import Scalar
 from gridmill.model.resource import Sizing, Use
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
@@ -50,7 +51,8 @@ class JobRun:
     (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
     reads, and `size` what was known of its size, both settled when it became ready. `force`: it runs although
     nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is kept; None:
-    no probe.
+    no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each a JobRun of its
+    own with its `part`; then an attempt of the job makes one version of what they made.
     """
 
     id: str
@@ -76,6 +78,8 @@ class JobRun:
     message: str = ""
     force: bool = False
     probe: float | None = None
+    part: Part | None = None
+    parts: int = 0
     ready: float | None = None
     started: float | None = None
     ended: float | None = None

@@ -84,7 +84,14 @@ RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
 _RESUMED = frozenset({JobState.BLOCKED, JobState.WAITING})
 JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.BLOCKED: frozenset(
-        {JobState.WAITING, JobState.UNCHANGED, JobState.SKIPPED, JobState.STOPPED, JobState.FAILED}
+        {
+            JobState.WAITING,
+            JobState.RUNNING,  # in parts
+            JobState.UNCHANGED,
+            JobState.SKIPPED,
+            JobState.STOPPED,
+            JobState.FAILED,
+        }
     ),
     JobState.WAITING: frozenset(
         {JobState.RUNNING, JobState.UNCHANGED, JobState.STOPPED, JobState.FAILED, JobState.BLOCKED}

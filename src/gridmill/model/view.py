@@ -13,9 +13,22 @@ from gridmill.model.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartView:
+    """A part of a job: the node of its newest attempt (empty before one), its attempts, oldest first, what it
+    waits for, and the newest progress event's body."""
+
+    job: JobRun
+    node: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    why: str = ""
+    progress: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """A job of a run: `why` says what a job that is not running waits for; `progress` is the newest
-    progress event's body; `metrics` the newest value of each metric; `attempts` oldest first."""
+    progress event's body; `metrics` the newest value of each metric; `attempts` oldest first; `parts` those
+    that it is done in."""
 
     job: JobRun
     attempts: tuple[Attempt, ...] = ()
@@ -23,6 +36,7 @@ class JobView:
     why: str = ""
     progress: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    parts: tuple[PartView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
 
     `urgent` jobs may have a further pod on a node whose CPUs this resource already keeps busy.
     """
-    left = lane.workers_left
+    left = None if demand.node else lane.workers_left  # a job for one node has no other choice
     if left == 0:
         return False
     wish = _wish(draft, lane)
@@ -50,7 +50,8 @@ def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
 def can_bring_up(draft: Draft, lane: Lane, demand: Demand) -> bool:
     """Whether `bring_up` of something urgent would find room."""
     wish = _wish(draft, lane)
-    return lane.workers_left != 0 and _find_node(draft, lane, demand, wish, urgent=True) is not None
+    allowed = lane.workers_left != 0 or bool(demand.node)
+    return allowed and _find_node(draft, lane, demand, wish, urgent=True) is not None
 
 
 def _wish(draft: Draft, lane: Lane) -> Amounts:
@@ -97,7 +98,7 @@ def _find_node(
     least = wish.memory_bytes if explicit else demand.memory_bytes
     for name in nodes.candidates(wish.memory_bytes, least, wish.gpus):
         free = nodes.free(name)
-        if (site, name) in draft.reserved or free.gpus < wish.gpus:
+        if demand.node not in ("", name) or (site, name) in draft.reserved or free.gpus < wish.gpus:
             continue
         if free.cpus + 1e-9 < (wish.cpus if exactly else _least_cpus(draft, lane, demand, name)):
             continue

@@ -146,7 +146,7 @@ class Draft:
         }
         starts: list[StartJob] = []
         for (_, _, _, job_run_id, group), pod_id in zip(self._started, self._where, strict=True):
-            memory_bytes, gpus, cpus, _, _ = group.demand
+            memory_bytes, gpus, cpus = group.demand[:3]
             deployment_id, share = shares[pod_id]
             starts.append(StartJob(job_run_id, deployment_id, pod_id, cpus or share, memory_bytes, gpus))
         return tuple(starts)

@@ -13,6 +13,14 @@ from gridmill.planning.snapshot import Snapshot
 _NO_PODS = Pods()
 
 
+def find_pod(pods: Pods, demand: Demand) -> Key | None:
+    """The least loaded of these pods that has room for it."""
+    if demand.node:
+        return pods.find_on(demand.node, demand.memory_bytes, demand.gpus)
+    found = pods.find(demand.memory_bytes, demand.gpus)
+    return None if demand.alone and found is not None and found[4] else found
+
+
 class Lane:
     """`closed`: nothing further fits its pods. `stuck`: nothing further can be brought up for it either.
     `reserved`: room is kept for one of its jobs. `reclaimed`: room is being taken back for one. `alive`: pods
@@ -88,6 +96,8 @@ class Lane:
 
     def find(self, demand: Demand) -> Key | None:
         """A pod that is up and has room."""
+        if demand.alone or demand.node:
+            return find_pod(self.open, demand)
         if self._too_much and self.is_too_much(demand):
             return None
         found = self.open.find(demand.memory_bytes, demand.gpus)
@@ -101,6 +111,7 @@ class Lane:
             demand.memory_bytes <= self._most_memory
             and demand.gpus <= self._gpus
             and not demand.cpus
+            and not demand.node
             and demand.kind is self.resource.type
         )
 
@@ -120,6 +131,14 @@ class Lane:
 
     def holds(self, demand: Demand) -> bool:
         """Whether some pod, up or coming, would be large enough if it were empty."""
+        if demand.node:
+            return any(
+                slot.whole.node == demand.node
+                and slot.whole.capacity.memory_bytes >= demand.memory_bytes
+                and slot.whole.capacity.gpus >= demand.gpus
+                for pods in (self.open, self.coming)
+                for _, slot in pods.items()
+            )
         return any(
             memory >= demand.memory_bytes and gpus >= demand.gpus
             for pods in (self._up, self.coming)
@@ -135,7 +154,8 @@ class Lane:
         large = [
             (min(slot.free_gpus, demand.gpus), slot.free_memory, pod_id)
             for pod_id, slot in self.open.items()
-            if slot.whole.capacity.memory_bytes >= demand.memory_bytes
+            if (not demand.node or slot.whole.node == demand.node)
+            and slot.whole.capacity.memory_bytes >= demand.memory_bytes
             and slot.whole.capacity.gpus >= demand.gpus
         ]
         return max(large)[2] if large else None

@@ -1,7 +1,7 @@
 """Pods that their site ends at a certain time, a batch system say: no job gets there to be cut short."""
 
 from gridmill.planning.draft import Draft
-from gridmill.planning.lane import Lane
+from gridmill.planning.lane import Lane, find_pod
 from gridmill.planning.queue import Ticket
 from gridmill.planning.room import Key
 
@@ -21,7 +21,7 @@ def find_lasting(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:
     while found is not None and expected is not None and not _lasts(draft, found[2], expected):
         too_short.append(lane.open.slot(found[2]))
         lane.open.drop(found[2])
-        found = lane.open.find(demand.memory_bytes, demand.gpus)
+        found = find_pod(lane.open, demand)
     for slot in too_short:
         lane.open.set(slot)
     return found

@@ -68,6 +68,10 @@ def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
             f"resource {resource.name!r} is for {resource.type} jobs, this is a {demand.kind} job",
             f"Use a resource of type {demand.kind}, or none for the default one.",
         )
+    if demand.node and (resource.site, demand.node) not in snapshot.places.capacities:
+        return Problem(
+            f"node {demand.node} has left site {resource.site}", "`gridmill nodes` shows what is there."
+        )
     if not snapshot.sites[resource.site].nodes:
         return None
     if demand.gpus > gpus_of(resource):

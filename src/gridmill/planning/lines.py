@@ -135,7 +135,8 @@ class Lines:
         return _turn(job_run, self.runs.get(job_run.run_id))
 
     def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
-        if job_run.state is JobState.RUNNING:
+        gathering = job_run.parts and job_run.state is JobState.WAITING  # its parts were its turn already
+        if job_run.state is JobState.RUNNING or gathering:
             self.turns.run(turn, job_run.id)
         elif job_run.state is JobState.WAITING and run is not None and run.state is RunState.ACTIVE:
             self.turns.wait(turn, job_run.id, rank_of(job_run, run.order))
@@ -158,7 +159,7 @@ class Lines:
             run is None
             or run.state is not RunState.ACTIVE
             or not (waiting or job_run.state is JobState.BLOCKED)
-            or (waiting and following != job_run.id)
+            or (waiting and following != job_run.id and not job_run.parts)
         ):
             self._leave_line(job_run.id)
             return
@@ -192,6 +193,8 @@ class Lines:
 
 
 def _turn(job_run: JobRun, run: Run | None) -> str:
+    if job_run.part is not None:
+        return job_run.id
     if job_run.job.sink is not None or run is None or not run.parameters:
         return job_run.name
     return f"{job_run.name} {sorted(run.parameters.items())}"

@@ -5,7 +5,7 @@ from math import inf, nextafter
 from gridmill.model.plan import Plan
 from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import Draft
-from gridmill.planning.lane import Lane, Line
+from gridmill.planning.lane import Lane, Line, find_pod
 from gridmill.planning.lasting import find_lasting
 from gridmill.planning.limits import most_memory, problem_of
 from gridmill.planning.queue import Demand, JobClass, Ticket
@@ -105,7 +105,7 @@ def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     pod_id = lane.freest(demand)
     if pod_id is not None:
         lane.open.drop(pod_id)
-    elif lane.coming.find(demand.memory_bytes, demand.gpus) is None and not (
+    elif find_pod(lane.coming, demand) is None and not (
         bring_up(draft, lane, demand, urgent=True) or reclaim(draft, lane, demand, urgent=True)
     ):
         drain(draft, lane, demand)
@@ -125,9 +125,9 @@ def _make_room(draft: Draft, line: Line) -> None:
 
 
 def _will_fit(draft: Draft, lane: Lane, demand: Demand) -> bool:
-    found = lane.coming.find(demand.memory_bytes, demand.gpus)
+    found = find_pod(lane.coming, demand)
     if found is None and bring_up(draft, lane, demand, urgent=not lane.holds(demand)):
-        found = lane.coming.find(demand.memory_bytes, demand.gpus)
+        found = find_pod(lane.coming, demand)
     if found is not None:
         lane.coming.take(found, demand.memory_bytes, demand.gpus)
     return found is not None

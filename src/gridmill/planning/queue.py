@@ -17,19 +17,31 @@ the job comes in line, and every plan passes it on as it is."""
 
 
 class Demand(NamedTuple):
-    """What the jobs of a class ask for. `cpus` is 0 for a fair share of the pod's."""
+    """What the jobs of a class ask for. `cpus` is 0 for a fair share of the pod's. `alone`: a pod without any
+    other job, so that the parts of a job go on as many machines as there are; `node`: only there."""
 
     memory_bytes: int
     gpus: int
     cpus: float
     priority: int
     kind: JobKind
+    alone: bool = False
+    node: str = ""
 
 
 def demand_of(job_run: JobRun) -> Demand:
     """The class a job belongs to."""
     asked, job = job_run.sizing.amounts, job_run.job
-    return Demand(asked.memory_bytes, asked.gpus, job.cpus or 0.0, job_run.priority, job.kind)
+    part = job_run.part
+    return Demand(
+        asked.memory_bytes,
+        asked.gpus,
+        job.cpus or 0.0,
+        job_run.priority,
+        job.kind,
+        alone=part is not None and not part.node,
+        node=part.node if part is not None else "",
+    )
 
 
 def rank_of(job_run: JobRun, run_order: int) -> Rank:

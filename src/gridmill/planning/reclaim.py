@@ -20,11 +20,13 @@ def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
     Room that is already on its way counts: then only the node is kept free for the job. `urgent` jobs may
     take what jobs of other resources will still need.
     """
-    if lane.workers_left == 0:
+    if lane.workers_left == 0 and not demand.node:
         return _replace_worker(draft, lane, demand, busy=False)
     site, need = lane.resource.site, _need(lane, demand)
     best: tuple[int, str, list[Deployment]] | None = None
     for node, idle in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
+        if demand.node not in ("", node):
+            continue
         if lane.resource.workers is None and not urgent and keeps_busy(draft, lane, node):
             continue
         chosen = _enough(draft, site, node, need, idle)
@@ -40,11 +42,11 @@ def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
 
 def drain(draft: Draft, lane: Lane, demand: Demand) -> None:
     """Let no later job onto the deployments of one node until `demand` fits there: one node per site."""
-    if lane.workers_left == 0:
+    if lane.workers_left == 0 and not demand.node:
         _replace_worker(draft, lane, demand, busy=True)
         return
     site, need = lane.resource.site, _need(lane, demand)
-    node = None if site in draft.draining else _node_to_drain(draft, site, need)
+    node = None if site in draft.draining else _node_to_drain(draft, site, need, demand.node)
     if node is None:
         return
     victims = _enough(draft, site, node, need, _by_attempts(draft, site, node)) or []
@@ -142,13 +144,16 @@ def _claims(deployment: Deployment, node: str) -> Iterator[Amounts]:
     return (pod.capacity for pod in deployment.pods if pod.node == node and pod.state is not PodState.GONE)
 
 
-def _node_to_drain(draft: Draft, site: str, need: Amounts) -> str | None:
-    """The large enough node with the most free: while it is kept free, the most free never shrinks."""
+def _node_to_drain(draft: Draft, site: str, need: Amounts, only: str) -> str | None:
+    """The large enough node with the most free: while it is kept free, the most free never shrinks. `only`
+    that one, where it is given."""
     capacities = draft.snapshot.places.capacities
     large = [
         (free.gpus if need.gpus else 0, free.memory_bytes, name)
         for name, free in draft.snapshot.places.nodes[site].items()
-        if (site, name) not in draft.reserved and need.fits_in(capacities[(site, name)])
+        if only in ("", name)
+        and (site, name) not in draft.reserved
+        and need.fits_in(capacities[(site, name)])
     ]
     return max(large)[2] if large else None
 

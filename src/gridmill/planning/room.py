@@ -151,6 +151,15 @@ class Pods:
         if not self.capacities[shape]:
             del self.capacities[shape]
 
+    def find_on(self, node: str, memory_bytes: int, gpus: int) -> Key | None:
+        """The least loaded pod of a node where that fits."""
+        fitting = (
+            slot.key
+            for slot in (self.slot(pod_id) for pod_id, whole in self._wholes.items() if whole.node == node)
+            if not slot.is_full and slot.free_memory >= memory_bytes and slot.free_gpus >= gpus
+        )
+        return min(fitting, default=None)
+
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
         """The least loaded pod where that fits, tightest first among equals."""
         order = self._order

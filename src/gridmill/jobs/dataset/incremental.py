@@ -1,8 +1,6 @@
 """What of the version before stays when tables only had later rows appended: its files and its encoders."""
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +17,7 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.sqltext import sql_text
 from gridmill.jobs.engine import fetch_rows, quoted
+from gridmill.jobs.files import link_file
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window
 
@@ -175,10 +174,7 @@ def link_files(kept: Kept, folder: Path) -> None:
     """The kept version's files in `folder` too: links where the file system has them, copies elsewhere."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(kept.folder.glob("*.parquet")):
-        try:
-            os.link(path, folder / path.name)
-        except OSError:
-            shutil.copy2(path, folder / path.name)
+        link_file(path, folder)
 
 
 def describe_incremental(

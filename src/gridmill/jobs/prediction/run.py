@@ -24,6 +24,7 @@ from gridmill.jobs.prediction.cut import Span, check_order, pieces_of, selected_
 from gridmill.jobs.prediction.finish import clear_partial, measure, read_result, sample, write_manifest
 from gridmill.jobs.prediction.learned import Learned, learned_rows
 from gridmill.jobs.prediction.parallel import ShardDone, add_up
+from gridmill.jobs.prediction.parts import Done, take_together, write_done
 from gridmill.jobs.prediction.swarm import Shards, run_swarm
 from gridmill.jobs.prediction.worker import ShardWork
 from gridmill.model.artifact import ArtifactKind, Column, Output
@@ -46,36 +47,59 @@ def run(context: JobContext) -> JobResult:
     learned = learned_rows(choice.candidate.card, choice.candidate.name, context.input(spec.dataset), spec)
     if learned == Learned.SEEN:
         print(f"the train rows are predicted by {choice.candidate.name}, which learned from them", flush=True)
-    workers = spec.workers or context.order.workers
-    plan = in_child(lambda: _plan(context, spec, choice, workers), "cutting the shards", context.work)
+    plan = in_child(lambda: _plan(context, spec, choice), "cutting the shards", context.work)
+    if context.order.part is not None:
+        write_done(context.output, _do(context, spec, choice, learned, plan))
+        return JobResult(size=JobSize(rows=plan["rows"]))
+    if context.order.parts:
+        done = take_together(context.output, [context.below_root(uri) for uri in context.order.parts])
+    else:
+        done = _do(context, spec, choice, learned, plan)
+    counts = [shard.rows for shard in done.shards]
+    found = in_child(lambda: _finish(context, spec, choice, counts), "checking the result", context.work)
+    facts = {
+        "candidates": [describe_candidate(candidate) for candidate in candidates],
+        "shards": len(done.shards),
+        "workers": done.workers,
+        "worker_deaths": done.deaths,
+        "train_rows": learned.value,
+    } | ({"parts": len(context.order.parts)} if context.order.parts else {})
+    parallel = add_up(
+        done.shards,
+        work=f"{choice.candidate.artifact.name} ({choice.candidate.card.kind})",
+        workers=done.workers,
+        whole_rows=plan["whole_rows"],
+        stage_seconds=done.seconds,
+    )
+    return replace(_result(context, found, facts), parallel=parallel)
+
+
+def _do(
+    context: JobContext, spec: PredictionSpec, choice: Choice, learned: Learned, plan: dict[str, Any]
+) -> Done:
+    """Let a swarm do the shards, or those of the part that the order is for."""
     shards = [[from_builtins(span, Span) for span in spans] for spans in plan["shards"]]
-    workers = min(workers, len(shards))
+    workers = max(1, min(_workers(context, spec), len(shards)))
     begin = time.monotonic()
-    done = run_swarm(
-        _work(context, spec, choice, shards, workers, learned),
+    swarm = run_swarm(
+        _work(context, spec, choice, shards, plan["first"], workers, learned),
         len(shards),
         workers,
         _teller(context, plan["rows"]),
     )
-    stage_seconds = time.monotonic() - begin
-    told = [from_builtins(done.done[shard]["done"], ShardDone) for shard in range(len(shards))]
-    counts = [shard.rows for shard in told]
-    found = in_child(lambda: _finish(context, spec, choice, counts), "checking the result", context.work)
-    facts = {
-        "candidates": [describe_candidate(candidate) for candidate in candidates],
-        "shards": len(shards),
-        "workers": workers,
-        "worker_deaths": done.deaths,
-        "train_rows": learned.value,
-    }
-    parallel = add_up(
-        told,
-        work=f"{choice.candidate.artifact.name} ({choice.candidate.card.kind})",
+    return Done(
+        first=plan["first"],
+        of=plan["of"],
+        shards=tuple(from_builtins(swarm.done[shard]["done"], ShardDone) for shard in range(len(shards))),
         workers=workers,
-        whole_rows=plan["whole_rows"],
-        stage_seconds=stage_seconds,
+        deaths=tuple(swarm.deaths),
+        seconds=time.monotonic() - begin,
     )
-    return replace(_result(context, found, facts), parallel=parallel)
+
+
+def _workers(context: JobContext, spec: PredictionSpec) -> int:
+    """Of this attempt: what a part has of its own is settled with its size."""
+    return context.order.workers if context.order.part else spec.workers or context.order.workers
 
 
 def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
@@ -90,18 +114,29 @@ def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
     return found
 
 
-def _plan(context: JobContext, spec: PredictionSpec, choice: Choice, workers: int) -> dict[str, Any]:
+def _plan(context: JobContext, spec: PredictionSpec, choice: Choice) -> dict[str, Any]:
+    """The shards, or those of a part: they follow from the rows and from all parts' workers."""
+    part, workers = context.order.part, _workers(context, spec)
+    count = part.count if part else 1
     parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))
     check_order(parts, choice.candidate.card)
     rows = selected_rows(parts, spec.split)
     share = context.order.share
-    whole = count_shards(len(rows), workers, spec.shards, len(choice.candidate.card.inputs))
+    whole = count_shards(len(rows), workers * count, spec.shards, len(choice.candidate.card.inputs))
     shards = whole if share >= 1 else min(whole, count_probe_shards(len(rows), workers))
-    pieces = pieces_of(rows, shards, share)
-    taken = np.concatenate(pieces)
+    number = part.number if part else 0
+    first, stop = number * shards // count, (number + 1) * shards // count
+    pieces = pieces_of(rows, shards, share)[first:stop]
+    taken = np.concatenate([rows[:0], *pieces])
     np.save(context.work / ROWS_FILE, taken)
     spans = [spans_of(piece) for piece in pieces]
-    return {"rows": len(taken), "whole_rows": len(rows), "shards": to_builtins(spans)}
+    return {
+        "rows": len(taken),
+        "whole_rows": len(rows),
+        "first": first,
+        "of": shards,
+        "shards": to_builtins(spans),
+    }
 
 
 def _work(
@@ -109,6 +144,7 @@ def _work(
     spec: PredictionSpec,
     choice: Choice,
     shards: list[list[Span]],
+    first: int,
     workers: int,
     learned: Learned,
 ) -> ShardWork:
@@ -118,6 +154,7 @@ def _work(
         output=context.output,
         split=spec.split,
         shards=shards,
+        first=first,
         held_out=learned == Learned.HELD_OUT,
         threads=max(1, context.threads // workers),
         python=context.python(choice.candidate.name),

@@ -47,6 +47,8 @@ class ShardWork:
     output: Path
     split: str | None
     shards: Sequence[Sequence[Span]]
+    first: int = 0
+    """The number of the first of them, among all that the rows are cut into."""
     held_out: bool = False
     """Take the training rows' predictions from those of models that did not learn from them."""
     threads: int = 1
@@ -88,7 +90,7 @@ class ShardWork:
         opened = self._opened
         begin, before = time.monotonic(), spent_so_far(opened.helpers)
         table = pa.concat_tables([self._predict(span) for span in self.shards[shard]])
-        path = self.output / part_name(shard)
+        path = self.output / part_name(self.first + shard)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         pq.write_table(table, partial)
         partial.replace(path)

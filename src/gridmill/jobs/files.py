@@ -1,0 +1,15 @@
+"""A file in a further folder: a link where the file system has them, else a copy."""
+
+import os
+import shutil
+from pathlib import Path
+
+
+def link_file(path: Path, folder: Path) -> None:
+    """The file in `folder` too, under its name; one that is there already is replaced. Raises OSError."""
+    target = folder / path.name
+    target.unlink(missing_ok=True)
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copy2(path, target)

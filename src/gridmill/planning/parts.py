@@ -1,0 +1,68 @@
+"""Into how many parts a job is cut whose work can be done on several machines, and what each part gets."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gridmill.model.amounts import Amounts, show_count
+from gridmill.model.job import Job, JobKind, JobSize
+from gridmill.model.noun import dataclass
+from gridmill.model.resource import Resource, Sizing
+from gridmill.model.site import Site
+from gridmill.planning.footprint import workers_of
+from gridmill.planning.limits import gpus_of
+from gridmill.planning.probes import leaves_workers_open
+
+Size = Callable[[Job], Sizing]
+"""The size of one attempt of a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """So many parts, each of that size; `whole` is the size of the attempt that puts them together."""
+
+    count: int
+    part: Sizing
+    whole: Sizing
+
+
+def cut_job(job: Job, rows: int | None, resource: Resource, site: Site, size: Size) -> Cut | None:
+    """None: it is done in one. The same job is cut alike wherever it has as many machines."""
+    pods = _pods(resource, site, size(job).amounts.memory_bytes)
+    if pods < 2 or job.kind != JobKind.PREDICTION:
+        return None
+    return _cut_swarm(job, rows, pods, _cpus(resource, site, pods), size)
+
+
+def _pods(resource: Resource, site: Site, memory_bytes: int) -> int:
+    """How many pods the resource may have: as set, else one on every node that is large enough."""
+    if resource.workers is not None:
+        return resource.workers
+    asked = Amounts(
+        cpus=resource.cpus or 0.0,
+        memory_bytes=resource.memory_bytes or memory_bytes,
+        gpus=gpus_of(resource),
+    )
+    return sum(asked.fits_in(node.capacity) for node in site.nodes)
+
+
+def _cpus(resource: Resource, site: Site, pods: int) -> float:
+    """Of one pod."""
+    per_node = -(-pods // max(1, len(site.nodes)))
+    return max(1.0, resource.cpus or site.largest.cpus // per_node)
+
+
+def _cut_swarm(job: Job, rows: int | None, pods: int, cpus: float, size: Size) -> Cut | None:
+    """As many workers in each part as its pod has CPUs; no more parts than that takes."""
+    spec = job.prediction
+    assert spec is not None
+    workers = size(job).workers
+    if leaves_workers_open(job) and workers >= int(cpus):  # one machine is not enough
+        workers = workers_of(job, JobSize(rows=rows), cpus * pods)
+    count = min(pods, -(-workers // int(cpus)), spec.shards or workers)
+    if count < 2:
+        return None
+    each = -(-workers // count)
+    part = size(replace(job, prediction=replace(spec, workers=each)))
+    whole = size(replace(job, prediction=replace(spec, workers=1)))
+    why = f"in {show_count(count, 'part')}, each on a pod of its own with {show_count(each, 'worker')}"
+    return Cut(count=count, part=replace(part, workers=each), whole=replace(whole, why=(*whole.why, why)))
