@@ -1,4 +1,7 @@
-"""Learning a network: a plain PyTorch loop with early stopping that a killed attempt's retry goes on with."""
+"""Learning a network: a plain PyTorch loop with early stopping that a killed attempt's retry goes on with.
+
+Several processes may do it together: each batch is cut into their shares, and the curve stays what it is.
+"""
 
 import copy
 import math
@@ -17,10 +20,13 @@ from gridmill.jobs.features import Integers
 from gridmill.jobs.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from gridmill.jobs.training.feed import Feed
 from gridmill.jobs.training.networks import Network
+from gridmill.jobs.training.ranks import Ranks
 from gridmill.model.training import TrainingSpec
 
 LEARNING_RATE, PATIENCE, GRADIENT_NORM, LAST_RATE = 1e-3, 4, 1.0, 0.05
 SCORING_BATCH = 1024
+AGREE_SECONDS = 1.0
+"""How often the ranks of a gang ask their first one whether a checkpoint is due."""
 
 Curve = tuple[tuple[float, float, float], ...]
 
@@ -54,15 +60,21 @@ class Learned:
 
 
 class Learner:
-    """`network` and `feed` are on one device. All that decides what comes next is in a checkpoint: weights,
-    the optimizer's moments, the random state; an epoch's order follows from the seed and its number."""
+    """`network` and `feed` are on one device. All that decides what comes next is in a checkpoint: weights
+    and the optimizer's moments; an epoch's order follows from the seed and its number, what dropout does also
+    from the batch's and the rank. `context` is told, and `folder` written, by rank 0 of the gang."""
 
     def __init__(
-        self, network: Network, feed: Feed, spec: TrainingSpec, context: JobContext, folder: Path | None
+        self,
+        network: Network,
+        feed: Feed,
+        spec: TrainingSpec,
+        context: JobContext,
+        folder: Path | None,
+        ranks: Ranks = Ranks(),  # noqa: B008  immutable
     ) -> None:
-        self._network, self._feed, self._spec, self._context, self._folder = (
-            network, feed, spec, context, folder,
-        )  # fmt: skip
+        self._network, self._feed, self._spec, self._folder = network, feed, spec, folder
+        self._ranks, self._context = ranks, context
         self._rate = spec.learning_rate or LEARNING_RATE
         self._optimizer = torch.optim.Adam(
             network.parameters(), lr=self._rate, weight_decay=spec.weight_decay
@@ -74,11 +86,13 @@ class Learner:
         self._at = Progress()
         self._kept = copy.deepcopy(network.state_dict())
         self._next_checkpoint = 0.0
+        self._asked, self._next_question = (0, 0.0), 0
         self._waited = self._worked = 0.0
 
     def learn(self, rows: Integers, held: Integers) -> Learned:
         """Learn on `rows`; the best epoch by the loss on `held` is kept in the network. Raises InputError."""
         self._resume()
+        self._loss = self._ranks.loss_of(self._network)
         train, validation = (torch.from_numpy(some).to(self._feed.device) for some in (rows, held))
         self._next_checkpoint = time.monotonic() + self._spec.checkpoint_seconds
         begun = time.perf_counter()
@@ -102,46 +116,66 @@ class Learner:
 
     def _epoch(self, train: Tensor, *, held: Tensor) -> None:
         at, spec, device = self._at, self._spec, self._feed.device
-        seed = int(np.random.SeedSequence((spec.seed, at.epoch)).generate_state(1)[0])
-        if at.batch == 0:
-            torch.manual_seed(seed)
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).to(device)
-        batches, total = torch.split(order, spec.batch_size), torch.tensor(at.total, device=device)
+        generator = torch.Generator().manual_seed(_seed(spec.seed, at.epoch))
+        batches = torch.split(torch.randperm(len(train), generator=generator).to(device), spec.batch_size)
+        total = torch.tensor(at.total if self._ranks.leads else 0.0, device=device)
         self._network.train()
         for number in range(at.batch, len(batches)):
             step = (at.epoch - 1) * len(batches) + number
+            if spec.dropout:
+                torch.manual_seed(_seed(spec.seed, at.epoch, number, self._ranks.rank))
             total += self._step(train[batches[number]], step / (spec.epochs * len(batches)))
             at.batch = number + 1
-            if self._folder is not None and time.monotonic() >= self._next_checkpoint:
-                at.total = float(total)
+            if self._folder is not None and self._is_due(step):
+                at.total = self._ranks.total(float(total))[0]
                 self._save()
-        self._finish_epoch(float(total) / len(train), self._score(held))
+        learned, validated = self._ranks.total(float(total), self._score(held))
+        self._finish_epoch(learned / len(train), validated / max(1, len(held)))
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written now. In a gang its first rank says so, now and then: it is
+        asked after as many steps as lately took a second."""
+        if self._ranks.size == 1:
+            return time.monotonic() >= self._next_checkpoint
+        if step < self._next_question:
+            return False
+        now, (before, then) = time.monotonic(), self._asked
+        pace = AGREE_SECONDS / max(now - then, 1e-6) * (step - before)
+        due, wait = self._ranks.heard((now >= self._next_checkpoint, max(1, int(pace)) if then else 1))
+        self._asked, self._next_question = (step, now), step + wait
+        return due
 
     def _step(self, rows: Tensor, done: float) -> Tensor:
-        """One batch; its loss times its rows. `done` is the share of all steps that came before."""
+        """One batch, of a gang this rank's part of it; its loss times its rows. `done` is the share of all
+        steps that came before."""
         begin = time.perf_counter()
-        inputs, target = self._feed.batch(rows)
+        mine, counts = self._ranks.part(rows)
+        inputs, target = self._feed.batch(mine)
         self._waited += time.perf_counter() - begin
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate * rate_share(done)
         with torch.autocast(self._feed.device.type, dtype=self._half, enabled=self._mixed):
-            loss = self._network.loss(inputs, target)
+            loss = self._loss(inputs, target)
+        if self._ranks.size > 1:
+            loss = loss * counts
         self._optimizer.zero_grad()
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self._scaler.unscale_(self._optimizer)
         nn.utils.clip_grad_norm_(self._network.parameters(), GRADIENT_NORM)
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        return loss.detach() * len(target)
+        return loss.detach() * (len(rows) / self._ranks.size)
 
     @torch.inference_mode()
     def _score(self, rows: Tensor) -> float:
+        """The loss of this rank's share of these rows, times their number."""
         self._network.eval()
         total = 0.0
-        for some in torch.split(rows, SCORING_BATCH):
-            inputs, target = self._feed.batch(some)
-            total += float(self._network.loss(inputs, target)) * len(target)
-        return total / max(1, len(rows))
+        for some in torch.split(self._ranks.share(rows), SCORING_BATCH):
+            if len(some):
+                inputs, target = self._feed.batch(some)
+                total += float(self._network.loss(inputs, target)) * len(target)
+        return total
 
     def _finish_epoch(self, learned: float, validated: float) -> None:
         at, context = self._at, self._context
@@ -158,7 +192,7 @@ class Learner:
     def _save(self) -> None:
         """Write a checkpoint; the next one is due after the declared time, and never more than a twentieth
         of the time goes into them."""
-        if self._folder is None:
+        if self._folder is None or not self._ranks.leads:
             return
         begin = time.monotonic()
         write_checkpoint(self._folder, self._checkpoint(), self._at.epoch * 10**9 + self._at.batch)
@@ -175,15 +209,14 @@ class Learner:
             **{f"network.{name}": value for name, value in self._network.state_dict().items()},
             **{f"best.{name}": value for name, value in self._kept.items()},
             **moments,
-            "random": torch.get_rng_state(),
         }
-        if self._feed.device.type == "cuda":
-            tensors["cuda_random"] = torch.cuda.get_rng_state()
         facts = {"progress": _finite(asdict(self._at)), "scaler": self._scaler.state_dict()}
         return Checkpoint(tensors=tensors, facts=facts)
 
     def _resume(self) -> None:
-        found = read_checkpoint(self._folder) if self._folder is not None else None
+        """Go on from what rank 0 finds."""
+        reads = self._folder is not None and self._ranks.leads
+        found = self._ranks.heard(read_checkpoint(self._folder) if self._folder and reads else None)
         if found is None:
             return
         facts = dict(found.facts["progress"])
@@ -200,13 +233,15 @@ class Learner:
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
         self._scaler.load_state_dict(found.facts["scaler"])
-        torch.set_rng_state(found.tensors["random"])
-        if "cuda_random" in found.tensors and self._feed.device.type == "cuda":
-            torch.cuda.set_rng_state(found.tensors["cuda_random"])
         for point in self._at.curve:
             self._context.metric("train_loss", point[1], step=point[0])
             self._context.metric("validation_loss", point[2], step=point[0])
-        print(f"going on from a checkpoint in epoch {self._at.epoch}, batch {self._at.batch}", flush=True)
+        if self._ranks.leads:
+            print(f"going on from a checkpoint in epoch {self._at.epoch}, batch {self._at.batch}", flush=True)
+
+
+def _seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def _below(tensors: Any, prefix: str) -> dict[str, Tensor]:  # noqa: ANN401

@@ -17,6 +17,7 @@ from gridmill.jobs.training.fitted import Fitted, Scalar
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.learning import LEARNING_RATE, PATIENCE, Learned, Learner
 from gridmill.jobs.training.networks import Network, Shape
+from gridmill.jobs.training.ranks import has_gpu, own_device, present_ranks
 from gridmill.jobs.training.residual import fit_base
 from gridmill.jobs.training.scaling import Scaler, fit_scaler
 from gridmill.model.training import ModelKind, Objective, TrainingSpec
@@ -46,12 +47,12 @@ def fit_network(
     """Learn on a GPU where the attempt was given one; the best epoch by validation loss is kept."""
     torch.set_num_threads(context.threads)
     torch.manual_seed(spec.seed)
-    device = torch.device("cuda" if context.order.gpu_indices and torch.cuda.is_available() else "cpu")
+    device = own_device(gpu=has_gpu(context))
     scaler = fit_scaler(frame.inputs[frame.rows["train"]])
     answer = _answer(frame, plan.changes)
     network = make(_shape(frame, scaler, answer, plan), spec).to(device)
     feed = _feed(frame, scaler, answer, plan.length, device)
-    learner = Learner(network, feed, spec, context, context.checkpoints)
+    learner = Learner(network, feed, spec, context, context.checkpoints, present_ranks(device))
     learned = learner.learn(plan.rows, _scorable(frame))
     network.cpu()
     context.metric("data_wait_share", learned.waiting)

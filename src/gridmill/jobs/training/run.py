@@ -1,5 +1,9 @@
-"""A training job: read the dataset, learn, measure what was saved, and say what was made."""
+"""A training job: read the dataset, learn, measure what was saved, and say what was made.
 
+Networks may be learned by several processes, each of which runs this: rank 0 alone says and writes anything.
+"""
+
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 MODULES: Mapping[ModelKind, str] = {
     kind: f"gridmill.jobs.training.{kind}" for kind in ModelKind
 }  # by name: a linear model must not wait for torch
+GANG_KINDS = (ModelKind.LSTM, ModelKind.MLP)
+"""Kinds that several workers can learn together."""
 
 
 def run(context: JobContext) -> JobResult:
@@ -43,6 +49,40 @@ def run(context: JobContext) -> JobResult:
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a training")
     spec.check()
+    rank, size = (int(os.environ.get(name, number)) for name, number in (("RANK", 0), ("WORLD_SIZE", 1)))
+    if size == 1:
+        return _train(context, spec)
+    check_gang(spec)
+    with import_module("gridmill.jobs.training.ranks").joined(context):
+        return _train(context, spec) if rank == 0 else _help(replace(context, events_fd=None), spec)
+
+
+def check_gang(spec: TrainingSpec) -> None:
+    """Raise InputError for what several workers cannot learn together."""
+    if spec.model not in GANG_KINDS:
+        raise InputError(
+            f"a {spec.model} model is learned by one worker",
+            hint=f"Leave `workers` out, or use {' or '.join(GANG_KINDS)}.",
+            place="training.model",
+        )
+    if spec.search:
+        raise InputError(
+            "a search is done by one worker, whose trials run side by side",
+            hint="Leave `workers` out; `search.parallel` says how many trials at a time.",
+            place="training.search",
+        )
+
+
+def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
+    """What the other ranks do: learn what rank 0 learns, in the same order."""
+    frame = read_frame(context, spec)
+    _fit(frame, spec, context)
+    if spec.folds:
+        _held_out(frame, spec, context)
+    return JobResult()
+
+
+def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
     found_best = _search(context, spec) if spec.search else None
     if found_best is not None:
         spec = found_best.spec

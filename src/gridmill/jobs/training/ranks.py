@@ -1,0 +1,125 @@
+"""Learning one model by several processes: joined by torchrun's variables, gradients by PyTorch's own DDP."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gridmill.errors import JobError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.training.networks import Network
+
+Told = TypeVar("Told")
+LossOf = Callable[[Tensor, Tensor], Tensor]
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """This process among those that learn one model; rank 0 decides and writes. Alone (`size` 1) nothing is
+    sent. Every method must be called by all ranks, in the same order."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = CPU
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the one that writes."""
+        return self.rank == 0
+
+    def loss_of(self, network: Network) -> LossOf:
+        """The network's loss; its gradients are the mean over all ranks', and all begin with rank 0's
+        weights."""
+        if self.size == 1:
+            return network.loss
+        index = [self.device.index] if self.device.type == "cuda" else None
+        wrapped: LossOf = DistributedDataParallel(
+            _Loss(network), device_ids=index, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+        return wrapped
+
+    def part(self, rows: Tensor) -> tuple[Tensor, float]:
+        """This rank's rows of a batch, and what their mean loss counts: so the mean over ranks is the mean
+        over the whole batch, however uneven. A rank for which no row is left does one that counts nothing."""
+        if self.size == 1:
+            return rows, 1.0
+        mine = rows[self.rank :: self.size]
+        return (mine, len(mine) * self.size / len(rows)) if len(mine) else (rows[:1], 0.0)
+
+    def share(self, rows: Tensor) -> Tensor:
+        """This rank's share of rows that are only measured; may be empty."""
+        return rows[self.rank :: self.size]
+
+    def total(self, *values: float) -> list[float]:
+        """Each value summed over all ranks: added up once, at rank 0, so that all decide alike."""
+        if self.size == 1:
+            return list(values)
+        numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
+        distributed.reduce(numbers, dst=0)
+        distributed.broadcast(numbers, src=0)
+        return [float(number) for number in numbers]
+
+    def heard(self, told: Told) -> Told:
+        """What rank 0 says, at every rank."""
+        if self.size == 1:
+            return told
+        box = [told]
+        distributed.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+
+class _Loss(nn.Module):
+    """DDP watches `forward`: here that is the loss."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
+        return self.network.loss(inputs, target)
+
+
+def present_ranks(device: torch.device) -> Ranks:
+    """The gang that this process has joined, computing on that device; a gang of one where it joined none."""
+    if not distributed.is_initialized():
+        return Ranks(device=device)
+    return Ranks(rank=distributed.get_rank(), size=distributed.get_world_size(), device=device)
+
+
+@contextmanager
+def joined(context: JobContext) -> Iterator[None]:
+    """A member of the gang that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT speak of, until left: NCCL on
+    GPUs, else gloo. Blocks until all are there. Raises JobError where another one is lost."""
+    device = own_device(gpu=has_gpu(context))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    try:
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        yield
+    except RuntimeError as error:
+        if isinstance(error, distributed.DistError) or "gloo" in str(error):
+            raise JobError(
+                f"another worker of this training was lost: {error}", hint="Its own log says why it ended."
+            ) from error
+        raise
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def has_gpu(context: JobContext) -> bool:
+    """Whether the attempt was given a GPU, and it is there."""
+    return bool(context.order.gpu_indices) and torch.cuda.is_available()
+
+
+def own_device(gpu: bool, environ: Mapping[str, str] = os.environ) -> torch.device:
+    """The GPU of this rank among those that it can see, by LOCAL_RANK; or the CPU."""
+    if not gpu:
+        return CPU
+    return torch.device("cuda", int(environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
