@@ -230,6 +230,9 @@ def _job(view: JobView) -> Iterator[RenderableType]:
         yield Text("\nattempts", style="bold")
         head = ("attempt", "state", "on", "given", "wall", "cpu", "peak memory", "")
         yield table(*head, rows=[_attempt_row(one) for one in view.attempts])
+    if view.ranks:
+        yield Text("\nother ranks", style="bold")
+        yield table(*head, rows=[_attempt_row(one) for one in view.ranks])
     if view.metrics:
         yield Text("\nmetrics", style="bold")
         yield metric_table(view.metrics)

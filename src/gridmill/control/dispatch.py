@@ -1,9 +1,12 @@
 """The tick that plans and carries the plan out: commit first, then start, bring up, release."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice
+from itertools import count, groupby, islice
+from operator import attrgetter
 
+from gridmill.control.gangs import meet, member_id
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import bring_up
 from gridmill.control.receive import start_attempt
@@ -31,8 +34,8 @@ def dispatch(control: Control) -> Plan:
     transaction = control.begin()
     for refusal in wanted.refusals:
         _refuse(control, transaction, refusal)
-    for start in wanted.starts:
-        _start(control, transaction, start)
+    for job_run_id, starts in groupby(wanted.starts, key=attrgetter("job_run_id")):
+        _start(control, transaction, job_run_id, tuple(starts))
     for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, transaction, up))]:
         transaction.put(deployment)
         transaction.then(partial(bring_up, control, deployment))
@@ -63,14 +66,47 @@ def mark_idle(control: Control, transaction: Transaction) -> bool:
     return bool(idle)
 
 
-def _start(control: Control, transaction: Transaction, start: StartJob) -> None:
-    job_run = transaction.get(JobRun, start.job_run_id)
+def _start(control: Control, transaction: Transaction, job_run_id: str, starts: Sequence[StartJob]) -> None:
+    """One attempt; a gang's has a record for each rank."""
+    job_run = transaction.get(JobRun, job_run_id)
     if job_run is None:
         return
     check_move(JOB_MOVES, job_run.state, JobState.RUNNING, f"job {job_run.id}")
     number = job_run.attempts + 1
-    attempt = Attempt(
-        id=f"{job_run.id.replace('/', '.', 1)}.{number}",
+    name = f"{job_run.id.replace('/', '.', 1)}.{number}"
+    attempts = _placed(control, transaction, job_run, name, starts)
+    running = replace(
+        job_run,
+        state=JobState.RUNNING,
+        attempts=number,
+        attempt_id=name,
+        started=job_run.started or transaction.now,
+        message="",
+    )
+    transaction.put(running, *attempts)
+    for start in starts:
+        deployment = transaction.get(Deployment, start.deployment_id)
+        if deployment is not None and deployment.idle_since is not None:
+            transaction.put(replace(deployment, idle_since=None))
+    for attempt in attempts:
+        start_attempt(control, transaction, attempt)
+
+
+def _placed(
+    control: Control, transaction: Transaction, job_run: JobRun, name: str, starts: Sequence[StartJob]
+) -> tuple[Attempt, ...]:
+    attempts: list[Attempt] = []
+    for rank, start in enumerate(starts):
+        attempts.append(_attempt(control, transaction, job_run, member_id(name, rank), start))
+        transaction.put(attempts[-1])  # the next rank gets other GPUs
+    return meet(control, transaction, attempts) if job_run.job.gang else tuple(attempts)
+
+
+def _attempt(
+    control: Control, transaction: Transaction, job_run: JobRun, attempt_id: str, start: StartJob
+) -> Attempt:
+    return Attempt(
+        id=attempt_id,
         run_id=job_run.run_id,
         job_run_id=job_run.id,
         token=control.new_token(),
@@ -81,19 +117,6 @@ def _start(control: Control, transaction: Transaction, start: StartJob) -> None:
         placed=transaction.now,
         gpu_indices=free_gpus(transaction, control, start),
     )
-    running = replace(
-        job_run,
-        state=JobState.RUNNING,
-        attempts=number,
-        attempt_id=attempt.id,
-        started=job_run.started or transaction.now,
-        message="",
-    )
-    transaction.put(attempt, running)
-    deployment = transaction.get(Deployment, start.deployment_id)
-    if deployment is not None and deployment.idle_since is not None:
-        transaction.put(replace(deployment, idle_since=None))
-    start_attempt(control, transaction, attempt)
 
 
 def free_gpus(transaction: Transaction, control: Control, start: StartJob) -> tuple[int, ...]:

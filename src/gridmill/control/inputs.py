@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gridmill.codec import fingerprint, to_builtins
+from gridmill.control.gangs import gang_for
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed
 from gridmill.control.parted import folders_of_parts, output_uri
@@ -22,8 +23,10 @@ FINGERPRINT = 2
 
 
 def checkpoints_uri(job_run: JobRun) -> str:
-    """Where attempts of a training leave what the next one goes on from; emptied when one succeeds."""
-    return f"checkpoints/{job_run.name}" if job_run.job.kind == JobKind.TRAINING else ""
+    """Where attempts of a training or a gang leave what the next one goes on from; emptied when one
+    succeeds."""
+    leaves = job_run.job.kind == JobKind.TRAINING or job_run.job.gang
+    return f"checkpoints/{job_run.name}" if leaves else ""
 
 
 def checkpoint_uri(job_run: JobRun) -> str:
@@ -183,7 +186,7 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         job=job_run.job,
         given=attempt.given,
         root=control.storage.location,
-        output_uri=output_uri(job_run, attempt.id),
+        output_uri=output_uri(job_run, attempt.gang or attempt.id),
         table_uri=table_uri(job_run),
         checkpoint_uri=checkpoint_uri(job_run),
         folder=run.folder,
@@ -198,4 +201,5 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         share=job_run.probe or 1.0,
         part=job_run.part,
         parts=folders_of_parts(transaction, job_run),
+        gang=gang_for(control, transaction, attempt, job_run),
     )

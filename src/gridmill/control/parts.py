@@ -3,15 +3,17 @@
 from dataclasses import replace
 from functools import partial
 
+from gridmill.control.gangs import members_of
 from gridmill.control.ledger import Transaction
 from gridmill.control.parted import discard_parts, part_id, parts_of
-from gridmill.control.receive import send_to_pod, stop_message
+from gridmill.control.post import send_to_pod, stop_message
+from gridmill.control.settle import runs
 from gridmill.control.state import Control
 from gridmill.model.job import JobSize
 from gridmill.model.part import Part
 from gridmill.model.resource import Sizing
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, LIVE_ATTEMPTS, JobState, RunState
+from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState, RunState
 from gridmill.planning.parts import cut_job
 from gridmill.planning.sizing import size_job
 
@@ -102,10 +104,12 @@ def _stopped(control: Control, transaction: Transaction, part_run: JobRun) -> Jo
 
 
 def stop_attempt(control: Control, transaction: Transaction, job_run: JobRun) -> None:
-    """Ask the job's attempt, if it has one, to end."""
+    """Ask the job's attempt, if it has one, to end: all ranks of a gang."""
     attempt = transaction.get(Attempt, job_run.attempt_id or "")
-    if attempt is None or attempt.state not in LIVE_ATTEMPTS:
+    if attempt is None:
         return
-    transaction.put(replace(attempt, stop_requested=True))
-    message = stop_message(control, attempt.id, "stopped on request")
-    transaction.then(lambda: send_to_pod(control, attempt.pod_id, message))
+    for one in members_of(transaction, attempt) if attempt.ranks else (attempt,):
+        if runs(one):
+            transaction.put(replace(one, stop_requested=True))
+            message = stop_message(control, one.id, "stopped on request")
+            transaction.then(partial(send_to_pod, control, one.pod_id, message))

@@ -9,7 +9,8 @@ from gridmill.codec import from_builtins
 from gridmill.control.defects import defect
 from gridmill.control.inputs import order_for
 from gridmill.control.ledger import Transaction
-from gridmill.control.settle import LOST, settle_attempt
+from gridmill.control.post import send_to_pod, stop_message
+from gridmill.control.settle import LOST, runs, settle_attempt
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.deployment import Deployment, Pod
@@ -23,7 +24,6 @@ from gridmill.model.message import (
     Order,
     Outcome,
     Start,
-    Stop,
     ToPod,
     Welcome,
 )
@@ -86,8 +86,8 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
     control.pods[channel] = pod.id
     control.failed_bring_ups.pop(deployment.resource, None)
     control.silent_since.pop(deployment.id, None)
-    if pod.state != PodState.UP:
-        transaction.put(with_pod(deployment, replace(pod, state=PodState.UP)))
+    if (pod.state, pod.address) != (PodState.UP, hello.address):
+        transaction.put(with_pod(deployment, replace(pod, state=PodState.UP, address=hello.address)))
     # what it acknowledges may be part of this very transaction: a pod forgets what it is told is committed
     _send_after(control, transaction, channel, Welcome(acknowledged=pod.acknowledged))
     _reconcile(control, transaction, channel, hello)
@@ -132,14 +132,9 @@ def _reconcile(control: Control, transaction: Transaction, channel: int, hello: 
 
 
 def _live_on(control: Control, transaction: Transaction, pod_id: str) -> list[Attempt]:
-    """The pod's attempts as this transaction leaves them."""
+    """The pod's attempts as this transaction leaves them, without ranks of gangs that have ended."""
     known = (transaction.get(Attempt, a.id) for a in control.ledger.snapshot.attempts_on(pod_id))
-    return [attempt for attempt in known if attempt is not None and attempt.state in LIVE_ATTEMPTS]
-
-
-def stop_message(control: Control, attempt_id: str, reason: str) -> Stop:
-    """A Stop with the configured grace."""
-    return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=control.limits.grace_seconds)
+    return [attempt for attempt in known if attempt is not None and runs(attempt)]
 
 
 def _send_after(control: Control, transaction: Transaction, channel: int, message: ToPod) -> None:
@@ -148,6 +143,10 @@ def _send_after(control: Control, transaction: Transaction, channel: int, messag
 
 def start_attempt(control: Control, transaction: Transaction, attempt: Attempt) -> None:
     """Send Start once the transaction is committed, if the pod's link is open; else its Hello asks for it."""
+    current = transaction.get(Attempt, attempt.id)
+    if current is not None and current.stop_requested:  # another rank of its gang could not be started
+        settle_attempt(control, transaction, current, STOPPED_EARLY)
+        return
     try:
         order = order_for(control, transaction, attempt)
     except StorageError:  # the store, not the job: tried again
@@ -174,7 +173,7 @@ def _give(control: Control, attempt: Attempt, order: Order) -> None:
 def _shared(control: Control, order: Order, done: Future[None]) -> None:
     """Its code is where the pod finds it: start, if that is still wanted."""
     attempt = control.ledger.snapshot.attempts.get(order.attempt_id)
-    if attempt is None or attempt.state != AttemptState.PLACED:
+    if attempt is None or attempt.state != AttemptState.PLACED or attempt.outcome is not None:
         return
     try:
         done.result()
@@ -191,13 +190,6 @@ def _shared(control: Control, order: Order, done: Future[None]) -> None:
 
 def _failed(cause: Cause, error: GridmillError) -> Outcome:
     return Outcome(state=AttemptState.FAILED, cause=cause, message=error.message, hint=error.hint)
-
-
-def send_to_pod(control: Control, pod_id: str, message: ToPod) -> None:
-    """Send, if the pod's link is open."""
-    channel = control.channels.get(pod_id)
-    if channel is not None:
-        control.links.send(channel, [message])
 
 
 def _events(control: Control, transaction: Transaction, channel: int, events: Sequence[PodEvent]) -> None:
@@ -219,19 +211,19 @@ def _events(control: Control, transaction: Transaction, channel: int, events: Se
 def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
     """What follows from one event. Those of attempts that are over, or of another token, say nothing."""
     attempt = transaction.get(Attempt, event.attempt_id)
-    if attempt is None or attempt.state not in LIVE_ATTEMPTS or attempt.token != event.token:
+    if attempt is None or not runs(attempt) or attempt.token != event.token:
         return  # fenced off: acknowledged and dropped
     job_run = transaction.get(JobRun, attempt.job_run_id)
     job = job_run.job.name if job_run else ""
-    if event.type in KEPT:
+    if event.type in KEPT and (event.type != EventType.METRIC or attempt.rank == 0):
         transaction.events.append(_kept(attempt, job, pod_id, event))
     match event.type:
         case EventType.STARTED:
             started = replace(attempt, state=AttemptState.RUNNING, started=transaction.now)
             transaction.put(started)
-        case EventType.PROGRESS:
+        case EventType.PROGRESS if attempt.rank == 0:
             control.progress[attempt.job_run_id] = event.body
-        case EventType.METRIC:
+        case EventType.METRIC if attempt.rank == 0:
             _metric(control, attempt, event.body)
         case EventType.ENDED:
             settle_attempt(control, transaction, attempt, _outcome(event))
@@ -253,8 +245,16 @@ def _kept(attempt: Attempt, job: str, pod_id: str, event: PodEvent) -> Event:
         attempt_id=attempt.id,
         pod_id=pod_id,
         number=event.number,
-        body=event.body,
+        body=_with_rank(attempt, event),
     )
+
+
+def _with_rank(attempt: Attempt, event: PodEvent) -> Mapping[str, object]:
+    """Each line of a gang's log begins with its rank: `[1] ...`."""
+    if attempt.ranks < 2 or event.type != EventType.LOG:
+        return event.body
+    lines = str(event.body.get("text", "")).splitlines(keepends=True)
+    return {**event.body, "text": "".join(f"[{attempt.rank}] {line}" for line in lines)}
 
 
 def _outcome(event: PodEvent) -> Outcome:

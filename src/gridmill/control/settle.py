@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from gridmill.control.defects import defect
+from gridmill.control.gangs import note_end
 from gridmill.control.inputs import checkpoints_uri
 from gridmill.control.ledger import Transaction
 from gridmill.control.parted import discard_parts, left_behind
@@ -18,6 +19,7 @@ from gridmill.model.state import (
     ATTEMPT_MOVES,
     DONE_JOBS,
     FINISHED_JOBS,
+    LIVE_ATTEMPTS,
     AttemptState,
     Cause,
     JobState,
@@ -28,6 +30,11 @@ from gridmill.planning.progress import settle
 from gridmill.planning.sizing import subject_of
 
 LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
+
+
+def runs(attempt: Attempt) -> bool:
+    """Whether it may still say something: it has not ended, nor is it a rank that waits for others to end."""
+    return attempt.state in LIVE_ATTEMPTS and attempt.outcome is None
 
 
 def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
@@ -52,6 +59,11 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
 
 
 def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
+    if attempt.ranks:
+        whole = note_end(control, transaction, attempt, outcome)
+        if whole is None:
+            return
+        attempt, outcome = whole
     ended = _ended(control, attempt, outcome, transaction.now)
     job_run = transaction.get(JobRun, attempt.job_run_id)
     transaction.put(ended)

@@ -24,7 +24,7 @@ Attempts = Mapping[str, Sequence[Attempt]]
 
 
 def attempts_of(store: Store, run_id: str) -> Attempts:
-    """The attempts of each JobRun of a run, oldest first. Needs no lock."""
+    """The attempts of each JobRun of a run, oldest first; all ranks of each gang. Needs no lock."""
     by_job: dict[str, list[Attempt]] = {}
     for record in store.list(Attempt, parent=run_id):
         if isinstance(record.noun, Attempt):
@@ -112,7 +112,7 @@ def _together(parts: Sequence[PartView]) -> Mapping[str, Any]:
 
 def _is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:
     """The attempts were read before a commit that the job's state has seen."""
-    return len(attempts) < job_run.attempts or any(
+    return sum(one.rank == 0 for one in attempts) < job_run.attempts or any(
         attempt.state in LIVE_ATTEMPTS and job_run.state != JobState.RUNNING for attempt in attempts
     )
 
@@ -132,10 +132,12 @@ def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
 def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], explained: bool) -> JobView:
     snapshot = control.ledger.snapshot
     known = explained and job_run.id in snapshot.job_runs
-    final = dict(attempts[-1].metrics) if attempts and not _waits(job_run) else {}
+    whole = tuple(one for one in attempts if one.rank == 0)
+    final = dict(whole[-1].metrics) if whole and not _waits(job_run) else {}
     return JobView(
         job=job_run,
-        attempts=tuple(attempts),
+        attempts=whole,
+        ranks=tuple(one for one in attempts if one.rank > 0),
         artifacts=tuple(fetch_artifact(control, name) for name in job_run.artifacts),
         why=why_waiting(snapshot, job_run.id, control.now()) if known else "",
         progress=control.progress.get(job_run.id, {}),

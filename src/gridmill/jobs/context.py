@@ -48,10 +48,16 @@ class JobContext:
 
     @property
     def output(self) -> Path:
-        """This attempt's own folder in the storage root; made on first use."""
-        path = self.below_root(self.order.output_uri)
+        """This attempt's own folder in the storage root; made on first use. Of a gang's rank but the first, a
+        private one: what is kept is rank 0's."""
+        path = self.work / "output" if self.rank else self.below_root(self.order.output_uri)
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    @property
+    def rank(self) -> int:
+        """Which rank of a gang this is; 0 also where it is none."""
+        return self.order.gang.rank if self.order.gang else 0
 
     @property
     def checkpoints(self) -> Path | None:

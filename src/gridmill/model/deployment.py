@@ -10,7 +10,8 @@ from gridmill.model.state import DeploymentState, PodState
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """One worker. `acknowledged` is the last journal entry of it that is committed to the store. Where its
-    site gives it a time, `began` and `ends` are the Unix times of its beginning and end."""
+    site gives it a time, `began` and `ends` are the Unix times of its beginning and end. `address` is how
+    other hosts of its site reach its host, once it has said so."""
 
     id: str
     node: str
@@ -20,6 +21,7 @@ class Pod:
     message: str = ""
     began: float | None = None
     ends: float | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

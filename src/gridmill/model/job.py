@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from gridmill.errors import InputError
 from gridmill.model.dataset import DatasetSpec
+from gridmill.model.gang import check_gang, count_workers
 from gridmill.model.noun import dataclass
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.retention import Retention
@@ -36,16 +37,26 @@ class CommandSpec:
     when relative, on the machine itself when absolute). `GRIDMILL_OUTPUT` names a folder whose content is
     kept as the job's artifact; `GRIDMILL_INPUT_<JOB>` names that folder of each job in `needs`.
     `environment` is a requirements file of the project; it is built once per content.
+    `workers` makes it a gang: so many ranks of it start together, all or none, and each finds in its
+    environment what torchrun, TensorFlow and JAX say. `roles` counts them by role (`chief`, `worker`, `ps`,
+    `evaluator`) for frameworks that tell ranks apart. A gang hands on to its next attempt what it leaves in
+    `GRIDMILL_CHECKPOINTS`.
     """
 
     run: str | tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
     environment: str | None = None
+    workers: int | None = None
+    roles: Mapping[str, int] = field(default_factory=dict)
 
     def references(self) -> tuple[str, ...]:
         """Commands name what they need in `needs` only."""
         return ()
+
+    def check(self) -> None:
+        """Raise InputError for workers or roles that make no gang."""
+        check_gang(self.workers, self.roles, "command")
 
 
 Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | CommandSpec
@@ -123,6 +134,12 @@ class Job:
         return self.command is not None or (
             self.training is not None and self.training.model == ModelKind.CUSTOM
         )
+
+    @property
+    def gang(self) -> int:
+        """How many ranks it runs as; 0 where it is no gang."""
+        spec = self.command or self.training
+        return 0 if spec is None else count_workers(spec.workers, spec.roles)
 
     @property
     def all_needs(self) -> tuple[str, ...]:

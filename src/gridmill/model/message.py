@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Input, Output
 from gridmill.model.event import PodEvent
+from gridmill.model.gang import Gang
 from gridmill.model.job import Job, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
@@ -37,7 +38,7 @@ class Order:
     kept from one attempt of the same work to the next, until one succeeds. `share` below 1: the attempt is a
     probe and does that share of its data. `part`: it does this part only, and nothing comes of it but files
     below `output_uri` (`workers` are those of each part). `parts` are the folders of all of them, in order:
-    it puts together what they hold.
+    it puts together what they hold. `gang`: it is one rank of several, which share the other folders.
     """
 
     attempt_id: str
@@ -62,11 +63,13 @@ class Order:
     share: float = 1.0
     part: Part | None = None
     parts: tuple[str, ...] = ()
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How an attempt ended. `state` is succeeded, failed or stopped."""
+    """How an attempt ended. `state` is succeeded, failed or stopped; lost for a gang's rank that something
+    outside killed, or whose port somebody took: the gang is tried again."""
 
     state: AttemptState
     use: Use = field(default_factory=Use)
@@ -99,7 +102,8 @@ class PodOrder:
 # pod -> control node
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """`attempts` maps every attempt id the pod knows (live, or ended and not acknowledged) to its state."""
+    """`attempts` maps every attempt id the pod knows (live, or ended and not acknowledged) to its state.
+    `address` is how other hosts of its site reach the pod's."""
 
     pod_id: str
     deployment_id: str
@@ -107,6 +111,7 @@ class Hello:
     protocol: int
     version: str
     attempts: Mapping[str, AttemptState] = field(default_factory=dict)
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from gridmill.model.resource import Resource, Sizing
 
 
 class StartJob(NamedTuple):
-    """Start an attempt of a job on a pod, with this much. A tuple, as a plan may hold 100,000 of them: it is
-    made in a quarter of a frozen dataclass's time."""
+    """Start an attempt of a job on a pod, with this much. A gang has one per rank, one after the other. A
+    tuple, as a plan may hold 100,000 of them: it is made in a quarter of a frozen dataclass's time."""
 
     job_run_id: str
     deployment_id: str

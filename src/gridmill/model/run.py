@@ -5,6 +5,7 @@ from dataclasses import field
 
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
+from gridmill.model.message import Outcome
 from gridmill.model.noun import dataclass
 from gridmill.model.part import Part
 from gridmill.model.pipeline import Scalar
@@ -96,6 +97,11 @@ class Attempt:
 
     `given` is the hard memory limit, CPUs (threads) and number of GPUs this attempt has; `gpu_indices` are
     the node's numbers of those GPUs, which no other live attempt on that node has.
+
+    A gang's attempt is one record per rank, all with the id of rank 0's in `gang` and their number in
+    `ranks` (0: no gang); ids of the others end in their rank. `address` and `port` are where the rank is
+    reached. A rank that has ended keeps its place and its `outcome` until all have; then rank 0's record
+    tells of the gang: its state is how the gang ended, its use what all used together.
     """
 
     id: str
@@ -117,3 +123,9 @@ class Attempt:
     hint: str = ""
     use: Use | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    gang: str = ""
+    rank: int = 0
+    ranks: int = 0
+    address: str = ""
+    port: int = 0
+    outcome: Outcome | None = None

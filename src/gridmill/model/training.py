@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gridmill.errors import InputError
+from gridmill.model.gang import check_gang
 from gridmill.model.noun import dataclass
 from gridmill.model.search import Search
 
@@ -72,6 +73,8 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
 """The fields of TrainingSpec that each model kind uses, beside the common ones."""
 
 _NO_FOLDS = (ModelKind.CUSTOM, ModelKind.ENSEMBLE)
+GANGS = (ModelKind.LSTM, ModelKind.CUSTOM)
+"""Models that several workers can learn together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,11 @@ class TrainingSpec:
     folds_by: FoldsBy = FoldsBy.TIME
     """`time`: each fold is predicted by a model of the rows whose label was known before it began; the first
     has none. `random`, `entity`: by a model of all other folds."""
+    workers: int | None = None
+    """So many ranks learn it together (a gang): they start all or none, and each finds in its environment
+    what torchrun, TensorFlow and JAX say. For lstm and custom models."""
+    roles: Mapping[str, int] = field(default_factory=dict)
+    """The ranks by role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that tell them apart."""
     # lstm
     sequence: int = 48
     """Rows of the entity that it sees, the basis row included."""
@@ -170,6 +178,7 @@ class TrainingSpec:
                 place="training.track",
             )
         self._check_ranges()
+        self._check_workers()
         self._check_search(own)
         self._check_folds()
         if self.model == ModelKind.ENSEMBLE and not self.models:
@@ -179,6 +188,21 @@ class TrainingSpec:
                 "a custom model has a `script`, or a `file`: one of them",
                 hint="`script: train.py` learns a model; `file: model.onnx` takes one that exists.",
                 place="training.script",
+            )
+
+    def _check_workers(self) -> None:
+        check_gang(self.workers, self.roles, "training")
+        if self.model not in GANGS and (self.workers is not None or self.roles):
+            raise InputError(
+                f"a {self.model} model is learned by one worker",
+                hint=f"Models that several workers can learn together: {', '.join(GANGS)}.",
+                place="training.workers",
+            )
+        if self.search is not None and (self.workers is not None or self.roles):
+            raise InputError(
+                "a search tries its settings one by one, each with one worker",
+                hint="Search without `workers`, then train with the best settings and `workers`.",
+                place="training.workers",
             )
 
     def _check_folds(self) -> None:

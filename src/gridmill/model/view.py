@@ -27,11 +27,12 @@ class PartView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """A job of a run: `why` says what a job that is not running waits for; `progress` is the newest
-    progress event's body; `metrics` the newest value of each metric; `attempts` oldest first; `parts` those
-    that it is done in."""
+    progress event's body; `metrics` the newest value of each metric; `attempts` oldest first, of gangs rank 0
+    that stands for all; `ranks` are the others; `parts` those that it is done in."""
 
     job: JobRun
     attempts: tuple[Attempt, ...] = ()
+    ranks: tuple[Attempt, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     why: str = ""
     progress: Mapping[str, Any] = field(default_factory=dict)

@@ -20,12 +20,15 @@ PART_OF_CPU = 1.0
 """A pod is brought up with at least one CPU, or all of a smaller node's."""
 
 
-def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
+def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool, pods: int | None = None) -> bool:
     """Plan a deployment with room for `demand`; False where there is no room for it now.
 
-    `urgent` jobs may have a further pod on a node whose CPUs this resource already keeps busy.
+    `urgent` jobs may have a further pod on a node whose CPUs this resource already keeps busy. It has as many
+    pods as the resource has workers left; where that is open, up to `pods`, or one.
     """
-    left = None if demand.node else lane.workers_left  # a job for one node has no other choice
+    left = pods if lane.workers_left is None else lane.workers_left
+    if demand.node:
+        left = None  # a job for one node has no other choice
     if left == 0:
         return False
     wish = _wish(draft, lane)

@@ -1,17 +1,29 @@
 """A plan in the making: decisions so far, and what is left of the snapshot's room after them."""
 
 from math import floor, inf
+from typing import NamedTuple
 
 from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
 from gridmill.planning.lane import Lane
 from gridmill.planning.limits import Problem, problem_of_resource
 from gridmill.planning.queue import Ticket
-from gridmill.planning.room import Key, Nodes, Whole
+from gridmill.planning.room import Key, Nodes, Pods, Whole
 from gridmill.planning.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
 """A job that waited longer has room kept free for it. Until then smaller jobs pass it: it costs nothing while
 there is hope that its room comes by itself, and keeps machines busy."""
+
+
+class Mark(NamedTuple):
+    """Where a draft stood before deployments were brought up for a gang."""
+
+    left: float
+    bring_ups: int
+    nodes: Nodes
+    coming: Pods
+    planned: dict[str, list[str]]
+    alive: int
 
 
 class Draft:
@@ -89,8 +101,13 @@ class Draft:
     def start(self, lane: Lane, ticket: Ticket, found: Key) -> None:
         """Start a job on a pod that the lane found for it."""
         demand, pod_id = ticket[4].demand, found[2]
-        filled = self._filled[pod_id] = lane.open.take(found, demand.memory_bytes, demand.gpus)
-        self.used.add(filled[0].deployment_id)
+        whole, jobs = lane.open.take(found, demand.memory_bytes, demand.gpus)
+        self.fill(ticket, pod_id, whole, jobs)
+
+    def fill(self, ticket: Ticket, pod_id: str, whole: Whole, jobs: int) -> None:
+        """Note that a job, or the next rank of a gang, starts on a pod, which then has so many."""
+        self._filled[pod_id] = whole, jobs
+        self.used.add(whole.deployment_id)
         self._started.append(ticket)
         self._where.append(pod_id)
         self._left -= 1
@@ -106,6 +123,19 @@ class Draft:
         """Bring up a deployment."""
         self._left -= 1
         self._bring_ups.append(wanted)
+
+    def mark(self, lane: Lane) -> Mark:
+        """What bringing up for a lane changes, to `undo` it."""
+        planned = {node: list(pods) for node, pods in lane.planned.items()}
+        nodes = self.nodes(lane.resource.site).copy()
+        return Mark(self._left, len(self._bring_ups), nodes, lane.coming.copy(), planned, lane.alive)
+
+    def undo(self, lane: Lane, mark: Mark) -> None:
+        """As it stood then."""
+        self._left = mark.left
+        del self._bring_ups[mark.bring_ups :]
+        self._nodes[lane.resource.site] = mark.nodes
+        lane.coming, lane.planned, lane.alive = mark.coming, mark.planned, mark.alive
 
     def release(self, deployment_id: str, reason: str) -> None:
         """Release a deployment: its pods take no further job."""

@@ -98,7 +98,9 @@ def _problem(
     problem = problem_of_resource(snapshot, name, resource)
     if problem is None and resource is not None:
         asked = sizing.amounts
-        demand = Demand(asked.memory_bytes, asked.gpus, job.cpus or 0.0, job.priority, job.kind)
+        demand = Demand(
+            asked.memory_bytes, asked.gpus, job.cpus or 0.0, job.priority, job.kind, workers=job.gang or 1
+        )
         problem = problem_of(snapshot, resource, demand)
     if problem is None:
         return ""

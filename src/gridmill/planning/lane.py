@@ -23,8 +23,9 @@ def find_pod(pods: Pods, demand: Demand) -> Key | None:
 
 class Lane:
     """`closed`: nothing further fits its pods. `stuck`: nothing further can be brought up for it either.
-    `reserved`: room is kept for one of its jobs. `reclaimed`: room is being taken back for one. `alive`: pods
-    that are up, coming or planned. `wish`: what a new pod should have, once that was asked.
+    `reserved`: room is kept for one of its jobs (a gang's in `kept`). `reclaimed`: room is being taken back
+    for one. `alive`: pods that are up, coming or planned. `wish`: what a new pod should have, once that was
+    asked.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Lane:
         "alive",
         "closed",
         "coming",
+        "kept",
         "name",
         "open",
         "planned",
@@ -55,6 +57,7 @@ class Lane:
         self.queue = queue or Queue(name)
         self.open = snapshot.places.open.get(name, _NO_PODS).copy()
         self.coming = snapshot.places.coming.get(name, _NO_PODS).copy()
+        self.kept = Pods()
         self.closed = len(self.open) == 0
         self.stuck = False
         self.reserved = False
@@ -112,6 +115,7 @@ class Lane:
             and demand.gpus <= self._gpus
             and not demand.cpus
             and not demand.node
+            and demand.workers == 1
             and demand.kind is self.resource.type
         )
 
@@ -130,7 +134,11 @@ class Lane:
         return Demand(self.queue.smallest_memory, self._gpus, 0.0, 0, self.resource.type)
 
     def holds(self, demand: Demand) -> bool:
-        """Whether some pod, up or coming, would be large enough if it were empty."""
+        """Whether some pod, up or coming, would be large enough if it were empty; for a gang all together."""
+        if demand.workers > 1:
+            wholes = (self._up, self.coming)
+            have = sum(pods.places(demand.memory_bytes, demand.gpus, empty=True) for pods in wholes)
+            return have >= demand.workers
         if demand.node:
             return any(
                 slot.whole.node == demand.node
@@ -144,6 +152,27 @@ class Lane:
             for pods in (self._up, self.coming)
             for memory, gpus in pods.capacities
         )
+
+    def places(self, demand: Demand) -> int:
+        """How many of a gang's ranks have a place in what is free, kept for it, and coming."""
+        pods = (self.open, self.kept, self.coming)
+        return sum(one.places(demand.memory_bytes, demand.gpus) for one in pods)
+
+    def keep(self, demand: Demand) -> None:
+        """Let no later job onto the pods that a gang can use."""
+        for pod_id, slot in list(self.open.items()):
+            capacity = slot.whole.capacity
+            if capacity.memory_bytes >= demand.memory_bytes and capacity.gpus >= demand.gpus:
+                self.kept.set(slot)
+                self.open.drop(pod_id)
+
+    def claim(self, demand: Demand) -> None:
+        """Count on what is coming, for the ranks that what is free has no place for."""
+        free = sum(one.places(demand.memory_bytes, demand.gpus) for one in (self.open, self.kept))
+        for _ in range(demand.workers - free):
+            found = self.coming.find(demand.memory_bytes, demand.gpus)
+            if found is not None:
+                self.coming.take(found, demand.memory_bytes, demand.gpus)
 
     def freest(self, demand: Demand) -> str | None:
         """The large enough pod with the most free: the one to keep free for a job that waited too long.

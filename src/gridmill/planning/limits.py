@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 from gridmill.model.amounts import Amounts, show_bytes
 from gridmill.model.resource import Resource
+from gridmill.model.site import SiteKind
 from gridmill.planning.queue import Demand
+from gridmill.planning.room import most_jobs, places_in
 from gridmill.planning.snapshot import Snapshot
 
 
@@ -79,7 +81,7 @@ def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
             f"needs {demand.gpus} GPUs; resource {resource.name!r} has {gpus_of(resource)} per worker",
             f"`gridmill configure resource {resource.name} --gpus {demand.gpus}`.",
         )
-    return _too_large(snapshot, resource, demand)
+    return _too_large(snapshot, resource, demand) or _too_many(snapshot, resource, demand)
 
 
 def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
@@ -107,6 +109,38 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
             "Let the job ask for fewer `cpus`, or give it a larger resource or site.",
         )
     return None
+
+
+def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
+    """A gang that has no place for all its ranks even if everything else were away. Sites of several machines
+    may get more of them."""
+    site = snapshot.sites[resource.site]
+    if demand.workers == 1 or site.kind is not SiteKind.LOCAL:
+        return None
+    places = [count for node in site.nodes for count in _places_on(node.capacity, resource, demand)]
+    most = sum(sorted(places, reverse=True)[: resource.workers])
+    if most >= demand.workers:
+        return None
+    return Problem(
+        f"needs {demand.workers} places at once for its workers; "
+        f"resource {resource.name} at site {resource.site} has at most {most}",
+        "Let the job have fewer `workers` or less `memory` for each, or give it a larger resource or site.",
+    )
+
+
+def _places_on(node: Amounts, resource: Resource, demand: Demand) -> list[int]:
+    """How many ranks each pod has a place for that fits on an empty node."""
+    count = int(node.cpus // resource.cpus) if resource.cpus else 1
+    if resource.memory_bytes:
+        count = min(count, node.memory_bytes // resource.memory_bytes)
+    if gpus_of(resource):
+        count = min(count, node.gpus // gpus_of(resource))
+    if count < 1:
+        return []
+    memory = resource.memory_bytes or node.memory_bytes // count
+    pod = Amounts(memory_bytes=memory, gpus=gpus_of(resource))
+    most = most_jobs(resource.cpus or node.cpus)
+    return [places_in(pod, most, demand.memory_bytes, demand.gpus)] * count
 
 
 def _asked(resource: Resource) -> str:

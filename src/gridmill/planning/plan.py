@@ -5,6 +5,7 @@ from math import inf, nextafter
 from gridmill.model.plan import Plan
 from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import Draft
+from gridmill.planning.gangs import brings_up_gang, start_gang
 from gridmill.planning.lane import Lane, Line, find_pod
 from gridmill.planning.lasting import find_lasting
 from gridmill.planning.limits import most_memory, problem_of
@@ -67,10 +68,7 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
             _keep_room_if_starving(draft, lane, ticket)
             line.leave()
             later.add(ticket)
-        elif _passes(draft, lane, ticket):
-            line.move_on(lane)
-        elif (found := find_lasting(draft, lane, ticket)) is not None:
-            draft.start(lane, ticket, found)
+        elif _passes(draft, lane, ticket) or _is_started(draft, lane, ticket):
             line.move_on(lane)
         elif draft.snapshot.places.terms and lane.find(ticket[4].demand) is not None:
             later.add(ticket)  # there is room, but not for long enough; for those behind it there may be
@@ -80,6 +78,16 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
             line.leave_with_class(lane)
             later.add(ticket)
     return later
+
+
+def _is_started(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
+    """Start it where it has room: a gang as a whole."""
+    if ticket[4].demand.workers > 1:
+        return start_gang(draft, lane, ticket)
+    found = find_lasting(draft, lane, ticket)
+    if found is not None:
+        draft.start(lane, ticket, found)
+    return found is not None
 
 
 def _passes(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
@@ -103,7 +111,9 @@ def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     demand = ticket[4].demand
     lane.reserved = True
     pod_id = lane.freest(demand)
-    if pod_id is not None:
+    if demand.workers > 1 and lane.holds(demand):
+        lane.keep(demand)
+    elif pod_id is not None and demand.workers == 1:
         lane.open.drop(pod_id)
     elif find_pod(lane.coming, demand) is None and not (
         bring_up(draft, lane, demand, urgent=True) or reclaim(draft, lane, demand, urgent=True)
@@ -125,6 +135,8 @@ def _make_room(draft: Draft, line: Line) -> None:
 
 
 def _will_fit(draft: Draft, lane: Lane, demand: Demand) -> bool:
+    if demand.workers > 1:
+        return brings_up_gang(draft, lane, demand)
     found = find_pod(lane.coming, demand)
     if found is None and bring_up(draft, lane, demand, urgent=not lane.holds(demand)):
         found = find_pod(lane.coming, demand)

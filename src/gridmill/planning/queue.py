@@ -17,8 +17,9 @@ the job comes in line, and every plan passes it on as it is."""
 
 
 class Demand(NamedTuple):
-    """What the jobs of a class ask for. `cpus` is 0 for a fair share of the pod's. `alone`: a pod without any
-    other job, so that the parts of a job go on as many machines as there are; `node`: only there."""
+    """What the jobs of a class ask for: each of `workers` ranks gets so much, or none does. `cpus` is 0 for a
+    fair share of the pod's. `alone`: a pod without any other job, so that the parts of a job go on as many
+    machines as there are; `node`: only there."""
 
     memory_bytes: int
     gpus: int
@@ -27,6 +28,7 @@ class Demand(NamedTuple):
     kind: JobKind
     alone: bool = False
     node: str = ""
+    workers: int = 1
 
 
 def demand_of(job_run: JobRun) -> Demand:
@@ -41,6 +43,7 @@ def demand_of(job_run: JobRun) -> Demand:
         job.kind,
         alone=part is not None and not part.node,
         node=part.node if part is not None else "",
+        workers=job.gang or 1,
     )
 
 
@@ -112,9 +115,9 @@ class Queue:
         return first.memory_bytes if first else 0
 
     def largest_memories(self, count: int) -> Iterator[int]:
-        """What the `count` largest jobs ask for, largest first."""
+        """What the `count` largest jobs ask for, largest first; each rank of a gang by itself."""
         each = (
-            repeat(demand.memory_bytes, len(self.classes[demand].members))
+            repeat(demand.memory_bytes, len(self.classes[demand].members) * demand.workers)
             for demand in reversed(self.by_memory)
         )
         return islice(chain.from_iterable(each), count)

@@ -22,7 +22,7 @@ def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
     """
     if lane.workers_left == 0 and not demand.node:
         return _replace_worker(draft, lane, demand, busy=False)
-    site, need = lane.resource.site, _need(lane, demand)
+    site, need = lane.resource.site, _need(draft, lane, demand)
     best: tuple[int, str, list[Deployment]] | None = None
     for node, idle in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
         if demand.node not in ("", node):
@@ -45,7 +45,7 @@ def drain(draft: Draft, lane: Lane, demand: Demand) -> None:
     if lane.workers_left == 0 and not demand.node:
         _replace_worker(draft, lane, demand, busy=True)
         return
-    site, need = lane.resource.site, _need(lane, demand)
+    site, need = lane.resource.site, _need(draft, lane, demand)
     node = None if site in draft.draining else _node_to_drain(draft, site, need, demand.node)
     if node is None:
         return
@@ -60,12 +60,13 @@ def drain(draft: Draft, lane: Lane, demand: Demand) -> None:
             draft.close_pods(deployment.id)
 
 
-def _need(lane: Lane, demand: Demand) -> Amounts:
-    """The least a pod for that job must have."""
+def _need(draft: Draft, lane: Lane, demand: Demand) -> Amounts:
+    """The least a pod for that job must have; for a gang, with its share of the ranks."""
     resource = lane.resource
+    nodes = max(1, len(draft.snapshot.sites[resource.site].nodes))
     return Amounts(
         cpus=resource.cpus or demand.cpus or 0.0,
-        memory_bytes=resource.memory_bytes or demand.memory_bytes,
+        memory_bytes=resource.memory_bytes or demand.memory_bytes * -(-demand.workers // nodes),
         gpus=gpus_of(resource),
     )
 
@@ -74,7 +75,7 @@ def _replace_worker(draft: Draft, lane: Lane, demand: Demand, *, busy: bool) -> 
     """All workers are up and each is too small: make place for a larger one."""
     if lane.holds(demand) or len(lane.coming):
         return False
-    if not fits_now(draft.snapshot, lane.resource.site, _need(lane, demand)):
+    if not fits_now(draft.snapshot, lane.resource.site, _need(draft, lane, demand)):
         return False
     own = {slot.whole.deployment_id for _, slot in lane.open.items()}
     ordered = sorted(own, key=lambda key: (len(draft.snapshot.places.on.get(key, ())), key))

@@ -160,6 +160,10 @@ class Pods:
         )
         return min(fitting, default=None)
 
+    def places(self, memory_bytes: int, gpus: int, *, empty: bool = False) -> int:
+        """How many jobs like that fit at once, now or if the pods were `empty`."""
+        return sum(_places(slot, memory_bytes, gpus, empty) for _, slot in self.items())
+
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
         """The least loaded pod where that fits, tightest first among equals."""
         order = self._order
@@ -173,6 +177,24 @@ class Pods:
             else:
                 found = order.first_from((load, free_memory, pod_id + "\0"))
         return None
+
+
+def _places(slot: Slot, memory_bytes: int, gpus: int, empty: bool) -> int:
+    whole = slot.whole
+    if empty:
+        return places_in(whole.capacity, whole.most, memory_bytes, gpus)
+    free = Amounts(memory_bytes=slot.free_memory, gpus=slot.free_gpus)
+    return places_in(free, whole.most - slot.jobs, memory_bytes, gpus)
+
+
+def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
+    """How many jobs that ask for so much fit into what is free, `most` of them."""
+    counts = [most]
+    if memory_bytes:
+        counts.append(free.memory_bytes // memory_bytes)
+    if gpus:
+        counts.append(free.gpus // gpus)
+    return max(0, min(counts))
 
 
 class Nodes:

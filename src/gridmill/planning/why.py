@@ -74,6 +74,10 @@ def _before(snapshot: Snapshot, job_run: JobRun) -> str:
 def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
     open_pods = snapshot.places.open.get(resource.name)
     coming = snapshot.places.coming.get(resource.name)
+    if open_pods is not None and demand.workers > 1 and coming is None:
+        free = open_pods.places(demand.memory_bytes, demand.gpus)
+        if free < demand.workers:
+            return f"needs {demand.workers} places at once for its workers; `{resource.name}` has {free} free"
     if open_pods is not None:
         why = _why_not_in_pods(open_pods, resource, demand)
         if coming is not None:

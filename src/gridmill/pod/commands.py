@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from gridmill.errors import InputError, InternalError
+from gridmill.jobs.gang import gang_environment
 from gridmill.model.job import CommandSpec
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
@@ -57,8 +58,21 @@ def markers(order: Order, pod_folder: Path) -> dict[str, str]:
 def devices(order: Order, base: Mapping[str, str]) -> dict[str, str]:
     """Threads and GPUs, from what the attempt was given. The order counts the GPUs that the pod has."""
     own = [name for name in base.get(POD_GPUS, "").split(",") if name]
-    visible = ",".join(own[index] if index < len(own) else str(index) for index in order.gpu_indices)
+    visible = ",".join(own[index] if index < len(own) else str(index) for index in _gpus(order))
     return {**thread_environment(order.given.cpus), "CUDA_VISIBLE_DEVICES": visible, **QUIET}
+
+
+def _gpus(order: Order) -> tuple[int, ...]:
+    """Of a gang those of all ranks on the host: the rank's own is where its local rank says, as torchrun has
+    it."""
+    if order.gang is None:
+        return order.gpu_indices
+    return tuple(gpu for member in order.gang.beside for gpu in member.gpus)
+
+
+def rank_variables(order: Order) -> dict[str, str]:
+    """Of a gang's rank; nothing for any other job."""
+    return gang_environment(order.gang) if order.gang is not None else {}
 
 
 def command_environment(
@@ -77,11 +91,18 @@ def command_environment(
         "TMPDIR": str(work / "tmp"),
         "PYTHONUNBUFFERED": "1",
         **devices(order, base),
+        **rank_variables(order),
         **spec.env,
         **markers(order, pod_folder),
+        **_checkpoints(order),
         "GRIDMILL_OUTPUT": f"{order.root}/{order.output_uri}",
         **{f"GRIDMILL_INPUT_{variable(name)}": uri for name, uri in _inputs(order).items()},
     }
+
+
+def _checkpoints(order: Order) -> dict[str, str]:
+    uri = order.checkpoint_uri
+    return {"GRIDMILL_CHECKPOINTS": f"{order.root}/{uri}"} if uri else {}
 
 
 def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
@@ -116,6 +137,8 @@ def execute(order: Order, home: Path, work: Path) -> NoReturn:
     """Prepare the command's folder and become it. Raises InputError, StorageError, OSError."""
     program = prepare(order, home, work)
     Path(os.environ["GRIDMILL_OUTPUT"]).mkdir(parents=True, exist_ok=True)
+    if order.checkpoint_uri:
+        Path(os.environ["GRIDMILL_CHECKPOINTS"]).mkdir(parents=True, exist_ok=True)
     os.chdir(program.cwd)
     try:
         os.execvpe(program.argv[0], program.argv, os.environ)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import gridmill
 from gridmill.model.message import PROTOCOL, Events, Hello, PodOrder, ToPod, Welcome
 from gridmill.model.state import AttemptState
+from gridmill.pod.address import own_address
 from gridmill.pod.journal import Journal
 from gridmill.ports.link import PodLink
 
@@ -81,6 +82,7 @@ class Courier:
             protocol=PROTOCOL,
             version=gridmill.__version__,
             attempts=self._attempts(),
+            address=own_address(self._order.link),
         )
 
     def _watch(self) -> None:

@@ -13,7 +13,14 @@ from pathlib import Path
 from gridmill.model.artifact import Input
 from gridmill.model.job import JobKind
 from gridmill.model.message import Order
-from gridmill.pod.commands import devices, inherited, markers, read_requirements, unpack_code
+from gridmill.pod.commands import (
+    devices,
+    inherited,
+    markers,
+    rank_variables,
+    read_requirements,
+    unpack_code,
+)
 from gridmill.pod.environments import Requirements, ready_environment
 
 
@@ -41,6 +48,7 @@ def foreign_environment(
         "TMPDIR": str(work),
         "PYTHONUNBUFFERED": "1",
         **devices(order, base),
+        **rank_variables(order),
         **markers(order, pod_folder),
     }
 

@@ -54,6 +54,20 @@ class Pipes:
             os.close(descriptor)
 
 
+def make_pipes() -> tuple[Pipes, dict[str, int]]:
+    """The job's ends, and the pod's by name. Raises OSError."""
+    made: list[int] = []
+    try:
+        for _ in range(3):
+            made += os.pipe()
+    except OSError:
+        for descriptor in made:
+            os.close(descriptor)
+        raise
+    pipes = Pipes(out=made[1], err=made[3], events=made[5])
+    return pipes, {"out": made[0], "err": made[2], "events": made[4]}
+
+
 def send(link: socket.socket, launch: Launch, pipes: Pipes) -> None:
     """To a process that forks or becomes the job, over a SOCK_SEQPACKET. Raises OSError."""
     socket.send_fds(link, [encode(launch)], [pipes.out, pipes.err, pipes.events])

@@ -13,7 +13,7 @@ from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.model.job import JobKind
 from gridmill.model.message import Order
 from gridmill.pod.attempt import Attempt
-from gridmill.pod.commands import command_environment, devices, execute, markers
+from gridmill.pod.commands import command_environment, devices, execute, markers, rank_variables
 from gridmill.pod.folders import PodFolder
 from gridmill.pod.foreign import foreign_environment, prepare_foreign, runs_foreign_code
 from gridmill.pod.launch import Launch, Pipes, enter, fork
@@ -88,7 +88,8 @@ class Starter:
             return command_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
         if runs_foreign_code(order):
             return foreign_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
-        own = {**devices(order, self._base), **markers(order, self._folder.path), "TMPDIR": str(work)}
+        own = {**devices(order, self._base), **rank_variables(order)}
+        own |= {**markers(order, self._folder.path), "TMPDIR": str(work)}
         return {**self._base, **own, "PYTHONUNBUFFERED": "1"}
 
     def _become(self, order: Order, launch: Launch) -> Callable[[], NoReturn]:

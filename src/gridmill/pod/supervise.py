@@ -15,6 +15,7 @@ from gridmill.model.job import JobKind
 from gridmill.model.message import Order, Outcome
 from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
+from gridmill.pod.address import is_free
 from gridmill.pod.attempt import Attempt, Exit, Reader, Stage
 from gridmill.pod.folders import (
     PodFolder,
@@ -25,12 +26,12 @@ from gridmill.pod.folders import (
 )
 from gridmill.pod.janitor import Janitor
 from gridmill.pod.journal import Journal
-from gridmill.pod.launch import Pipes
+from gridmill.pod.launch import make_pipes
 from gridmill.pod.leftovers import Leftovers
 from gridmill.pod.limits import Limits, Meter
 from gridmill.pod.spare import Spare
 from gridmill.pod.start import Starter
-from gridmill.pod.verdict import Ending, judge, was_told_to_end
+from gridmill.pod.verdict import Ending, judge, port_taken, was_told_to_end
 
 _LOOK_AGAIN_SECONDS = 0.005
 _FULL_SECONDS = 0.05
@@ -82,6 +83,9 @@ class Supervisor:
         if attempt_id in self._ever:
             return
         self._ever.add(attempt_id)
+        if order.gang is not None and not is_free(order.gang.me.port):
+            self._say_ended(attempt_id, order.token, port_taken(order.gang.me.port))
+            return
         now = time.monotonic()
         try:
             self._note(attempt_id)
@@ -138,7 +142,7 @@ class Supervisor:
     def _launch(self, attempt: Attempt, *, warm: bool = True) -> None:
         """Make its process, or ask the zygote to."""
         try:
-            pipes, ends = _make_pipes()
+            pipes, ends = make_pipes()
         except OSError as error:
             self._ended_early(attempt, f"no pipes could be made: {error.strerror}")
             return
@@ -294,6 +298,7 @@ class Supervisor:
         return Ending(
             status=end.status,
             is_command=is_command,
+            in_gang=order.gang is not None,
             use=use,
             own=own_outcome(attempt.folder),
             over_memory=attempt.over_memory,
@@ -312,7 +317,8 @@ class Supervisor:
             if attempt.group is not None:
                 self._limits.release(attempt.group)
             self._janitor.remove(attempt.folder / "work")
-            drop_empty_output(attempt.order.root, attempt.order.output_uri)
+            if attempt.order.gang is None:  # else other ranks may be about to write there
+                drop_empty_output(attempt.order.root, attempt.order.output_uri)
 
     def _say_ended(self, attempt_id: str, token: str, outcome: Outcome) -> None:
         body = {"outcome": to_builtins(outcome)}
@@ -386,17 +392,3 @@ class Supervisor:
     def close(self) -> None:
         """Let go of files; attempts must have ended."""
         os.close(self._record)
-
-
-def _make_pipes() -> tuple[Pipes, dict[str, int]]:
-    """The job's ends, and the pod's by name."""
-    made: list[int] = []
-    try:
-        for _ in range(3):
-            made += os.pipe()
-    except OSError:
-        for descriptor in made:
-            os.close(descriptor)
-        raise
-    pipes = Pipes(out=made[1], err=made[3], events=made[5])
-    return pipes, {"out": made[0], "err": made[2], "events": made[4]}

@@ -27,6 +27,7 @@ class Ending:
     status: int | None
     is_command: bool
     use: Use
+    in_gang: bool = False
     own: Outcome | None = None
     over_memory: bool = False
     memory_limit: int = 0
@@ -58,6 +59,8 @@ def _judge(ending: Ending, code: int | None) -> Outcome:
         return own
     if ending.trouble:
         return _failed(Cause.INTERNAL, ending.trouble)
+    if ending.in_gang and was_killed(ending.status):
+        return replace(_by_status(ending, code), state=AttemptState.LOST, hint=KILL_HINT)
     return _by_status(ending, code)
 
 
@@ -81,6 +84,13 @@ def _memory(ending: Ending) -> Outcome:
 
 def _failed(cause: Cause, message: str, hint: str = "") -> Outcome:
     return Outcome(state=AttemptState.FAILED, cause=cause, message=message, hint=hint)
+
+
+def port_taken(port: int) -> Outcome:
+    """The end of a rank that could not begin; the gang begins again, with other ports."""
+    return Outcome(
+        state=AttemptState.LOST, cause=Cause.LOST, message=f"port {port} of its host was taken meanwhile"
+    )
 
 
 def was_told_to_end(status: int | None) -> bool:

@@ -221,9 +221,14 @@ def _line(job: JobView, events: Sequence[Event]) -> JobLine:
 
 
 def _log_end(events: Iterable[Event], attempt: Attempt) -> str:
-    mine = (e for e in events if e.type == EventType.LOG and e.attempt_id == attempt.id)
+    mine = (e for e in events if e.type == EventType.LOG and _is_of(e.attempt_id, attempt))
     lines = "".join(str(event.body.get("text", "")) for event in mine).splitlines()
     return "\n".join(lines[-LOG_LINES:])
+
+
+def _is_of(attempt_id: str, attempt: Attempt) -> bool:
+    """Whether it is the attempt's id, or that of another rank of its gang."""
+    return attempt_id == attempt.id or (attempt.ranks > 1 and attempt_id.startswith(f"{attempt.id}."))
 
 
 def _metric_table(models: Sequence[Artifact]) -> dict[str, Any]:

@@ -153,11 +153,12 @@ def job_of(view: RunView, job: str) -> JobView:
 
 
 def find_attempt(grid: Grid, name: str) -> Attempt:
-    """An attempt by `RUN.JOB.K`. Raises NotFoundError, InputError."""
+    """An attempt by `RUN.JOB.K`, a rank of a gang's by `RUN.JOB.K.RANK`. Raises NotFoundError, InputError."""
     parts = name.split(".")
-    if len(parts) != 3:
+    if len(parts) not in (3, 4):
         raise InputError(f"{name!r} names no attempt", hint="Write RUN.JOB.K, for example weather-1.train.1.")
-    for attempt in job_of(grid.run(parts[0]), parts[1]).attempts:
+    view = job_of(grid.run(parts[0]), parts[1])
+    for attempt in (*view.attempts, *view.ranks):
         if attempt.id == name:
             return attempt
     raise NotFoundError(f"there is no attempt {name!r}")

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
         _run(spec, context, code, curve)
     else:
         _take_file(spec, context, code)
+    if context.rank:
+        return Fitted()
     graph = _graph(context.output)
     predict = "" if graph else _predict(spec, context, code)
     return Fitted(
@@ -96,6 +99,8 @@ def _run(
             except subprocess.TimeoutExpired:
                 tell()
         tell()
+    if process.returncode == -signal.SIGKILL and context.order.gang is not None:
+        os.kill(os.getpid(), signal.SIGKILL)  # the pod tells a rank that was killed from one that failed
     if process.returncode != 0:
         raise JobError(
             f"{script} ended with exit code {process.returncode}", hint="The job's log has what it wrote."

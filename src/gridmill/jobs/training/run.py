@@ -89,6 +89,8 @@ def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
     encodings = encodings_of(read_members(context, spec)) if spec.model == ModelKind.ENSEMBLE else None
     frame = read_frame(context, spec, encodings)
     fitted = _fit(frame, spec, context)
+    if context.rank:
+        return JobResult()  # the model, and what is measured, is rank 0's
     card = _card(frame, spec, fitted, context.input(spec.dataset))
     predictor = _predictor(card, fitted, context)
     found = {**fitted.metrics, **evaluate(predictor, frame)}

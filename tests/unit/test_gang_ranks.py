@@ -1,0 +1,218 @@
+"""What each rank of a gang finds in its environment, how a gang ends, and which declarations are right."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gridmill.errors import InputError
+from gridmill.jobs.gang import gang_environment
+from gridmill.model.amounts import Amounts
+from gridmill.model.artifact import ArtifactKind, Output
+from gridmill.model.gang import Gang, Member
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.message import Outcome
+from gridmill.model.resource import Use
+from gridmill.model.run import Attempt
+from gridmill.model.search import Search
+from gridmill.model.state import AttemptState, Cause
+from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.planning.rendezvous import PORTS, choose_ports, gang_of
+from gridmill.planning.together import together
+from gridmill.pod.verdict import Ending, judge
+
+
+def an_attempt(rank=0, *, ranks=2, pod="a-1.0", address="10.0.0.1", outcome=None, **fields):
+    gang = "p-1.train.1"
+    return Attempt(
+        id=f"{gang}.{rank}" if rank else gang,
+        run_id="p-1",
+        job_run_id="p-1/train",
+        token=f"token-{rank}",
+        deployment_id="a-1",
+        pod_id=pod,
+        state=AttemptState.RUNNING,
+        given=Amounts(cpus=1.0),
+        placed=0.0,
+        gang=gang,
+        rank=rank,
+        ranks=ranks,
+        address=address,
+        port=20000 + rank,
+        outcome=outcome,
+        **fields,
+    )
+
+
+HOSTS = ("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2")
+
+
+def environments(hosts=HOSTS, roles=None, **fields):
+    members = [
+        an_attempt(rank, ranks=len(hosts), address=host, pod=f"a-1.{rank}", **fields)
+        for rank, host in enumerate(hosts)
+    ]
+    gangs = [gang_of(members, k, roles or {}, by_pod=False, restarts=1) for k in range(len(hosts))]
+    return [gang_environment(gang) for gang in gangs]
+
+
+def values(found, name):
+    return [environment[name] for environment in found]
+
+
+def test_torchruns_variables_with_several_ranks_per_host():
+    found = environments()
+    assert values(found, "RANK") == ["0", "1", "2", "3"]
+    assert values(found, "LOCAL_RANK") == ["0", "1", "0", "1"]
+    assert values(found, "GROUP_RANK") == ["0", "0", "1", "1"]
+    assert set(values(found, "WORLD_SIZE")) == {"4"}
+    assert set(values(found, "LOCAL_WORLD_SIZE")) == {"2"}
+    assert set(values(found, "GROUP_WORLD_SIZE")) == {"2"}
+    assert set(values(found, "MASTER_ADDR")) == {"10.0.0.1"}
+    assert set(values(found, "MASTER_PORT")) == {"20000"}
+    assert set(values(found, "TORCHELASTIC_RESTART_COUNT")) == {"1"}
+
+
+def test_hosts_with_different_numbers_of_ranks():
+    found = environments(("a", "a", "a", "b"))
+    assert values(found, "LOCAL_WORLD_SIZE") == ["3", "3", "3", "1"]
+    assert values(found, "LOCAL_RANK") == ["0", "1", "2", "0"]
+
+
+def test_pods_with_gpus_of_their_own_count_as_hosts():
+    members = [an_attempt(rank, pod=f"a-1.{rank}", gpu_indices=(0,)) for rank in range(2)]
+    found = [gang_environment(gang_of(members, k, {}, by_pod=True, restarts=0)) for k in range(2)]
+    assert values(found, "LOCAL_RANK") == ["0", "0"]
+    assert values(found, "JAX_LOCAL_DEVICE_IDS") == ["0", "0"]
+
+
+def test_ranks_that_share_a_hosts_gpus_are_told_which_are_theirs():
+    members = [an_attempt(rank, gpu_indices=(2 * rank, 2 * rank + 1)) for rank in range(2)]
+    found = [gang_environment(gang_of(members, k, {}, by_pod=False, restarts=0)) for k in range(2)]
+    assert values(found, "JAX_LOCAL_DEVICE_IDS") == ["0,1", "2,3"]
+
+
+def test_jax_finds_its_coordinator():
+    found = environments()
+    assert set(values(found, "JAX_COORDINATOR_ADDRESS")) == {"10.0.0.1:20000"}
+    assert values(found, "JAX_PROCESS_ID") == ["0", "1", "2", "3"]
+    assert set(values(found, "JAX_NUM_PROCESSES")) == {"4"}
+
+
+def test_tf_config_is_a_cluster_of_workers():
+    found = [json.loads(text) for text in values(environments(), "TF_CONFIG")]
+    servers = [f"{host}:{20000 + rank}" for rank, host in enumerate(HOSTS)]
+    assert [one["cluster"] for one in found] == [{"worker": servers}] * 4
+    assert [one["task"]["index"] for one in found] == [0, 1, 2, 3]
+
+
+def test_tf_config_with_roles():
+    found = environments(roles={"chief": 1, "ps": 1, "worker": 1, "evaluator": 1})
+    tasks = [json.loads(text)["task"] for text in values(found, "TF_CONFIG")]
+    assert [task["type"] for task in tasks] == ["chief", "ps", "worker", "evaluator"]
+    assert {task["index"] for task in tasks} == {0}
+    cluster = json.loads(found[0]["TF_CONFIG"])["cluster"]
+    assert cluster == {"chief": ["10.0.0.1:20000"], "ps": ["10.0.0.1:20001"], "worker": ["10.0.0.2:20002"]}
+    assert values(found, "ROLE_NAME") == ["chief", "ps", "worker", "evaluator"]
+
+
+def test_an_address_of_ipv6_is_bracketed_before_its_port():
+    member = Member(rank=0, host="h", address="fd00::1", port=20000)
+    found = gang_environment(Gang(id="g", rank=0, members=(member,)))
+    assert found["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:20000"
+    assert found["MASTER_ADDR"] == "fd00::1"
+
+
+def test_slurms_variables_are_left_alone():
+    assert not [name for name in environments()[0] if name.startswith("SLURM")]
+
+
+def test_ports_differ_from_each_other_and_from_those_taken():
+    first = choose_ports([f"t{k}" for k in range(200)], set())
+    assert len(set(first)) == 200
+    assert not set(choose_ports([f"t{k}" for k in range(200)], set(first))) & set(first)
+    assert choose_ports(["t"], set()) != choose_ports(["u"], set())
+    assert all(20_000 <= port < 20_000 + PORTS for port in first)
+
+
+def failed(message="exit code 1", cause=Cause.EXIT, state=AttemptState.FAILED):
+    return Outcome(state=state, cause=cause, message=message)
+
+
+STOPPED = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped")
+
+
+def test_the_rank_that_failed_first_decides():
+    members = [
+        an_attempt(0, outcome=STOPPED, ended=3.0, stop_requested=True),
+        an_attempt(1, outcome=failed(), ended=2.0),
+    ]
+    head, whole = together(members)
+    assert (whole.state, whole.message) == (AttemptState.FAILED, "rank 1 of 2: exit code 1")
+    assert head.rank == 0
+    assert not head.stop_requested, "the job was not asked to stop"
+
+
+def test_a_lost_rank_goes_before_those_that_failed_when_it_was_cut_off():
+    members = [
+        an_attempt(0, outcome=failed("connection closed by peer"), ended=1.0),
+        an_attempt(1, outcome=failed("its pod is gone", Cause.LOST, AttemptState.LOST), ended=2.0),
+    ]
+    assert together(members)[1].state is AttemptState.LOST
+
+
+def test_a_gang_that_was_stopped_is_stopped():
+    members = [an_attempt(rank, outcome=STOPPED, ended=1.0, stop_requested=True) for rank in range(2)]
+    head, whole = together(members)
+    assert whole.state is AttemptState.STOPPED
+    assert head.stop_requested
+
+
+def test_a_success_is_rank_0s_with_all_files_and_all_use():
+    def done(size, cpu, peak):
+        output = Output(kind=ArtifactKind.FILES, uri="files/x", size_bytes=size)
+        use = Use(wall_seconds=cpu, cpu_seconds=cpu, peak_memory_bytes=peak)
+        return Outcome(state=AttemptState.SUCCEEDED, outputs=(output,), use=use, metrics={"loss": cpu})
+
+    members = [an_attempt(0, outcome=done(1, 2.0, 10)), an_attempt(1, outcome=done(5, 3.0, 7))]
+    whole = together(members)[1]
+    assert whole.metrics == {"loss": 2.0}
+    assert whole.outputs[0].size_bytes == 5
+    assert (whole.use.wall_seconds, whole.use.cpu_seconds, whole.use.peak_memory_bytes) == (3.0, 5.0, 10)
+    assert whole.use.disk_seconds is None
+
+
+@pytest.mark.parametrize("status", [9, 137 << 8])
+def test_a_rank_that_something_outside_killed_is_lost(status):
+    ending = Ending(status=status, is_command=True, use=Use())
+    assert judge(ending).state is AttemptState.FAILED
+    assert judge(replace(ending, in_gang=True)).state is AttemptState.LOST
+    assert judge(replace(ending, in_gang=True, over_memory=True)).cause is Cause.MEMORY
+
+
+def test_workers_follow_from_roles():
+    assert Job(name="a", command=CommandSpec(run="x", roles={"chief": 1, "worker": 3})).gang == 4
+    assert Job(name="a", command=CommandSpec(run="x", workers=2)).gang == 2
+    assert Job(name="a", command=CommandSpec(run="x")).gang == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"workers": 3, "roles": {"worker": 2}}, "the roles are 2 workers, and `workers` says 3"),
+        ({"roles": {"boss": 1}}, "there is no role 'boss'"),
+        ({"roles": {"chief": 2}}, "a gang has one chief"),
+        ({"roles": {"worker": 0}}, "worker is 0"),
+        ({"workers": 0}, "workers is 0"),
+    ],
+)
+def test_wrong_gangs_are_refused(fields, told):
+    with pytest.raises(InputError, match=told):
+        CommandSpec(run="x", **fields).check()
+
+
+def test_models_that_one_worker_learns_are_no_gangs():
+    with pytest.raises(InputError, match="a linear model is learned by one worker"):
+        TrainingSpec(dataset="d", model=ModelKind.LINEAR, workers=2).check()
+    with pytest.raises(InputError, match="a search tries its settings one by one"):
+        TrainingSpec(dataset="d", model=ModelKind.LSTM, workers=2, search=Search(parameters={})).check()
