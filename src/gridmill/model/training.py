@@ -73,7 +73,7 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
 """The fields of TrainingSpec that each model kind uses, beside the common ones."""
 
 _NO_FOLDS = (ModelKind.CUSTOM, ModelKind.ENSEMBLE)
-GANGS = (ModelKind.LSTM, ModelKind.CUSTOM)
+GANGS = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
 """Models that several workers can learn together."""
 
 
@@ -103,7 +103,7 @@ class TrainingSpec:
     has none. `random`, `entity`: by a model of all other folds."""
     workers: int | None = None
     """So many ranks learn it together (a gang): they start all or none, and each finds in its environment
-    what torchrun, TensorFlow and JAX say. For lstm and custom models."""
+    what torchrun, TensorFlow and JAX say. For lstm, mlp and custom models."""
     roles: Mapping[str, int] = field(default_factory=dict)
     """The ranks by role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that tell them apart."""
     # lstm

@@ -50,7 +50,7 @@ def run(context: JobContext) -> JobResult:
         raise InputError(f"job {context.order.job.name!r} is not a training")
     spec.check()
     rank, size = (int(os.environ.get(name, number)) for name, number in (("RANK", 0), ("WORLD_SIZE", 1)))
-    if size == 1:
+    if size == 1 or spec.model == ModelKind.CUSTOM:  # a script's ranks find each other
         return _train(context, spec)
     check_gang(spec)
     with import_module("gridmill.jobs.training.ranks").joined(context):
@@ -90,7 +90,7 @@ def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
     frame = read_frame(context, spec, encodings)
     fitted = _fit(frame, spec, context)
     if context.rank:
-        return JobResult()  # the model, and what is measured, is rank 0's
+        return JobResult()  # what a script's rank 0 leaves is the model
     card = _card(frame, spec, fitted, context.input(spec.dataset))
     predictor = _predictor(card, fitted, context)
     found = {**fitted.metrics, **evaluate(predictor, frame)}
