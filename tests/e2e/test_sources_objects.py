@@ -1,4 +1,4 @@
-"""A sink over a real S3 server."""
+"""A sink over a real S3 server, which answers Google's client too."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import S3Store
 
-from gridmill.errors import DataError, UnavailableError
+from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.run import run
 from gridmill.model.artifact import Output
 from gridmill.model.sink import SinkSpec
@@ -33,7 +33,7 @@ def endpoint() -> Iterator[str]:
 def bucket(endpoint: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3Store:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    name = request.node.name.replace("_", "-")[:40].lower()
+    name = request.node.name.replace("_", "")[:40].lower()
     who = "AWS4-HMAC-SHA256 Credential=test/20240101/us-east-1/s3/aws4_request"
     httpx.put(f"{endpoint}/{name}", headers={"Authorization": who}).raise_for_status()
     return S3Store(
@@ -77,6 +77,24 @@ def test_objects_are_loaded_once_and_again_when_they_change(
     assert load(case, endpoint, path).table_version == 2
     assert [row["a"] for row in case.rows()] == [1, 3, 4, 5]
     assert len(obstore.list(bucket).collect()) == 4
+
+
+def test_googles_client_loads_the_same_objects_and_each_once(
+    bucket: S3Store, endpoint: str, case: SinkCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "test")
+    put(bucket, "raw/2024/one.parquet", [1])
+    put(bucket, "raw/two.parquet", [2])
+    path = f"gs://{name_of(bucket)}/raw/**/*.parquet"
+    assert load(case, endpoint, path).rows == 2
+    assert load(case, endpoint, path).table_version == 1
+    put(bucket, "raw/two.parquet", [3, 4])
+    assert load(case, endpoint, path).table_version == 2
+    assert [row["a"] for row in case.rows()] == [1, 3, 4]
+    with pytest.raises(DataError, match="there is no such object"):
+        load(case, endpoint, f"gs://{name_of(bucket)}/nothing/*.csv")
+    with pytest.raises(InputError, match="not of the form gs://BUCKET/PATH"):
+        load(case, endpoint, "gs://bucket")
 
 
 def test_a_large_object_arrives_whole(bucket: S3Store, endpoint: str, case: SinkCase) -> None:

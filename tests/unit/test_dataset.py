@@ -1,6 +1,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -8,6 +9,7 @@ from dataset_case import DatasetCase
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.compile import Bounds, compile_dataset
+from gridmill.jobs.dataset.expressions import expression_columns
 from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, Window
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -329,3 +331,23 @@ def test_errors_name_the_columns_there_are(case: DatasetCase) -> None:
     with pytest.raises(InputError) as caught:
         case.make(DatasetSpec(basis=BASIS, features={"f": "alti"}, joins=(Join(table="places", on=("e",)),)))
     assert "e, t, x, s, alt" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("expression", "word"),
+    [("end - x", "end"), ("x + Order", "Order"), ("at + 1", "at"), ("x > (1 - table)", "table")],
+)
+def test_a_column_called_like_a_word_of_sql_is_to_be_quoted(expression: str, word: str):
+    with pytest.raises(InputError) as caught:
+        expression_columns(duckdb.connect(), expression, "dataset.features.f")
+    assert caught.value.place == "dataset.features.f"
+    assert caught.value.hint == f'{word!r} is a word of SQL: as the name of a column it is written "{word}".'
+    quoted = expression.replace(word, f'"{word}"')
+    assert word in expression_columns(duckdb.connect(), quoted, "dataset.features.f")
+
+
+@pytest.mark.parametrize("expression", ["x +", "x y", "'end' 'at'", "count() filter"])
+def test_what_is_wrong_without_such_a_word_has_no_such_hint(expression: str):
+    with pytest.raises(InputError, match="syntax error") as caught:
+        expression_columns(duckdb.connect(), expression, "dataset.features.f")
+    assert caught.value.hint == ""

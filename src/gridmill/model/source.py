@@ -10,7 +10,7 @@ from gridmill.errors import InputError
 from gridmill.model.noun import dataclass
 
 HTTP = ("http://", "https://")
-OBJECTS = ("s3://",)
+OBJECTS = ("s3://", "gs://")
 REMOTE = (*HTTP, *OBJECTS)
 """Paths that begin so are fetched by the job itself."""
 
@@ -126,9 +126,10 @@ class Source:
     """Files (`path`: a path, a URL, a glob or several), a database (`sql`), or a stream (`stream`).
 
     Relative paths start at the pipeline file's folder. `package://NAME/PATH` is a file that an installed
-    Python package carries. `http://` and `https://` name one file each; `s3://BUCKET/PATH` one object or a
-    glob of them, at `endpoint` where that is not AWS. `headers` go with HTTP requests; `${env:NAME}` is
-    read from the environment where the job runs, as are the credentials of a store; what is secret must be.
+    Python package carries. `http://` and `https://` name one file each; `s3://BUCKET/PATH` and
+    `gs://BUCKET/PATH` one object or a glob of them, at `endpoint` where that is not AWS or Google's.
+    `headers` go with HTTP requests; `${env:NAME}` is read from the environment where the job runs, as are
+    the credentials of a store; what is secret must be.
     Format and compression (a ZIP file holds exactly one file) follow from the file's name unless given.
     `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are
     for CSV. `timestamp_format` is a strptime pattern for columns declared `timestamp` or `date`; without it

@@ -19,6 +19,7 @@ _REFUSED = {
     "STAR": "*",
     "PARAMETER": "a parameter",
 }
+_WORD = re.compile(r"\w+")
 _CHANGING = ("VOLATILE", "CONSISTENT_WITHIN_QUERY")
 
 
@@ -29,11 +30,36 @@ def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: i
     """
     tree = json.loads(_value(engine, f"SELECT json_serialize_sql({literal(sql)})"))
     if tree["error"]:
-        raise InputError(_at(sql, tree, lines_before), place="dataset.sql")
+        hint = _word_hint(engine, sql, int(tree.get("position") or 0))
+        raise InputError(_at(sql, tree, lines_before), hint=hint, place="dataset.sql")
     if len(tree["statements"]) != 1:
         raise InputError(f"one SELECT is needed, there are {len(tree['statements'])}", place="dataset.sql")
     node: dict[str, Any] = tree["statements"][0]["node"]
     return node
+
+
+def _word_hint(engine: duckdb.DuckDBPyConnection, sql: str, at: int) -> str:
+    """What to do if the word of SQL that stands where it stops making sense, or right before, is a column."""
+    starts = [start for start, kind in duckdb.tokenize(sql) if kind == duckdb.token_type.keyword]
+    found = _WORD.match(sql, max((start for start in starts if start <= at), default=len(sql)))
+    if found is None or sql[found.end() : at].strip() or not fetch_rows(engine, _kept(found[0])):
+        return ""
+    return f"{found[0]!r} is a word of SQL: as the name of a column it is written {quoted(found[0])}."
+
+
+def _kept(word: str) -> str:
+    return (
+        "SELECT 1 FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function') "
+        f"AND keyword_name = {literal(word.lower())}"
+    )
+
+
+def check_syntax(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> dict[str, Any]:
+    """The syntax tree of an expression as a SELECT of its own. Raises InputError."""
+    try:
+        return parse_select(engine, f"SELECT (\n{sql_text(text)}\n)", lines_before=1)
+    except InputError as error:
+        raise InputError(error.message, hint=error.hint, place=place) from error
 
 
 def is_ordered(node: dict[str, Any]) -> bool:
@@ -43,10 +69,7 @@ def is_ordered(node: dict[str, Any]) -> bool:
 
 def expression_columns(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> tuple[str, ...]:
     """The columns an expression uses. Raises InputError for what is no plain expression of one row."""
-    try:
-        node = parse_select(engine, f"SELECT (\n{sql_text(text)}\n)", lines_before=1)
-    except InputError as error:
-        raise InputError(error.message, hint=error.hint, place=place) from error
+    node = check_syntax(engine, text, place)
     items = node.get("select_list", [])
     if len(items) != 1 or (node.get("from_table") or {}).get("type") != "EMPTY":
         raise InputError(f"{text!r} is not one expression", place=place)

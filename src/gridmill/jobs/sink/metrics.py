@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset.expressions import check_syntax
 from gridmill.jobs.engine import fetch_rows, open_engine, quoted
 from gridmill.jobs.sink.extremes import extremes
 from gridmill.jobs.sink.facts import Facts, Tally
@@ -188,6 +189,7 @@ def check_metrics(context: JobContext, schema: pa.Schema, own: Mapping[str, str]
     """Try the sink's own metrics on no rows. Raises InputError that names the one."""
     for name, sql in own.items():
         with open_engine(context, {"loaded": schema.empty_table()}) as engine:
+            check_syntax(engine, sql, f"sink.metrics.{name}")
             try:
                 engine.sql(f"SELECT ({sql}\n) FROM loaded").fetchall()
             except duckdb.Error as error:

@@ -1,8 +1,8 @@
-"""Objects of an S3 store, or one that speaks S3: listed by prefix, told apart by ETag, fetched when new."""
+"""Objects of a store that speaks S3, or Google's: listed by prefix, told apart by ETag, fetched when new."""
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -11,7 +11,7 @@ from typing import Any
 
 import obstore
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import S3Store
+from obstore.store import GCSStore, S3Store
 
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.arrivals import Arrivals, Asked
@@ -44,8 +44,8 @@ def arrive(asked: Asked) -> Arrivals:
 class Object:
     """One object as it was listed."""
 
-    store: S3Store
-    bucket: str
+    store: S3Store | GCSStore
+    beginning: str
     path: str
     tag: str
     size_bytes: int
@@ -53,7 +53,7 @@ class Object:
     @property
     def name(self) -> str:
         """As it is written in a pipeline."""
-        return f"s3://{self.bucket}/{self.path}"
+        return f"{self.beginning}{self.path}"
 
     def described(self, asked: Asked) -> SourceFile:
         """As a sink loads it."""
@@ -89,10 +89,11 @@ def _chunks(got: "obstore.GetResult", name: str) -> Iterator[bytes]:
 
 
 def _matching(source: Source, written: str) -> Iterator[Object]:
-    bucket, _, pattern = written.removeprefix("s3://").partition("/")
+    scheme, _, rest = written.partition("://")
+    bucket, _, pattern = rest.partition("/")
     if not bucket or not pattern:
-        raise InputError(f"{written!r} is not of the form s3://BUCKET/PATH", place="source.path")
-    store = _store(source, bucket)
+        raise InputError(f"{written!r} is not of the form {scheme}://BUCKET/PATH", place="source.path")
+    store = _STORES[scheme](source, bucket)
     wanted = re.compile(_expression(pattern))
     prefix = _WILD.split(pattern)[0].rpartition("/")[0]
     found = False
@@ -103,7 +104,7 @@ def _matching(source: Source, written: str) -> Iterator[Object]:
                     found = True
                     yield Object(
                         store=store,
-                        bucket=bucket,
+                        beginning=f"{scheme}://{bucket}/",
                         path=meta["path"],
                         tag=_tag(meta),
                         size_bytes=meta["size"],
@@ -118,7 +119,7 @@ def _tag(meta: Any) -> str:  # noqa: ANN401  obstore's ObjectMeta
     return str(meta.get("e_tag") or meta["last_modified"])
 
 
-def _store(source: Source, bucket: str) -> S3Store:
+def _s3(source: Source, bucket: str) -> S3Store:
     """Credentials and region are those of the environment (AWS_ACCESS_KEY_ID, ...)."""
     if source.endpoint is None:
         return S3Store(bucket, retry_config=_RETRIES)
@@ -129,6 +130,25 @@ def _store(source: Source, bucket: str) -> S3Store:
         virtual_hosted_style_request=False,
         client_options={"allow_http": source.endpoint.startswith("http://")},
     )
+
+
+def _gcs(source: Source, bucket: str) -> GCSStore:
+    """Credentials are those of the environment (GOOGLE_APPLICATION_CREDENTIALS, ...)."""
+    if source.endpoint is None:
+        return GCSStore(bucket, retry_config=_RETRIES)
+    return GCSStore(
+        bucket,
+        retry_config=_RETRIES,
+        base_url=source.endpoint.rstrip("/"),
+        client_options={"allow_http": source.endpoint.startswith("http://")},
+    )
+
+
+_STORES: Mapping[str, Callable[[Source, str], S3Store | GCSStore]] = {"s3": _s3, "gs": _gcs}
+_KEYS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS (or GOOGLE_SKIP_SIGNATURE=true for a public bucket)",
+}
 
 
 def _expression(pattern: str) -> str:
@@ -152,7 +172,7 @@ def _explained(name: str) -> Iterator[None]:
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "403 Forbidden" in said:
             raise InputError(
                 "the store refuses access",
-                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY where the job runs.",
+                hint=f"Set {_KEYS[name.partition('://')[0]]} where the job runs.",
                 place=name,
             ) from error
         raise BrokenOffError(said[:300]) from error
