@@ -45,6 +45,8 @@ SITES: Mapping[str, str] = {
     "simulated": "gridmill.testing.neighbour:make",
 }
 """Functions (Settings, Site, Doors) -> SitePort; that of `local` takes the settings alone."""
+WISHES: Mapping[str, str] = {"slurm": "gridmill.sites.slurm.wishes:check_resource"}
+"""Functions (Resource, Site) that raise InputError, of kinds of sites where a resource has settings too."""
 STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
@@ -85,6 +87,7 @@ ARCHIVES: Mapping[str, str] = {
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,
     "sites": SITES,
+    "wishes": WISHES,
     "stores": STORES,
     "links": LINKS,
     "sources": SOURCES,

@@ -153,3 +153,27 @@ def test_nodes_that_left_are_remembered_until_the_site_is_another(grid: Grid):
     assert grid.site.past == (LARGE.capacity,)
     grid.cases.add_site(replace(grid.site, address="there"), replace=True)
     assert grid.site.past == ()
+
+
+def test_a_site_that_hangs_does_not_keep_others_from_being_looked_at(grid: Grid) -> None:
+    """Nor is it asked again while it hangs."""
+    asked, seen, go = [], threading.Event(), threading.Event()
+
+    def hangs() -> tuple[Node, ...]:
+        asked.append(1)
+        go.wait(20)
+        return (SMALL,)
+
+    grid.cases.add_site(LAB)
+    grid.cases.add_site(replace(LAB, name="next"))
+    ports = grid.control.sites
+    ports["lab"].answer = hangs
+    ports["next"].answer = lambda: (seen.set(), (SMALL, LARGE))[1]
+    for _ in range(2):
+        grid.surveyor.look_around()
+        assert seen.wait(20)
+        seen.clear()
+        grid.surveyor._looks["next"].join(20)
+    go.set()
+    grid.surveyor._looks["lab"].join(20)
+    assert asked == [1]

@@ -3,6 +3,7 @@
 from gridmill.errors import UnavailableError
 from gridmill.model.state import DeploymentState
 from gridmill.stores import memory
+from gridmill.testing.simulated import SimulatedPod
 from gridmill.testing.simulation import Simulation
 from gridmill.testing.store_samples import a_deployment
 
@@ -31,3 +32,23 @@ def test_a_deployment_that_cannot_be_torn_down_is_tried_again_later():
     node.tick()
     assert len(asked) == 2
     assert "trainers-1" not in node.control.ledger.snapshot.deployments
+
+
+def test_a_trouble_that_lasts_is_told_once_and_again_when_it_comes_back():
+    simulation = Simulation(store=memory.make(), behave=lambda order: None)
+    simulation.declare_site()
+    node, world = simulation.node, simulation.world
+    with node.changing() as transaction:
+        transaction.put(a_deployment())
+    world.pods = {pod.id: SimulatedPod(order=None, connect_at=1e9) for pod in a_deployment().pods}
+
+    def look_for(seconds: float) -> None:
+        for _ in range(int(seconds / node.control.limits.observe_seconds) + 1):
+            simulation.clock.advance(node.control.limits.observe_seconds)
+            node.tick()
+
+    for _ in range(2):
+        world.away(60.0)
+        look_for(50.0)
+        look_for(20.0)  # it answers again
+    assert len(simulation.warnings) == 2, simulation.warnings

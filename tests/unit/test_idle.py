@@ -11,7 +11,7 @@ import pytest
 
 from gridmill.model.node import Gpu, NodeLook
 from gridmill.sites.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, within
-from gridmill.sites.machine import look_at_machine, owners_processes, read_gpus
+from gridmill.sites.machine import count_gpus, look_at_machine, owners_processes, read_gpus
 from gridmill.sites.terminals import seconds_since_input
 
 GIB = 2**30
@@ -108,6 +108,15 @@ def test_what_the_driver_tells_of_gpus() -> None:
         Gpu(model="NVIDIA H100, PCIe", memory_bytes=81559 * 2**20, used_bytes=2**30, busy=0.37),
         Gpu(model="Old Card", memory_bytes=2**31, used_bytes=0, busy=0.0),
     ]
+
+
+def test_gpus_are_counted_by_their_devices_where_no_driver_tells(tmp_path: Path) -> None:
+    assert count_gpus(tmp_path) == 0
+    (tmp_path / "kfd").touch()
+    assert count_gpus(tmp_path) is None
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    assert count_gpus(tmp_path) == 2
 
 
 def test_input_is_seen_by_access_times(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gridmill.model.message import PodOrder
 from gridmill.model.site import Site, SiteKind
 from gridmill.settings import read_settings
 from gridmill.sites.idle import within
-from gridmill.sites.ray.fit import why_unfit
+from gridmill.sites.ray.fit import Machine, why_unfit
 from gridmill.sites.ray.notes import Note, Notes
 from gridmill.sites.ray.site import make
 
@@ -64,7 +64,7 @@ def test_a_site_with_a_wrong_address_is_refused(
 def with_bridge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Callable[[], object]:
     """A site whose bridge is that program; what opens it, asks for its nodes and closes it."""
     pytest.importorskip("ray")
-    monkeypatch.setattr("gridmill.sites.ray.site._knock", lambda address: None)
+    monkeypatch.setattr("gridmill.sites.ray.site._want_answer", lambda address: None)
     monkeypatch.setattr("gridmill.sites.ray.site._BRIDGE", ["-c", program])
     return make(read_settings({"GRIDMILL_HOME": str(tmp_path)}), a_site("127.0.0.1:1"), NoDoors())
 
@@ -115,9 +115,8 @@ def test_notes_of_pods_that_are_long_gone_go(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lives", "young"]
 
 
-def test_a_node_that_sees_no_root_or_has_less_memory_says_so(tmp_path: Path) -> None:
-    mark = tmp_path / "root" / ".sites" / "mark"
-    order = PodOrder(
+def an_order() -> PodOrder:
+    return PodOrder(
         pod_id="p",
         deployment_id="d",
         type="command",
@@ -128,11 +127,40 @@ def test_a_node_that_sees_no_root_or_has_less_memory_says_so(tmp_path: Path) -> 
         keep_seconds=1.0,
         orphan_seconds=1.0,
     )
-    assert f"the storage root {tmp_path / 'root'} is not seen on host" in why_unfit(order, mark, 8 * GIB)
+
+
+def test_a_node_that_sees_no_root_or_has_less_memory_says_so(tmp_path: Path) -> None:
+    mark = tmp_path / "root" / ".sites" / "mark"
+    order = an_order()
+    assert f"the storage root {tmp_path / 'root'} is not seen on host" in why_unfit(
+        order, mark, Machine(memory_bytes=8 * GIB)
+    )
     mark.parent.mkdir(parents=True)
     mark.touch()
-    assert why_unfit(order, mark, 4 * GIB) == ""
-    assert "has 2 GiB of memory and not the 4 GiB" in why_unfit(order, mark, 2 * GIB)
+    assert why_unfit(order, mark, Machine(memory_bytes=4 * GIB)) == ""
+    assert "has 2 GiB of memory and not the 4 GiB" in why_unfit(order, mark, Machine(memory_bytes=2 * GIB))
+    two = Machine(memory_bytes=7 * GIB, claimed_bytes=4 * GIB)
+    assert "has 7 GiB of memory, 4 GiB of it for other pods, and not the 4 GiB" in why_unfit(order, mark, two)
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus", "said"),
+    [
+        ("", 0, ""),
+        ("0", 0, "has 0 GPUs and not the one with number 0 that it promised"),
+        ("0,1", 2, ""),
+        ("1,2", 2, "has 2 GPUs and not the one with number 2"),
+        ("3", None, ""),  # another maker's
+        ("MIG-e6b7", 1, ""),
+    ],
+)
+def test_gpus_that_a_node_only_claims_are_told(
+    tmp_path: Path, given: str, gpus: int | None, said: str
+) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    told = why_unfit(an_order(), mark, Machine(memory_bytes=8 * GIB, gpus=gpus), given)
+    assert (said in told) if said else told == ""
 
 
 def test_what_cannot_be_given_is_refused() -> None:

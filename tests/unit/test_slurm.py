@@ -1,16 +1,23 @@
 """The Slurm site's pure parts: settings, texts, what Slurm's commands say, and what follows from it."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from tests.contract.test_site_ray import NoDoors
 
-from gridmill.errors import InputError
+from gridmill.control.wishes import check_wishes
+from gridmill.errors import InputError, UnavailableError
 from gridmill.model.amounts import GIB, MIB, Amounts
+from gridmill.model.job import JobKind
+from gridmill.model.resource import Resource
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import Cause
 from gridmill.ports.site import Sight
+from gridmill.settings import read_settings
 from gridmill.sites.slurm.listing import (
     Listed,
+    clock_ahead,
     count_gres,
     most_alive,
     parse_clock,
@@ -19,9 +26,12 @@ from gridmill.sites.slurm.listing import (
     parse_squeue,
 )
 from gridmill.sites.slurm.script import Batch, batch_script, pod_script
+from gridmill.sites.slurm.shell import Done, LocalShell
 from gridmill.sites.slurm.sights import Evidence, sight_of
+from gridmill.sites.slurm.site import SlurmSite
 from gridmill.sites.slurm.states import STATES, Phase, never_starts, state_of
-from gridmill.sites.slurm.wishes import wishes_of
+from gridmill.sites.slurm.wishes import wishes_for, wishes_of
+from gridmill.testing.hosts import why_no_hosts
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -185,6 +195,17 @@ def test_sacct_is_read_with_its_steps():
     )
 
 
+def test_a_clock_there_that_is_wrong_moves_what_slurm_says_to_ours():
+    text = "clock/1300\n" + SQUEUE
+    ahead = clock_ahead(text, 1000.4)
+    assert ahead == pytest.approx(299.6)
+    assert clock_ahead("clock/1302\n", 1001.9, ahead) == ahead
+    assert clock_ahead("clock/1002\n", 1001.9, ahead) == pytest.approx(0.1)
+    assert clock_ahead("", 1001.9, ahead) == ahead
+    [job] = (job for job in parse_squeue(text, 300.0) if job.id == "1")
+    assert (job.began, job.ends) == (1795309109.0, 1795309169.0)
+
+
 SINFO = """\
 n10|4|4000|idle|gpu:2
 n2|8|8000|mixed|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8
@@ -319,3 +340,63 @@ def test_a_job_that_slurm_does_not_list_is_gone_only_after_a_while():
 def test_a_job_that_slurm_would_not_take_now_is_not_gone():
     """It is submitted again."""
     assert seen(job=None, submitted=False, prepared=True).sight == Sight.UNKNOWN
+
+
+def test_a_resource_asks_of_slurm_otherwise_than_its_site():
+    site = Site(
+        name="lab",
+        kind=SiteKind.SLURM,
+        settings={"partition": "cpu", "account": "physics", "time_limit": "30m"},
+    )
+    mine = wishes_for(site, {"partition": "gpu", "time_limit": "8h", "account": ""})
+    assert (mine.partition, mine.account, mine.time_limit_seconds) == ("gpu", "", 8 * 3600.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "place"),
+    [
+        ({"link": "tls"}, "setting 'link' is the whole site's", "settings.link"),
+        ({"partitoin": "gpu"}, "has no setting 'partitoin'", "settings.partitoin"),
+        ({"time_limit": "90"}, "'90' has no unit", "settings.time_limit"),
+    ],
+)
+def test_what_a_resource_cannot_ask_is_said_at_the_resource(settings, said, place):
+    resource = Resource(name="trainers", type=JobKind.TRAINING, site="lab", settings=settings)
+    with pytest.raises(InputError, match=said) as caught:
+        check_wishes(resource, Site(name="lab", kind=SiteKind.SLURM))
+    assert caught.value.place == f"resource trainers: {place}"
+
+
+class Elsewhere(LocalShell):
+    """A login node of its own mounts: what is below `hidden` here is not there."""
+
+    def __init__(self, hidden: Path) -> None:
+        self.hidden = hidden
+
+    def run(self, script, data=None):
+        told = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs none {self.hidden} && sh -s"],
+            input=script.encode(),
+            capture_output=True,
+            check=False,
+        )
+        return Done(status=told.returncode, out=told.stdout, err=told.stderr.decode())
+
+
+@pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "mounts can be made")
+def test_a_login_node_that_does_not_see_the_root_is_refused(tmp_path):
+    root = tmp_path / "root"
+    settings = read_settings({"GRIDMILL_HOME": str(tmp_path / "home"), "GRIDMILL_ROOT": str(root)})
+    root.mkdir()
+    site = Site(name="lab", kind=SiteKind.SLURM, address="ssh://ada@login")
+    made = SlurmSite(settings, site, NoDoors(), Elsewhere(root), "m1")
+    with pytest.raises(UnavailableError, match=f"root {root} is not seen at ssh://ada@login") as caught:
+        made.nodes()
+    assert "mount the same folder" in caught.value.hint
+
+
+def test_sites_of_other_kinds_take_no_settings_of_a_resource():
+    resource = Resource(name="trainers", type=JobKind.TRAINING, site="lab", settings={"partition": "gpu"})
+    with pytest.raises(InputError, match="a ray site takes no settings") as caught:
+        check_wishes(resource, Site(name="lab", kind=SiteKind.RAY))
+    assert "slurm" in caught.value.hint

@@ -291,6 +291,7 @@ def _resource_facts(one: Resource) -> Facts:
         ("GPUs", one.gpus or ""),
         ("workers", one.workers),
         ("kept up", _kept_up(one.keep_seconds)),
+        ("settings", ", ".join(f"{name}={value}" for name, value in one.settings.items())),
         ("jobs", ", ".join(one.jobs)),
         ("made by", "Gridmill, as a default" if one.default else ""),
     ]

@@ -84,7 +84,8 @@ def configure(
 
     Give the job's size (--rows, --columns) and Gridmill chooses; --cpus, --memory, --gpus and --workers
     override it. For a model, --alias and --best-by set what PIPELINE/JOB@NAME stands for. For a site,
-    --address and --set change what it was added with; NAME= takes a setting away.
+    --address and --set change what it was added with; NAME= takes a setting away. For a resource at a Slurm
+    site --set says what it asks of Slurm (partition=gpu, account=physics, time_limit=8h).
     """
     if what == Configured.SITE:
         with session(context) as client:
@@ -106,6 +107,7 @@ def configure(
             keep=keep,
             site=site or "local",
             jobs=tuple(job or ()),
+            settings=read_settings(set or ()),
         )
     return _say(done, json)
 
@@ -130,6 +132,7 @@ def alter(
     keep: Keep = None,
     site: Site = None,
     job: Jobs = None,
+    set: Setting = None,
     json: Json = False,
 ) -> None:
     """Change some settings of a resource; or add to a sink and remove from it, for the runs that follow: a
@@ -155,6 +158,7 @@ def alter(
     }
     with session(context) as client:
         given["size"] = _size(client, name, rows, columns)
+        given["settings"] = _settings(client, name, set)
         changes = {field: value for field, value in given.items() if value is not None}
         if not changes:
             raise InputError(
@@ -174,6 +178,15 @@ def _size(client: Client, name: str, rows: str | None, columns: int | None) -> J
         columns=size.columns if columns is None else columns,
         input_bytes=size.input_bytes,
     )
+
+
+def _settings(client: Client, name: str, words: list[str] | None) -> dict[str, str] | None:
+    """Those it has with the new ones; what is set to nothing is no longer set."""
+    if not words:
+        return None
+    before: Resource = find_noun(client.grid, Noun.RESOURCE, name)
+    merged = {**before.settings, **read_settings(words)}
+    return {name: value for name, value in merged.items() if value}
 
 
 def _say(done: tuple[Resource, Sizing], as_json: bool) -> None:

@@ -8,6 +8,7 @@ from gridmill.control.inputs import declared_sizes
 from gridmill.control.ledger import Transaction
 from gridmill.control.parts import stop_attempt
 from gridmill.control.state import Control
+from gridmill.control.wishes import check_wishes
 from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
@@ -121,7 +122,8 @@ def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> R
 
 
 def _check_sites(control: Control, pipeline: Pipeline, used: Mapping[str, Resource]) -> None:
-    """Raises PipelineError where a job's resource is at a site that nobody added."""
+    """Raises PipelineError where a job's resource is at a site that nobody added, InputError where it
+    asks for what sites of that kind do not have."""
     known = control.ledger.snapshot.sites
     for job in pipeline.jobs:
         site = used[job.name].site
@@ -131,6 +133,7 @@ def _check_sites(control: Control, pipeline: Pipeline, used: Mapping[str, Resour
                 place=f"{pipeline.name}: jobs.{job.name}{'.at' if job.at else ''}",
                 hint=f"There are: {', '.join(sorted(known))}. `gridmill add site {site} --kind ...` adds it.",
             )
+        check_wishes(used[job.name], known[site])
 
 
 def declare_resources(control: Control, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:

@@ -11,6 +11,7 @@ from gridmill.control.receive import hear, with_pod
 from gridmill.control.settle import settle_attempt
 from gridmill.control.sights import lost_with, note
 from gridmill.control.state import BRING_UPS, Control
+from gridmill.control.troubles import tell
 from gridmill.errors import UnavailableError
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import PodEvent
@@ -23,10 +24,11 @@ from gridmill.ports.site import PodSight, Sight, SitePort
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What a site said: pods it has brought up and why it could not, how each looks, what gone ones left."""
+    """What a site said: pods it has brought up, why it could not (by deployment; empty: it could), how each
+    looks, what gone ones left."""
 
     brought_up: AbstractSet[str]
-    problems: Sequence[str]
+    problems: Mapping[str, str]
     sights: Mapping[str, PodSight]
     words: Mapping[str, Sequence[PodEvent]]
 
@@ -62,12 +64,13 @@ def _stands(deployment: Deployment) -> bool:
 def _look(control: Control, site: SitePort, missing: Sequence[Deployment], pods: Sequence[str]) -> Looked:
     """Bring up what a crash or the site kept from it, then look at all. Touches nothing but the site."""
     brought_up: set[str] = set()
-    problems: list[str] = []
+    problems: dict[str, str] = {}
     for deployment in missing:
         try:
             brought_up.update(_bring_up(control, site, deployment))
+            problems[deployment.id] = ""
         except UnavailableError as error:
-            problems.append(f"{deployment.id} cannot be brought up now: {error}")
+            problems[deployment.id] = _not_now(deployment.id, error)
     sights = site.observe(pods)
     gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
     words = {pod_id: tuple(site.last_words(pod_id)) for pod_id in gone}
@@ -79,10 +82,11 @@ def _seen(control: Control, name: str, done: Future[Looked]) -> None:
     try:
         looked = done.result()
     except UnavailableError as error:
-        control.warn(f"site {name} does not answer: {error}")
+        tell(control, f"site {name}", f"site {name} does not answer: {error}")
         return
-    for problem in looked.problems:
-        control.warn(problem)
+    tell(control, f"site {name}", "")
+    for deployment_id, problem in looked.problems.items():
+        tell(control, deployment_id, problem)
     control.brought_up |= looked.brought_up
     transaction = control.begin()
     for deployment in list(control.ledger.snapshot.deployments.values()):
@@ -178,7 +182,13 @@ def _brought_up(control: Control, deployment_id: str, done: Future[tuple[str, ..
     try:
         control.brought_up.update(done.result())
     except UnavailableError as error:
-        control.warn(f"{deployment_id} cannot be brought up now: {error}")
+        tell(control, deployment_id, _not_now(deployment_id, error))
+    else:
+        tell(control, deployment_id, "")
+
+
+def _not_now(deployment_id: str, error: UnavailableError) -> str:
+    return f"{deployment_id} cannot be brought up now: {error}"
 
 
 def _bring_up(control: Control, site: SitePort, deployment: Deployment) -> tuple[str, ...]:
@@ -195,6 +205,7 @@ def _bring_up(control: Control, site: SitePort, deployment: Deployment) -> tuple
             keep_seconds=deployment.keep_seconds,
             orphan_seconds=control.limits.orphan_seconds,
             node=pod.node,
+            settings=deployment.settings,
         )
         for pod in deployment.pods
         if pod.state == PodState.STARTING

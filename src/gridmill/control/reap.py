@@ -12,6 +12,7 @@ from math import inf
 from gridmill.control.aside import done
 from gridmill.control.settle import LOST, settle_attempt
 from gridmill.control.state import Control
+from gridmill.control.troubles import tell
 from gridmill.errors import StorageError, UnavailableError
 from gridmill.model.deployment import Deployment
 from gridmill.model.message import Goodbye
@@ -87,9 +88,10 @@ def _torn_down(control: Control, deployment: Deployment, done: Future[None]) -> 
     try:
         done.result()
     except UnavailableError as error:
-        control.warn(f"{deployment.id} cannot be torn down now: {error}")
+        tell(control, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
         control.not_before[deployment.id] = control.clock.monotonic() + control.limits.observe_seconds
         return
+    tell(control, deployment.id, "")
     control.not_before.pop(deployment.id, None)
     current = control.ledger.snapshot.deployments.get(deployment.id)
     if current is not None and current.state == DeploymentState.RELEASING:

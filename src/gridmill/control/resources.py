@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from gridmill.control.begin import check_name
 from gridmill.control.cases import Cases
+from gridmill.control.wishes import check_wishes
 from gridmill.errors import CapacityError, ConflictError, NotFoundError
 from gridmill.model.deployment import Deployment
 from gridmill.model.resource import Resource, Sizing
@@ -24,6 +25,7 @@ class ResourceCases(Cases):
             if site is None:
                 known = ", ".join(sorted(self._ledger.snapshot.sites))
                 raise NotFoundError(f"there is no site {resource.site!r}", hint=f"There are: {known}.")
+            check_wishes(resource, site)
             sizing = size_resource(resource, self._ledger.snapshot.history, site.largest)
             if not sizing.amounts.fits_in(site.largest):
                 raise CapacityError(_too_large(resource, sizing, site))

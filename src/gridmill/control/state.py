@@ -171,6 +171,7 @@ class Control:
     silent_since: dict[str, float] = field(default_factory=dict)
     failed_bring_ups: dict[str, int] = field(default_factory=dict)
     bring_up_problems: dict[str, str] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)  # what was told of what, until it is over
     discarded: list[str] = field(default_factory=list)
     listings: dict[str, Future[Any]] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)

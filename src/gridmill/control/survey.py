@@ -1,7 +1,8 @@
 """Sites of other machines: opened as they are declared, and asked for their nodes now and then.
 
-A site may take seconds to answer, or not answer at all: this runs in a thread of its own and takes the node's
-lock only to note what it found. (The local site is opened with the control node and does not change.)
+A site may take seconds to answer, or not answer at all: each look is a thread of its own, so that none waits
+for another's, and takes the node's lock only to note what it found. (The local site comes with the node
+and does not change.)
 """
 
 import threading
@@ -16,13 +17,14 @@ SURVEY_SECONDS = 5.0
 
 
 class Surveyor:
-    """Keeps `control.sites` and the nodes of declared sites as they are. `close` ends its thread."""
+    """Keeps `control.sites` and the nodes of declared sites as they are. `close` ends its threads."""
 
     def __init__(self, node: ControlNode, seconds: float = SURVEY_SECONDS) -> None:
         self._node = node
         self._seconds = seconds
         self._ending = threading.Event()
         self._trouble: dict[str, str] = {}
+        self._looks: dict[str, threading.Thread] = {}
         self._thread = threading.Thread(target=self._loop, name="survey", daemon=True)
 
     def start(self) -> None:
@@ -36,10 +38,19 @@ class Surveyor:
 
     def _loop(self) -> None:
         while not self._ending.is_set():
-            for site in self._declared():
-                if not self._ending.is_set():
-                    self._guarded(site)
+            self.look_around()
             self._ending.wait(self._seconds)
+
+    def look_around(self) -> None:
+        """Begin to look at every site, but those whose last look goes on. Waits for none."""
+        self._looks = {name: look for name, look in self._looks.items() if look.is_alive()}
+        for site in self._declared():
+            if site.name not in self._looks:
+                look = threading.Thread(
+                    target=self._guarded, args=(site,), name=f"survey {site.name}", daemon=True
+                )
+                self._looks[site.name] = look
+                look.start()
 
     def _declared(self) -> tuple[Site, ...]:
         with self._node.lock:

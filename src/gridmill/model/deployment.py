@@ -1,5 +1,8 @@
 """A deployment: a resource brought up, one pod per worker."""
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import JobKind
 from gridmill.model.noun import dataclass
@@ -26,7 +29,8 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Its id is `RESOURCE-N`; pods are `RESOURCE-N.K`. `idle_since` is None while it has live attempts."""
+    """Its id is `RESOURCE-N`; pods are `RESOURCE-N.K`. `idle_since` is None while it has live attempts.
+    `settings` are the resource's for its site."""
 
     id: str
     resource: str
@@ -39,3 +43,4 @@ class Deployment:
     created: float
     idle_since: float | None = None
     message: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)

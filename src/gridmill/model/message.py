@@ -97,6 +97,7 @@ class PodOrder:
     keep_seconds: float
     orphan_seconds: float = 3600.0
     node: str = ""  # where the plan wants it
+    settings: Mapping[str, str] = field(default_factory=dict)  # the resource's for its site
 
 
 # pod -> control node

@@ -1,5 +1,8 @@
 """A resource: a named, typed claim, sized from the job's size or by hand; and the size chosen, with why."""
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import JobKind, JobSize
 from gridmill.model.noun import dataclass
@@ -19,6 +22,7 @@ class Resource:
     `cpus`, `memory_bytes` and `gpus` are per worker. `jobs` names the jobs (`job` or `pipeline/job`)
     that were assigned to it. `default` marks the one made for jobs without a resource: it never has GPUs.
     A deployment of it stays up `keep_seconds` after its last job (None: 5 minutes; at Slurm or a cloud 0).
+    `settings` are of the site's kind, and stand for this resource before the site's own.
     """
 
     name: str
@@ -30,6 +34,7 @@ class Resource:
     gpus: int = 0
     workers: int | None = None
     keep_seconds: float | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
     jobs: tuple[str, ...] = ()
     default: bool = False
 

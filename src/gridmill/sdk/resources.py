@@ -1,5 +1,6 @@
 """The verbs of resources and deployments."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +30,13 @@ class ResourceVerbs(Connected):
         keep: float | str | None = None,
         site: str = "local",
         jobs: tuple[str, ...] = (),
+        settings: Mapping[str, str] | None = None,
     ) -> tuple[Resource, Sizing]:
         """Create or replace a resource; it and the size chosen, with why.
 
-        Sizes: `rows="1M"`, `memory="4GiB"`, `keep="10m"` or plain numbers (bytes, seconds). Raises
-        InputError, CapacityError.
+        Sizes: `rows="1M"`, `memory="4GiB"`, `keep="10m"` or plain numbers (bytes, seconds).
+        `settings` are of the site's kind, before the site's own: `{"partition": "gpu"}`. Raises InputError,
+        CapacityError.
         """
         size = JobSize(rows=None if rows is None else parse_count(rows), columns=columns)
         resource = Resource(
@@ -47,6 +50,7 @@ class ResourceVerbs(Connected):
             workers=workers,
             keep_seconds=None if keep is None else parse_seconds(keep),
             jobs=jobs,
+            settings=settings or {},
         )
         return self.grid.configure_resource(resource)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from gridmill.codec import encode
+from gridmill.codec import decode, encode
 from gridmill.errors import UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.event import PodEvent
@@ -129,6 +129,14 @@ class LocalSite:
             "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
             "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
         }
+
+    def claimed_bytes(self) -> int:
+        """Memory that the pods which live here were promised. Not while one is brought up elsewhere."""
+        folders = [path.parent for path in (self._settings.home / "pods").glob("*/order.json")]
+        living = (folder for folder in folders if _is_locked(folder))
+        return sum(
+            decode((folder / "order.json").read_bytes(), PodOrder).capacity.memory_bytes for folder in living
+        )
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
         """All at once; pods that died are cleaned up after first, together."""

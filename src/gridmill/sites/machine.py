@@ -128,6 +128,13 @@ def gpus() -> tuple[Gpu, ...]:
     return tuple(read_gpus(told))
 
 
+def count_gpus(devices: Path = Path("/dev")) -> int | None:
+    """How many GPUs a job here can have; None where only the driver of another maker knows."""
+    known = len(gpus()) or len(list(devices.glob("nvidia[0-9]*")))
+    others = ("kfd", "dxg", "dri/renderD*", "accel/accel*")
+    return None if not known and any(any(devices.glob(other)) for other in others) else known
+
+
 def read_gpus(told: str) -> Iterator[Gpu]:
     """Of lines `NAME, MIB, MIB, PERCENT`; what a driver does not tell (`[N/A]`) is 0."""
     for line in told.splitlines():

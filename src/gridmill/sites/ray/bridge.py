@@ -15,18 +15,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 import ray
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, UnavailableError
-from gridmill.model.amounts import Amounts
 from gridmill.model.message import PodOrder
 from gridmill.model.node import NodeLook
 from gridmill.model.site import Node
 from gridmill.ports.site import PodSight, Sight
 from gridmill.sites.ray.keeper import Keeper, look, look_around, read_last_words
+from gridmill.sites.ray.nodes import all_nodes, bundle_of, capacity_of, name_of
 from gridmill.sites.ray.notes import Note, Notes
 from gridmill.sites.ray.wire import Answer, Asked, Opening
 
 NAMESPACE = "gridmill"
-_LOST = "its node is lost: powered off, cut off or taken out of the cluster"
-_PIN = 0.001  # of Ray's own resource `node:ADDRESS`, of which each node has 1
 _LOOK_SECONDS = 2.0
 _TOOK_LEAVE = 1  # NodeDeathInfo.EXPECTED_TERMINATION
 _LEAVE_SECONDS = 8.0
@@ -43,6 +41,7 @@ class Bridge:
         self._notes = Notes(Path(opening.notes))
         self._asked: dict[str, Any] = {}  # the look that is under way at each pod's keeper
         self._lost_since: dict[str, float] = {}
+        self._groups: dict[str, str] | None = None
         self._notes.forget(time.time() - _NOTES_KEPT_SECONDS)
         ray.init(
             address=opening.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
@@ -50,6 +49,7 @@ class Bridge:
 
     def answer(self, asked: Asked) -> Answer:
         """What was asked for."""
+        self._groups = None
         match asked.what:
             case "nodes":
                 return Answer(nodes=self._nodes())
@@ -70,12 +70,12 @@ class Bridge:
 
     def _living(self) -> dict[str, dict[str, Any]]:
         """Ray's nodes that live, by the name that Gridmill calls them."""
-        living = [node for node in _all_nodes() if node["Alive"]]
+        living = [node for node in all_nodes() if node["Alive"]]
         hosts = [node["NodeManagerHostname"] for node in living]
-        return {_name(node, hosts): node for node in sorted(living, key=lambda node: str(node["NodeID"]))}
+        return {name_of(node, hosts): node for node in sorted(living, key=lambda node: str(node["NodeID"]))}
 
     def _nodes(self) -> tuple[Node, ...]:
-        return tuple(Node(name=name, capacity=_capacity(node)) for name, node in self._living().items())
+        return tuple(Node(name=name, capacity=capacity_of(node)) for name, node in self._living().items())
 
     def _looks(self) -> dict[str, NodeLook]:
         asked = {
@@ -119,7 +119,7 @@ class Bridge:
             known = str(node["NodeID"]) if node else ""
             self._notes.write(order.pod_id, Note(node=known, group=name, at=time.time()))
         group = placement_group(
-            [_bundle(order, nodes.get(order.node)) for order in orders],
+            [bundle_of(order, nodes.get(order.node)) for order in orders],
             strategy="PACK",
             name=self._name(name),
             lifetime="detached",
@@ -235,7 +235,7 @@ class Bridge:
     def _patience_with(self, pod_id: str) -> float:
         """A node that took its leave has ended its pods by itself, in the seconds they are given."""
         note = self._notes.read(pod_id)
-        gone = [node for node in _all_nodes() if note is not None and str(node["NodeID"]) == note.node]
+        gone = [node for node in all_nodes() if note is not None and str(node["NodeID"]) == note.node]
         left = any(int(node.get("DeathReason") or 0) == _TOOK_LEAVE for node in gone)
         return min(_LEAVE_SECONDS, self._opening.patience_seconds) if left else self._opening.patience_seconds
 
@@ -246,6 +246,7 @@ class Bridge:
         self._notes.write(pod_id, note.ended())
         if self._group(pod_id) and all(other.over for other in self._notes.beside(note)):
             remove_placement_group(ray.util.get_placement_group(self._name(note.group)))
+            self._groups = None
 
     def _last_words(self, pod_id: str) -> Answer:
         note = self._notes.read(pod_id)
@@ -268,6 +269,7 @@ class Bridge:
         keepers = {pod_id: keeper for pod_id in pod_ids if (keeper := self._keeper(pod_id)) is not None}
         ends = {pod_id: keeper.end.remote() for pod_id, keeper in keepers.items() if pod_id in placed}
         _ended(list(ends.values()), _END_SECONDS)
+        self._groups = None  # while that was waited for one may have been placed
         for keeper in keepers.values():
             ray.kill(keeper)
         left = [pod_id for pod_id in pod_ids if not self._is_over(pod_id, placed, ends.get(pod_id))]
@@ -290,15 +292,14 @@ class Bridge:
     def _group(self, pod_id: str) -> str:
         """The state of a pod's placement group; empty where there is none."""
         note = self._notes.read(pod_id)
-        name = self._name(note.group) if note is not None else ""
-        found = [group for group in ray.util.placement_group_table().values() if group["name"] == name]
-        return next((str(group["state"]) for group in found if group["state"] != "REMOVED"), "")
+        return self._standing().get(self._name(note.group), "") if note is not None else ""
 
-
-def _all_nodes() -> list[dict[str, Any]]:
-    listed: Any = ray.nodes
-    nodes: list[dict[str, Any]] = listed()
-    return nodes
+    def _standing(self) -> dict[str, str]:
+        """The states of placement groups by name, asked for once for all that one request is about."""
+        if self._groups is None:
+            known: list[dict[str, Any]] = list(ray.util.placement_group_table().values())
+            self._groups = {one["name"]: str(one["state"]) for one in known if one["state"] != "REMOVED"}
+        return self._groups
 
 
 def _ended(references: list[Any], seconds: float) -> list[Any]:
@@ -317,30 +318,6 @@ def _well(ended: Any) -> bool:  # noqa: ANN401  an object reference
     except (RayError, TimeoutError):
         return False
     return True
-
-
-def _name(node: dict[str, Any], hosts: Sequence[str]) -> str:
-    host = str(node["NodeManagerHostname"])
-    return host if hosts.count(host) == 1 else f"{host}-{node['NodeManagerAddress']}"
-
-
-def _capacity(node: dict[str, Any]) -> Amounts:
-    total = node["Resources"]
-    return Amounts(
-        cpus=float(total.get("CPU", 0.0)),
-        memory_bytes=int(total.get("memory", 0)),
-        gpus=int(total.get("GPU", 0)),
-    )
-
-
-def _bundle(order: PodOrder, node: dict[str, Any] | None) -> dict[str, float]:
-    wanted = {
-        "CPU": order.capacity.cpus,
-        "memory": float(order.capacity.memory_bytes),
-        "GPU": float(order.capacity.gpus),
-    }
-    pin = {f"node:{node['NodeManagerAddress']}": _PIN} if node else {}
-    return {name: amount for name, amount in {**wanted, **pin}.items() if amount}
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ A keeper holds the pod's place in its placement group and a pipe of which the po
 keeper ends, in whatever way, the pod ends itself and its jobs. So what Ray ends, ends.
 """
 
+import fcntl
 import os
 import socket
 import threading
@@ -19,8 +20,9 @@ from gridmill.model.message import PodOrder
 from gridmill.ports.site import Sight
 from gridmill.settings import Settings, read_settings
 from gridmill.sites.local import LocalSite, memory_of_machine
-from gridmill.sites.machine import look_at_machine
-from gridmill.sites.ray.fit import why_unfit
+from gridmill.sites.machine import count_gpus, look_at_machine
+from gridmill.sites.ray.fit import Machine, why_unfit
+from gridmill.sites.ray.knock import knock
 from gridmill.sites.ray.wire import Answer
 
 GIVE_UP_SHARE = 0.5
@@ -40,7 +42,7 @@ def _mind_the_head(address: str, seconds: float) -> None:
     heard = time.monotonic()
     while time.monotonic() - heard < seconds:
         try:
-            socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+            knock(host, int(port), _KNOCK_SECONDS)
             heard = time.monotonic()
         except OSError:
             pass
@@ -59,18 +61,29 @@ class Keeper:
         watch = (head, patience_seconds * GIVE_UP_SHARE)
         threading.Thread(target=_mind_the_head, args=watch, daemon=True).start()
         self._order = decode(order, PodOrder)
-        os.environ["GRIDMILL_GPUS"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray gave us
+        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray gave us
+        os.environ["GRIDMILL_GPUS"] = given
         self._site = _site(self._order.home, environment)
-        self._unfit = why_unfit(self._order, Path(root_mark), memory_of_machine()) or self._bring_up()
+        self._unfit = self._bring_up(Path(root_mark), given)
 
-    def _bring_up(self) -> str:
-        """Why it cannot be brought up."""
+    def _bring_up(self, root_mark: Path, gpus: str) -> str:
+        """Why it cannot be brought up. One keeper at a time looks what others have claimed, and claims."""
+        home = Path(self._order.home)
         try:
-            Path(self._order.home).mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._site.bring_up([self._order])
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with (home / "claims.lock").open("ab") as turn:
+                fcntl.flock(turn, fcntl.LOCK_EX)
+                machine = Machine(
+                    memory_bytes=memory_of_machine(),
+                    claimed_bytes=self._site.claimed_bytes(),
+                    gpus=count_gpus(),
+                )
+                unfit = why_unfit(self._order, root_mark, machine, gpus)
+                if not unfit:
+                    self._site.bring_up([self._order])
         except (OSError, GridmillError) as error:
             return f"host {socket.gethostname()}: {error}"
-        return ""
+        return unfit
 
     def sight(self) -> tuple[str, str]:
         """What this node sees of the pod."""

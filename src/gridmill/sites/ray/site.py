@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.codec import decode, encode
-from gridmill.errors import InputError, StorageError, UnavailableError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.model.address import read_address
 from gridmill.model.amounts import parse_seconds
 from gridmill.model.event import PodEvent
@@ -26,6 +26,8 @@ from gridmill.model.node import NodeLook
 from gridmill.model.site import Node, Site, check_settings
 from gridmill.ports.site import Doors, PodSight, SitePort
 from gridmill.settings import Settings
+from gridmill.sites.marks import mark_root
+from gridmill.sites.ray.knock import knock
 from gridmill.sites.ray.wire import Answer, Asked, Opening
 
 SETTINGS = {
@@ -42,7 +44,6 @@ RAY_ENVIRONMENT = {
 }
 _BRIDGE = ["-m", "gridmill.sites.ray.bridge"]
 _PATIENCE = "75s"
-_KNOCK_SECONDS = 5.0
 _START_SECONDS = 60.0
 _ANSWER_SECONDS = 20.0
 _LOG_BYTES = 2**20
@@ -119,7 +120,7 @@ class RaySite:
         self._want_open()
         if self._bridge is None or self._bridge.poll() is not None:
             self._end()
-            _knock(self._opening.address)
+            _want_answer(self._opening.address)
             self._bridge = self._start()
             try:
                 self._want_open()
@@ -190,10 +191,10 @@ class RaySite:
                     stream.close()
 
 
-def _knock(address: str) -> None:
+def _want_answer(address: str) -> None:
     """Ray tries for a minute where nobody listens. Raises UnavailableError."""
     try:
-        socket.create_connection(read_address(address.removeprefix("ray://")), timeout=_KNOCK_SECONDS).close()
+        knock(*read_address(address.removeprefix("ray://")))
     except OSError as error:
         raise UnavailableError(
             f"no Ray cluster answers at {address}: {error.strerror or error}",
@@ -228,7 +229,7 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
         notes=str(folder / "pods"),
         home=site.settings.get("home", f"/tmp/gridmill-{mark}"),
         environment=_pod_environment(settings),
-        root_mark=str(_mark_root(settings.root, mark)),
+        root_mark=str(mark_root(settings.root, mark)),
         patience_seconds=parse_seconds(site.settings.get("patience", _PATIENCE)),
     )
     return RaySite(opening, _door(site, doors), _environment(site), folder / "bridge.log")
@@ -240,17 +241,6 @@ def _check_address(site: Site) -> None:
     control = site.settings.get("control", "")
     if control:
         read_address(control, port=1, place=place + "settings.control")
-
-
-def _mark_root(root: Path, mark: str) -> Path:
-    """A file by which a node knows that the storage root it sees is ours. Raises StorageError."""
-    path = root / ".sites" / mark
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError as error:
-        raise StorageError(f"cannot be written to: {error.strerror}", place=str(path)) from error
-    return path
 
 
 def _mark(folder: Path) -> str:

@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.address import read_address
 from gridmill.sites.machine import ray_processes
+from gridmill.sites.ray.knock import answers, knock
 from gridmill.sites.ray.site import RAY_ENVIRONMENT
 
 HEALTH = {
@@ -35,7 +35,6 @@ _UP = b"Ray runtime started"
 _START_SECONDS = 90.0
 _END_SECONDS = 3.0
 _POLL_SECONDS = 0.1
-_KNOCK_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -99,7 +98,7 @@ def start_head(folder: Path, host: str, port: int = PORT) -> RayNode | None:
     """
     _want_ray()
     token_file(folder)
-    if _answers(host, port):
+    if answers(host, port):
         if _runs(folder):
             return None
         raise UnavailableError(
@@ -127,11 +126,11 @@ def join(
     """
     _want_ray()
     host, port = read_address(address)
-    if not _answers(host, port):
+    if not answers(host, port):
         raise UnavailableError(f"nothing answers at {address}", hint="Is `gridmill up --ray` running there?")
     path = folder / "token"
     _write_secret(path, token)
-    words = [f"--address={address}", f"--node-ip-address={_facing(host, port)}"]
+    words = [f"--address={address}", f"--node-ip-address={knock(host, port)}"]
     words += [f"--num-cpus={max(1, int(cpus))}"] if cpus else []
     words += [f"--memory={memory_bytes}"] if memory_bytes else []
     return _start(folder, words, token_path=path, behind=behind)
@@ -184,22 +183,9 @@ def _want_ray() -> None:
         raise UnavailableError("the package `ray` is not here", hint="pip install 'gridmill[ray,tls]'")
 
 
-def _answers(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=_KNOCK_SECONDS).close()
-    except OSError:
-        return False
-    return True
-
-
 def _runs(folder: Path) -> bool:
     try:
         words = Path(f"/proc/{int((folder / 'pid').read_text())}/cmdline").read_bytes()
     except (OSError, ValueError):
         return False
     return b"ray.scripts" in words
-
-
-def _facing(host: str, port: int) -> str:
-    with socket.create_connection((host, port), timeout=_KNOCK_SECONDS) as sock:
-        return str(sock.getsockname()[0])

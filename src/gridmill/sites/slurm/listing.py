@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gridmill.model.amounts import MIB, Amounts
 from gridmill.model.noun import dataclass
@@ -34,6 +35,7 @@ MEMORY_SHARE = 0.9
 """Of a node's memory this much is given to jobs; the rest is the pods' own."""
 
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "reserved", "blocked"})
+_SAME_SECONDS = 5.0
 _POWERED_DOWN = "~#%"  # asleep, waking up, going to sleep: Slurm wakes such nodes for a job
 
 
@@ -62,9 +64,27 @@ class Listed:
         return known
 
 
-def parse_squeue(text: str) -> tuple[Listed, ...]:
-    """Jobs from `squeue --noheader --Format=SQUEUE_FORMAT`; lines that are none are left out."""
-    return tuple(job for line in text.splitlines() if (job := _listed(line)) is not None)
+CLOCK = "clock/"
+"""Begins the line of `look` with the Unix time that it is there."""
+
+
+def parse_squeue(text: str, ahead: float = 0.0) -> tuple[Listed, ...]:
+    """Jobs from `squeue --noheader --Format=SQUEUE_FORMAT`; lines that are none are left out. The clock there
+    is `ahead` of ours by so many seconds: times are given as ours has them."""
+    return tuple(_moved(job, -ahead) for line in text.splitlines() if (job := _listed(line)) is not None)
+
+
+def clock_ahead(text: str, now: float, known: float = 0.0) -> float:
+    """By how many seconds the clock there is ahead of ours, where it is `now`. What was `known` stays while
+    it is about right: times that moved a little at each look would be changes."""
+    there = (line.removeprefix(CLOCK) for line in text.splitlines() if line.startswith(CLOCK))
+    ahead = next((float(time) - now for time in there if time.isdigit()), known)
+    return known if abs(ahead - known) < _SAME_SECONDS else ahead
+
+
+def _moved(job: Listed, seconds: float) -> Listed:
+    began, ends = (None if time is None else time + seconds for time in (job.began, job.ends))
+    return replace(job, began=began, ends=ends)
 
 
 def _listed(line: str) -> Listed | None:

@@ -6,11 +6,13 @@ from math import ceil
 
 from gridmill.model.amounts import MIB, Amounts
 from gridmill.model.noun import dataclass
-from gridmill.sites.slurm.listing import MEMORY_SHARE, SACCT_FORMAT, SINFO_FORMAT, SQUEUE_FORMAT
+from gridmill.sites.slurm.listing import CLOCK, MEMORY_SHARE, SACCT_FORMAT, SINFO_FORMAT, SQUEUE_FORMAT
 from gridmill.sites.slurm.wishes import Wishes
 
 TIDY_DAYS = 7
 """What pods that are over left goes after that."""
+UNSEEN = 93
+"""Exit status of `nodes` where the storage root is not seen."""
 REFUSED = 92
 """Exit status of `submit` when Slurm does not take the job; what it said is on standard error."""
 
@@ -161,7 +163,8 @@ def _barred(folder: str, pods: Iterable[str]) -> list[str]:
 
 
 def look(folder: str, pods: Sequence[str], jobs: Iterable[str]) -> str:
-    """The jobs of those names as squeue lists them, then the marks of the pods. One squeue for all."""
+    """The time there, the jobs of those names as squeue lists them, the marks of the pods. One squeue for
+    all."""
     marks = " ".join(
         f"pods/{pod}/{mark}" for pod in pods for mark in ("claimed", "stop", "signalled", "ended")
     )
@@ -171,6 +174,7 @@ def look(folder: str, pods: Sequence[str], jobs: Iterable[str]) -> str:
         for mark in ("script", "submitted")
     )
     return f"""export SLURM_TIME_FORMAT=%s
+echo {CLOCK}$(date +%s)
 squeue --noheader --states=all --user="$(id -un)" --name={",".join(jobs)} --Format='{SQUEUE_FORMAT}' || exit 1
 cd {folder} 2>/dev/null || exit 0
 ls -d {marks} {deployments} 2>/dev/null
@@ -185,10 +189,11 @@ def account(jobs: Iterable[str]) -> str:
     return f"sacct --noheader --parsable2 --noconvert {which} --format={SACCT_FORMAT}\n"
 
 
-def nodes(wishes: Wishes) -> str:
-    """The nodes of the partition."""
+def nodes(wishes: Wishes, root_mark: str) -> str:
+    """The nodes of the partition; it ends with UNSEEN where that file in the storage root is not seen."""
     partition = f"--partition={wishes.partition} " if wishes.partition else ""
-    return f"sinfo --Node --noheader {partition}--format='{SINFO_FORMAT}'\n"
+    seen = f"[ -e {shlex.quote(root_mark)} ] || exit {UNSEEN}\n"
+    return f"{seen}sinfo --Node --noheader {partition}--format='{SINFO_FORMAT}'\n"
 
 
 def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:

@@ -11,8 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from gridmill.errors import UnavailableError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.model.noun import dataclass
+from gridmill.model.site import Site
+from gridmill.sites.slurm.wishes import wishes_of
 
 TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 10
@@ -128,6 +130,20 @@ class SshShell:
         """End the connection."""
         self._give_up()
         self._folder.cleanup()
+
+
+def shell_of(site: Site) -> Shell:
+    """Commands run here, or at `ssh://[USER@]HOST[:PORT]`. Raises InputError."""
+    if not site.address:
+        return LocalShell()
+    target = site.address.removeprefix("ssh://").rstrip("/")
+    if target == site.address or not target or target.startswith("-") or "/" in target:
+        raise InputError(
+            f"{site.address!r} is no address of a login node",
+            hint="Write ssh://USER@HOST, or leave it out where sbatch can be run on this machine.",
+            place=f"site {site.name}: address",
+        )
+    return SshShell(f"ssh://{target}", wishes_of(site).ssh)
 
 
 def _run(words: Sequence[str], script: str, data: bytes | None, env: dict[str, str] | None) -> Done:

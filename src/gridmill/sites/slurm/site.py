@@ -2,9 +2,7 @@
 starts again, or another one in its place, sees the same.
 """
 
-import fcntl
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import UnavailableError
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
 from gridmill.model.node import NodeLook
@@ -21,14 +19,23 @@ from gridmill.model.site import Node, Site
 from gridmill.ports.site import Doors, PodSight, Sight, SitePort
 from gridmill.registry import find
 from gridmill.settings import Settings
+from gridmill.sites.marks import mark_of, mark_root
 from gridmill.sites.slurm import script
-from gridmill.sites.slurm.listing import Account, Listed, most_alive, parse_sacct, parse_sinfo, parse_squeue
+from gridmill.sites.slurm.listing import (
+    Account,
+    Listed,
+    clock_ahead,
+    most_alive,
+    parse_sacct,
+    parse_sinfo,
+    parse_squeue,
+)
 from gridmill.sites.slurm.packing import packed
 from gridmill.sites.slurm.script import Batch, deployment_of
-from gridmill.sites.slurm.shell import Done, LocalShell, Shell, SshShell
+from gridmill.sites.slurm.shell import Done, Shell, shell_of
 from gridmill.sites.slurm.sights import Evidence, sight_of
 from gridmill.sites.slurm.states import Phase
-from gridmill.sites.slurm.wishes import Wishes, wishes_of
+from gridmill.sites.slurm.wishes import Wishes, wishes_for, wishes_of
 
 _NODES_SECONDS = 60.0  # what a cluster has changes rarely
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.5, 15.0, 10.0
@@ -71,21 +78,34 @@ class SlurmSite:
         self._lock = threading.RLock()
         self._memory = _Memory()
         self._accounting = True
+        self._ahead = 0.0  # the clock there, of ours
         self._nodes: tuple[float, tuple[Node, ...]] | None = None
         self._link = ""
 
     # --- what it is
 
     def nodes(self) -> tuple[Node, ...]:
-        """The partition's nodes that can be used, asked for once a minute. Raises UnavailableError."""
+        """The partition's nodes that can be used, asked for once a minute. Raises UnavailableError (where
+        the storage root is not seen, too), StorageError where it cannot be written to."""
         with self._lock:
             now = time.monotonic()
             if self._nodes is None or now - self._nodes[0] > _NODES_SECONDS:
-                done = self._shell.run(script.nodes(self._wishes))
+                seen = mark_root(self._settings.root, self._mark)
+                done = self._shell.run(script.nodes(self._wishes, str(seen)))
+                if done.status == script.UNSEEN:
+                    raise self._unseen()
                 if done.status != 0:
                     raise _trouble("sinfo", done)
                 self._nodes = now, parse_sinfo(done.text, self._wishes.gres)
             return self._nodes[1]
+
+    def _unseen(self) -> UnavailableError:
+        where, root = self._site.address or "the login node", self._settings.root
+        return UnavailableError(
+            f"the storage root {root} is not seen at {where}",
+            hint="Data, code and messages go through it: mount the same folder here, there and on all nodes "
+            "under the same path, and say so with GRIDMILL_ROOT.",
+        )
 
     def looks(self) -> Mapping[str, NodeLook]:
         """Nothing: that would be a job on each node."""
@@ -126,26 +146,27 @@ class SlurmSite:
 
     def _submit(self, deployment_id: str, orders: Sequence[PodOrder]) -> None:
         pods = tuple(order.pod_id for order in orders)
+        wishes = wishes_for(self._site, orders[0].settings)
         batch = Batch(
             deployment_id=deployment_id,
             job=self._job(deployment_id),
             pods=pods,
             capacity=orders[0].capacity,
             folder=self._folder(),
-            python=self._wishes.python or sys.executable,
-            variables=self._variables(),
+            python=wishes.python or sys.executable,
+            variables=self._variables(wishes),
         )
         text = script.submit(batch.folder, deployment_id, batch.job, pods)
-        done = self._shell.run(text, packed(batch, self._wishes, orders))
+        done = self._shell.run(text, packed(batch, wishes, orders))
         if done.status == script.REFUSED and not any(word in done.err for word in _BUSY):
             self._refused(deployment_id, pods, done)
         elif done.status != 0:
             raise _trouble("sbatch", done)
         self._changed()
 
-    def _variables(self) -> dict[str, str]:
+    def _variables(self, wishes: Wishes) -> dict[str, str]:
         """Settings as they are here. Slurm holds pods to their memory: cgroups of ours would escape its."""
-        handed_on = {name: os.environ[name] for name in self._wishes.environment if name in os.environ}
+        handed_on = {name: os.environ[name] for name in wishes.environment if name in os.environ}
         return {
             **handed_on,
             "GRIDMILL_HOME": self._folder(),
@@ -208,7 +229,8 @@ class SlurmSite:
             if line.startswith(("pods/", "deployments/")):
                 _, owner, mark = line.split("/")
                 marks.setdefault(owner, set()).add(mark)
-        return parse_squeue(done.text), marks
+        self._ahead = clock_ahead(done.text, time.time(), self._ahead)
+        return parse_squeue(done.text, self._ahead), marks
 
     def _wants_account(self, name: str, job: Listed | None, marks: Mapping[str, set[str]]) -> bool:
         over = job is None or job.state.phase == Phase.OVER
@@ -351,41 +373,14 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     """The Slurm site of that name; its door opens at once, for pods that an earlier control node brought up
     knock at it. Raises InputError for its settings or address, StorageError, UnavailableError."""
     wishes_of(site)
-    mark = _mark_of(settings.home / "slurm", site.name)
-    made = SlurmSite(settings, site, doors, _shell_of(site), mark)
+    mark = mark_of(settings.home / "slurm", site.name)
+    made = SlurmSite(settings, site, doors, shell_of(site), mark)
     try:
         made.link()
     except BaseException:
         made.close()
         raise
     return made
-
-
-def _shell_of(site: Site) -> Shell:
-    """Commands run here, or at `ssh://[USER@]HOST[:PORT]`."""
-    if not site.address:
-        return LocalShell()
-    target = site.address.removeprefix("ssh://").rstrip("/")
-    if target == site.address or not target or target.startswith("-") or "/" in target:
-        raise InputError(
-            f"{site.address!r} is no address of a login node",
-            hint="Write ssh://USER@HOST, or leave it out where sbatch can be run on this machine.",
-            place=f"site {site.name}: address",
-        )
-    return SshShell(f"ssh://{target}", wishes_of(site).ssh)
-
-
-def _mark_of(folder: Path, name: str) -> str:
-    """What tells this home's jobs from all others, made once."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (folder / f"{name}.mark").open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        mark = file.read().strip()
-        if not mark:
-            mark = secrets.token_hex(4)
-            file.write(mark)
-    return mark
 
 
 def _trouble(what: str, done: Done) -> UnavailableError:

@@ -3,10 +3,12 @@
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_seconds
 from gridmill.model.noun import dataclass
+from gridmill.model.resource import Resource
 from gridmill.model.site import Site, check_settings
 
 KNOWN: Mapping[str, str] = {
@@ -79,6 +81,31 @@ def wishes_of(site: Site) -> Wishes:
         host=host,
         port=int(port or 0),
     )
+
+
+OF_RESOURCES = ("partition", "account", "qos", "time_limit", "gres", "extra", "setup", "environment")
+"""What a resource may say otherwise than its site."""
+
+
+def wishes_for(site: Site, settings: Mapping[str, str]) -> Wishes:
+    """The site's, with a resource's before them; one that is empty takes the site's away."""
+    return wishes_of(replace(site, settings={**site.settings, **settings}))
+
+
+def check_resource(resource: Resource, site: Site) -> None:
+    """Raises InputError, at the setting, for one that is wrong or the site's alone."""
+    for name in resource.settings:
+        if name in KNOWN and name not in OF_RESOURCES:
+            raise InputError(
+                f"setting {name!r} is the whole site's",
+                hint=f"A resource may say: {', '.join(OF_RESOURCES)}.",
+                place=f"resource {resource.name}: settings.{name}",
+            )
+    try:
+        wishes_for(site, resource.settings)
+    except InputError as error:
+        place = error.place.replace(f"site {site.name}", f"resource {resource.name}", 1)
+        raise InputError(error.message, hint=error.hint, place=place) from error
 
 
 def _check(site: Site, name: str, form: re.Pattern[str], what: str) -> None:

@@ -1,0 +1,19 @@
+"""What a resource asks of its site beside amounts, checked before anything waits for it."""
+
+from gridmill.errors import InputError
+from gridmill.model.resource import Resource
+from gridmill.model.site import Site
+from gridmill.registry import WISHES, find
+
+
+def check_wishes(resource: Resource, site: Site) -> None:
+    """Raises InputError, at the setting."""
+    if not resource.settings:
+        return
+    if site.kind not in WISHES:
+        raise InputError(
+            f"a {site.kind} site takes no settings of a resource",
+            hint=f"Sites of these kinds do: {', '.join(sorted(WISHES))}.",
+            place=f"resource {resource.name}: settings",
+        )
+    find("wishes", site.kind)(resource, site)
