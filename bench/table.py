@@ -24,6 +24,7 @@ MODULES = {
     "sizing-trainings": "bench.sizing trainings",
     "sizing-predictions": "bench.sizing predictions",
     "advice": "bench.advice",
+    "policy": "bench.policy",
 }
 """What can be measured, in the page's order, and by which module with which argument."""
 HEAD = f"""\
