@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -209,6 +209,13 @@ def _local_site(control: Control) -> Site:
     return Site(name="local", kind=SiteKind.LOCAL, nodes=nodes, cpu_share=LOCAL_CPU_SHARE, settings=marks)
 
 
+def _with_store(control: Control, here: Site) -> Site:
+    """With the mark of the store, which goes with it from home to home."""
+    there = control.ledger.find(Site, here.name)
+    mark = there.settings.get("store") if there else None
+    return replace(here, settings={**here.settings, "store": mark or secrets.token_hex(8)})
+
+
 def open_site(settings: Settings, site: Site, doors: Doors) -> SitePort:
     """The port of a declared site. Raises InputError for settings that its kind does not have, NotFoundError
     for a kind that nobody brings, UnavailableError when it does not answer."""
@@ -246,6 +253,7 @@ def _wire(
     here = _local_site(control)
     try:
         control.ledger.load()
+        here = _with_store(control, here)
         _refuse_others_pods(control, here) if not take_over else None
         _declare_site(control, here)
     except BaseException:

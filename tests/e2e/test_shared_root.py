@@ -79,3 +79,20 @@ def test_a_shared_root_serves_and_a_shared_home_is_refused(mounted: Path, tmp_pa
     ran = gridmill(tmp_path, "run", "p.yaml", GRIDMILL_HOME=tmp_path / "h", GRIDMILL_ROOT=mounted / "root")
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "there/root/sinks/shops/sales/table/_delta_log").is_dir()
+
+
+def test_two_homes_do_not_write_over_each_others_results(tmp_path: Path):
+    text = (
+        "pipeline: p\nparameters: {who: nobody}\njobs: {a: {command: 'echo ${who} > $GRIDMILL_OUTPUT/f'}}\n"
+    )
+    (tmp_path / "p.yaml").write_text(text)
+    run, root = ("run", "p.yaml", "--set"), tmp_path / "root"
+    first = gridmill(tmp_path, *run, "who=one", GRIDMILL_HOME=tmp_path / "one", GRIDMILL_ROOT=root)
+    assert first.returncode == 0, first.stderr
+    other = gridmill(tmp_path, *run, "who=two", GRIDMILL_HOME=tmp_path / "two", GRIDMILL_ROOT=root)
+    assert other.returncode == 5
+    assert f"pipeline 'p' of another home ({tmp_path / 'one'} on " in other.stderr
+    assert [file.read_text() for file in root.glob("files/p/a/*/f")] == ["one\n"]
+    moved = (tmp_path / "one").rename(tmp_path / "elsewhere")
+    again = gridmill(tmp_path, *run, "who=three", GRIDMILL_HOME=moved, GRIDMILL_ROOT=root)
+    assert again.returncode == 0, again.stderr

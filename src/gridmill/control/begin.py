@@ -162,6 +162,7 @@ def begin_run(
     """
     order(pipeline)
     check_names(pipeline)
+    _claim(control, pipeline.name)
     resources = declare_resources(control, transaction, pipeline)
     used = resources_used(control, pipeline, resources)
     for resource in used.values():
@@ -192,6 +193,15 @@ def begin_run(
         transaction.put(replace(job, force=True) if force and (not only or job.job.name in only) else job)
     control.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
     return run
+
+
+def _claim(control: Control, pipeline: str) -> None:
+    """Two stores would write over each other's results of pipelines of one name. Raises ConflictError."""
+    site = control.ledger.snapshot.sites.get(LOCAL)
+    owner = site.settings.get("store") if site else None
+    if owner and pipeline not in control.claimed:
+        control.storage.claim(pipeline, owner)
+        control.claimed.add(pipeline)
 
 
 def _as_declared(job: Job, pipeline: Pipeline) -> Job:

@@ -175,6 +175,7 @@ class Control:
     discarded: list[str] = field(default_factory=list)
     listings: dict[str, Future[Any]] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)
+    claimed: set[str] = field(default_factory=set)
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     newest: dict[str, Artifact | None] = field(default_factory=dict)

@@ -39,6 +39,13 @@ class Storage(Protocol):
         """Remove a folder below the root; what is gone is fine. Raises UnsafePathError."""
         ...
 
+    def claim(self, pipeline: str, owner: str) -> None:
+        """Take the pipeline's folders below the root for a store, for good; may be repeated.
+
+        Raises ConflictError when they are another store's, UnavailableError when they cannot be written.
+        """
+        ...
+
     def free_bytes(self) -> int:
         """How much can still be written."""
         ...

@@ -11,6 +11,7 @@ from gridmill.errors import InputError, StorageError, UnsafePathError
 from gridmill.model.source import Source
 from gridmill.ports.house import GOING
 from gridmill.ports.storage import FileStat
+from gridmill.storage.claims import claim
 from gridmill.storage.sources import describe_source
 from gridmill.storage.unpack import bundle_hash
 
@@ -68,6 +69,10 @@ class Root:
             _remove(path)
         except OSError as error:
             raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
+
+    def claim(self, pipeline: str, owner: str) -> None:
+        """See Storage."""
+        claim(self._folder, pipeline, owner, str(self._bundles.parent))
 
     def free_bytes(self) -> int:
         """How much can still be written. Raises StorageError."""

@@ -39,6 +39,9 @@ class NoStorage:
         """Nothing to remove, but to remember."""
         self.removed.append(uri)
 
+    def claim(self, pipeline: str, owner: str) -> None:
+        """Nobody else is there."""
+
     def free_bytes(self) -> int:
         """Plenty."""
         return 2**40
