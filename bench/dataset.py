@@ -3,7 +3,6 @@
 `python -m bench dataset`; GRIDMILL_BENCH_EVENTS (default 20000000) is the number of events.
 """
 
-import importlib.util
 import os
 import resource
 import shutil
@@ -13,9 +12,11 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bench import measure
+from bench.environments import programs
 from bench.measure import alternate, at_most, row
 
 EVENTS = int(os.environ.get("GRIDMILL_BENCH_EVENTS", "20_000_000"))
@@ -167,12 +168,17 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def _python(name: str) -> Path:
+    """Polars has an environment of its own; the others are what Gridmill itself is made with."""
+    return programs("polars") / "python" if name == "polars" else Path(sys.executable)
+
+
 def spent(name: str, folder: Path, load: str = "all") -> tuple[float, float, int]:
     """Wall and CPU seconds and peak bytes of one contestant in a process of its own."""
     begin = time.perf_counter()
     env = {**os.environ, FOLDER: str(folder), "GRIDMILL_BENCH_LOAD": load}
     done = subprocess.run(
-        (sys.executable, "-m", "bench.dataset", name),
+        (str(_python(name)), "-m", "bench.dataset", name),
         env=env,
         cwd=measure.REPOSITORY,
         capture_output=True,
@@ -199,13 +205,11 @@ def main() -> None:
             return seconds
 
         spent("gridmill", folder, "before")
-        acts = {"duckdb": lambda: act("duckdb"), "gridmill": lambda: act("gridmill")}
-        acts["rest"] = lambda: act("gridmill", "rest")
-        if importlib.util.find_spec("polars"):
-            acts["polars"] = lambda: act("polars")
+        acts = {name: partial(act, name) for name in ("duckdb", "polars", "gridmill")}
+        acts["rest"] = partial(act, "gridmill", "rest")
         series = alternate(acts, rounds=int(os.environ.get("GRIDMILL_BENCH_ROUNDS", "3")))
     area = "datasets"
-    hands = {key: series[key].median for key in ("duckdb", "polars") if key in series}
+    hands = {key: series[key].median for key in ("duckdb", "polars")}
     best = min(hands, key=lambda key: hands[key])
     ours = series["gridmill"]
     results = [
