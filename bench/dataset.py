@@ -111,6 +111,9 @@ def by_gridmill(folder: Path) -> None:
     """The dataset job as it is run in an attempt; `after` the version before where there is one."""
     from deltalake import DeltaTable
 
+    from gridmill.jobs.arrow import keep_pandas_out
+
+    keep_pandas_out()  # as every attempt begins
     from gridmill.codec import decode, encode
     from gridmill.jobs.context import JobContext
     from gridmill.jobs.dataset.run import run

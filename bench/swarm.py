@@ -17,7 +17,7 @@ from bench.measure import Result, Series, alternate, at_least, cpu_seconds, row,
 from gridmill.codec import encode as to_json
 from gridmill.jobs.features import encode, runs
 from gridmill.jobs.models import load_card, load_model, predict_rows
-from gridmill.jobs.tables import write_parquet
+from gridmill.jobs.parquet import write_parquet
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.job import Job
