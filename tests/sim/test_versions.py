@@ -1,6 +1,7 @@
 """Versions and their names, on the real control node over a simulated world."""
 
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
 from gridmill.model.space import Waste
 from gridmill.model.state import JobState, RunState
+from gridmill.planning.history import PER_JOB
 from gridmill.ports.store import Put
 from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
@@ -318,6 +320,20 @@ def test_a_run_that_is_resumed_meanwhile_is_not_forgotten() -> None:
     assert grid.store.get(Run, run.id) is not None
     assert grid.store.list(JobRun, parent=run.id)
     assert grid.store.list(Attempt, parent=run.id)
+
+
+def test_what_attempts_used_is_kept_as_far_as_sizes_are_learned_from_it() -> None:
+    grid = simulation(lambda order: Behaviour(seconds=1.0))
+    for _ in range(PER_JOB + 3):
+        finish(grid, grid.submit(Pipeline(name="p", jobs=(command("a"), command("b")))))
+    assert not _named(service(grid).clean(), "measurement")
+    grid.clock.advance(100 * 86_400)
+    finish(grid, grid.submit(Pipeline(name="p", jobs=(command("a"),))))
+    told = _named(service(grid).clean(), "measurement")
+    kept = [record.noun for record in grid.store.list(Measurement)]
+    assert Counter(one.job for one in kept) == {"p/a": PER_JOB, "p/b": PER_JOB}
+    assert set(told) == {f"p-{n}.a.1" for n in range(1, 5)} | {f"p-{n}.b.1" for n in range(1, 4)}
+    assert not _named(service(grid).clean(), "measurement")
 
 
 def _named(found: tuple[Waste, ...], kind: str) -> list[str]:

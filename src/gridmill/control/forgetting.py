@@ -1,6 +1,7 @@
 """Which records of runs and deployments are history, and forgetting them one small commit at a time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from gridmill.control.waste import Records
@@ -8,10 +9,12 @@ from gridmill.errors import StaleVersionError
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.noun import dataclass
+from gridmill.model.resource import Measurement
 from gridmill.model.retention import RUNS_KEPT
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.space import Waste
 from gridmill.model.state import FINISHED_RUNS, DeploymentState
+from gridmill.planning.history import PER_JOB
 from gridmill.ports.keys import key_of
 from gridmill.ports.store import Delete, Record, Store
 
@@ -24,6 +27,7 @@ class History:
 
     runs: tuple[Record, ...] = ()
     deployments: tuple[Record, ...] = ()
+    measurements: tuple[Record, ...] = ()
 
     def told(self, days: float) -> Iterator[Waste]:
         """What goes, and why."""
@@ -32,6 +36,9 @@ class History:
             yield Waste(kind="run", name=key_of(one.noun), why=why)
         for one in self.deployments:
             yield Waste(kind="deployment", name=key_of(one.noun), why=f"it went over {days:g} days ago")
+        for one in self.measurements:
+            why = f"over {days:g} days old, and sizes are learned from the newest {PER_JOB} of a job"
+            yield Waste(kind="measurement", name=key_of(one.noun), why=why)
 
 
 def old_history(store: Store, records: Records, before: float) -> History:
@@ -43,7 +50,18 @@ def old_history(store: Store, records: Records, before: float) -> History:
     return History(
         runs=tuple(record for record in found if record.noun == runs[key_of(record.noun)]),
         deployments=tuple(gone),
+        measurements=tuple(_unlearned(store.list(Measurement, newest_first=True), before)),
     )
+
+
+def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record]:
+    """What attempts used before that time, beyond those of each job that sizes are learned from."""
+    places: Counter[str] = Counter()
+    for record in newest_first:
+        if isinstance(record.noun, Measurement):
+            places[record.noun.job] += 1
+            if places[record.noun.job] > PER_JOB and record.noun.ended < before:
+                yield record
 
 
 def runs_to_forget(runs: Sequence[Run], needed: frozenset[str], before: float) -> tuple[Run, ...]:
@@ -87,8 +105,9 @@ def forget(store: Store, history: History, *, goes_on: Callable[[], bool] = lamb
         run_id = key_of(run.noun)
         parts = [record for kind in (JobRun, Attempt) for record in store.list(kind, parent=run_id)]
         _delete(store, [run, *parts])
-    for first in range(0, len(history.deployments), _AT_ONCE):
-        _delete(store, history.deployments[first : first + _AT_ONCE])
+    further = (*history.deployments, *history.measurements)
+    for first in range(0, len(further), _AT_ONCE):
+        _delete(store, further[first : first + _AT_ONCE])
 
 
 def _delete(store: Store, records: list[Record] | tuple[Record, ...]) -> None:
