@@ -65,6 +65,16 @@ def test_an_example_runs_and_then_has_nothing_to_do(example: str, says: str, hom
     assert "unchanged" in again.stdout, again.stderr
 
 
+def test_a_command_on_each_node_runs_every_time(home: Path):
+    for number in (1, 2):
+        done = run(["gridmill", "run", "examples/each/pipeline.yaml"], home)
+        assert "check on each node" in done.stdout, done.stderr
+        assert f"each-{number} succeeded" in done.stdout
+    told = json.loads(run(["gridmill", "status", "each-2", "--json"], home).stdout)
+    [part] = told["jobs"][0]["parts"]
+    assert (part["exit_code"], part["job"]["message"]) == (0, f"{part['node']} is well")
+
+
 def test_from_csv_files_to_a_forecast(home: Path):
     done = run(["gridmill", "run", "examples/shops/pipeline.yaml"], home)
     assert done.returncode == 0, done.stdout + done.stderr

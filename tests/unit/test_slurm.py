@@ -74,6 +74,12 @@ def test_a_time_limit_that_is_ambiguous_none_or_too_short_is_refused(text):
 # --- texts
 
 
+def test_a_pod_for_one_node_is_submitted_to_that_node():
+    options = batch_script(a_batch(node="n7"), wishes()).splitlines()
+    assert "#SBATCH --nodelist=n7" in options
+    assert not any("nodelist" in line for line in batch_script(a_batch(), wishes()).splitlines())
+
+
 def a_batch(**fields):
     return Batch(
         **{

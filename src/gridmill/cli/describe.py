@@ -18,7 +18,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt
 from gridmill.model.site import Site
-from gridmill.model.view import ControlView, JobView, VersionView
+from gridmill.model.view import ControlView, JobView, PartView, VersionView
 
 _SPLITS = ("train", "folds", "validation", "test")
 _LISTED = 40
@@ -226,6 +226,11 @@ def _job(view: JobView) -> Iterator[RenderableType]:
             ("made", ", ".join(one.id for one in view.artifacts)),
         ]
     )
+    if view.parts:
+        yield Text("\nparts", style="bold")
+        yield table(
+            "part", "state", "node", "attempts", "time", "", rows=[_part_row(one) for one in view.parts]
+        )
     if view.attempts:
         yield Text("\nattempts", style="bold")
         head = ("attempt", "state", "on", "given", "wall", "cpu", "peak memory", "")
@@ -236,6 +241,11 @@ def _job(view: JobView) -> Iterator[RenderableType]:
     if view.metrics:
         yield Text("\nmetrics", style="bold")
         yield metric_table(view.metrics)
+
+
+def _part_row(one: PartView) -> tuple[object, ...]:
+    took = "" if one.seconds is None else show_seconds(one.seconds)
+    return one.job.id, one.job.state, one.node, len(one.attempts), took, one.job.message or one.why
 
 
 def _each(workers: int) -> str:

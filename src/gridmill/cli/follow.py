@@ -36,6 +36,8 @@ class Lines:
             message = str(event.body.get("message") or "")
             if job and not message and (state == JobState.BLOCKED or _is_over(job, state)):
                 continue
+            if not job and state == JobState.WAITING and not message:  # a part, which is placed soon
+                continue
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
             say(f"{clock} {job_line(job, state, message) if job else _run_line(event, state, message)}")
 
@@ -45,7 +47,8 @@ def _is_over(job: JobView, state: str) -> bool:
 
 
 def _run_line(event: Event, state: str, message: str) -> str:
-    return f"{event.run_id}: {state}" + (f" ({message})" if message not in ("", state) else "")
+    what = str(event.body.get("id") or "").partition("/")[2] or event.run_id  # a part, or the run
+    return f"{what}: {state}" + (f" ({message})" if message not in ("", state) else "")
 
 
 def display() -> AbstractContextManager[Callable[[Tick], None]]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gridmill.cli.words import (
+    NODES,
     URGENCY,
     counts,
     critical_line,
@@ -18,6 +19,7 @@ from gridmill.cli.words import (
     latest_metric,
     memory,
     moment,
+    node_rows,
     place,
     progress,
     remark,
@@ -77,7 +79,17 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
     left_out = len(view.jobs) - len(shown)
     more = [Text(f"... and {left_out} more jobs", style="dim")] if left_out else []
     critical = critical_line(view, now) if most is None else ""
-    return Group(title, jobs, *more, *([Text(critical)] if critical else []))
+    nodes = node_tables(view) if most is None else []
+    return Group(title, jobs, *more, *nodes, *([Text(critical)] if critical else []))
+
+
+def node_tables(view: RunView) -> list[Table]:
+    """For each command that runs on every node, what it did there."""
+    return [
+        table(*NODES, rows=rows, title=f"{job.job.job.name} on each node")
+        for job in view.jobs
+        if (rows := node_rows(job))
+    ]
 
 
 _SHOWN = 12

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import typer
 
 from gridmill.cli.session import say, show_table
-from gridmill.cli.words import counts, elapsed, headline, newest
+from gridmill.cli.words import NODES, counts, elapsed, headline, newest, node_rows
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
@@ -27,6 +27,10 @@ def summarise(client: Client, view: RunView) -> None:
     show_table(head, [_row(job) for job in view.jobs])
     began = view.run.started or view.run.created
     took = show_seconds(max(0.0, (view.run.ended or began) - began))
+    for job in view.jobs:
+        if rows := node_rows(job):
+            print(f"\n{job.job.job.name} on each node")
+            show_table(NODES, rows)
     print(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
     for line in (line for job in view.jobs for one in job.artifacts for line in remarks(one)):
         print(line)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number, show_seconds
 from gridmill.model.run import Attempt
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState
-from gridmill.model.view import JobView, RunView
+from gridmill.model.view import JobView, PartView, RunView
 from gridmill.planning.critical import critical_path
 
 _BAR = 12
@@ -116,6 +116,22 @@ def remark(view: JobView) -> str:
     if view.job.state in (JobState.WAITING, JobState.BLOCKED):
         return view.why or message
     return message
+
+
+NODES = ("node", "state", "exit code", "time", "said last")
+"""Columns of `node_rows`."""
+
+
+def node_rows(view: JobView) -> list[tuple[str, ...]]:
+    """What a command did on each node: a line for each of NODES; none for other jobs."""
+    return [] if view.job.job.each is None else [_node_row(part) for part in view.parts]
+
+
+def _node_row(part: PartView) -> tuple[str, ...]:
+    over = part.job.state in FINISHED_JOBS
+    code = "" if part.exit_code is None or not over else str(part.exit_code)
+    took = "" if part.seconds is None or not over else show_seconds(part.seconds)
+    return part.node, part.job.state.value, code, took, part.job.message if over else part.why
 
 
 def latest_metric(view: JobView) -> str:

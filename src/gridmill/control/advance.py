@@ -75,7 +75,8 @@ def _take(control: Control, transaction: Transaction, job_run: JobRun, after: Jo
     transaction.put(after)
     if after.state in FINISHED_JOBS:
         dependents = control.ledger.snapshot.dependents_of(job_run.id)
-        control.candidates.add(job_run.run_id, [job.id for job in dependents])
+        look = partial(control.candidates.add, job_run.run_id, [job.id for job in dependents])
+        transaction.then(look)  # what it made can be read once it is committed
 
 
 def _looked_at(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
@@ -108,7 +109,7 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
     except GridmillError as error:
         return _failed(job_run, now, explained(error))
     job_run = replace(job_run, external=_external(job_run, inputs), size=size)
-    if job_run.job.cache and not job_run.force:
+    if job_run.job.may_be_unchanged and not job_run.force:
         same = unchanged_artifact(control, job_run, fingerprint)
         if same is not None:
             return replace(

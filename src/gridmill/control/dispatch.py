@@ -165,6 +165,7 @@ def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> De
         keep_seconds=keep_of(resource, site.kind if site else None),
         created=transaction.now,
         settings=resource.settings,
+        pinned=wanted.pinned,
     )
 
 

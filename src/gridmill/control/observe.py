@@ -206,6 +206,7 @@ def _bring_up(control: Control, site: SitePort, deployment: Deployment) -> tuple
             orphan_seconds=control.limits.orphan_seconds,
             node=pod.node,
             settings=deployment.settings,
+            pinned=deployment.pinned,
         )
         for pod in deployment.pods
         if pod.state == PodState.STARTING

@@ -7,15 +7,19 @@ from gridmill.control.gangs import members_of
 from gridmill.control.ledger import Transaction
 from gridmill.control.parted import discard_parts, part_id, parts_of
 from gridmill.control.post import send_to_pod, stop_message
-from gridmill.control.settle import runs
+from gridmill.control.settle import publish, runs
 from gridmill.control.state import Control
+from gridmill.model.each import Each
 from gridmill.model.job import JobSize
 from gridmill.model.part import Part
 from gridmill.model.resource import Sizing
 from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.site import Site
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState, RunState
 from gridmill.planning.parts import cut_job
 from gridmill.planning.sizing import size_job
+
+_MOST_TOLD = 5
 
 
 def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
@@ -26,6 +30,8 @@ def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
     site = snapshot.sites.get(resource.site) if resource else None
     if resource is None or site is None or job_run.probe is not None:
         return job_run
+    if job_run.job.each is not None:
+        return _on_each(transaction, job_run, job_run.job.each, site)
     size = job_run.size or JobSize()
     sized = partial(
         size_job,
@@ -46,6 +52,22 @@ def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
     )
 
 
+def _on_each(transaction: Transaction, job_run: JobRun, each: Each, site: Site) -> JobRun:
+    """A part for every node that matches. An estimate is no reason to leave a small one out."""
+    nodes = [node for node in site.nodes if each.matches(node)]
+    if not nodes:
+        there = ", ".join(node.name for node in site.nodes) or "none"
+        message = f"no node of site {site.name} is one that `each` asks for (there are: {there})"
+        return replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now)
+    asked = job_run.sizing.amounts
+    for number, node in enumerate(nodes):
+        part = Part(of=job_run.id, number=number, count=len(nodes), node=node.name)
+        most = asked.memory_bytes if job_run.job.memory_bytes else node.capacity.memory_bytes
+        amounts = replace(asked, memory_bytes=min(asked.memory_bytes, most))
+        transaction.put(_part(transaction, job_run, part, replace(job_run.sizing, amounts=amounts)))
+    return replace(job_run, state=JobState.RUNNING, parts=len(nodes), started=transaction.now)
+
+
 def _has_turn(control: Control, transaction: Transaction, job_run: JobRun) -> bool:
     lines = control.ledger.snapshot.lines
     turn = lines.turn_of(job_run)
@@ -62,7 +84,6 @@ def _part(transaction: Transaction, job_run: JobRun, part: Part, sizing: Sizing)
         state=JobState.WAITING,
         part=part,
         sizing=sizing,
-        needs=(),
         attempts=before.attempts if before else 0,
         attempt_id=None,
         artifacts=(),
@@ -74,22 +95,31 @@ def gather(control: Control, transaction: Transaction, run: Run, job_run: JobRun
     STOPPED. As it is while some go on; where one has failed these are stopped."""
     parts = tuple(parts_of(transaction, job_run))
     bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
-    if bad or run.state != RunState.ACTIVE:
+    each = job_run.job.each is not None
+    if (bad and not each) or run.state != RunState.ACTIVE:
         parts = tuple(_stopped(control, transaction, part) for part in parts)
     if any(part.state not in FINISHED_JOBS for part in parts):
         return job_run
+    if not bad and each:
+        discard_parts(control, transaction, job_run)
+        done = replace(job_run, state=JobState.SUCCEEDED, ended=transaction.now)
+        return publish(control, transaction, done, attempt_id="", outputs=())
     if not bad and run.state == RunState.ACTIVE:
         return replace(job_run, state=JobState.WAITING, ready=transaction.now)
     discard_parts(control, transaction, job_run)
     failed = [part for part in bad if part.state == JobState.FAILED]
     if failed:
-        message = f"{_called(failed[0])}: {failed[0].message}"
+        told = "; ".join(f"{_called(part)}: {part.message}" for part in failed[:_MOST_TOLD])
+        left = len(failed) - _MOST_TOLD
+        message = f"{told}; and {left} more" if left > 0 else told
         return replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now)
     return replace(job_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
 
 
 def _called(part_run: JobRun) -> str:
     assert part_run.part is not None
+    if part_run.part.node:
+        return f"on {part_run.part.node}"
     return f"part {part_run.part.number + 1} of {part_run.part.count}"
 
 

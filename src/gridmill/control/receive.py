@@ -33,6 +33,7 @@ from gridmill.model.state import LIVE_ATTEMPTS, AttemptState, Cause, DeploymentS
 KEPT = (EventType.STARTED, EventType.LOG, EventType.METRIC, EventType.ENDED)
 """Progress is not kept: the newest is enough, and it comes again."""
 
+_LINE_LENGTH = 200
 STOPPED_EARLY = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started")
 
 
@@ -223,10 +224,19 @@ def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEven
             transaction.put(started)
         case EventType.PROGRESS if attempt.rank == 0:
             control.progress[attempt.job_run_id] = event.body
+        case EventType.LOG if job_run and job_run.part and job_run.part.node:
+            _last_line(control, job_run, event.body)
         case EventType.METRIC if attempt.rank == 0:
             _metric(control, attempt, event.body)
         case EventType.ENDED:
             settle_attempt(control, transaction, attempt, _outcome(event))
+
+
+def _last_line(control: Control, part: JobRun, body: Mapping[str, object]) -> None:
+    """What a command says last on a node stands in the table of nodes."""
+    lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
+    if lines:
+        control.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
 
 
 def _metric(control: Control, attempt: Attempt, body: Mapping[str, object]) -> None:

@@ -72,10 +72,13 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
     if job_run is None or job_run.attempt_id != attempt.id:
         return
     after = settle(job_run, ended, transaction.now, largest=_largest(control, job_run))
+    line = control.last_lines.get(job_run.id, "")
+    if line and after.state in (JobState.SUCCEEDED, JobState.FAILED):
+        after = replace(after, message=f"{after.message}: {line}" if after.message else line)
     if after.state in DONE_JOBS and job_run.probe is not None:
         transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
     elif after.state in DONE_JOBS and job_run.part is None:
-        after = _publish(control, transaction, after, ended, outcome)
+        after = publish(control, transaction, after, attempt_id=ended.id, outputs=outcome.outputs)
         if checkpoints := checkpoints_uri(job_run):
             transaction.then(partial(control.discarded.append, checkpoints))
     transaction.put(after)
@@ -102,6 +105,7 @@ def _look_again(control: Control, transaction: Transaction, job_run: JobRun) -> 
 def _forget(control: Control, job_run_id: str) -> None:
     control.progress.pop(job_run_id, None)
     control.metrics.pop(job_run_id, None)
+    control.last_lines.pop(job_run_id, None)
 
 
 def _ended(control: Control, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
@@ -128,12 +132,17 @@ def _largest(control: Control, job_run: JobRun) -> int:
     return min(most, resource.memory_bytes) if resource and resource.memory_bytes else most
 
 
-def _publish(
-    control: Control, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: Outcome
+def publish(
+    control: Control,
+    transaction: Transaction,
+    job_run: JobRun,
+    *,
+    attempt_id: str,
+    outputs: tuple[Output, ...],
 ) -> JobRun:
     """Commit the versions the attempt made. A command without files makes an empty one: it can be
     found unchanged too."""
-    outputs = outcome.outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
+    outputs = outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
     same = _found_nothing_new(control, job_run, outputs)
     if same is not None:
         message = f"as {same.run_id} made it"
@@ -151,7 +160,7 @@ def _publish(
             fingerprint=job_run.fingerprint,
             made_from=sources,
             run_id=job_run.run_id,
-            attempt_id=attempt.id,
+            attempt_id=attempt_id,
             created=transaction.now,
         )
         control.newest[job_run.name] = artifact

@@ -178,6 +178,7 @@ class Control:
     claimed: set[str] = field(default_factory=set)
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    last_lines: dict[str, str] = field(default_factory=dict)  # of commands that run on each node
     newest: dict[str, Artifact | None] = field(default_factory=dict)
     versions: Recent[Artifact] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
     next_observe: float = 0.0
@@ -208,6 +209,7 @@ class Control:
         self.silent_since = {d: t for d, t in self.silent_since.items() if d in snapshot.deployments}
         self.progress = {j: body for j, body in self.progress.items() if j in snapshot.job_runs}
         self.metrics = {j: found for j, found in self.metrics.items() if j in snapshot.job_runs}
+        self.last_lines = {j: line for j, line in self.last_lines.items() if j in snapshot.job_runs}
 
     def newest_artifact(self, name: str) -> Artifact | None:
         """The newest version of that name, removed or not."""

@@ -30,7 +30,7 @@ def unchanged_jobs(control: Control, pipeline: Pipeline, listings: Mapping[str, 
     jobs = {job.name: job for job in pipeline.jobs}
     for name in order(pipeline):
         job = jobs[name]
-        if not job.cache or any(need not in unchanged for need in job.all_needs):
+        if not job.may_be_unchanged or any(need not in unchanged for need in job.all_needs):
             continue
         needs = tuple(f"{run.id}/{need}" for need in job.all_needs)
         job_run = JobRun(

@@ -80,11 +80,13 @@ def _with_parts(control: Control, view: JobView, parts: Sequence[JobRun], attemp
 
 
 def _part_view(control: Control, part: JobRun, attempts: Sequence[Attempt]) -> PartView:
-    snapshot = control.ledger.snapshot
-    node = part.part.node if part.part else ""
+    snapshot, node = control.ledger.snapshot, part.part.node if part.part else ""
+    last = attempts[-1] if attempts else None
     return PartView(
         job=part,
-        node=node or (_node_of(control, attempts[-1]) if attempts else ""),
+        node=node or (_node_of(control, last) if last else ""),
+        exit_code=last.exit_code if last else None,
+        seconds=last.ended - last.placed if last and last.ended is not None else None,
         attempts=tuple(attempts),
         why=why_waiting(snapshot, part.id, control.now()) if part.id in snapshot.job_runs else "",
         progress=control.progress.get(part.id, {}),

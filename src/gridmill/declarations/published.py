@@ -65,10 +65,10 @@ class _Generator(GenerateJsonSchema):
         if schema.get("metadata", {}).get("one"):
             return {"anyOf": [full["items"], full]}
         noun = _noun(schema["schema"])
-        if can_be_true(noun):
-            return {"anyOf": [full, {"const": True}]}
         short = shorthand(noun)
-        return {"anyOf": [full, full["properties"][short.written]]} if short else full
+        others = [full["properties"][short.written]] if short else []
+        others += [{"const": True}] if can_be_true(noun) else []
+        return {"anyOf": [full, *others]} if others else full
 
     def typed_dict_schema(self, schema: core.TypedDictSchema) -> JsonSchemaValue:
         """A noun's fields, with what the noun's docstring says of each."""

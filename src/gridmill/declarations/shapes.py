@@ -24,6 +24,7 @@ from gridmill.declarations import leaves
 from gridmill.declarations.invariants import Flaw, flaws
 from gridmill.declarations.leaves import Leaf
 from gridmill.errors import InputError
+from gridmill.model.each import Each
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.prediction import PredictionSpec
@@ -43,9 +44,9 @@ _NOT_WRITTEN: Mapping[type, set[str]] = {
     Resource: {"default"},
     Site: {"nodes", "past"},
 }
-_WRITTEN_TRUE = frozenset({Continuous})
+_WRITTEN_TRUE = frozenset({Continuous, Each})
 _FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
-_SHORT: Mapping[type, str] = {Source: "path", Range: "between"}
+_SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes"}
 _LEAVES: Mapping[tuple[type, str], Leaf] = {(PredictionSpec, "workers"): leaves.AUTO}
 _UNITS = {"_seconds": leaves.DURATION, "_bytes": leaves.SIZE}
 _COUNTS = ("rows", "columns")
@@ -196,9 +197,9 @@ def _ref(noun: type, kind: str | None = None) -> str:
 def _prepare(short: Part | None, optional: frozenset[str], bare: bool, value: object) -> object:
     if isinstance(value, dict):
         return {key: item for key, item in value.items() if item is not None or key not in optional}
-    if short is not None and value is not None:
-        return {short.written: value}
-    return {} if value is True and bare else value
+    if value is True and bare:
+        return {}
+    return {short.written: value} if short is not None and value is not None else value
 
 
 def _build(noun: type, written: Mapping[str, Part], value: dict[str, Any]) -> object:

@@ -30,7 +30,8 @@ class Pod:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """Its id is `RESOURCE-N`; pods are `RESOURCE-N.K`. `idle_since` is None while it has live attempts.
-    `settings` are the resource's for its site."""
+    `settings` are the resource's for its site. `pinned`: its pods are on the nodes that they are planned on,
+    and the site may choose no others."""
 
     id: str
     resource: str
@@ -42,5 +43,6 @@ class Deployment:
     keep_seconds: float
     created: float
     idle_since: float | None = None
+    pinned: bool = False
     message: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)

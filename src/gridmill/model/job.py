@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from gridmill.errors import InputError
 from gridmill.model.dataset import DatasetSpec
+from gridmill.model.each import Each
 from gridmill.model.gang import check_gang, count_workers
 from gridmill.model.noun import dataclass
 from gridmill.model.prediction import PredictionSpec
@@ -40,7 +41,8 @@ class CommandSpec:
     `workers` makes it a gang: so many ranks of it start together, all or none, and each finds in its
     environment what torchrun, TensorFlow and JAX say. `roles` counts them by role (`chief`, `worker`, `ps`,
     `evaluator`) for frameworks that tell ranks apart. A gang hands on to its next attempt what it leaves in
-    `GRIDMILL_CHECKPOINTS`.
+    `GRIDMILL_CHECKPOINTS`. With `each` it runs once on every matching node of its site, and again in every
+    run; what it writes there is not kept.
     """
 
     run: str | tuple[str, ...]
@@ -49,14 +51,21 @@ class CommandSpec:
     environment: str | None = None
     workers: int | None = None
     roles: Mapping[str, int] = field(default_factory=dict)
+    each: Each | None = None
 
     def references(self) -> tuple[str, ...]:
         """Commands name what they need in `needs` only."""
         return ()
 
     def check(self) -> None:
-        """Raise InputError for workers or roles that make no gang."""
+        """Raise InputError for workers or roles that make no gang, or none that runs on each node."""
         check_gang(self.workers, self.roles, "command")
+        if self.each is not None and (self.workers or self.roles):
+            raise InputError(
+                "a command that runs once on each node has no ranks",
+                hint="Leave out `each`, or `workers` and `roles`.",
+                place="command.each",
+            )
 
 
 Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | CommandSpec
@@ -127,6 +136,16 @@ class Job:
         """The declaration of the one kind that is set."""
         spec: Spec = getattr(self, self.kind.value)
         return spec
+
+    @property
+    def each(self) -> Each | None:
+        """The nodes that its command runs on, once on each of them; None: it runs once."""
+        return self.command.each if self.command is not None else None
+
+    @property
+    def may_be_unchanged(self) -> bool:
+        """Whether an earlier result can stand: what was done to nodes is no result."""
+        return self.cache and self.each is None
 
     @property
     def runs_code(self) -> bool:

@@ -98,6 +98,7 @@ class PodOrder:
     orphan_seconds: float = 3600.0
     node: str = ""  # where the plan wants it
     settings: Mapping[str, str] = field(default_factory=dict)  # the resource's for its site
+    pinned: bool = False  # and nowhere else
 
 
 # pod -> control node

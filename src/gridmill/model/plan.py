@@ -26,11 +26,13 @@ class StartJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BringUp:
-    """Bring up a deployment of `resource`: one pod per entry of `nodes` (node names)."""
+    """Bring up a deployment of `resource`: one pod per entry of `nodes` (node names). `pinned`: there and
+    nowhere else."""
 
     resource: Resource
     sizing: Sizing
     nodes: tuple[str, ...]
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,14 @@ from gridmill.model.schedule import Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartView:
-    """A part of a job: the node of its newest attempt (empty before one), its attempts, oldest first, what it
-    waits for, and the newest progress event's body."""
+    """A part of a job: the node of its newest attempt (empty before one), that attempt's exit code and
+    seconds (None before its end), all its attempts, oldest first, what it waits for, and the newest progress
+    event's body. What a command said last on a node, and why it failed, is in the job's `message`."""
 
     job: JobRun
     node: str = ""
+    exit_code: int | None = None
+    seconds: float | None = None
     attempts: tuple[Attempt, ...] = ()
     why: str = ""
     progress: Mapping[str, Any] = field(default_factory=dict)

@@ -46,7 +46,9 @@ def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool, pods: in
         _claim(draft, lane, amounts, further)
     why = (*_why(lane, amounts), *(f"on {node}" for node in dict.fromkeys(nodes)))
     sizing = Sizing(amounts=amounts, workers=len(nodes), why=why)
-    draft.bring_up(BringUp(resource=lane.resource, sizing=sizing, nodes=tuple(nodes)))
+    draft.bring_up(
+        BringUp(resource=lane.resource, sizing=sizing, nodes=tuple(nodes), pinned=bool(demand.node))
+    )
     return True
 
 

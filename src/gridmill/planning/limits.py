@@ -74,6 +74,11 @@ def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
         return Problem(
             f"node {demand.node} has left site {resource.site}", "`gridmill nodes` shows what is there."
         )
+    if demand.node:
+        there = snapshot.places.capacities[(resource.site, demand.node)]
+        if not Amounts(memory_bytes=demand.memory_bytes, gpus=demand.gpus, cpus=demand.cpus).fits_in(there):
+            message = f"node {demand.node} has {show(there)}: too little"
+            return Problem(message, "Let the job ask for less, or `each` for larger nodes.")
     if not snapshot.sites[resource.site].nodes:
         return None
     if demand.gpus > gpus_of(resource):

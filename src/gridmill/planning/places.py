@@ -3,7 +3,7 @@
 from gridmill.model.amounts import Amounts
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.run import Attempt
-from gridmill.model.site import Site
+from gridmill.model.site import Site, SiteKind
 from gridmill.model.state import LIVE_ATTEMPTS, DeploymentState, PodState
 from gridmill.planning.lines import forget
 from gridmill.planning.ordered import Ordered
@@ -164,8 +164,14 @@ class Places:
         self._refresh_node(deployment.site, pod.node)
         if deployment.state in _SERVING:
             index = self.open if pod.state == PodState.UP else self.coming
-            slot = slot_of(pod.id, pod.capacity, self._given(pod.id), deployment.id, pod.node)
+            node = pod.node if deployment.pinned or self._places_as_planned(deployment.site) else ""
+            slot = slot_of(pod.id, pod.capacity, self._given(pod.id), deployment.id, node)
             index.setdefault(deployment.resource, Pods()).set(slot)
+
+    def _places_as_planned(self, site: str) -> bool:
+        """Slurm puts pods where it likes, unless it is told."""
+        known = self.sites.get(site)
+        return known is None or known.kind is not SiteKind.SLURM
 
     def _forget_pod(self, deployment: Deployment, pod: Pod) -> None:
         self.owners.pop(pod.id, None)

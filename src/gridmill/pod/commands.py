@@ -95,6 +95,7 @@ def command_environment(
         **spec.env,
         **markers(order, pod_folder),
         **_checkpoints(order),
+        **({"GRIDMILL_NODE": order.part.node} if order.part and order.part.node else {}),
         "GRIDMILL_OUTPUT": f"{order.root}/{order.output_uri}",
         **{f"GRIDMILL_INPUT_{variable(name)}": uri for name, uri in _inputs(order).items()},
     }

@@ -28,7 +28,7 @@ from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
 from gridmill.model.noun import dataclass
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
-from gridmill.model.view import JobView, RunView
+from gridmill.model.view import JobView, PartView, RunView
 from gridmill.report.advice import advice_chart
 from gridmill.report.charts import Bar, Series, line_chart, timeline
 from gridmill.report.graph import Box, dag
@@ -55,6 +55,7 @@ class JobLine:
     share: str
     message: str
     log: str
+    parts: tuple[tuple[str, str, str, str, str], ...] = ()
 
 
 @cache
@@ -173,6 +174,9 @@ def _bars(view: RunView) -> tuple[list[Bar], float]:
     bars: list[Bar] = []
     for job in view.jobs:
         bars += _waiting_bar(job, begin)
+        bars += [
+            _attempt_bar(job.job.job.name, attempt, begin) for part in job.parts for attempt in part.attempts
+        ]
         bars += [_attempt_bar(job.job.job.name, attempt, begin) for attempt in job.attempts]
     return bars, max((bar.ends for bar in bars), default=1.0)
 
@@ -217,7 +221,15 @@ def _line(job: JobView, events: Sequence[Event]) -> JobLine:
         share=f"{use.peak_memory_bytes / given.memory_bytes:.0%}" if use and given.memory_bytes else "",
         message=job.job.message,
         log=_log_end(events, attempt) if failed and attempt else "",
+        parts=tuple(_part(part) for part in job.parts),
     )
+
+
+def _part(part: PartView) -> tuple[str, str, str, str, str]:
+    """Node, state, exit code, time, and what it said last or why it failed."""
+    took = "" if part.seconds is None else show_seconds(part.seconds)
+    code = "" if part.exit_code is None else str(part.exit_code)
+    return part.node, part.job.state.value, code, took, part.job.message
 
 
 def _log_end(events: Iterable[Event], attempt: Attempt) -> str:

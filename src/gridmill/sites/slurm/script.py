@@ -29,6 +29,8 @@ class Batch:
     folder: str
     python: str
     variables: Mapping[str, str]
+    node: str = ""
+    """The only one it may run on; empty: where Slurm likes."""
 
 
 def batch_script(batch: Batch, wishes: Wishes) -> str:
@@ -58,6 +60,7 @@ def _options(batch: Batch, wishes: Wishes, here: str) -> list[str]:
         "cpus-per-task": str(_cpus(batch)),
         "mem-per-cpu": f"{_memory_mib_per_cpu(batch)}M",
         "gpus-per-task": _gpus(batch, wishes),
+        "nodelist": batch.node,
         "partition": wishes.partition,
         "account": wishes.account,
         "qos": wishes.qos,

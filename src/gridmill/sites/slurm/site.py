@@ -155,6 +155,7 @@ class SlurmSite:
             folder=self._folder(),
             python=wishes.python or sys.executable,
             variables=self._variables(wishes),
+            node=orders[0].node if orders[0].pinned else "",
         )
         text = script.submit(batch.folder, deployment_id, batch.job, pods)
         done = self._shell.run(text, packed(batch, wishes, orders))

@@ -1,0 +1,100 @@
+"""A command on each node: once on every one that matches, all tried, each end told."""
+
+from dataclasses import replace
+
+import pytest
+from tests.sim.test_parts import NODES, node_of, simulation, view_of
+from tests.sim.test_races import finish
+
+from gridmill.cli.words import node_rows
+from gridmill.model.each import Each
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import JobRun
+from gridmill.model.site import Site
+from gridmill.model.state import AttemptState, Cause, JobState, RunState
+from gridmill.testing.simulated import Behaviour
+
+
+def patch(**wanted) -> Pipeline:
+    spec = CommandSpec(run="patch", each=Each(**wanted))
+    after = Job(name="after", needs=("patch",), command=CommandSpec(run="true"))
+    return Pipeline(name="p", jobs=(Job(name="patch", command=spec), after))
+
+
+def patches(grid):
+    return [one for one in grid.world.executions if one.order.job.name == "patch"]
+
+
+def test_once_on_every_node_and_what_needs_it_comes_after():
+    grid = simulation(lambda order: Behaviour(seconds=5.0))
+    run = finish(grid, grid.submit(patch()))
+    assert run.state == RunState.SUCCEEDED
+    assert sorted(node_of(grid, one) for one in patches(grid)) == ["a", "b", "c"]
+    assert all(one.order.part.node == node_of(grid, one) for one in patches(grid))
+    [after] = [one for one in grid.world.executions if one.order.job.name == "after"]
+    assert after.began >= max(one.ended for one in patches(grid))
+    rows = node_rows(view_of(grid, run.id).jobs[0])
+    assert [(row[0], row[1], row[4]) for row in rows] == [(n, "succeeded", "line 0") for n in "abc"]
+    assert node_rows(view_of(grid, run.id).jobs[1]) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "there"), [(("a",), ["a"]), (("[ab]",), ["a", "b"]), (("?", "x"), ["a", "b", "c"])]
+)
+def test_nodes_by_name(names, there):
+    grid = simulation(lambda order: Behaviour())
+    finish(grid, grid.submit(patch(nodes=names)))
+    assert sorted(node_of(grid, one) for one in patches(grid)) == there
+
+
+def test_nodes_that_do_not_exist_are_told_with_those_that_do():
+    grid = simulation(lambda order: Behaviour())
+    run = finish(grid, grid.submit(patch(gpus=1)))
+    job = grid.store.get(JobRun, f"{run.id}/patch").noun
+    assert job.state == JobState.FAILED
+    assert job.message == "no node of site local is one that `each` asks for (there are: a, b, c)"
+
+
+def test_one_that_fails_fails_the_job_after_all_have_been_tried():
+    def behave(order) -> Behaviour:
+        bad = order.part is not None and order.part.node == "b"
+        return Behaviour(outcome=AttemptState.FAILED, cause=Cause.EXIT) if bad else Behaviour(seconds=60.0)
+
+    grid = simulation(behave)
+    run = finish(grid, grid.submit(patch()))
+    job = grid.store.get(JobRun, f"{run.id}/patch").noun
+    assert (job.state, job.message) == (JobState.FAILED, "on b: simulated exit: line 0")
+    assert sorted(one.state for one in patches(grid)) == ["failed", "succeeded", "succeeded"]
+
+
+def test_a_node_that_leaves_is_told_and_the_others_are_done():
+    grid = simulation(lambda order: Behaviour(seconds=30.0))
+    run = grid.submit(patch())
+    assert grid.run_until(lambda: len(patches(grid)) == 3)
+    leaving = next(one for one in patches(grid) if node_of(grid, one) == "c")
+    grid.world.kill_pod(leaving.pod_id)
+    with grid.node.changing() as transaction:
+        site = transaction.get(Site, "local")
+        transaction.put(replace(site, nodes=NODES[:2]))
+    assert finish(grid, run).state == RunState.FAILED
+    job = grid.store.get(JobRun, f"{run.id}/patch").noun
+    assert job.message.startswith("on c: node c has left site local")
+    assert sorted(one.state for one in patches(grid)) == ["lost", "succeeded", "succeeded"]
+
+
+def test_a_pod_that_is_lost_while_its_node_stays_is_done_again_there():
+    grid = simulation(lambda order: Behaviour(seconds=30.0))
+    run = grid.submit(patch())
+    assert grid.run_until(lambda: len(patches(grid)) == 3)
+    again = patches(grid)[1].order.part.node
+    grid.world.kill_pod(patches(grid)[1].pod_id)
+    assert finish(grid, run).state == RunState.SUCCEEDED
+    assert [one.order.part.node for one in patches(grid)].count(again) == 2
+
+
+def test_it_is_done_in_every_run():
+    grid = simulation(lambda order: Behaviour())
+    for _ in range(2):
+        finish(grid, grid.submit(patch(), force=False))
+    assert len(patches(grid)) == 6
