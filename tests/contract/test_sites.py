@@ -13,8 +13,9 @@ from gridmill.model.message import Hello, Order, PodOrder, Start, Welcome
 from gridmill.pod import processes
 from gridmill.settings import read_settings
 from gridmill.sites.local import make, measure_capacity
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.clock import FakeClock
-from gridmill.testing.simulated import Behaviour, SimulatedWorld
+from gridmill.testing.simulated import SimulatedWorld
 from gridmill.testing.site_suite import SiteHarness, SiteSuite
 
 

@@ -18,8 +18,8 @@ from gridmill.model.source import Source
 from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, RunState
 from gridmill.planning.backfills import spans
 from gridmill.stores.memory import make as make_memory
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
-from gridmill.testing.simulated import Behaviour
 from gridmill.testing.simulation import Simulation, kill
 
 WEEK = 7 * 86_400.0

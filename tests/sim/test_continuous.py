@@ -14,8 +14,8 @@ from gridmill.model.source import Source
 from gridmill.model.state import FINISHED_RUNS, AttemptState, RunState
 from gridmill.ports.storage import FileStat
 from gridmill.stores.memory import make as make_memory
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
-from gridmill.testing.simulated import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation, kill
 
 

@@ -18,8 +18,8 @@ from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Node
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.stores.memory import make as make_memory
+from gridmill.testing.behaviour import Behaviour, pick
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
-from gridmill.testing.simulated import Behaviour, pick
 from gridmill.testing.simulation import Simulation, kill, random_pipeline
 
 SCHEDULES = 2000

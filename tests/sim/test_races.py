@@ -16,8 +16,8 @@ from gridmill.model.site import Node
 from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
 from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.stores.memory import make as make_memory
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
-from gridmill.testing.simulated import Behaviour
 from gridmill.testing.simulation import Simulation, kill
 
 GIB = 2**30

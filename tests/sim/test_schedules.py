@@ -14,8 +14,8 @@ from gridmill.model.run import JobRun, Run
 from gridmill.model.schedule import CatchUp, Overlap, Schedule, ScheduleSpec
 from gridmill.model.state import FINISHED_RUNS, RunState
 from gridmill.stores.memory import make as make_memory
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
-from gridmill.testing.simulated import Behaviour
 from gridmill.testing.simulation import Simulation, kill
 
 HOUR = 3600.0

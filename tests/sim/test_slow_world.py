@@ -22,7 +22,7 @@ from gridmill.model.source import Source
 from gridmill.model.state import DeploymentState, JobState, PodState, RunState
 from gridmill.ports.storage import FileStat
 from gridmill.stores import memory
-from gridmill.testing.simulated import Behaviour
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation
 from gridmill.testing.store_samples import a_deployment
 

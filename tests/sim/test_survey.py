@@ -13,7 +13,7 @@ from gridmill.errors import ConflictError, UnavailableError
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.stores import memory
-from gridmill.testing.simulated import Behaviour
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import Simulation
 
 SMALL = Node(name="small", capacity=Amounts(cpus=2.0, memory_bytes=4 * GIB))

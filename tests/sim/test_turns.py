@@ -12,7 +12,7 @@ from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
 from gridmill.model.state import FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.planning.why import why_waiting
-from gridmill.testing.simulated import Behaviour
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation
 
 

@@ -27,7 +27,7 @@ from gridmill.planning.history import PER_JOB
 from gridmill.ports.store import Put
 from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
-from gridmill.testing.simulated import Behaviour
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import Simulation
 from gridmill.testing.store_samples import a_job_run, a_run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.model.node import Gpu, NodeLook
-from gridmill.sites.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, within
+from gridmill.sites.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, spare_bytes, within
 from gridmill.sites.machine import count_gpus, look_at_machine, owners_processes, read_gpus
 from gridmill.sites.terminals import seconds_since_input
 
@@ -46,6 +46,15 @@ def test_it_is_taken_back_at_the_first_sign(look: NodeLook, keys: float, why: st
     given, said = is_idle(seen, RULES, given=True, now=1000.0, hour=12)
     assert not given
     assert said.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("used", "spare"), [(0, 8 * GIB), (4 * GIB, 8 * GIB), (10 * GIB, 4.4 * GIB), (16 * GIB, 2**20)]
+)
+def test_no_more_memory_is_given_than_the_owner_leaves(used: int, spare: float) -> None:
+    """A tenth of it is nobody's, so that the machine does not swap."""
+    given = spare_bytes(8 * GIB, memory_bytes=16 * GIB, used_bytes=used)
+    assert given == pytest.approx(spare)
 
 
 def test_jobs_of_the_grid_are_no_sign_of_the_owner() -> None:

@@ -1,5 +1,6 @@
 """The Ray site without Ray: addresses, its bridge's life, notes, and what a node must have."""
 
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,9 @@ from gridmill.model.site import Site, SiteKind
 from gridmill.settings import read_settings
 from gridmill.sites.idle import within
 from gridmill.sites.ray.fit import Machine, why_unfit
+from gridmill.sites.ray.knock import speaks
 from gridmill.sites.ray.notes import Note, Notes
-from gridmill.sites.ray.site import make
+from gridmill.sites.ray.site import _want_answer, make
 
 
 @pytest.mark.parametrize(
@@ -173,3 +175,23 @@ def test_what_cannot_be_given_is_refused() -> None:
         read_rules(False, "5m", "19-07")
     assert read_rules(True, "5m", "0-24").hours == (0, 0)
     assert all(within((0, 0), hour) for hour in range(24))
+
+
+def test_another_service_at_the_port_is_told_at_once() -> None:
+    """Ray itself would try for a minute, and say nothing of use."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            for said in (b"SSH-2.0-OpenSSH_9.2\r\n", bytes(9), bytes([0, 0, 18, 4, 0, 0, 0, 0, 0])):
+                with server.accept()[0] as one:
+                    one.recv(1)
+                    one.sendall(said)
+                    one.recv(2**16)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(UnavailableError, match="is no Ray cluster"):
+            _want_answer(f"127.0.0.1:{port}")
+        assert [speaks("127.0.0.1", port), speaks("127.0.0.1", port)] == [False, True]
+        thread.join(10)

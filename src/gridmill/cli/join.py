@@ -14,9 +14,9 @@ from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.address import read_address
 from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes
-from gridmill.sites.idle import IdleRules, Presence, is_idle, note
+from gridmill.sites.idle import IdleRules, Presence, is_idle, note, spare_bytes
 from gridmill.sites.local import memory_of_machine
-from gridmill.sites.machine import look_at_machine
+from gridmill.sites.machine import look_at_machine, used_bytes
 from gridmill.sites.ray.start import RayNode
 from gridmill.sites.ray.start import join as join_ray
 from gridmill.sites.terminals import seconds_since_input
@@ -102,12 +102,18 @@ class Membership:
             self._address,
             self._token,
             cpus=self._cpus,
-            memory_bytes=self._memory,
+            memory_bytes=self._to_give(),
             behind=self._behind,
         )
         self._node.wait_until_up(lambda: _end_if_asked(interrupts))
         self.joined = True
         self.tell({"state": "joined the grid", "at": self._address})
+
+    def _to_give(self) -> int:
+        """Of a machine that has an owner, no more than the owner leaves just now."""
+        if not self._behind:
+            return self._memory
+        return spare_bytes(self._memory, memory_bytes=memory_of_machine(), used_bytes=used_bytes())
 
     def leave(self) -> None:
         """May be repeated."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from gridmill.model.amounts import MIB
 from gridmill.model.node import NodeLook
 
 BUSY_CPUS = 0.5
@@ -39,6 +40,12 @@ def note(
     if now - input_seconds > presence.seen:
         return replace(presence, seen=now - input_seconds, why="somebody is at the keyboard")
     return presence
+
+
+def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
+    """How much of the wanted memory can be given beside what is used now, without the reserve: jobs that fill
+    it do not drive the machine into swap."""
+    return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - used_bytes))
 
 
 def is_idle(presence: Presence, rules: IdleRules, *, given: bool, now: float, hour: int) -> tuple[bool, str]:

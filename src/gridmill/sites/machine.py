@@ -38,7 +38,7 @@ def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
     return NodeLook(
         busy_cpus=max(0.0, (_busy_ticks() - busy) / ticks),
         owner_cpus=_demand(before, _owners(), ticks),
-        used_bytes=_used_bytes(),
+        used_bytes=used_bytes(),
         gpus=gpus(),
     )
 
@@ -109,7 +109,8 @@ def _words(pid: int) -> list[bytes]:
     return []
 
 
-def _used_bytes() -> int:
+def used_bytes() -> int:
+    """Memory that a new process cannot have without swapping (all but MemAvailable of proc(5))."""
     lines = (line.split() for line in (_PROC / "meminfo").read_text().splitlines())
     kibibytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
     return (kibibytes["MemTotal"] - kibibytes["MemAvailable"]) * 1024

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import Any
 
 from gridmill.codec import to_builtins
@@ -31,18 +30,8 @@ from gridmill.model.site import Node
 from gridmill.model.state import LIVE_ATTEMPTS, AttemptState, Cause
 from gridmill.ports.link import Received
 from gridmill.ports.site import PodSight, Sight
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.clock import FakeClock
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behaviour:
-    """What a simulated job does: how long it runs, how it ends, how many log lines it writes."""
-
-    seconds: float = 1.0
-    outcome: AttemptState = AttemptState.SUCCEEDED
-    cause: Cause | None = None
-    lines: int = 1
-    peak_memory_bytes: int = 2**20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -387,19 +376,3 @@ class SimulatedWorld:
 def _outputs(order: Order, behaviour: Behaviour) -> tuple[Output, ...]:
     made = behaviour.outcome == AttemptState.SUCCEEDED
     return (Output(kind=ArtifactKind.FILES, uri=order.output_uri, size_bytes=1),) if made else ()
-
-
-def pick(random: Random, order: Order, *, failing: float = 0.0, killed: float = 0.0) -> Behaviour:
-    """A random behaviour: some fail, some are killed for memory, most succeed."""
-    draw, seconds, lines = random.random(), random.uniform(0.1, 20.0), random.randrange(4)
-    if draw < failing:
-        return Behaviour(seconds=seconds, lines=lines, outcome=AttemptState.FAILED, cause=Cause.EXIT)
-    if draw < failing + killed:
-        return Behaviour(
-            seconds=seconds,
-            lines=lines,
-            outcome=AttemptState.FAILED,
-            cause=Cause.MEMORY,
-            peak_memory_bytes=order.given.memory_bytes,
-        )
-    return Behaviour(seconds=seconds, lines=lines, peak_memory_bytes=order.given.memory_bytes // 2)

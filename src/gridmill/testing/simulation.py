@@ -18,8 +18,9 @@ from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.source import Source
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.clock import FakeClock
-from gridmill.testing.simulated import Behaviour, SimulatedWorld
+from gridmill.testing.simulated import SimulatedWorld
 
 
 class NoStorage:

@@ -27,7 +27,7 @@ from gridmill.model.site import Node, Site, check_settings
 from gridmill.ports.site import Doors, PodSight, SitePort
 from gridmill.settings import Settings
 from gridmill.sites.marks import mark_root
-from gridmill.sites.ray.knock import knock
+from gridmill.sites.ray.knock import speaks
 from gridmill.sites.ray.wire import Answer, Asked, Opening
 
 SETTINGS = {
@@ -194,12 +194,17 @@ class RaySite:
 def _want_answer(address: str) -> None:
     """Ray tries for a minute where nobody listens. Raises UnavailableError."""
     try:
-        knock(*read_address(address.removeprefix("ray://")))
+        ray = speaks(*read_address(address.removeprefix("ray://")))
     except OSError as error:
         raise UnavailableError(
             f"no Ray cluster answers at {address}: {error.strerror or error}",
             hint="Is it up? The address is HOST:6379 of its head; ray://HOST:10001 from what is no node.",
         ) from error
+    if not ray:
+        raise UnavailableError(
+            f"what listens at {address} is no Ray cluster",
+            hint="Another service has that port: a head's is 6379 unless it was started with another --port.",
+        )
 
 
 def _checked(answer: Answer) -> Answer:

@@ -15,7 +15,7 @@ from pathlib import Path
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.address import read_address
 from gridmill.sites.machine import ray_processes
-from gridmill.sites.ray.knock import answers, knock
+from gridmill.sites.ray.knock import answers, knock, speaks
 from gridmill.sites.ray.site import RAY_ENVIRONMENT
 
 HEALTH = {
@@ -128,6 +128,10 @@ def join(
     host, port = read_address(address)
     if not answers(host, port):
         raise UnavailableError(f"nothing answers at {address}", hint="Is `gridmill up --ray` running there?")
+    if not speaks(host, port):
+        raise UnavailableError(
+            f"what listens at {address} is no head of a grid", hint="`gridmill up --ray` says HOST:PORT."
+        )
     path = folder / "token"
     _write_secret(path, token)
     words = [f"--address={address}", f"--node-ip-address={knock(host, port)}"]
