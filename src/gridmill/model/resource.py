@@ -58,12 +58,14 @@ def keep_of(resource: Resource, site: SiteKind | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """A chosen size: amounts per worker, workers, and the reasons as sentences for people."""
+    """A chosen size: amounts per worker, workers, and the reasons as sentences for people. `left_seconds` is
+    what decides the job's place in line (gridmill.planning.service); None: nothing was measured."""
 
     amounts: Amounts
     workers: int = 1
     why: tuple[str, ...] = ()
     expected_seconds: float | None = None
+    left_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

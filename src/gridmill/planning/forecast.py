@@ -38,6 +38,13 @@ def expected_seconds(
     return median(known.use.wall_seconds * _growth(size, known.size) for known in alike)
 
 
+def lasted(job: str, subject: str, size: JobSize, history: History) -> list[float]:
+    """Wall seconds that attempts like it took, ascending: the job's own, scaled by its size, or of other jobs
+    of its subject while it has none."""
+    known = _succeeded(history.of_job(job, subject)) or _succeeded(history.of_subject(subject))
+    return sorted(one.use.wall_seconds * _growth(size, one.size) for one in known)
+
+
 def _succeeded(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
     return tuple(known for known in measured if not known.memory_killed)
 

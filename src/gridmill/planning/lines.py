@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
 from gridmill.planning.ordered import Ordered
-from gridmill.planning.queue import Demand, Queue, Rank, Ticket, demand_of, rank_of
+from gridmill.planning.queue import Demand, Queue, Rank, Ticket, demand_of, rank_of, turn_rank_of
 from gridmill.planning.turns import Turns
 
 
@@ -139,7 +139,7 @@ class Lines:
         if job_run.state is JobState.RUNNING or gathering:
             self.turns.run(turn, job_run.id)
         elif job_run.state is JobState.WAITING and run is not None and run.state is RunState.ACTIVE:
-            self.turns.wait(turn, job_run.id, rank_of(job_run, run.order))
+            self.turns.wait(turn, job_run.id, turn_rank_of(job_run, run))
         else:
             self.turns.leave(job_run.id)
 
@@ -163,7 +163,7 @@ class Lines:
         ):
             self._leave_line(job_run.id)
             return
-        rank, demand = rank_of(job_run, run.order), demand_of(job_run)
+        rank, demand = rank_of(job_run, run), demand_of(job_run)
         known = self._lines.get(job_run.id)
         if known is not None:
             if known.stands(waiting, job_run, rank, demand):

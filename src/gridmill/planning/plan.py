@@ -17,10 +17,10 @@ from gridmill.planning.snapshot import Snapshot
 def plan(snapshot: Snapshot, now: float, *, limit: int | None = None) -> Plan:
     """What to do now. Pure: the same snapshot and time give the same plan, and neither is changed.
 
-    Jobs go by priority, then run, then place in the pipeline. Those that fit a pod that is up are started,
-    smaller ones past larger ones, until a larger one has waited too long. For those that fit none,
-    deployments are brought up and, where there is no room, idle ones released. `limit` bounds the decisions;
-    a plan that was cut says so (`complete`).
+    Jobs go by priority, then due time (planning.service), run, and place in the pipeline. Those that fit a
+    pod that is up are started, smaller ones past larger ones, until a larger one has waited too long. For
+    those that fit none, deployments are brought up and, where there is no room, idle ones released. `limit`
+    bounds the decisions; a plan that was cut says so (`complete`).
     """
     draft = Draft(snapshot, now, limit)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}

@@ -5,13 +5,17 @@ from itertools import chain, islice, repeat
 from typing import NamedTuple, TypeAlias
 
 from gridmill.model.job import JobKind
-from gridmill.model.run import JobRun
+from gridmill.model.run import JobRun, Run
 from gridmill.planning.ordered import Ordered
+from gridmill.planning.service import UNKNOWN_SECONDS, due
 
-Rank: TypeAlias = tuple[int, int, int, str]
-"""(-priority, run order, job order, JobRun id): smaller goes first."""
+Due: TypeAlias = tuple[float, int]
+"""(due time, run order): see gridmill.planning.service."""
 
-Ticket: TypeAlias = tuple[int, int, int, str, "JobClass"]
+Rank: TypeAlias = tuple[int, Due, int, str]
+"""(-priority, due, job order, JobRun id): smaller goes first."""
+
+Ticket: TypeAlias = tuple[int, Due, int, str, "JobClass"]
 """A job in line: its rank, and its class. Ranks differ, so classes are never compared. It is made once, when
 the job comes in line, and every plan passes it on as it is."""
 
@@ -47,9 +51,18 @@ def demand_of(job_run: JobRun) -> Demand:
     )
 
 
-def rank_of(job_run: JobRun, run_order: int) -> Rank:
-    """The job's place in line: by priority, then its run's order, then its own."""
-    return (-job_run.priority, run_order, job_run.order, job_run.id)
+def rank_of(job_run: JobRun, run: Run) -> Rank:
+    """The job's place in line: by priority, then by when its turn comes: what is expected to be short goes
+    before what came somewhat earlier; then by its run's order and its own."""
+    sizing, workers = job_run.sizing, job_run.job.gang or 1
+    left = UNKNOWN_SECONDS if sizing.left_seconds is None else sizing.left_seconds
+    when = due(run.created, left, max(1, sizing.amounts.gpus) * workers, started=False)
+    return (-job_run.priority, (when, run.order), job_run.order, job_run.id)
+
+
+def turn_rank_of(job_run: JobRun, run: Run) -> Rank:
+    """Its place among jobs that make the same: in the order of the runs, as versions have one order."""
+    return (-job_run.priority, (0.0, run.order), job_run.order, job_run.id)
 
 
 class JobClass:

@@ -45,6 +45,16 @@ def expected_left(lasted: Sequence[float], attained: float) -> float:
     return min(best, (served + longest - attained) / count)
 
 
+def remaining(lasted: Sequence[float], attained: float, share: float) -> float:
+    """Seconds until a job ends that was served so long, of which that share of the jobs like it that lasted
+    longer had ended too. One that lasted longer than all of them is expected to last as long again."""
+    first = bisect_right(lasted, attained)
+    longer = len(lasted) - first
+    if not longer:
+        return max(attained, 1.0) * 2 * share
+    return lasted[first + min(longer - 1, int(share * longer))] - attained
+
+
 def due(since: float, left_seconds: float, amount: float, *, started: bool) -> float:
     """When a job would have its turn: smaller goes first. `since`: when it came; `amount`: what it holds
     while it runs (GPUs, or 1). It does not change while a job waits."""

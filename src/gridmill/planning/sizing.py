@@ -18,9 +18,10 @@ from gridmill.planning.footprint import (
     swarm_bytes,
     workers_of,
 )
-from gridmill.planning.forecast import expected_seconds
+from gridmill.planning.forecast import expected_seconds, lasted
 from gridmill.planning.history import History
 from gridmill.planning.probes import has_workers, leaves_workers_open
+from gridmill.planning.service import expected_left
 
 STEP = 16 * MIB
 """Sizes are whole steps: jobs that need about the same become one class for the planner."""
@@ -102,7 +103,14 @@ def size_job(
             history,
             pace_of(known, workers) if known else None,
         ),
+        left_seconds=_left(f"{pipeline}/{job.name}", subject_of(job, pipeline), size, history),
     )
+
+
+def _left(name: str, subject: str, size: JobSize, history: History) -> float | None:
+    """What decides its place in line; None where nothing was measured."""
+    known = lasted(name, subject, size, history)
+    return expected_left(known, 0.0) if known else None
 
 
 def _known(job: Job, history: History, pipeline: str, resource: Resource, largest: Amounts) -> Known | None:

@@ -10,6 +10,7 @@ from gridmill.planning.limits import fits_now, gpus_of, problem_of, problem_of_r
 from gridmill.planning.queue import Demand, demand_of, rank_of
 from gridmill.planning.room import Pods
 from gridmill.planning.snapshot import Snapshot
+from gridmill.planning.waits import forecast_wait
 
 _DOING = {
     JobKind.SINK: "is loading",
@@ -57,7 +58,9 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float) -> str:
     if problem is not None:
         return problem.message
     before = _before(snapshot, job_run)
-    return _why_no_room(snapshot, resource, demand) + (f"; {before}" if before else "")
+    wait = forecast_wait(snapshot, job_run.id, now)
+    parts = (_why_no_room(snapshot, resource, demand), before, "" if wait is None else str(wait))
+    return "; ".join(part for part in parts if part)
 
 
 def _before(snapshot: Snapshot, job_run: JobRun) -> str:
@@ -66,7 +69,7 @@ def _before(snapshot: Snapshot, job_run: JobRun) -> str:
     run = snapshot.runs.get(job_run.run_id)
     if queue is None or run is None:
         return ""
-    rank = rank_of(job_run, run.order)
+    rank = rank_of(job_run, run)
     count = sum(group.members.count_before(rank) for group in queue.classes.values())
     return f"{count:,} {'job' if count == 1 else 'jobs'} before it" if count else ""
 

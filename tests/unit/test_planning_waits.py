@@ -1,0 +1,109 @@
+"""In which order jobs are served by what was measured, and about how long one waits."""
+
+from dataclasses import replace
+
+from tests.unit.test_planning_plan import (
+    NOW,
+    a_deployment,
+    a_job,
+    a_run,
+    a_site,
+    an_attempt,
+    command,
+    started,
+)
+
+from gridmill.model.amounts import GIB, MIB, Amounts
+from gridmill.model.job import JobSize
+from gridmill.model.resource import Measurement, Use
+from gridmill.model.state import JobState
+from gridmill.planning.plan import plan
+from gridmill.planning.snapshot import Snapshot
+from gridmill.planning.waits import forecast_wait
+from gridmill.planning.why import why_waiting
+
+
+def measured(job: str, *seconds: float) -> list[Measurement]:
+    return [
+        Measurement(
+            attempt_id=f"{job}.{k}",
+            subject=f"command/p/{job}",
+            job=f"p/{job}",
+            size=JobSize(),
+            given=Amounts(),
+            use=Use(wall_seconds=took),
+            ended=0.0,
+        )
+        for k, took in enumerate(seconds)
+    ]
+
+
+def sized(job, left):
+    return replace(job, sizing=replace(job.sizing, left_seconds=left))
+
+
+def first_of(*jobs, second=None):
+    snapshot = Snapshot((a_site(), command(), a_run(), second or a_run(2), a_deployment(memory=GIB), *jobs))
+    return started(plan(snapshot, NOW))[0]
+
+
+def test_what_is_expected_to_be_short_goes_before_what_came_somewhat_earlier():
+    long, short = sized(a_job("long"), 3000.0), sized(a_job("short", run=2), 60.0)
+    assert first_of(long, short) == "p-2/short"
+
+
+def test_what_nobody_measured_keeps_the_order_of_the_runs():
+    assert first_of(a_job("one"), a_job("two", run=2)) == "p-1/one"
+
+
+def test_a_priority_goes_before_what_is_short():
+    long, short = sized(a_job("long", priority=1), 3000.0), sized(a_job("short", run=2), 60.0)
+    assert first_of(long, short) == "p-1/long"
+
+
+def test_a_long_job_lets_pass_only_what_comes_within_a_day():
+    late = replace(a_run(2), created=90_000.0)
+    long, short = sized(a_job("long"), 1e6), sized(a_job("short", run=2), 1.0)
+    assert first_of(long, short, second=late) == "p-1/long"
+    soon = replace(a_run(2), created=80_000.0)
+    assert first_of(long, short, second=soon) == "p-2/short"
+
+
+def test_the_same_job_takes_turns_in_the_order_of_the_runs_however_short():
+    first, second = sized(a_job("load"), 3000.0), sized(a_job("load", run=2), 1.0)
+    assert first_of(first, second) == "p-1/load"
+
+
+def crowded(*nouns, attained=40.0):
+    """A pod with room for one job, and one that has run for so long."""
+    busy = a_job("busy", state=JobState.RUNNING)
+    attempt = replace(an_attempt(busy), started=NOW - attained)
+    return Snapshot((a_site(share=1.0), command(), a_run(), a_deployment(memory=GIB), busy, attempt, *nouns))
+
+
+def test_a_wait_is_told_from_what_is_left_of_what_runs():
+    snapshot = crowded(a_job("mine"), *measured("busy", 90.0, 100.0, 110.0, 120.0, 130.0))
+    wait = forecast_wait(snapshot, "p-1/mine", NOW)
+    assert wait is not None
+    assert wait == (70.0, 60.0, 90.0)
+    assert why_waiting(snapshot, "p-1/mine", NOW).endswith("; about 1 m 10 s (1 m 00 s - 1 m 30 s)")
+
+
+def test_those_before_it_are_waited_for_too():
+    told = measured("busy", 100.0), measured("other", 30.0)
+    snapshot = crowded(a_job("other"), a_job("mine", order=1), *(one for some in told for one in some))
+    wait = forecast_wait(snapshot, "p-1/mine", NOW)
+    assert wait is not None
+    assert wait.likely == 90.0
+
+
+def test_what_runs_longer_than_ever_before_is_expected_to_last_on():
+    wait = forecast_wait(crowded(a_job("mine"), *measured("busy", 10.0, 20.0)), "p-1/mine", NOW)
+    assert wait is not None
+    assert wait.low < wait.likely == 40.0 < wait.high
+
+
+def test_nothing_is_told_where_nothing_was_measured():
+    assert forecast_wait(crowded(a_job("mine")), "p-1/mine", NOW) is None
+    free = Snapshot((a_site(), command(), a_run(), a_deployment(memory=GIB), a_job("mine", MIB)))
+    assert forecast_wait(free, "p-1/mine", NOW) is None
