@@ -1,14 +1,14 @@
 """Several ranks learn one network: started with torchrun's variables alone, they give one worker's curve."""
 
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +21,12 @@ from gridmill.jobs.training.checkpoint import NAME
 from gridmill.jobs.training.run import run
 from gridmill.model.message import Outcome
 from gridmill.model.state import AttemptState
-from tests.e2e.conftest import eventually
+from tests.e2e.conftest import Place, eventually
 from tests.unit.learning_data import series, training_context, write_dataset
 
 pytestmark = pytest.mark.e2e
 
 LSTM = {"sequence": 12, "hidden": 16, "epochs": 5, "learning_rate": 0.01, "batch_size": 64, "patience": 5}
-MLP = {"hidden": 16, "epochs": 6, "learning_rate": 0.003, "batch_size": 4, "patience": 6}
 CURVE, WEIGHTS = 1e-3, 5e-3
 """How far apart a gang's losses (of their size) and weights may be: sums are added up in another order."""
 
@@ -71,7 +70,7 @@ def gang(context: JobContext, size: int) -> Iterator[list[subprocess.Popen[str]]
 def learned_by(context: JobContext, size: int) -> list[Outcome]:
     with gang(context, size) as processes:
         for process in processes:
-            out, _ = process.communicate(timeout=120)
+            out, _ = process.communicate(timeout=600)
             assert process.returncode == 0, out
     return outcomes(context, size)
 
@@ -94,7 +93,7 @@ def test_a_gang_gives_the_curve_and_weights_of_one_worker(tmp_path):
     options = LSTM | {"batch_size": 283}
     dataset = write_dataset(tmp_path, series())
     alone = run(training_context(tmp_path, dataset, "lstm", "alone", **options))
-    first, other = learned_by(training_context(tmp_path, dataset, "lstm", "gang", **options), 2)
+    first, other = learned_by(training_context(tmp_path, dataset, "lstm", "gang", workers=2, **options), 2)
     assert len(curve_of(first)) == LSTM["epochs"]
     assert np.allclose(curve_of(first), alone.outputs[0].details["curve"], rtol=CURVE)
     assert np.allclose(weights(tmp_path, "gang"), weights(tmp_path, "alone"), atol=WEIGHTS)
@@ -102,33 +101,61 @@ def test_a_gang_gives_the_curve_and_weights_of_one_worker(tmp_path):
     assert other == Outcome(state=AttemptState.SUCCEEDED), "rank 0 alone says anything"
 
 
-def test_a_gang_that_lost_a_rank_goes_on_from_its_checkpoint(tmp_path):
-    options = MLP | {"checkpoint_seconds": 0.0}
-    dataset = write_dataset(tmp_path, series())
-    whole = run(training_context(tmp_path, dataset, "mlp", "whole", **options))
-    context = training_context(tmp_path, dataset, "mlp", "lost", **options)
-    context = replace(context, order=replace(context.order, checkpoint_uri="checkpoints/p/m/f"))
+PIPELINE = """
+pipeline: waves
+jobs:
+  rows: {sink: {source: {path: rows.csv}}}
+  data:
+    dataset:
+      basis: {table: rows, time: time, entity: [city]}
+      label: {column: value, steps: 3, name: ahead}
+      split: {validation: 0.2, test: 0.2}
+  alone: {training: {dataset: data, model: lstm, sequence: 12, hidden: 16, epochs: 5, batch_size: 16}}
+  together:
+    needs: [alone]
+    training:
+      {dataset: data, model: lstm, sequence: 12, hidden: 16, epochs: 5, batch_size: 16, workers: 2,
+       checkpoint: 0s}
+"""
+
+
+def rows() -> str:
+    waves = [
+        f"{city},2024-01-{1 + hour // 24:02}T{hour % 24:02}:00:00,{10 * math.sin(hour / 24 + number):.4f}"
+        for number, city in enumerate("ab")
+        for hour in range(700)
+    ]
+    return "\n".join(["city,time,value", *waves, ""])
+
+
+def process_of(place: Place, attempt: str) -> int | None:
+    """The process that works in the attempt's folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink() == place.home / "attempts" / attempt / "work":
+                return int(process.name)
+    return None
+
+
+def test_workers_that_lose_one_go_on_from_the_checkpoint_with_one_workers_curve(place: Place):
+    place.write(rows(), "rows.csv")
+    running = place.start("run", place.write(PIPELINE), "--json")
 
     def in_the_middle() -> bool:
-        file = tmp_path / "checkpoints/p/m/f" / NAME
-        at = json.loads(file.read_bytes())["facts"]["progress"] if file.exists() else None
-        return bool(at and at["epoch"] >= 2 and at["batch"] > 2)
+        for file in place.home.rglob(f"checkpoints/**/together/**/{NAME}"):
+            at = json.loads(file.read_bytes())["facts"]["progress"]
+            return bool(at["epoch"] >= 2 and at["batch"] > 2)
+        return False
 
-    with gang(context, 2) as processes:
-        assert eventually(in_the_middle, 60), "no checkpoint came"
-        processes[1].send_signal(signal.SIGKILL)
-        out, _ = processes[0].communicate(timeout=60)
-    lost = decode((folder_of(context, 0) / "outcome.json").read_bytes(), Outcome)
-    assert (processes[0].returncode, lost.state) == (1, AttemptState.FAILED)
-    assert "another worker" in lost.message, out
-    resumed = learned_by(context, 2)
-    assert resumed[0].outputs[0].details["options"]["resumed_in_epoch"] >= 2
-    assert np.allclose(curve_of(resumed[0]), whole.outputs[0].details["curve"], rtol=CURVE)
-
-
-def test_what_a_gang_cannot_learn_is_refused_before_it_waits_for_others(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    dataset = write_dataset(tmp_path, series(rows=20))
-    with pytest.raises(Exception, match="one worker") as error:
-        run(training_context(tmp_path, dataset, "linear"))
-    assert error.value.place == "training.model"
+    assert eventually(in_the_middle, 600), "no checkpoint came"
+    victim = process_of(place, "waves-1.together.1.1")
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    out, err = running.communicate(timeout=600)
+    assert running.returncode == 0, out + err
+    jobs = {one["job"]["job"]["name"]: one for one in json.loads(out)["jobs"]}
+    assert [attempt["state"] for attempt in jobs["together"]["attempts"]] == ["lost", "succeeded"]
+    alone, together = (jobs[name]["artifacts"][0]["output"]["details"] for name in ("alone", "together"))
+    assert together["options"]["resumed_in_epoch"] >= 2
+    assert np.allclose(together["curve"], alone["curve"], rtol=CURVE)
+    assert not place.leftovers()

@@ -8,6 +8,7 @@ import pytest
 from gridmill.model.amounts import GIB, MIB, Amounts
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.model.parallel import Parallel
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Measurement, Resource, Use, default_resource
 from gridmill.model.sink import SinkSpec
@@ -133,6 +134,26 @@ def test_other_jobs_of_the_subject_correct_the_model():
     history = history_of(measured(other, 4 * plain.amounts.memory_bytes, size))
     assert sized(training(), size, history).amounts.memory_bytes > 3 * plain.amounts.memory_bytes
     assert "corrected by 1 attempts" in sized(training(), size, history).why[0]
+
+
+def swarm_of(job, workers, peak, number):
+    told = Parallel(
+        work="w", workers=workers, shards=8, rows=100, whole_rows=100, stage_seconds=0.0, opening_seconds=0.0,
+        opening_cpu_seconds=0.0, opening_delay_seconds=0.0, busy_seconds=1.0, longest_seconds=0.1,
+    )  # fmt: skip
+    return replace(measured(job, peak, number=number), parallel=told)
+
+
+@pytest.mark.parametrize(
+    ("workers", "peak", "margin"),
+    [(1, 500, 1.4), (2, 800, 1.5), (3, 2000, 1.5), (8, 2000 * 8 / 4, 1.5)],
+)
+def test_attempts_with_as_many_workers_say_more_than_others(workers, peak, margin):
+    job = Job(name="q", prediction=PredictionSpec(dataset="d", models=("m",), workers=workers))
+    earlier = [(1, 500), (2, 800), (1, 490), (4, 2000)]
+    history = history_of(*(swarm_of(job, crew, mib * MIB, n) for n, (crew, mib) in enumerate(earlier, 1)))
+    given = sized(job, JobSize(), history).amounts.memory_bytes
+    assert peak * margin * MIB <= given < (peak * margin + 16) * MIB
 
 
 def test_an_estimate_is_cut_to_what_there_is_and_says_so():

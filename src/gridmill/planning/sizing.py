@@ -191,10 +191,11 @@ def _scaled_peak(job: Job, size: JobSize, known: Measurement, workers: int) -> i
 
 
 def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measurement, ...]:
-    """Those with as many workers or more, else with the most: a guess from fewer is the wilder one."""
-    crews = [known.parallel.workers for known in measured if known.parallel]
-    least = min(workers, max(crews, default=0))
-    return tuple(known for known in measured if not known.parallel or known.parallel.workers >= least)
+    """Those with as many workers, else with the next more, else with the most: a guess from fewer is the
+    wilder one."""
+    crews = sorted({known.parallel.workers for known in measured if known.parallel})
+    nearest = next((crew for crew in crews if crew >= workers), max(crews, default=0))
+    return tuple(known for known in measured if not known.parallel or known.parallel.workers == nearest)
 
 
 def _growth(size: JobSize, before: JobSize) -> float:

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 MODULES: Mapping[ModelKind, str] = {
     kind: f"gridmill.jobs.training.{kind}" for kind in ModelKind
 }  # by name: a linear model must not wait for torch
-GANG_KINDS = (ModelKind.LSTM, ModelKind.MLP)
-"""Kinds that several workers can learn together."""
 
 
 def run(context: JobContext) -> JobResult:
@@ -49,28 +47,12 @@ def run(context: JobContext) -> JobResult:
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a training")
     spec.check()
-    rank, size = (int(os.environ.get(name, number)) for name, number in (("RANK", 0), ("WORLD_SIZE", 1)))
-    if size == 1 or spec.model == ModelKind.CUSTOM:  # a script's ranks find each other
+    if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:  # a script's ranks find each other
         return _train(context, spec)
-    check_gang(spec)
     with import_module("gridmill.jobs.training.ranks").joined(context):
-        return _train(context, spec) if rank == 0 else _help(replace(context, events_fd=None), spec)
-
-
-def check_gang(spec: TrainingSpec) -> None:
-    """Raise InputError for what several workers cannot learn together."""
-    if spec.model not in GANG_KINDS:
-        raise InputError(
-            f"a {spec.model} model is learned by one worker",
-            hint=f"Leave `workers` out, or use {' or '.join(GANG_KINDS)}.",
-            place="training.model",
-        )
-    if spec.search:
-        raise InputError(
-            "a search is done by one worker, whose trials run side by side",
-            hint="Leave `workers` out; `search.parallel` says how many trials at a time.",
-            place="training.search",
-        )
+        if os.environ["RANK"] == "0":
+            return _train(context, spec)
+        return _help(replace(context, events_fd=None), spec)
 
 
 def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
