@@ -30,7 +30,8 @@ def at(url: str) -> Dialect:
     return Dialect(
         place=_shown(address),
         open=partial(_open, driver, address),
-        begin=("BEGIN", f"SELECT pg_advisory_xact_lock({_LOCK})"),
+        # one statement for the server, one way there and back
+        begin=(f"BEGIN; SELECT pg_advisory_xact_lock({_LOCK})",),
         spell=_spell,
         lost=lambda connection: connection.closed,  # type: ignore[attr-defined]
         tables="SELECT tablename FROM pg_tables WHERE schemaname = current_schema()",
