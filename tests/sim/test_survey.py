@@ -11,6 +11,8 @@ from gridmill.control.service import Identity, Service
 from gridmill.control.survey import Surveyor
 from gridmill.errors import ConflictError, UnavailableError
 from gridmill.model.amounts import GIB, Amounts
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.pipeline import Pipeline
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.stores import memory
 from gridmill.testing.behaviour import Behaviour
@@ -177,3 +179,15 @@ def test_a_site_that_hangs_does_not_keep_others_from_being_looked_at(grid: Grid)
     go.set()
     grid.surveyor._looks["lab"].join(20)
     assert asked == [1]
+
+
+def test_a_site_that_a_run_waits_for_is_not_removed(grid: Grid) -> None:
+    grid.cases.add_site(LAB)
+    job = Job(name="far", command=CommandSpec(run="true"))
+    run = grid.cases.start_run(Pipeline(name="p", at="lab", jobs=(job,))).run
+    with pytest.raises(ConflictError, match=f"job 'far' of run {run.id} is to run at site 'lab'"):
+        grid.cases.remove_site("lab")
+    grid.cases.stop_run(run.id)
+    for _ in range(3):
+        grid.node.tick()
+    grid.cases.remove_site("lab")

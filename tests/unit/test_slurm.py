@@ -221,10 +221,12 @@ n4|8|8000|draining|(null)
 n5|8|8000|idle~|(null)
 n6|8|8000|idle*|(null)
 n7|8|8000|mixed+drain|(null)
+n8|8|8000|inval|gpu:2
 """
 
 
 def test_sinfo_gives_each_usable_node_once():
+    """One with fewer GPUs than it is configured to have is `inval` to Slurm."""
     nodes = parse_sinfo(SINFO, "gpu")
     assert [(node.name, node.capacity.gpus) for node in nodes] == [("n2", 6), ("n5", 0), ("n10", 2)]
     assert nodes[2] == Node(name="n10", capacity=Amounts(cpus=4, memory_bytes=int(4000 * MIB * 0.9), gpus=2))

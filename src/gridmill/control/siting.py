@@ -87,6 +87,13 @@ class SiteCases(Cases):
                     f"resource {users[0]!r} is at site {name!r}",
                     hint=f"`gridmill remove resource {users[0]}`, or configure it at another site.",
                 )
+            there = {one.name for one in snapshot.resources.values() if one.site == name}
+            waits = [one for one in snapshot.job_runs.values() if one.resource in there]
+            if waits:
+                raise ConflictError(
+                    f"job {waits[0].job.name!r} of run {waits[0].run_id} is to run at site {name!r}",
+                    hint=f"`gridmill stop {waits[0].run_id}`, or wait for its end.",
+                )
             up = [one.id for one in snapshot.deployments.values() if one.site == name]
             if up:
                 raise ConflictError(
