@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,6 +189,100 @@ jobs:
     assert shown[0].replace("there", "here") == shown[1]
     again = lab.ended(lab.run(text.replace("SITE", "local").replace("NAME", "there")))
     assert [one["job"]["state"] for one in again["jobs"]] == ["unchanged", "unchanged"]  # type: ignore[attr-defined]
+
+
+MODEL = """
+import socket, time
+from pathlib import Path
+
+HOLD, MARKS = Path("{hold}"), Path("{marks}")
+
+def fit(data):
+    (data.output / "empty").touch()
+
+def predict(folder, inputs):
+    if HOLD.exists():
+        with MARKS.open("a") as marks:
+            marks.write(socket.gethostname() + "\\n")
+    while HOLD.exists():
+        time.sleep(0.05)
+    return inputs[:, 0] * 2
+"""
+POINTS = """
+pipeline: points
+jobs:
+  points:
+    dataset:
+      sql: >
+        select i::double as x, (i * 3)::double as y,
+               case when i % 10 < 7 then 'train' when i % 10 = 7 then 'validation' else 'test' end as split
+        from range(4000) as rows(i) order by i
+      label: {column: y}
+  model: {training: {dataset: points, model: custom, script: "model.py:fit", predict: "model.py:predict"}}
+  swarm: {prediction: {dataset: points, models: [model], split: null, shards: 8, workers: 4, trust: true}}
+"""
+SWARM = """
+pipeline: far
+at: lab
+jobs:
+  swarm:
+    prediction:
+      {dataset: points/points, models: [points/model], split: null, shards: 8, workers: 4, trust: true}
+"""
+EACH = """
+pipeline: both
+at: lab
+jobs:
+  well: {command: {run: "hostname", each: true}}
+  sick: {command: {run: "hostname; [ $GRIDMILL_NODE = alpha ] || exit 3", each: true}}
+"""
+
+
+def job(view: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in view["jobs"] if one["job"]["job"]["name"] == name)
+    return found
+
+
+def predicted(lab: Lab, view: dict[str, Any]) -> dict[str, bytes]:
+    folder = lab.shared / "root" / job(view, "swarm")["artifacts"][0]["output"]["uri"]
+    return {path.name: path.read_bytes() for path in folder.glob("*.parquet")}
+
+
+def test_a_swarm_is_on_both_hosts_and_one_without_power_costs_its_part_alone(lab: Lab) -> None:
+    hold, marks = lab.shared / "hold", lab.shared / "swarm.marks"
+    (lab.shared / "model.py").write_text(MODEL.format(hold=hold, marks=marks))
+    here = lab.ended(lab.run(POINTS, "points"), "points")
+    assert state(here) == "succeeded", messages(here)
+    hold.touch()
+    run = lab.run(SWARM, "far")
+    lab.wait(lambda: set(hosts_of(marks)) == {"alpha", "beta"}, "both hosts predict")
+    lab.beta.power_off()
+    hold.unlink()
+    there = lab.ended(run, "far")
+    assert state(there) == "succeeded", messages(there)
+    parts = job(there, "swarm")["parts"]
+    assert [part["node"] for part in parts] == ["alpha", "alpha"]
+    assert sorted(len(part["attempts"]) for part in parts) == [1, 2]
+    assert len(predicted(lab, here)) == 8
+    assert predicted(lab, there) == predicted(lab, here)
+    lab.beta.start()
+    lab.join(lab.beta)
+    lab.wait(lambda: "beta" in lab.gridmill("list", "sites", "--json"), "beta is seen")
+
+
+def test_a_command_runs_once_on_each_host_and_says_where_it_failed(lab: Lab) -> None:
+    view = lab.ended(lab.run(EACH, "both"), "both")
+    assert state(view) == "failed"
+    told = {
+        name: [
+            (part["node"], part["job"]["state"], part["exit_code"], part["job"]["message"])
+            for part in job(view, name)["parts"]
+        ]
+        for name in ("well", "sick")
+    }
+    assert told["well"] == [("alpha", "succeeded", 0, "alpha"), ("beta", "succeeded", 0, "beta")]
+    assert told["sick"] == [("alpha", "succeeded", 0, "alpha"), ("beta", "failed", 3, "exit code 3: beta")]
+    assert job(view, "sick")["job"]["message"] == "on beta: exit code 3: beta"
 
 
 def test_a_cable_pulled_for_a_moment_costs_nothing(lab: Lab) -> None:

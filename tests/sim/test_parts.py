@@ -8,6 +8,7 @@ from tests.sim.test_races import command, finish
 from gridmill.control.views import attempts_of, run_view
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Artifact
+from gridmill.model.dataset import Basis, DatasetSpec
 from gridmill.model.job import Job
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
@@ -66,6 +67,16 @@ def test_a_swarm_is_on_all_nodes_at_once_and_put_together_once():
     [job] = [one for one in view_of(grid, run.id).jobs if one.job.job.name == "swarm"]
     assert sorted((part.node, part.job.state) for part in job.parts) == [(n, "succeeded") for n in "abc"]
     assert {uri for uri in grid.storage.removed if "swarm" in uri} >= set(gathered.order.parts)
+
+
+def test_a_dataset_is_cut_by_its_buckets_where_it_has_an_entity():
+    for entity, buckets, count in ((("user",), 8, 3), (("user",), 2, 2), (("user",), None, 0), ((), None, 0)):
+        grid = simulation(lambda order: Behaviour(seconds=5.0))
+        basis = Basis(table="rows", time="t", entity=entity)
+        job = Job(name="features", dataset=DatasetSpec(basis=basis, buckets=buckets))
+        run = finish(grid, grid.submit(Pipeline(name="p", jobs=(command("rows"), job))))
+        assert run.state == RunState.SUCCEEDED
+        assert len({one.pod_id for one in parts_of(grid)}) == len(parts_of(grid)) == count
 
 
 def test_as_few_parts_as_the_workers_need():

@@ -54,7 +54,7 @@ def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
 
 def _on_each(transaction: Transaction, job_run: JobRun, each: Each, site: Site) -> JobRun:
     """A part for every node that matches. An estimate is no reason to leave a small one out."""
-    nodes = [node for node in site.nodes if each.matches(node)]
+    nodes = sorted(filter(each.matches, site.nodes), key=lambda node: node.name)
     if not nodes:
         there = ", ".join(node.name for node in site.nodes) or "none"
         message = f"no node of site {site.name} is one that `each` asks for (there are: {there})"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gridmill.model.amounts import Amounts, show_count
+from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.resource import Resource, Sizing
@@ -14,6 +15,8 @@ from gridmill.planning.probes import leaves_workers_open
 
 Size = Callable[[Job], Sizing]
 """The size of one attempt of a job."""
+BUCKET_ROWS = 5_000_000
+"""Rows of a dataset that make a further bucket, where it is not declared how many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,11 @@ class Cut:
 def cut_job(job: Job, rows: int | None, resource: Resource, site: Site, size: Size) -> Cut | None:
     """None: it is done in one. The same job is cut alike wherever it has as many machines."""
     pods = _pods(resource, site, size(job).amounts.memory_bytes)
-    if pods < 2 or job.kind != JobKind.PREDICTION:
+    if pods < 2:
+        return None
+    if job.dataset is not None:
+        return _cut_dataset(job, job.dataset, rows, pods, size)
+    if job.kind != JobKind.PREDICTION:
         return None
     return _cut_swarm(job, rows, pods, _cpus(resource, site, pods), size)
 
@@ -49,6 +56,18 @@ def _cpus(resource: Resource, site: Site, pods: int) -> float:
     """Of one pod."""
     per_node = -(-pods // max(1, len(site.nodes)))
     return max(1.0, resource.cpus or site.largest.cpus // per_node)
+
+
+def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size: Size) -> Cut | None:
+    """By its buckets: the rows of an entity lie in one of them."""
+    entity = spec.basis.entity if spec.basis else spec.entity if spec.time else ()
+    buckets = (spec.buckets or -(-(rows or 0) // BUCKET_ROWS)) if entity else 1
+    count = min(pods, buckets)
+    if count < 2:
+        return None
+    whole = size(job)
+    why = f"in {show_count(count, 'part')}, each on a pod of its own with some of {buckets} buckets"
+    return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
 
 
 def _cut_swarm(job: Job, rows: int | None, pods: int, cpus: float, size: Size) -> Cut | None:

@@ -21,8 +21,8 @@ from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.sqltext import DROPPED, Scope
 from gridmill.jobs.engine import quoted
 from gridmill.model.dataset import Basis, DatasetSpec, Lag, Window
+from gridmill.planning.parts import BUCKET_ROWS
 
-BUCKET_ROWS = 5_000_000
 SQL_RESULT = "__sql"
 """The table that stands for the result of a declared `sql`."""
 

@@ -13,6 +13,7 @@ from gridmill.jobs.dataset.checks import check_kept, check_splits
 from gridmill.jobs.dataset.describe import describe_rows, make_result
 from gridmill.jobs.dataset.encode import Step, load_encoders
 from gridmill.jobs.dataset.incremental import Kept, find_kept, link_files, recent_rows
+from gridmill.jobs.dataset.parts import take_together, write_tally
 from gridmill.jobs.dataset.predicted import with_predictions
 from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
 from gridmill.jobs.dataset.reading import register_tables
@@ -58,11 +59,19 @@ def run(context: JobContext) -> JobResult:
                 seen = {**seen, **recent}
             if why:
                 print(f"all rows are computed: {why}")
-            stem = _continue(kept, tally, draft)
-            folder = draft / RAW if spec.encoders else draft
-            write_rows(
-                context, engine, query, folder, tally, tables=seen, whole=bool(spec.encoders), stem=stem
-            )
+            part = context.order.part
+            stem = _continue(kept, Tally() if part else tally, context.work / "kept" if part else draft)
+            folder = draft / RAW if spec.encoders and not part else draft
+            if context.order.parts:
+                take_together(folder, [context.below_root(uri) for uri in context.order.parts], tally)
+            else:
+                write_rows(
+                    context, engine, query, folder, tally, tables=seen, whole=bool(spec.encoders), stem=stem
+                )
+        if part is not None:
+            write_tally(draft, tally)
+            _publish(draft, target)
+            return JobResult()
         _count_keyless(query, tally)
         check_kept(spec, tally.dropped, tally.kept, query.span_seconds)
         check_splits(query.bounds, tally.splits)

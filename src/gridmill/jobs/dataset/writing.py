@@ -85,6 +85,8 @@ def write_rows(
             return
         texts = query.buckets or (query.compiled.sql,)
         for number, text in enumerate(texts):
+            if not make.does(number):
+                continue
             name = stem if len(texts) == 1 else f"{stem}-{number:04d}"
             make.write(iter([_reader(engine.sql(text))]), name, tally)
     except duckdb.OutOfMemoryException:
@@ -101,6 +103,11 @@ class _Maker:
     query: Query
     folder: Path
     whole: bool
+
+    def does(self, number: int) -> bool:
+        """Whether that bucket or chunk is this part's."""
+        part = self.context.order.part
+        return part is None or number % part.count == part.number
 
     def write(self, readers: Iterator[pa.RecordBatchReader], name: str, tally: Tally) -> None:
         """Write the rows of readers (at least one) of the same columns, one after another."""
@@ -148,6 +155,8 @@ def _write_chunks(
     own = local()
 
     def do(number: int, rows: pa.Table) -> Tally:
+        if not make.does(number):
+            return Tally()
         if not hasattr(own, "engine"):
             own.engine = engine.cursor()
             register_tables(own.engine, tables)
