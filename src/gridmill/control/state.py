@@ -15,6 +15,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
 from gridmill.model.schedule import Schedule
 from gridmill.model.site import Site
+from gridmill.model.state import JobState
 from gridmill.ports.clock import Clock
 from gridmill.ports.house import House, NoHouse
 from gridmill.ports.link import LinkServer
@@ -209,7 +210,8 @@ class Control:
         self.silent_since = {d: t for d, t in self.silent_since.items() if d in snapshot.deployments}
         self.progress = {j: body for j, body in self.progress.items() if j in snapshot.job_runs}
         self.metrics = {j: found for j, found in self.metrics.items() if j in snapshot.job_runs}
-        self.last_lines = {j: line for j, line in self.last_lines.items() if j in snapshot.job_runs}
+        running = {job.id for job in snapshot.job_runs.values() if job.state is JobState.RUNNING}
+        self.last_lines = {j: line for j, line in self.last_lines.items() if j in running}
 
     def newest_artifact(self, name: str) -> Artifact | None:
         """The newest version of that name, removed or not."""
