@@ -27,8 +27,10 @@ from tests.unit.learning_data import series, training_context, write_dataset
 pytestmark = pytest.mark.e2e
 
 LSTM = {"sequence": 12, "hidden": 16, "epochs": 5, "learning_rate": 0.01, "batch_size": 64, "patience": 5}
-CURVE, WEIGHTS = 1e-3, 5e-3
+CURVE, WEIGHTS = 1e-5, 1e-5
 """How far apart a gang's losses (of their size) and weights may be: sums are added up in another order."""
+LONG_CURVE = 1e-3
+"""... after hundreds of steps."""
 
 
 def free_port() -> int:
@@ -157,5 +159,5 @@ def test_workers_that_lose_one_go_on_from_the_checkpoint_with_one_workers_curve(
     assert [attempt["state"] for attempt in jobs["together"]["attempts"]] == ["lost", "succeeded"]
     alone, together = (jobs[name]["artifacts"][0]["output"]["details"] for name in ("alone", "together"))
     assert together["options"]["resumed_in_epoch"] >= 2
-    assert np.allclose(together["curve"], alone["curve"], rtol=CURVE)
+    assert np.allclose(together["curve"], alone["curve"], rtol=LONG_CURVE)
     assert not place.leftovers()
