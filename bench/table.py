@@ -25,6 +25,7 @@ MODULES = {
     "sizing-predictions": "bench.sizing predictions",
     "advice": "bench.advice",
     "policy": "bench.policy",
+    "gangs": "bench.gangs",
 }
 """What can be measured, in the page's order, and by which module with which argument."""
 HEAD = f"""\

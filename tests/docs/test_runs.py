@@ -103,6 +103,15 @@ def _texts(value: object) -> Iterator[str]:
                 yield from _texts(one)
 
 
+def test_a_torchrun_script_learns_by_two_workers(home: Path):
+    done = run(["gridmill", "run", "examples/gang/pipeline.yaml"], home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = run(["gridmill", "logs", "gang"], home).stdout.splitlines()
+    losses = [float(line.rpartition(" ")[2]) for line in lines if "[0] step" in line]
+    assert len(losses) == 4, lines
+    assert losses[-1] < losses[0]
+
+
 def test_images_are_classified(home: Path, tmp_path: Path):
     example = shutil.copytree(ROOT / "examples" / "digits", tmp_path / "digits")
     assert run([sys.executable, str(example / "make_images.py")], tmp_path).returncode == 0

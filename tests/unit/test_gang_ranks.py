@@ -1,7 +1,9 @@
 """What each rank of a gang finds in its environment, how a gang ends, and which declarations are right."""
 
 import json
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -216,3 +218,22 @@ def test_models_that_one_worker_learns_are_no_gangs():
         TrainingSpec(dataset="d", model=ModelKind.LINEAR, workers=2).check()
     with pytest.raises(InputError, match="a search tries its settings one by one"):
         TrainingSpec(dataset="d", model=ModelKind.LSTM, workers=2, search=Search(parameters={})).check()
+
+
+def spec_of(**said):
+    path = Path(__file__).parents[2] / "examples" / "gang" / "cluster_spec.py"
+    pytest.importorskip("hostlist", reason="pip install python-hostlist")
+    return runpy.run_path(str(path))["cluster_spec"]({f"SLURM_{name}": text for name, text in said.items()})
+
+
+def test_the_classic_pattern_makes_a_cluster_of_slurms_words():
+    cluster, job, index = spec_of(
+        JOB_NODELIST="rack1n[08-10],login", TASKS_PER_NODE="2(x2),1(x2)", JOB_ID="1007", PROCID="3"
+    )
+    assert cluster == {
+        "ps": ["rack1n08:12112"],
+        "worker": ["rack1n08:12113", "rack1n09:12112", "rack1n09:12113", "rack1n10:12112", "login:12112"],
+    }
+    assert (job, index) == ("worker", 2)
+    first = spec_of(JOB_NODELIST="n1", TASKS_PER_NODE="2", JOB_ID="1", PROCID="0")
+    assert first == ({"ps": ["n1:12016"], "worker": ["n1:12017"]}, "ps", 0)

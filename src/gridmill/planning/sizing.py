@@ -90,11 +90,13 @@ def size_job(
         why += cut
     if workers > 1:
         why.append(f"{workers} workers share it")
+    if job.gang:
+        why.append(f"each of {job.gang} ranks gets so much")
     if advised:
         why.append(f"{workers} workers: the number worth paying for, by what earlier attempts measured")
     return Sizing(
         amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=_gpus(resource)),
-        workers=workers,
+        workers=job.gang or workers,
         why=tuple(why),
         expected_seconds=expected_seconds(
             f"{pipeline}/{job.name}",
