@@ -56,7 +56,7 @@ SCRIPT = """
 import json, os
 import numpy as np
 
-def predict(inputs):
+def predict(folder, inputs):
     return np.zeros(len(inputs))
 
 if __name__ == "__main__":

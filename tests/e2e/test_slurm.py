@@ -155,7 +155,7 @@ GANG = """
 pipeline: p
 at: lab
 resources:
-  pair: {{type: command, workers: 2, cpus: 1}}
+  pair: {{type: command, site: lab, workers: 2, cpus: 1}}
 jobs:
   j:
     resource: pair
