@@ -285,44 +285,6 @@ def test_a_command_runs_once_on_each_host_and_says_where_it_failed(lab: Lab) -> 
     assert job(view, "sick")["job"]["message"] == "on beta: exit code 3: beta"
 
 
-MEETS = """
-import os, socket, sys, time
-rank, at = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-if rank == 0:
-    door = socket.create_server(("", at[1]))
-    came = [door.accept()[1][0] for _ in range(3)]
-else:
-    while True:
-        try:
-            socket.create_connection(at).close()
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.05)
-words = (rank, os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], socket.gethostname(), *at)
-print("met", *words, flush=True)
-"""
-
-
-def test_a_gang_meets_across_the_hosts(lab: Lab) -> None:
-    """Four ranks on two hosts reach rank 0 by its host's own address."""
-    script = lab.shared / "meets.py"
-    script.write_text(MEETS)
-    text = f"""
-pipeline: meets
-at: lab
-jobs:
-  gang: {{command: {{run: [{sys.executable}, {script}], workers: 4}}}}
-"""
-    assert state(lab.ended(lab.run(text, "meets"), "meets")) == "succeeded"
-    told = [line.split() for line in lab.gridmill("logs", "meets").splitlines() if " met " in line]
-    assert sorted(line[-6:-2] for line in told) == [
-        [str(rank), str(rank % 2), "2", told_host]
-        for rank, told_host in enumerate(sorted(line[-3] for line in told))
-    ]
-    assert {line[-3] for line in told} == {"alpha", "beta"}
-    assert {line[-2] for line in told} <= {lab.alpha.address, lab.beta.address}
-
-
 def test_a_cable_pulled_for_a_moment_costs_nothing(lab: Lab) -> None:
     text, marks, go = waiting(lab, "moment")
     run = lab.run(text)
