@@ -4,8 +4,10 @@ import pytest
 
 from gridmill.errors import PipelineError
 from gridmill.model.amounts import GIB, MIB, Amounts
+from gridmill.model.each import Each
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Measurement, Resource, Use
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.planning.dry_run import dry_run
@@ -116,3 +118,19 @@ def test_assigned_jobs_use_their_resource():
     mine = Resource(name="mine", type=JobKind.COMMAND, jobs=("p/a",))
     shown = dry_run(a_pipeline(a_job("a"), a_job("b"), resources=(mine,)), a_snapshot(), {}, frozenset())
     assert [job.resource for job in shown.jobs] == ["mine", "default-command"]
+
+
+def test_a_dry_run_says_into_how_many_parts_a_job_is_cut():
+    node = Amounts(cpus=2, memory_bytes=8 * GIB)
+    lab = Site(
+        name="local",
+        kind=SiteKind.SIMULATED,
+        nodes=tuple(Node(name=name, capacity=node) for name in ("a", "b", "c")),
+    )
+    swarm = Job(name="swarm", prediction=PredictionSpec(dataset="o/d", models=("o/m",), workers=6))
+    patch = Job(name="patch", command=CommandSpec(run="true", each=Each(nodes=("[ab]",))))
+    shown = dry_run(a_pipeline(swarm, patch), Snapshot([lab]), {}, frozenset())
+    assert [job.sizing.why[-1] for job in shown.jobs] == [
+        "in 3 parts, each on a pod of its own with 2 workers",
+        "once on each of 2 nodes of site local",
+    ]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
@@ -13,6 +14,7 @@ from gridmill.model.site import LOCAL
 from gridmill.model.view import DryRun, PlannedJob
 from gridmill.planning.graph import order
 from gridmill.planning.limits import problem_of, problem_of_resource
+from gridmill.planning.parts import parts_line
 from gridmill.planning.queue import Demand
 from gridmill.planning.room import most_jobs
 from gridmill.planning.sizing import size_job
@@ -51,14 +53,18 @@ def dry_run(
 def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) -> PlannedJob:
     name, resource = resource_for(job, pipeline, snapshot)
     fitting = resource or default_resource(job.kind)
-    sizing = size_job(
-        job,
-        size,
-        snapshot.history,
+    sized = partial(
+        size_job,
+        size=size,
+        history=snapshot.history,
         pipeline=pipeline.name,
         resource=fitting,
         largest=snapshot.largest(fitting.site),
     )
+    sizing, site = sized(job), snapshot.sites.get(fitting.site)
+    why = parts_line(job, size.rows, fitting, site, sized) if site is not None else ""
+    if why:
+        sizing = replace(sizing, why=(*sizing.why, why))
     return PlannedJob(
         job=job.name,
         kind=job.kind.value,

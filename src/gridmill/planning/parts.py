@@ -40,6 +40,15 @@ def cut_job(job: Job, rows: int | None, resource: Resource, site: Site, size: Si
     return _cut_swarm(job, rows, pods, _cpus(resource, site, pods), size)
 
 
+def parts_line(job: Job, rows: int | None, resource: Resource, site: Site, size: Size) -> str:
+    """In how many parts a job is done, as a sentence; empty where in one."""
+    if job.each is not None:
+        there = sum(map(job.each.matches, site.nodes))
+        return f"once on each of {show_count(there, 'node')} of site {site.name}"
+    found = cut_job(job, rows, resource, site, size)
+    return found.whole.why[-1] if found is not None else ""
+
+
 def _pods(resource: Resource, site: Site, memory_bytes: int) -> int:
     """How many pods the resource may have: as set, else one on every node that is large enough."""
     if resource.workers is not None:
