@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -148,6 +149,43 @@ def test_a_command_runs_there_and_its_deployment_is_given_back_at_once(lab: Lab)
     assert lab.says(run_id) == "on n1 as 0 of 1\n"
     lab.wait(lambda: not lab.node.grid.deployments(), "the deployment is given back")
     lab.wait(lambda: "COMPLETED" in lab.cluster.run("squeue", "-h", "-t", "all", "-o", "%T"), "it completed")
+
+
+GANG = """
+pipeline: p
+at: lab
+resources:
+  pair: {{type: command, site: lab, workers: 2, cpus: 1}}
+jobs:
+  j:
+    resource: pair
+    command:
+      workers: 4
+      run: >
+        echo $RANK $LOCAL_RANK $SLURM_PROCID $SLURM_NTASKS $SLURM_JOB_NODELIST;
+        {python} -c "import os, socket as s;
+        at = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']));
+        r = int(os.environ['RANK']);
+        door = s.create_server(('', at[1])) if r == 0 else None;
+        open('{folder}/open', 'w').close() if r == 0 else None;
+        all(door.accept() for _ in range(3)) if r == 0 else None" ;
+        [ $RANK = 0 ] || {{ until [ -e {folder}/open ]; do sleep 0.1; done;
+        {python} -c "import os, socket;
+        socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])))"; }}
+"""
+
+
+def test_a_gang_meets_there_and_finds_slurms_own_words_beside(lab: Lab) -> None:
+    """Two pods of one batch job with two ranks each."""
+    run_id = lab.start(GANG.format(python=sys.executable, folder=lab.folder))
+    view = lab.ended(run_id)
+    assert view.run.state == RunState.SUCCEEDED, (view.run.message, lab.says(run_id))
+    told = sorted(line.split()[1:] for line in lab.says(run_id).splitlines())
+    assert [line[0] for line in told] == ["0", "1", "2", "3"]
+    assert sorted(line[1] for line in told) == ["0", "1", "2", "3"], "all are on this one machine"
+    assert sorted(line[2] for line in told) == ["0", "0", "1", "1"]
+    assert {line[3] for line in told} == {"2"}
+    assert len({one.pod_id for one in (*view.jobs[0].attempts, *view.jobs[0].ranks)}) == 2
 
 
 def test_from_raw_data_to_a_forecast_it_is_the_same_there_as_here(lab: Lab) -> None:
