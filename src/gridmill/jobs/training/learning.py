@@ -6,6 +6,7 @@ Several processes may do it together: each batch is cut into their shares, and t
 import copy
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ class Learner:
         self._waited += time.perf_counter() - begin
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate * rate_share(done)
-        with torch.autocast(self._feed.device.type, dtype=self._half, enabled=self._mixed):
+        with torch.autocast(self._feed.device.type, dtype=self._half) if self._mixed else nullcontext():
             loss = self._loss(inputs, target)
         if self._ranks.size > 1:
             loss = loss * counts
