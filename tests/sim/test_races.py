@@ -304,3 +304,16 @@ def test_a_view_never_shows_a_finished_job_with_an_attempt_that_runs(before):
     finish(grid, run)
     [job] = run_view(grid.node.control, run.id, early).jobs
     assert [attempt.state for attempt in job.attempts] == [AttemptState.SUCCEEDED]
+
+
+def test_a_pod_that_ends_gets_no_job_though_its_site_still_sees_it():
+    """The next attempt would wait there until the pod is seen to be gone, and be lost with it."""
+    grid = simulation(lambda order: Behaviour(seconds=60.0))
+    run = grid.submit(Pipeline(name="p", jobs=(command("a"),)))
+    assert grid.run_until(lambda: job_of(grid, run, "a").state == JobState.RUNNING, at_most_steps=500)
+    [ending] = grid.world.pods
+    grid.world.end_pod(ending)
+    assert finish(grid, run).state == RunState.SUCCEEDED
+    first, second = attempts_of(grid.store, run.id)["p-1/a"]
+    assert (first.pod_id, first.state) == (ending, AttemptState.STOPPED)
+    assert second.pod_id != ending

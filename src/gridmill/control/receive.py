@@ -87,8 +87,9 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
     control.pods[channel] = pod.id
     control.failed_bring_ups.pop(deployment.resource, None)
     control.silent_since.pop(deployment.id, None)
-    if (pod.state, pod.address) != (PodState.UP, hello.address):
-        transaction.put(with_pod(deployment, replace(pod, state=PodState.UP, address=hello.address)))
+    state = PodState.ENDING if pod.state == PodState.ENDING else PodState.UP
+    if (pod.state, pod.address) != (state, hello.address):
+        transaction.put(with_pod(deployment, replace(pod, state=state, address=hello.address)))
     # what it acknowledges may be part of this very transaction: a pod forgets what it is told is committed
     _send_after(control, transaction, channel, Welcome(acknowledged=pod.acknowledged))
     _reconcile(control, transaction, channel, hello)
@@ -204,9 +205,21 @@ def _events(control: Control, transaction: Transaction, channel: int, events: Se
         hear(control, transaction, pod.id, event)
     if new:
         last = new[-1].number
+        state = PodState.ENDING if any(_ends_its_pod(transaction, event) for event in new) else pod.state
         current = transaction.get(Deployment, deployment.id) or deployment
-        transaction.put(with_pod(current, replace(pod, acknowledged=last)))
+        transaction.put(with_pod(current, replace(pod, acknowledged=last, state=state)))
         transaction.then(lambda: control.links.send(channel, [Ack(number=last)]))
+
+
+def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
+    """Whether a pod stopped an attempt that nobody asked it to stop: it stops all, and ends. (A machine may
+    be seen to be gone much later, and until then the attempts that come next would be lost with it.)"""
+    if event.type != EventType.ENDED:
+        return False
+    attempt = transaction.get(Attempt, event.attempt_id)
+    if attempt is None or attempt.token != event.token or attempt.stop_requested:
+        return False
+    return _outcome(event).state == AttemptState.STOPPED
 
 
 def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEvent) -> None:

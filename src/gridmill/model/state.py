@@ -55,6 +55,7 @@ class PodState(StrEnum):
 
     STARTING = "starting"
     UP = "up"
+    ENDING = "ending"  # it has stopped its jobs and takes no others
     GONE = "gone"
 
 
@@ -133,7 +134,8 @@ DEPLOYMENT_MOVES: Mapping[DeploymentState, frozenset[DeploymentState]] = {
 }
 POD_MOVES: Mapping[PodState, frozenset[PodState]] = {
     PodState.STARTING: frozenset({PodState.UP, PodState.GONE}),
-    PodState.UP: frozenset({PodState.GONE}),
+    PodState.UP: frozenset({PodState.ENDING, PodState.GONE}),
+    PodState.ENDING: frozenset({PodState.GONE}),
     PodState.GONE: frozenset(),
 }
 

@@ -162,7 +162,7 @@ class Places:
             self.terms[pod.id] = (deployment.created if pod.began is None else pod.began, pod.ends)
         self.claims.setdefault((deployment.site, pod.node), {})[pod.id] = pod.capacity
         self._refresh_node(deployment.site, pod.node)
-        if deployment.state in _SERVING:
+        if deployment.state in _SERVING and pod.state != PodState.ENDING:
             index = self.open if pod.state == PodState.UP else self.coming
             node = pod.node if deployment.pinned or self._places_as_planned(deployment.site) else ""
             slot = slot_of(pod.id, pod.capacity, self._given(pod.id), deployment.id, node)

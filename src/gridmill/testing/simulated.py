@@ -62,6 +62,7 @@ class SimulatedPod:
     mail: list[ToPod] = field(default_factory=list)
     connect_at: float = 0.0
     frozen_until: float = 0.0
+    ending: bool = False
 
     def journal_event(self, order: Order, time: float, kind: EventType, body: Mapping[str, Any]) -> None:
         """Append an event."""
@@ -211,6 +212,13 @@ class SimulatedWorld:
         if pod.channel is not None:
             self._close(pod.channel)
 
+    def end_pod(self, pod_id: str) -> None:
+        """It stops its jobs and takes no others, as one whose machine is wanted back; it stays to be seen."""
+        pod = self.pods[pod_id]
+        pod.ending = True
+        for attempt_id in tuple(pod.running):
+            self._stop(pod, attempt_id)
+
     def cut_link(self, pod_id: str, seconds: float) -> None:
         """The channel closes, mail is lost; the pod dials again after `seconds`."""
         pod = self.pods.get(pod_id)
@@ -317,7 +325,7 @@ class SimulatedWorld:
         pod.journal = [event for event in pod.journal if event.number > number]
 
     def _start(self, pod: SimulatedPod, order: Order) -> None:
-        if order.attempt_id in pod.seen:
+        if order.attempt_id in pod.seen or pod.ending:
             return
         now, behaviour = self.clock.monotonic(), self._behave(order)
         execution = Execution(
