@@ -83,19 +83,21 @@ def make_features(folder: Path) -> None:
                 from hourly group by all
             ),
             wide as (
-                select hourly.*, alt, {lags},
+                select hourly.*, alt,
                        avg(temp) {day} as temp_mean_1d, min(temp) {day} as temp_min_1d,
                        max(temp) {day} as temp_max_1d, stddev(temp) {day} as temp_std_1d,
-                       sum(precip) {six_hours} as precip_sum_6h,
-                       sin(2 * pi() * hour(time_hour) / 24) as hour_sin,
-                       cos(2 * pi() * hour(time_hour) / 24) as hour_cos,
-                       sin(2 * pi() * dayofyear(time_hour) / 365) as year_sin,
-                       cos(2 * pi() * dayofyear(time_hour) / 365) as year_cos
+                       sum(precip) {six_hours} as precip_sum_6h, {lags}
                 from hourly left join airports using (origin)
             )
-            select wide.*, later.temp as temp_ahead,
+            select wide.origin, wide.time_hour, {", ".join(f"wide.{name}" for name in NUMBERS)}, alt,
                    daily.temp_min as day_temp_min, daily.temp_max as day_temp_max,
                    daily.rain as day_rain, daily.wind as day_wind,
+                   wide.* exclude (origin, time_hour, alt, {", ".join(NUMBERS)}),
+                   sin(2 * pi() * hour(wide.time_hour) / 24) as hour_sin,
+                   cos(2 * pi() * hour(wide.time_hour) / 24) as hour_cos,
+                   sin(2 * pi() * dayofyear(wide.time_hour) / 365) as year_sin,
+                   cos(2 * pi() * dayofyear(wide.time_hour) / 365) as year_cos,
+                   later.temp as temp_ahead,
                    case when wide.time_hour < '{VALIDATION_FROM}' then 'train'
                         when wide.time_hour < '{TEST_FROM}' then 'validation' else 'test' end as split
             from wide
@@ -123,14 +125,13 @@ def read_arrays(folder: Path) -> dict:
         name for name in table.column_names if name not in ("origin", "time_hour", "temp_ahead", "split")
     ]
     columns = [np.asarray(table[name], float) for name in names]
-    columns += [(origin == airport).astype(float) for airport in np.unique(origin)]
     change = np.r_[True, origin[1:] != origin[:-1]]
-    present = np.asarray(table["temp"], float)
+    present, split = np.asarray(table["temp"], float), np.asarray(table["split"])
     return {
         "inputs": np.stack(columns, axis=1),
         "label": np.asarray(table["temp_ahead"], float),
-        "present": np.where(np.isnan(present), np.nanmean(present), present),
-        "split": np.asarray(table["split"]),
+        "present": np.where(np.isnan(present), np.nanmean(present[split == "train"]), present),
+        "split": split,
         "starts": np.maximum.accumulate(np.where(change, np.arange(len(origin)), 0)),
         "table": table,
     }
@@ -240,11 +241,10 @@ def train_lstm(folder: Path) -> dict[str, float]:
     optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
     steps = EPOCHS * math.ceil(len(train) / BATCH)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_share(step / steps))
-    random = np.random.default_rng(SEED)
     best, best_epoch, kept = math.inf, 0, {}
     for epoch in range(EPOCHS):
         network.train()
-        order = random.permutation(train)
+        order = train[draw_order(len(train), epoch + 1)]
         for first in range(0, len(order), BATCH):
             rows = order[first : first + BATCH]
             loss = torch.nn.functional.mse_loss(network(window(inputs, starts, rows)), target[rows])
@@ -265,6 +265,15 @@ def train_lstm(folder: Path) -> dict[str, float]:
             break
     save_file({**kept, "answer": torch.tensor([mean, deviation])}, folder / "lstm.safetensors")
     return measure(data, lambda rows: predict_lstm(folder, data, rows))
+
+
+def draw_order(rows: int, epoch: int):
+    """An epoch's order, which follows from the seed and its number alone: as Gridmill draws it."""
+    import numpy as np
+    import torch
+
+    seed = int(np.random.SeedSequence((SEED, epoch)).generate_state(1)[0])
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).numpy()
 
 
 def learning_rate_share(done: float) -> float:
