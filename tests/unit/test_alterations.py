@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridmill.cli.sinks import read_change
 from gridmill.declarations.part import read_constraint, read_outage
 from gridmill.errors import InputError, NotFoundError
 from gridmill.model.alteration import (
@@ -122,3 +123,20 @@ def test_the_grid_in_memory_keeps_them() -> None:
     assert [one.name for one in grid.alterations()] == ["p/s"]
     with pytest.raises(NotFoundError):
         grid.alter_sink("p/other", change_of(ADD, OUTAGE))
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [("source", "b.csv"), ("constraint", "{unique: id}"), ("metric", "n=count(*)"), ("outage_window", "")],
+)
+def test_a_sort_of_part_may_be_said_in_the_plural(part: str, text: str) -> None:
+    text = text or "{time: at, begins: 2024-01-01, ends: 2024-01-02}"
+    assert read_change(["add", part + "s", text]) == read_change(["add", part, text])
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["add"], ["add", "colour", "x"], ["mend", "source", "x"], ["add", "source"]]
+)
+def test_other_words_are_told_what_is_meant(words: list[str]) -> None:
+    with pytest.raises(InputError, match="say what to add or remove"):
+        read_change(words)

@@ -17,10 +17,12 @@ _USAGE = "gridmill alter sink PIPELINE/JOB add|remove source|constraint|metric|o
 
 
 def read_change(words: Sequence[str]) -> Change:
-    """A change from the words after the sink's name. Raises InputError that says how it is written."""
-    if len(words) != 3 or words[0] not in list(AlterVerb) or words[1] not in list(SinkPart):
+    """A change from the words after the sink's name: what sort of part may be said in the plural, as files
+    have it. Raises InputError that says how it is written."""
+    named = words[1].removesuffix("s") if len(words) == 3 else ""
+    if words[:1] not in [[verb] for verb in AlterVerb] or named not in list(SinkPart):
         raise InputError("say what to add or remove", hint=_USAGE)
-    verb, part, text = AlterVerb(words[0]), SinkPart(words[1]), words[2]
+    verb, part, text = AlterVerb(words[0]), SinkPart(named), words[2]
     if verb == AlterVerb.REMOVE and not text.lstrip().startswith("{"):
         return Change(verb=verb, part=part, key=text)
     match part:
