@@ -27,6 +27,9 @@ def data_files(case: SinkCase) -> list[Path]:
     [
         ("a,b\n1,2\n3\n", {}, "a.csv:3", "this row has 1 values, the header has 2 columns: 3"),
         ('a,b\n"1\n2",2\n3,4,5\n', {}, "a.csv:4", "this row has 3 values, the header has 2 columns: 3, 4, 5"),
+        ('a,b\n1,x\n2,"y\n3,z\n', {}, "a.csv:3", "a value begins with a double quote that nothing closes"),
+        ('a,b\n"1,x\n2,y\n', {}, "a.csv:2", "a value begins with a double quote that nothing closes"),
+        ('a,b\n1,x\n2,"y' + "\n3,z" * 2**20, {}, "a.csv:3", "a double quote that nothing closes"),
         ("a,b,A\n1,2,3\n", {}, "a.csv", r"column 'a' and 'A' appears 2 times \(columns 1, 3\)"),
         ("a,b\n1,2\n", {"select": ("aa",)}, "a.csv", "there is no column 'aa', which `select` names"),
         ("a,b\n1,2\n", {"rename": {"c": "d"}}, "a.csv", "there is no column 'c', which `rename` names"),

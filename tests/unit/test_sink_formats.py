@@ -95,6 +95,12 @@ def test_csv_quoting_and_other_delimiters(case: SinkCase) -> None:
     assert case.rows() == [{"a": 1, "b": 'x "y"\nz\t'}, {"a": 2, "b": None}]
 
 
+def test_a_quote_within_a_value_is_a_character_and_needs_no_other(case: SinkCase) -> None:
+    case.write("a.csv", 'a,b\n1,5" pipe\n2,"x ""y"\n')
+    case.load()
+    assert case.rows() == [{"a": 1, "b": '5" pipe'}, {"a": 2, "b": 'x "y'}]
+
+
 def test_quoted_empty_numbers_are_missing(case: SinkCase) -> None:
     case.write("a.csv", '"a","b"\n"1","x"\n"",""\n')
     case.load()

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
@@ -18,6 +19,7 @@ from gridmill.model.source import Source
 
 BLOCK_BYTES = 4 * 2**20
 """One batch's text. A record longer than this is refused."""
+csv.field_size_limit(BLOCK_BYTES)
 
 
 @dataclass(slots=True)
@@ -45,10 +47,13 @@ class Delimited:
         names = self.names()
         ragged: list[Any] = []
         with open_file(self.file) as opened, self._explained(ragged, hasty=types is not None):
-            reader = pc.open_csv(opened.stream, **self._options(names, columns, ragged, types or {}))
+            counted = _Counted(opened.stream)
+            reader = pc.open_csv(counted, **self._options(names, columns, ragged, types or {}))
             for batch in reader:
                 seen(opened.raw.tell())
                 yield pa.Table.from_batches([batch])
+        if counted.quotes % 2:
+            self._check_closed()
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
         """The lines at which the rows' records begin."""
@@ -96,6 +101,7 @@ class Delimited:
 
     def _explain(self, error: pa.ArrowInvalid, ragged: list[Any]) -> DataError:
         """What is wrong, found by reading the file again, slowly."""
+        self._check_closed()
         width = len(self.names())
         for line, row in self._records():
             if len(row) != width:
@@ -105,6 +111,17 @@ class Delimited:
                     place=f"{self.file.name}:{line}",
                 )
         return DataError(f"not readable as CSV: {error}", place=self.file.name)
+
+    def _check_closed(self) -> None:
+        """Raise DataError for a quote that nothing closes: all rows after it would be part of one value."""
+        with open_file(self.file) as opened:
+            line = _unclosed(self._text(opened), self.file.delimiter)
+        if line is not None:
+            raise DataError(
+                "a value begins with a double quote that nothing closes",
+                hint="Is the file cut short? A double quote within a quoted value is written twice.",
+                place=f"{self.file.name}:{line}",
+            )
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """The line at which each record begins (from 1), and its values; the header first, no blank lines."""
@@ -141,6 +158,21 @@ class Delimited:
         return 0, 0, 0
 
 
+class _Counted:
+    """A stream that counts the double quotes in what is read: an odd number is worth a closer look."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.quotes = 0
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        found = self._stream.read(size)
+        self.quotes += int(np.count_nonzero(np.frombuffer(found, np.uint8) == ord('"')))
+        return found
+
+
 def _lines(opened: Opened) -> Iterator[bytes]:
     rest = b""
     while chunk := opened.stream.read(BLOCK_BYTES):
@@ -157,6 +189,18 @@ def _numbered(text: TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[s
         if row:
             yield begins, row
         begins = reader.line_num + 1
+
+
+def _unclosed(text: TextIOWrapper, delimiter: str) -> int | None:
+    """The line of the record that ends within quotes; None where all are closed, or nobody can tell."""
+    reader, begins = csv.reader(text, delimiter=delimiter, strict=True), 1
+    try:
+        for _ in reader:
+            begins = reader.line_num + 1
+    except (csv.Error, UnicodeError) as error:
+        endless = any(words in str(error) for words in ("unexpected end of data", "field limit"))
+        return begins if endless else None
+    return None
 
 
 def _shown(row: list[str]) -> str:
