@@ -67,6 +67,17 @@ def test_only_what_is_beyond_the_position_is_loaded_and_nothing_new_makes_no_ver
     assert load(case).table_version == 2
 
 
+def test_rows_that_the_cursor_does_not_see_yet_are_told(
+    case: SinkCase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(case, "UPDATE sales SET at = NULL")
+    assert load(case, cursor="at").rows == 0
+    assert "no row has a value in its cursor 'at' yet, so none is loaded" in capsys.readouterr().out
+    change(case, "UPDATE sales SET at = '2024-01-01 10:00:00' WHERE id = 1")
+    assert load(case, cursor="at").rows == 1
+    assert "no row has a value" not in capsys.readouterr().out
+
+
 def test_a_position_outlives_other_commits_to_the_table(case: SinkCase) -> None:
     load(case)
     for number in range(3, 9):

@@ -39,6 +39,7 @@ def arrive(asked: Asked) -> Arrivals:
         low = read_position(asked.positions.get(key))
         high = next_position(_newest(connection, shape), source, low, name)
         if high is None and low is None:  # the columns, so that there is a table
+            _tell_of_rows(connection, shape, source.cursor, name)
             none = _staged(connection, shape, shape.statement().where(sa.false()), asked, name, key)
             return Arrivals(files=none.files(none.content), append=True)
         if high is None:
@@ -52,6 +53,12 @@ def arrive(asked: Asked) -> Arrivals:
 
 def _newest(connection: sa.Connection, shape: Shape) -> Any:  # noqa: ANN401  of the column's type
     return connection.execute(shape.newest()).scalar()
+
+
+def _tell_of_rows(connection: sa.Connection, shape: Shape, cursor: str, name: str) -> None:
+    """There may be rows, of which the cursor sees none."""
+    if connection.execute(shape.statement().limit(1)).first() is not None:
+        print(f"{name}: no row has a value in its cursor {cursor!r} yet, so none is loaded", flush=True)
 
 
 def _staged(
