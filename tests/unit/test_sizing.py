@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.dataset import DatasetSpec
+from gridmill.model.dataset import Basis, DatasetSpec, Label
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.model.parallel import Parallel
 from gridmill.model.prediction import PredictionSpec
@@ -89,6 +89,18 @@ def test_more_rows_need_more_memory():
         for rows in (10**5, 10**6, 10**7)
     ]
     assert sizes == sorted(set(sizes))
+
+
+def test_labels_of_many_rows_ahead_are_columns_too():
+    basis = Basis(table="hourly", time="date")
+    label = Label(columns=tuple("abcdefg"), next_rows=96)
+    size = JobSize(rows=17_420, columns=8, input_bytes=361_732)
+    plain, wide = (
+        sized(Job(name="d", dataset=DatasetSpec(basis=basis, label=one)), size).amounts.memory_bytes
+        for one in (None, label)
+    )
+    assert plain < 400 * MIB
+    assert 531 * MIB < wide < 2 * 531 * MIB  # as was measured
 
 
 def test_a_command_gets_a_plain_default():

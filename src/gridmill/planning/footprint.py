@@ -113,9 +113,11 @@ def swarm_bytes(size: JobSize, workers: int) -> int:
 
 
 def _added_columns(spec: DatasetSpec) -> int:
-    """What windows and lags add to the columns that are read."""
+    """What windows, lags and labels of several rows ahead add to the columns that are read."""
     aggregates = sum(len(window.aggregates) for window in spec.windows)
-    return aggregates + sum(len(lag.steps) for lag in spec.lags) + len(spec.features)
+    lags = sum(len(lag.steps) + len(lag.back_seconds) for lag in spec.lags)
+    ahead = len(spec.label.sources) * (spec.label.next_rows or 0) if spec.label else 0
+    return aggregates + lags + ahead + len(spec.features)
 
 
 def activation_bytes(spec: TrainingSpec) -> int:
