@@ -112,9 +112,11 @@ def lab() -> Iterator[Lab]:
 WAITS = """
 pipeline: waits
 at: lab
+resources:
+  all-of-a-host-waits: {{type: command, site: lab, cpus: 2, memory: 256MiB, keep: 0s}}
 jobs:
   long:
-    cpus: 2
+    resource: all-of-a-host-waits
     command: "hostname >> {marks}; until [ -e {go} ]; do sleep 0.1; done; hostname"
 """
 
