@@ -17,6 +17,7 @@ from gridmill.model.run import Run
 from gridmill.ports.keys import key_of
 from gridmill.ports.store import Record
 from gridmill.stores import sql
+from gridmill.stores.ownership import Ownership
 from gridmill.testing.store_samples import a_run, an_event
 from gridmill.testing.store_suite import CHECKS, OWNER_CHECKS, SHARED_CHECKS, everything, put_new
 
@@ -262,3 +263,17 @@ def test_every_commit_may_be_cut(postgresql: PostgresqlServer):
                     store.commit([sql.Put(noun=a_run(number), expected=0)], [an_event(number)])
         assert proxy.cuts >= 10
         assert [event.number for event in store.events()] == [*range(1, 21)]
+
+
+def test_a_lock_given_back_while_its_owner_is_looked_up_is_taken(postgresql_url: str, monkeypatch):
+    refuse = Ownership._refuse
+    with closing(sql.make(postgresql_url)) as one, closing(sql.make(postgresql_url)) as other:
+        one.own("one")
+
+        def refuse_late(ownership: Ownership, cursor, name: str) -> None:
+            one.close()
+            refuse(ownership, cursor, name)
+
+        monkeypatch.setattr(Ownership, "_refuse", refuse_late)
+        other.own("other")
+        put_new(other, a_run(1))

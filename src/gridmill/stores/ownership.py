@@ -18,6 +18,7 @@ _OWNER = (
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 _END = "SELECT pg_terminate_backend(%(pid)s)"
+_TRIES = 3  # it may be given back between the question and the look at who has it
 _LONGEST_NAME = 63  # bytes that the server keeps of it
 
 
@@ -46,10 +47,13 @@ class Ownership:
             self._wanted, self._session = True, None
             name = owner.encode()[:_LONGEST_NAME].decode(errors="ignore")
             cursor.execute(_NAME, {"owner": name})
-            cursor.execute(_TAKE)
-            if cursor.fetchall() != [(True,)]:
-                raise self._refusal(cursor, name)
-            self._session = writer
+            for _ in range(_TRIES):
+                cursor.execute(_TAKE)
+                if cursor.fetchall() == [(True,)]:
+                    self._session = writer
+                    return
+                self._refuse(cursor, name)
+            raise self._in_use("unknown")
 
     def give(self) -> None:
         """Free for the next one at once: a server takes a moment to see that a connection was closed."""
@@ -66,14 +70,17 @@ class Ownership:
                 place=self._dialect.place,
             )
 
-    def _refusal(self, cursor: Cursor, name: str) -> StoreInUseError | StoreLostError:
+    def _refuse(self, cursor: Cursor, name: str) -> None:
+        """Raise for whoever has the lock; return when it was given back since it was asked for."""
         cursor.execute(_OWNER)
-        other, pid = next(iter(cursor.fetchall()), ("", 0))
-        if other != name:
-            who = other or "unknown"
-            return StoreInUseError(
-                f"a control node ({who}) already owns this store", place=self._dialect.place
+        for other, pid in cursor.fetchall():
+            if other != name:
+                raise self._in_use(other or "unknown")
+            # Ours, cut off from us: the server has not noticed yet.
+            cursor.execute(_END, {"pid": pid})
+            raise StoreLostError(
+                "the store still serves a connection that was lost", place=self._dialect.place
             )
-        # Ours, cut off from us: the server has not noticed yet.
-        cursor.execute(_END, {"pid": pid})
-        return StoreLostError("the store still serves a connection that was lost", place=self._dialect.place)
+
+    def _in_use(self, who: str) -> StoreInUseError:
+        return StoreInUseError(f"a control node ({who}) already owns this store", place=self._dialect.place)
