@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.postgresql import free_port
+from tests.ports import free_port
 
 HOW_TO_GET_IT = (
     "needs moto's S3 server: python3 -m venv .moto && .moto/bin/pip install 'moto[s3,server]==5.2.5'"
@@ -20,7 +20,7 @@ KEYS = {
     "AWS_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-_DEADLINE_SECONDS = 30.0
+_DEADLINE_SECONDS = 90.0
 
 
 def program() -> str | None:

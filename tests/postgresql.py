@@ -5,7 +5,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,9 +16,11 @@ from pathlib import Path
 
 import psycopg
 
+from tests.ports import free_port
+
 HOW_TO_GET_IT = "needs PostgreSQL's server: apt-get install postgresql"
 USER = "gridmill"
-_DEADLINE_SECONDS = 30.0
+_DEADLINE_SECONDS = 90.0
 _OPTIONS = {
     "fsync": "off",  # these databases need not outlive the machine
     "full_page_writes": "off",
@@ -43,14 +44,6 @@ def _user() -> str | None:
     if os.geteuid() != 0:
         return None
     return "postgres" if any(entry.pw_name == "postgres" for entry in pwd.getpwall()) else "nobody"
-
-
-def free_port() -> int:
-    """A port of this machine's loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 GIB = 2**30
 ENVIRONMENT = {
@@ -25,12 +26,6 @@ ENVIRONMENT = {
 }
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: pip install 'gridmill[ray]'")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def start_words(*words: str) -> list[str]:
@@ -67,7 +62,7 @@ def ray_cluster(folder: Path, *, cpus: int = 64) -> Iterator[str]:
 
 
 def _wait_until_up(process: "subprocess.Popen[bytes]", log: Path) -> None:
-    until = time.monotonic() + 90
+    until = time.monotonic() + 180
     while b"--block" not in log.read_bytes().rpartition(b"Ray runtime started")[2]:
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < until, log.read_text()

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.ports import free_port
+
 HOW_TO_GET_IT = "needs Slurm and root: apt-get install --no-install-recommends slurm-wlm slurm-client munge"
 HOW_TO_GET_ACCOUNTING = (
     "needs Slurm's accounting: apt-get install --no-install-recommends slurmdbd slurm-wlm-mysql-plugin "
@@ -19,7 +20,7 @@ HOW_TO_GET_ACCOUNTING = (
 )
 _PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue")
 _ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacctmgr")
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = 120.0
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -36,14 +37,6 @@ def has_accounting() -> bool:
 def has_memory_cgroups() -> bool:
     """Whether Slurm can hold jobs to their memory here (cgroup v1, as root)."""
     return os.access(_CGROUPS / "memory/cgroup.procs", os.W_OK) and (_CGROUPS / "freezer").is_dir()
-
-
-def free_port() -> int:
-    """A port of this machine's loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass

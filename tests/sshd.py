@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.slurm import free_port
+from tests.ports import free_port
 
 HOW_TO_GET_IT = "needs root and an SSH server and client: apt-get install openssh-server openssh-client"
 _SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -67,7 +67,7 @@ def ssh_server(environment: Mapping[str, str]) -> Iterator[Sshd]:
 
 
 def _wait(server: "subprocess.Popen[bytes]", log: Path) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while "Server listening" not in log.read_text():
         if server.poll() is not None or time.monotonic() > until:
             raise RuntimeError(log.read_text())

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.ports import free_port
 
 from gridmill.codec import encode_message
 from gridmill.errors import HomeInUseError, InputError, StorageError, UnavailableError
@@ -48,8 +49,7 @@ class TlsHarness(LinkHarness):
         super().__init__()
         self.certfile, self.keyfile = make_certificate(folder, NOW)
         self.fingerprint = tls.fingerprint_of(self.certfile)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
 
     def make_server(self, on_ready):
         server = Links(on_ready)
@@ -208,7 +208,7 @@ class TestTls(LinkSuite):
 
     def test_one_who_speaks_no_tls_is_closed(self, harness):
         harness.start()
-        with socket.create_connection(("127.0.0.1", harness.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", harness.port), timeout=60) as sock:
             sock.sendall(encode_message(hello("p-1.0")) + b"\n" * 100)
             with contextlib.suppress(ConnectionResetError):
                 while sock.recv(4096):
@@ -225,7 +225,7 @@ class TestTls(LinkSuite):
             clock.advance(11)
             assert not link.connect()  # gives the attempt up
             with first:
-                first.settimeout(10)
+                first.settimeout(60)
                 while first.recv(4096):
                     pass
 

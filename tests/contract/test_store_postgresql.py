@@ -9,7 +9,7 @@ from itertools import chain, repeat
 
 import pytest
 from tests.cutting_proxy import Cut, cutting_proxy
-from tests.e2e.conftest import eventually
+from tests.e2e.conftest import PATIENCE_SECONDS, eventually
 from tests.postgresql import PostgresqlServer
 
 from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError
@@ -152,7 +152,7 @@ def test_of_many_that_want_to_own_it_one_does(postgresql_url: str):
     start, owners = threading.Barrier(len(stores)), []
 
     def take(index: int) -> None:
-        start.wait(30)
+        start.wait(PATIENCE_SECONDS)
         with suppress(StoreInUseError):
             stores[index].own(f"number {index}")
             owners.append(index)

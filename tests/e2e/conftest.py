@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 GRIDMILL = str(Path(sys.executable).parent / "gridmill")
+PATIENCE_SECONDS = 120.0
+"""Until what must come is given up: no test waits so long, but on a busy machine nothing is quick."""
 
 
-def eventually(condition: Callable[[], object], seconds: float = 15.0) -> bool:
+def eventually(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> bool:
     """True as soon as the condition holds; False when it did not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -70,7 +72,9 @@ class Place:
         (project / name).write_text(text)
         return project / name
 
-    def gridmill(self, *words: object, timeout: float = 90, **env: str) -> subprocess.CompletedProcess:
+    def gridmill(
+        self, *words: object, timeout: float = 2 * PATIENCE_SECONDS, **env: str
+    ) -> subprocess.CompletedProcess:
         """Run the command to its end."""
         return subprocess.run(
             [GRIDMILL, *map(str, words)],
@@ -82,7 +86,7 @@ class Place:
             check=False,
         )
 
-    def json(self, *words: object, timeout: float = 90, **env: str):
+    def json(self, *words: object, timeout: float = 2 * PATIENCE_SECONDS, **env: str):
         """What the command prints with --json."""
         done = self.gridmill(*words, "--json", timeout=timeout, **env)
         assert done.stdout, done.stderr

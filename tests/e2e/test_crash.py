@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.state import AttemptState, JobState, RunState
 from gridmill.stores.sql import make
+from tests.e2e.conftest import eventually
 
 DRIVER = Path(__file__).parent / "driver.py"
 LINES = 30
@@ -104,15 +104,6 @@ def check_everything(home: Path, address: str) -> None:
     finally:
         store.close()
     assert eventually(lambda: not pod_processes(home / "home")), "a pod was left behind"
-
-
-def eventually(condition, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @pytest.mark.parametrize("where", ["before-commit", "after-commit"])

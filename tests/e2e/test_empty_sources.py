@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from tests.e2e.conftest import Place, eventually
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +48,7 @@ def test_jobs_behind_an_empty_table_are_skipped_until_there_are_rows(place: Plac
     change(place, "CREATE TABLE sales (id INTEGER, shop TEXT, sold TIMESTAMP, price DOUBLE)")
     assert place.gridmill("apply", "-f", file).returncode == 0
     server = place.start("up")
-    assert eventually(lambda: len(ended(place)) >= 2, 60)
+    assert eventually(lambda: len(ended(place)) >= 2)
     first, second = sorted(ended(place), key=lambda run: run["order"])[:2]
     assert (first["state"], first["message"]) == ("succeeded", "2 skipped, 1 succeeded")
     assert (second["state"], second["message"]) == ("succeeded", "2 skipped, 1 unchanged")
@@ -57,10 +57,10 @@ def test_jobs_behind_an_empty_table_are_skipped_until_there_are_rows(place: Plac
     assert found["model"] == ("skipped", "needs `data` skipped")
     rows = ((n, f"2024-01-{n:02}", float(n % 7)) for n in range(1, 31))
     change(place, *(f"INSERT INTO sales VALUES ({n}, 'a', '{day}', {price})" for n, day, price in rows))
-    assert eventually(lambda: place.json("list", "models"), 60)
+    assert eventually(lambda: place.json("list", "models"))
     assert {run["state"] for run in ended(place)} == {"succeeded"}
     server.send_signal(signal.SIGTERM)
-    server.wait(30)
+    server.wait(PATIENCE_SECONDS)
 
 
 def test_a_run_by_hand_fails_and_says_so(place: Place) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.e2e.conftest import Place, eventually
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -39,7 +39,7 @@ def test_each_image_is_loaded_once_while_earlier_ones_are_learned_from(place: Pl
         for path in images[number::BLOCKS]:
             (arriving / path).parent.mkdir(parents=True, exist_ok=True)
             (made / path).rename(arriving / path)
-        assert eventually(lambda run=f"digits-{number + 1}": is_done(place, run, "images"), 60)
+        assert eventually(lambda run=f"digits-{number + 1}": is_done(place, run, "images"))
     assert eventually(lambda: is_done(place, f"digits-{BLOCKS}", "read"), 300)
 
     for number in range(1, BLOCKS):
@@ -53,4 +53,4 @@ def test_each_image_is_loaded_once_while_earlier_ones_are_learned_from(place: Pl
     (read,) = attempts(place, f"digits-{BLOCKS}", "read")
     assert read["metrics"]["test_accuracy"] >= 0.93
     up.terminate()
-    assert up.wait(timeout=30) == 0
+    assert up.wait(timeout=PATIENCE_SECONDS) == 0

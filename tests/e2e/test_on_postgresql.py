@@ -14,7 +14,7 @@ import pytest
 from gridmill.errors import StoreLostError
 from gridmill.stores import sql
 from tests.cutting_proxy import Cut, cutting_proxy
-from tests.e2e.conftest import Place, a_place, eventually
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, a_place, eventually
 from tests.e2e.test_survive import (  # noqa: F401  the same tests, in places of this module
     test_a_killed_pod_costs_an_attempt_and_not_the_run,
     test_a_result_outlives_its_pod_and_the_control_node,
@@ -68,7 +68,7 @@ def test_a_restart_of_the_server_in_the_middle_of_a_run(
     (place.folder / "go").touch()  # the job ends while there is no store
     assert eventually(lambda: (place.folder / "marks").read_text() == "begin\nend\n")
     postgresql.start()
-    _, err = run.communicate(timeout=60)
+    _, err = run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode == 0, err
     assert_each_ran_once(place)
 
@@ -80,7 +80,7 @@ def test_connections_ended_again_and_again(place: Place, postgresql: PostgresqlS
     while cut < 12:
         cut += postgresql.cut(database(place))
     (place.folder / "go").touch()
-    _, err = run.communicate(timeout=60)
+    _, err = run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode == 0, err
     assert_each_ran_once(place)
 
@@ -125,7 +125,7 @@ def test_a_control_node_ends_when_another_has_its_store(place: Place, postgresql
         assert eventually(stolen)
         done = place.gridmill("run", long(place), "--detach")
         assert done.returncode in (6, 8), done.stderr
-        _, err = up.communicate(timeout=30)
+        _, err = up.communicate(timeout=PATIENCE_SECONDS)
         assert up.returncode == 6
         assert "the thief" in err
         assert "Traceback" not in err
@@ -148,7 +148,7 @@ def test_a_store_whose_home_is_elsewhere_is_taken_over_only_when_told(place: Pla
         (place.folder / "go").touch()
         other.start("up", "--listen", "off", "--take-over")
         assert eventually(lambda: other.gridmill("status", "long-1").returncode == 0)
-        assert eventually(lambda: other.json("status", "long-1")["run"]["state"] != "active", 60)
+        assert eventually(lambda: other.json("status", "long-1")["run"]["state"] != "active")
         assert other.json("status", "long-1")["run"]["state"] == "succeeded"
     assert (place.folder / "marks").read_text() == "begin\nbegin\nend\nafter\n"
 

@@ -230,8 +230,8 @@ def test_a_stop_ends_gently_then_firmly(any_grid):
     gentle = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.01; done"
     any_grid.control.send(Start(order=any_grid.command("p-1.j.1", gentle)))
     any_grid.control.wait(lambda: any_grid.control.log("p-1.j.1"))
-    any_grid.control.send(Stop(attempt_id="p-1.j.1", reason="enough", grace_seconds=10.0))
-    outcome = any_grid.control.outcome("p-1.j.1", seconds=8.0)
+    any_grid.control.send(Stop(attempt_id="p-1.j.1", reason="enough", grace_seconds=300.0))
+    outcome = any_grid.control.outcome("p-1.j.1")
     assert (outcome.state, outcome.message) == (AttemptState.STOPPED, "enough")
     assert any_grid.control.log("p-1.j.1") == "up\nbye\n"
     stubborn = "trap '' TERM; echo up; while :; do sleep 0.01; done"
@@ -247,7 +247,7 @@ def test_a_job_over_its_time_is_ended(any_grid):
 
 
 def test_a_job_over_its_memory_is_ended_and_its_neighbour_goes_on(any_grid):
-    any_grid.control.send(Start(order=any_grid.command("p-1.k.1", "echo up; read x < /dev/zero || sleep 1")))
+    any_grid.control.send(Start(order=any_grid.command("p-1.k.1", "echo up; exec sleep 300")))
     script = "b = []\nwhile True: b.append(b'x' * 10_000_000)"
     outcome = any_grid.control.run(any_grid.command("p-1.j.1", ("python", "-c", script)))
     assert outcome.cause == Cause.MEMORY

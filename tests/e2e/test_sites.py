@@ -18,6 +18,7 @@ from gridmill.model.site import Site, SiteKind
 from gridmill.model.state import FINISHED_RUNS, JobState, RunState
 from gridmill.model.view import RunView
 from gridmill.settings import Settings, read_settings
+from tests.e2e.conftest import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.e2e
 
@@ -58,7 +59,7 @@ def run_of(settings: Settings, file: Path) -> subprocess.CompletedProcess[str]:
 
 
 def waited_for(node: EmbeddedNode, run_id: str) -> RunView:
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_SECONDS
     while (view := node.grid.run(run_id)).run.state not in FINISHED_RUNS:
         assert time.monotonic() < until, "the run does not end"
         node.grid.events(run_id, after=10**9, wait_seconds=0.05)
@@ -97,7 +98,7 @@ def test_pods_elsewhere_outlive_the_control_node(settings: Settings, tmp_path: P
     node = embed(settings)
     node.grid.add_site(a_site(tmp_path))
     run_id = node.grid.start_run(read_pipeline(project(tmp_path, text))).run.id
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_SECONDS
     while jobs(node.grid.run(run_id))["long"].state != JobState.RUNNING:
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -111,15 +112,17 @@ def test_pods_elsewhere_outlive_the_control_node(settings: Settings, tmp_path: P
 
 
 def test_a_pod_killed_elsewhere_is_seen_and_the_job_run_again(settings: Settings, tmp_path: Path) -> None:
-    text = "pipeline: away\njobs:\n  long: {at: next, command: 'sleep 0.5; echo done'}\n"
+    flag = tmp_path / "flag"
+    first = f"[ -e {flag} ] || {{ touch {flag}; exec sleep 300; }}"
+    text = f"pipeline: away\njobs:\n  long: {{at: next, command: '{first}; echo done'}}\n"
     node = embed(settings)
     node.grid.add_site(a_site(tmp_path))
     run_id = node.grid.start_run(read_pipeline(project(tmp_path, text))).run.id
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_SECONDS
     while not (pids := list((tmp_path / "next" / "pods").glob("*/pid"))):
         assert time.monotonic() < until
         time.sleep(0.02)
-    while jobs(node.grid.run(run_id))["long"].state != JobState.RUNNING:
+    while not flag.exists() or jobs(node.grid.run(run_id))["long"].state != JobState.RUNNING:
         assert time.monotonic() < until
         time.sleep(0.02)
     os.kill(int(pids[0].read_text().split()[0]), signal.SIGKILL)
@@ -142,7 +145,7 @@ def test_a_site_is_changed_and_removed_only_when_it_is_free(settings: Settings, 
     with pytest.raises(ConflictError, match="deployment default-command-next-1 is up"):
         node.grid.remove_site("next")
     node.grid.release("default-command-next-1")
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_SECONDS
     while any(one.site == "next" for one in node.grid.deployments()):
         assert time.monotonic() < until
         time.sleep(0.02)

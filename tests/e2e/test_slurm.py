@@ -214,12 +214,17 @@ def predictions(lab: Lab, view: RunView) -> list[str]:
 
 def test_gpus_are_those_that_slurm_gave(lab: Lab) -> None:
     """Two pods on one node have different ones; an attempt's own numbers count within its pod."""
+
+    def words(mine: str, other: str) -> str:
+        waits = f"touch {lab.folder}/{mine}; until [ -e {lab.folder}/{other} ]; do sleep 0.1; done"
+        return f"echo $CUDA_VISIBLE_DEVICES; {waits}"
+
     run_id = lab.start(
         "pipeline: p\n"
         "resources: {g: {type: command, site: lab, gpus: 1, cpus: 1, workers: 2}}\n"
         "jobs:\n"
-        "  a: {resource: g, command: 'echo $CUDA_VISIBLE_DEVICES; sleep 2'}\n"
-        "  b: {resource: g, command: 'echo $CUDA_VISIBLE_DEVICES; sleep 2'}\n"
+        f"  a: {{resource: g, command: '{words('a', 'b')}'}}\n"
+        f"  b: {{resource: g, command: '{words('b', 'a')}'}}\n"
     )
     assert lab.ended(run_id).run.state == RunState.SUCCEEDED
     places = {(lab.says(run_id, "a"), "n?"), (lab.says(run_id, "b"), "n?")}
@@ -461,9 +466,9 @@ def test_a_control_node_killed_meanwhile_finds_its_pods_again(cluster: SlurmClus
     place.start("up", **environment)
     done = (
         place.json("status", "p-1", **environment)
-        if eventually(lambda: place.json("status", "p-1", **environment)["run"]["state"] == "succeeded", 30)
+        if eventually(lambda: place.json("status", "p-1", **environment)["run"]["state"] == "succeeded")
         else None
     )
     assert done is not None
     assert [len(job["attempts"]) for job in done["jobs"]] == [1]
-    assert eventually(lambda: not cluster.jobs(), 30)
+    assert eventually(lambda: not cluster.jobs())

@@ -16,7 +16,7 @@ from gridmill.jobs.sink.run import run
 from gridmill.model.artifact import Output
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source, SqlSource
-from tests.e2e.conftest import Place, eventually
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 from tests.postgresql import PostgresqlServer
 from tests.unit.sink_case import SinkCase
 
@@ -130,12 +130,12 @@ def test_killed_in_the_middle_no_row_is_lost_or_doubled(place: Place, postgresql
     for number in range(4):
         postgresql.execute(insert.format(number * 50_000 + 1, (number + 1) * 50_000), database)
         started = place.start("run", file, **env)
-        assert eventually(lambda: reading(postgresql, database), 60)
+        assert eventually(lambda run=started: reading(postgresql, database) or run.poll() is not None)
         if number % 2:  # between reading and commit, or just after it
-            assert eventually(lambda: not reading(postgresql, database), 60)
+            assert eventually(lambda: not reading(postgresql, database))
         for pid in place.leftovers():
             kill(pid)
-        started.wait(30)
+        started.wait(PATIENCE_SECONDS)
     assert place.gridmill("run", file, **env).returncode == 0
     again = place.json("run", file, **env)
     assert [job["job"]["state"] for job in again["jobs"]] == ["unchanged", "unchanged"]

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.e2e.conftest import Place, eventually, processes_mentioning
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually, processes_mentioning
 
 pytestmark = pytest.mark.e2e
 
@@ -41,7 +41,7 @@ jobs:
     run = place.start("run", file, "--json")
     place.wait_for("marks")
     os.kill(pod_pids(place)[0], signal.SIGKILL)
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode == 0, err
     assert marks.read_text() == "begin\nbegin\nend\n", (
         "the first try's processes ended before the second began"
@@ -124,7 +124,7 @@ jobs:
     run = place.start("run", file)
     assert eventually(lambda: marks.exists() and "second" in marks.read_text())
     run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=30)
+    out, err = run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode == 130, err
     assert "resume" in out + err
     assert eventually(lambda: not place.leftovers()), "an embedded control node leaves nothing up"
@@ -141,7 +141,7 @@ def test_a_second_control_node_on_the_same_home_is_refused(place: Place):
     assert second.returncode == 6
     assert "already owns" in second.stderr
     first.terminate()
-    assert first.wait(timeout=20) == 0
+    assert first.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 def test_jobs_outlive_a_killed_run_command_and_the_next_one_goes_on(place: Place):
@@ -211,7 +211,7 @@ def test_an_idle_deployment_is_released_after_its_keep(place: Place):
         """
 pipeline: kept
 resources:
-  short: {type: command, memory: 256MiB, keep: 5s}
+  short: {type: command, memory: 256MiB, keep: 8s}
 jobs:
   work: {resource: short, command: "true"}
 """
@@ -221,12 +221,13 @@ jobs:
     assert eventually(lambda: place.json("list", "deployments") == [])
     assert eventually(lambda: not processes_mentioning(str(place.home / "pods")))
     up.terminate()
-    assert up.wait(timeout=20) == 0
+    assert up.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 def test_jobs_share_one_deployment_and_are_admitted_by_memory(place: Place):
     marks = place.folder / "marks"
-    work = f"echo begin >> {marks}; sleep 0.4; echo end >> {marks}"
+    two = f"until [ $(grep -c begin {marks}) -ge 2 ]; do sleep 0.05; done"  # there is room for another
+    work = f"echo begin >> {marks}; {two}; sleep 0.3; echo end >> {marks}"
     jobs = "\n".join(f'  w{n}: {{resource: crew, memory: 300MiB, command: "{work}"}}' for n in range(4))
     file = place.write(
         "pipeline: shared\nresources:\n  crew: {type: command, cpus: 4, memory: 700MiB, workers: 1}\n"
@@ -270,7 +271,7 @@ jobs:
     place.wait_for("marks")
     run.kill()
     run.wait()
-    assert eventually(lambda: not processes_mentioning(str(place.home / "pods")), 30), "an orphaned pod ends"
+    assert eventually(lambda: not processes_mentioning(str(place.home / "pods"))), "an orphaned pod ends"
     done = place.gridmill("resume", "words-1")
     assert done.returncode == 0, done.stderr
     assert marks.read_text() == "begin\nend\n", "its result was found, not made again"

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Place, eventually
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 MLFLOW = os.environ.get("GRIDMILL_TEST_MLFLOW") or shutil.which("mlflow")
@@ -28,13 +28,6 @@ jobs:
   model:
     training: {dataset: points, model: mlp, epochs: 3, seed: 4, track: "URL"}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def asked(url: str, body: dict | None = None) -> dict:
@@ -72,7 +65,7 @@ def test_a_real_server_has_the_run_its_settings_metrics_and_curves(place: Place,
     command += ["--backend-store-uri", f"sqlite:///{tmp_path / 'mlflow.db'}"]
     with subprocess.Popen(command, cwd=tmp_path, start_new_session=True) as server:
         try:
-            assert eventually(lambda: answers(url), 90), "the server never answered"
+            assert eventually(lambda: answers(url)), "the server never answered"
             view = place.json("run", place.write(PIPELINE.replace("URL", url)))
             assert view["run"]["state"] == "succeeded"
             found = asked(f"{url}/api/2.0/mlflow/experiments/get-by-name?experiment_name=tracked")

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from gridmill.jobs.training.run import run
 from gridmill.model.message import Outcome
 from gridmill.model.state import AttemptState
 from tests.e2e.conftest import Place, eventually
+from tests.ports import free_port
 from tests.unit.learning_data import series, training_context, write_dataset
 
 pytestmark = pytest.mark.e2e
@@ -31,12 +31,6 @@ CURVE, WEIGHTS = 1e-5, 1e-5
 """How far apart a gang's losses (of their size) and weights may be: sums are added up in another order."""
 LONG_CURVE = 1e-3
 """... after hundreds of steps."""
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def folder_of(context: JobContext, rank: int) -> Path:

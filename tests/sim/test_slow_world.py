@@ -26,7 +26,7 @@ from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation
 from gridmill.testing.store_samples import a_deployment
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 class SlowStorage(NoStorage):

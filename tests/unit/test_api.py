@@ -134,7 +134,7 @@ def test_a_long_poll_does_not_hold_up_others_nor_the_end(tmp_path: Path) -> None
         assert client.get("http://localhost/v1/runs").elapsed.total_seconds() < 15  # the polls last 30
     server.stop()
     for poller in pollers:
-        poller.join(10)
+        poller.join(60)
         assert not poller.is_alive()
 
 

@@ -45,7 +45,7 @@ echo ready > /run/host.ready
 while :; do read -r _ <&$LIFELINE; r=$?; [ $r -gt 128 ] || exit 0; done
 """
 _UNSHARE = ("unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child")
-_DEADLINE_SECONDS = 15.0
+_DEADLINE_SECONDS = 60.0
 _POLL_SECONDS = 0.005
 
 

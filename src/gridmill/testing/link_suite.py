@@ -22,7 +22,7 @@ from gridmill.model.message import (
 )
 from gridmill.ports.link import LinkServer, PodLink, Received
 
-_DEADLINE_SECONDS = 20.0
+_DEADLINE_SECONDS = 60.0
 _BIG = 5 * 2**20
 
 

@@ -1,0 +1,38 @@
+"""Ports for servers of the tests' own, which nobody takes between their being chosen and listened on."""
+
+import fcntl
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_COUNT = 10_000
+
+
+def free_port() -> int:
+    """A port of this machine's loopback that nobody listens on.
+
+    It lies below those that the kernel gives to connections and to whoever asks for any port, and no process
+    of this user is given the same one for a long time: the last one is kept in a file.
+    """
+    first = int(_RANGE.read_text().split()[0]) - _COUNT
+    with (Path(tempfile.gettempdir()) / f"gridmill-test-ports-{os.geteuid()}").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        last = int(file.read() or 0)
+        port = next(
+            at for at in (first + (last + step) % _COUNT for step in range(1, _COUNT)) if _is_free(at)
+        )
+        file.truncate(0)
+        file.write(str(port - first))
+    return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
