@@ -2,18 +2,19 @@
 
 import json
 import runpy
+import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gridmill.errors import InputError
-from gridmill.jobs.gang import gang_environment
+from gridmill.jobs.gang import VARIABLES, gang_environment
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.gang import Gang, Member
 from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Outcome
+from gridmill.model.message import Order, Outcome
 from gridmill.model.resource import Use
 from gridmill.model.run import Attempt
 from gridmill.model.search import Search
@@ -21,6 +22,9 @@ from gridmill.model.state import AttemptState, Cause
 from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.planning.rendezvous import PORTS, choose_ports, gang_of
 from gridmill.planning.together import together
+from gridmill.pod.address import interface_of
+from gridmill.pod.folders import PodFolder
+from gridmill.pod.start import Starter
 from gridmill.pod.verdict import Ending, judge
 
 
@@ -99,6 +103,72 @@ def test_jax_finds_its_coordinator():
     assert set(values(found, "JAX_COORDINATOR_ADDRESS")) == {"10.0.0.1:20000"}
     assert values(found, "JAX_PROCESS_ID") == ["0", "1", "2", "3"]
     assert set(values(found, "JAX_NUM_PROCESSES")) == {"4"}
+
+
+SHELL = {**dict.fromkeys(VARIABLES, "the shell's"), "HOME": "/home/u", "OWN": "own"}
+
+
+def environment_of(job, gang=None, base=SHELL):
+    """What a job's process finds where Gridmill was started in such a shell."""
+    order = Order(
+        attempt_id="p-1.train.1",
+        token="t",
+        run_id="p-1",
+        pipeline="p",
+        job=job,
+        given=Amounts(cpus=1.0),
+        root="/root-of-storage",
+        output_uri="u",
+        gang=gang,
+    )
+    folder = PodFolder(path=Path("/pod"), home=Path("/home"))
+    starter = Starter(folder=folder, base=base, nursery=None, spares=None, grace_seconds=1.0)
+    return starter.environment(order, Path("/work"))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(name="train", training=TrainingSpec(dataset="d", model=ModelKind.LSTM)),
+        Job(name="train", training=TrainingSpec(dataset="d", model=ModelKind.CUSTOM, script="a.py:f")),
+        Job(name="train", command=CommandSpec(run="true")),
+    ],
+)
+def test_ranks_of_the_shell_are_not_a_jobs(job):
+    found = environment_of(job)
+    assert not VARIABLES & found.keys()
+    assert found["HOME"] == "/home/u"
+    declared = Job(name="train", command=CommandSpec(run="true", env={"RANK": "7"}))
+    assert environment_of(declared)["RANK"] == "7"
+
+
+def test_a_rank_finds_nothing_but_these_variables_and_none_of_the_shells():
+    members = [an_attempt(rank, gpu_indices=(0,)) for rank in range(2)]
+    gang = gang_of(members, 1, {}, by_pod=False, restarts=0)
+    assert gang_environment(gang).keys() == VARIABLES
+    lone = gang_of([an_attempt(rank) for rank in range(2)], 1, {}, by_pod=False, restarts=0)
+    training = TrainingSpec(dataset="d", model=ModelKind.LSTM, workers=2)
+    found = environment_of(Job(name="train", training=training), lone)
+    assert found["RANK"] == "1"
+    assert "the shell's" not in found.values()
+
+
+def test_gloo_listens_where_other_hosts_reach_this_one():
+    """127.0.0.1 stands for this host's address: it has an interface everywhere."""
+    job = Job(name="train", command=CommandSpec(run="true", workers=2))
+    members = [an_attempt(rank, address=host) for rank, host in enumerate(("127.0.0.1", "10.255.255.1"))]
+    here, elsewhere = (gang_of(members, rank, {}, by_pod=False, restarts=0) for rank in range(2))
+    assert environment_of(job, here)["GLOO_SOCKET_IFNAME"] == "lo"
+    assert environment_of(job, here, {"GLOO_SOCKET_IFNAME": "ib0"})["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert "GLOO_SOCKET_IFNAME" not in environment_of(job, elsewhere)
+    together = gang_of([an_attempt(rank) for rank in range(2)], 0, {}, by_pod=False, restarts=0)
+    assert "GLOO_SOCKET_IFNAME" not in environment_of(job, together)
+
+
+@pytest.mark.parametrize("address", ["", "10.255.255.1", "nobody.invalid", "::1", "127.0.1.1"])
+def test_what_no_interface_has_is_no_interface(address):
+    assert interface_of(address) == ""
+    assert interface_of("127.0.0.1") in [name for _, name in socket.if_nameindex()]
 
 
 def test_tf_config_is_a_cluster_of_workers():

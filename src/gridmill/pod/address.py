@@ -1,10 +1,14 @@
 """How other hosts reach this one, and whether a port here is free."""
 
 import contextlib
+import fcntl
 import socket
 from urllib.parse import urlsplit
 
 LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+_IFREQ_BYTES = 40
+_ADDRESS = slice(20, 24)  # of the sockaddr_in in an ifreq
 
 
 def own_address(link: str) -> str:
@@ -28,6 +32,24 @@ def _source_towards(host: str, port: int) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)
         return str(probe.getsockname()[0])
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this IPv4 address; empty where none has."""
+    try:
+        wanted = socket.inet_aton(address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            named = (name for _, name in socket.if_nameindex())
+            return next((name for name in named if _has(probe, name, wanted)), "")
+    except OSError:
+        return ""
+
+
+def _has(probe: socket.socket, interface: str, wanted: bytes) -> bool:
+    with contextlib.suppress(OSError):  # one without any address
+        asked = interface.encode().ljust(_IFREQ_BYTES, b"\0")
+        return fcntl.ioctl(probe, _SIOCGIFADDR, asked)[_ADDRESS] == wanted
+    return False
 
 
 def is_free(port: int) -> bool:

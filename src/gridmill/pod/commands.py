@@ -8,9 +8,11 @@ from typing import NoReturn
 
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.gang import gang_environment
+from gridmill.model.gang import Gang
 from gridmill.model.job import CommandSpec
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
+from gridmill.pod.address import interface_of
 from gridmill.pod.bundles import private_copy, unpacked
 from gridmill.pod.environments import Requirements, ready_environment
 from gridmill.pod.launch import EVENTS_FD
@@ -26,6 +28,8 @@ credentials by accident."""
 
 POD_GPUS = "GRIDMILL_GPUS"
 """Which of a machine's GPUs a pod has where its site gave it some, as in CUDA_VISIBLE_DEVICES."""
+
+GLOO = "GLOO_SOCKET_IFNAME"
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -70,9 +74,20 @@ def _gpus(order: Order) -> tuple[int, ...]:
     return tuple(gpu for member in order.gang.beside for gpu in member.gpus)
 
 
-def rank_variables(order: Order) -> dict[str, str]:
+def rank_variables(order: Order, base: Mapping[str, str]) -> dict[str, str]:
     """Of a gang's rank; nothing for any other job."""
-    return gang_environment(order.gang) if order.gang is not None else {}
+    if order.gang is None:
+        return {}
+    return {**gang_environment(order.gang), **_gloo(order.gang, base)}
+
+
+def _gloo(gang: Gang, base: Mapping[str, str]) -> dict[str, str]:
+    """Left alone, gloo listens at the address of the host's own name, which other hosts often cannot reach
+    (Debian's is 127.0.1.1): its interface is the one that they do reach, or what the machine's owner said."""
+    if len({member.address for member in gang.members}) == 1:
+        return {}
+    name = base.get(GLOO) or interface_of(gang.me.address)
+    return {GLOO: name} if name else {}
 
 
 def command_environment(
@@ -91,7 +106,7 @@ def command_environment(
         "TMPDIR": str(work / "tmp"),
         "PYTHONUNBUFFERED": "1",
         **devices(order, base),
-        **rank_variables(order),
+        **rank_variables(order, base),
         **spec.env,
         **markers(order, pod_folder),
         **_checkpoints(order),

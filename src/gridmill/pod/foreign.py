@@ -48,7 +48,7 @@ def foreign_environment(
         "TMPDIR": str(work),
         "PYTHONUNBUFFERED": "1",
         **devices(order, base),
-        **rank_variables(order),
+        **rank_variables(order, base),
         **markers(order, pod_folder),
     }
 

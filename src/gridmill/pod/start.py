@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from gridmill.codec import decode
 from gridmill.errors import GridmillError, InputError
+from gridmill.jobs.gang import VARIABLES
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.model.job import JobKind
 from gridmill.model.message import Order
@@ -34,7 +35,8 @@ class Starter:
         grace_seconds: float,
     ) -> None:
         self.grace_seconds = grace_seconds
-        self._folder, self._base, self._nursery, self._spares = folder, base, nursery, spares
+        self._folder, self._nursery, self._spares = folder, nursery, spares
+        self._base = {name: value for name, value in base.items() if name not in VARIABLES}
 
     def spare(self, order: Order) -> Spare | None:
         """A process forked ahead for that order, which is the caller's."""
@@ -88,7 +90,7 @@ class Starter:
             return command_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
         if runs_foreign_code(order):
             return foreign_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
-        own = {**devices(order, self._base), **rank_variables(order)}
+        own = {**devices(order, self._base), **rank_variables(order, self._base)}
         own |= {**markers(order, self._folder.path), "TMPDIR": str(work)}
         return {**self._base, **own, "PYTHONUNBUFFERED": "1"}
 
