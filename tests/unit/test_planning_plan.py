@@ -78,6 +78,19 @@ def command(name="a", **fields):
     return Resource(name=name, type=JobKind.COMMAND, **fields)
 
 
+def test_a_node_at_which_pods_did_not_come_up_is_tried_last():
+    wanted = [a_run(), a_job("x"), command(), command("b"), a_site(count=3)]
+    for unwilling, nodes in (
+        ({}, ("n0",)),
+        ({"a": {"n0"}}, ("n1",)),
+        ({"a": {"n0", "n1"}}, ("n2",)),
+        ({"a": {"n0", "n1", "n2"}}, ("n0",)),
+        ({"b": {"n0"}}, ("n0",)),
+    ):
+        [wish] = plan(Snapshot(wanted), NOW, unwilling=unwilling).bring_ups
+        assert wish.nodes == nodes
+
+
 def started(made):
     return [start.job_run_id for start in made.starts]
 

@@ -30,7 +30,7 @@ from gridmill.planning.plan import plan
 
 def dispatch(control: Control) -> Plan:
     """Plan once and act on it. The plan says when to look again and whether more is waiting."""
-    wanted = plan(control.ledger.snapshot, control.now(), limit=STARTS_PER_TICK)
+    wanted = plan(control.ledger.snapshot, control.now(), limit=STARTS_PER_TICK, unwilling=control.unwilling)
     transaction = control.begin()
     for refusal in wanted.refusals:
         _refuse(control, transaction, refusal)

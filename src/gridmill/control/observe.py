@@ -150,6 +150,7 @@ def _pod_gone(
         return
     if pod.state == PodState.STARTING:
         _count_failure(control, deployment, sight)
+        control.unwilling.setdefault(deployment.resource, set()).add(pod.node)
     deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=sight.message))
     if all(p.state == PodState.GONE for p in deployment.pods):
         deployment = replace(deployment, state=DeploymentState.GONE, message=sight.message)

@@ -86,6 +86,7 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
     control.channels[pod.id] = channel
     control.pods[channel] = pod.id
     control.failed_bring_ups.pop(deployment.resource, None)
+    control.unwilling.get(deployment.resource, set()).discard(pod.node)
     control.silent_since.pop(deployment.id, None)
     state = PodState.ENDING if pod.state == PodState.ENDING else PodState.UP
     if (pod.state, pod.address) != (state, hello.address):

@@ -172,6 +172,9 @@ class Control:
     silent_since: dict[str, float] = field(default_factory=dict)
     failed_bring_ups: dict[str, int] = field(default_factory=dict)
     bring_up_problems: dict[str, str] = field(default_factory=dict)
+    unwilling: dict[str, set[str]] = field(
+        default_factory=dict
+    )  # nodes, by resource; until a pod came up there
     troubles: dict[str, str] = field(default_factory=dict)  # what was told of what, until it is over
     discarded: list[str] = field(default_factory=list)
     listings: dict[str, Future[Any]] = field(default_factory=dict)

@@ -1,5 +1,7 @@
 """Which deployments to bring up: for jobs that are ready and find no pod, and early for those that come."""
 
+from collections.abc import Collection, Iterable, Iterator
+
 from gridmill.model.amounts import GIB, MIB, Amounts, show_bytes
 from gridmill.model.plan import BringUp
 from gridmill.model.resource import Sizing
@@ -101,7 +103,8 @@ def _find_node(
     nodes = draft.nodes(site)
     explicit = exactly or resource.memory_bytes is not None
     least = wish.memory_bytes if explicit else demand.memory_bytes
-    for name in nodes.candidates(wish.memory_bytes, least, wish.gpus):
+    names = nodes.candidates(wish.memory_bytes, least, wish.gpus)
+    for name in _willing_first(names, draft.unwilling.get(lane.name, ())):
         free = nodes.free(name)
         if demand.node not in ("", name) or (site, name) in draft.reserved or free.gpus < wish.gpus:
             continue
@@ -111,6 +114,16 @@ def _find_node(
             continue
         return name
     return None
+
+
+def _willing_first(names: Iterable[str], unwilling: Collection[str]) -> Iterator[str]:
+    put_off: list[str] = []
+    for name in names:
+        if name in unwilling:
+            put_off.append(name)
+        else:
+            yield name
+    yield from put_off
 
 
 def _least_cpus(draft: Draft, lane: Lane, demand: Demand, node: str) -> float:

@@ -1,6 +1,8 @@
 """A plan in the making: decisions so far, and what is left of the snapshot's room after them."""
 
+from collections.abc import Collection, Mapping
 from math import floor, inf
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
@@ -13,6 +15,9 @@ from gridmill.planning.snapshot import Snapshot
 RESERVE_AFTER_SECONDS = 30.0
 """A job that waited longer has room kept free for it. Until then smaller jobs pass it: it costs nothing while
 there is hope that its room comes by itself, and keeps machines busy."""
+
+
+NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 class Mark(NamedTuple):
@@ -29,9 +34,16 @@ class Mark(NamedTuple):
 class Draft:
     """Reads the snapshot, never changes it: lanes and nodes are copied when they are first touched."""
 
-    def __init__(self, snapshot: Snapshot, now: float, limit: int | None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        now: float,
+        limit: int | None,
+        unwilling: Mapping[str, Collection[str]] = NONE,
+    ) -> None:
         self.snapshot = snapshot
         self.now = now
+        self.unwilling = unwilling  # nodes that are tried last, by resource
         self._left = inf if limit is None else limit  # decisions that may still be made
         self._held_until = snapshot.lines.held_until
         self._attempts_of = snapshot.places.on

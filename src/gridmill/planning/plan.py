@@ -1,10 +1,11 @@
 """Snapshot in, plan out: what to start where, what to bring up, release and refuse."""
 
+from collections.abc import Collection, Mapping
 from math import inf, nextafter
 
 from gridmill.model.plan import Plan
 from gridmill.planning.bring_up import bring_up, can_bring_up
-from gridmill.planning.draft import Draft
+from gridmill.planning.draft import NONE, Draft
 from gridmill.planning.gangs import brings_up_gang, start_gang
 from gridmill.planning.lane import Lane, Line, find_pod
 from gridmill.planning.lasting import find_lasting
@@ -14,15 +15,22 @@ from gridmill.planning.reclaim import drain, reclaim
 from gridmill.planning.snapshot import Snapshot
 
 
-def plan(snapshot: Snapshot, now: float, *, limit: int | None = None) -> Plan:
+def plan(
+    snapshot: Snapshot,
+    now: float,
+    *,
+    limit: int | None = None,
+    unwilling: Mapping[str, Collection[str]] = NONE,
+) -> Plan:
     """What to do now. Pure: the same snapshot and time give the same plan, and neither is changed.
 
     Jobs go by priority, then due time (planning.service), run, and place in the pipeline. Those that fit a
     pod that is up are started, smaller ones past larger ones, until a larger one has waited too long. For
     those that fit none, deployments are brought up and, where there is no room, idle ones released. `limit`
-    bounds the decisions; a plan that was cut says so (`complete`).
+    bounds the decisions; a plan that was cut says so (`complete`). `unwilling` are, by resource, the nodes at
+    which its pods did not come up: these are the last to be tried.
     """
-    draft = Draft(snapshot, now, limit)
+    draft = Draft(snapshot, now, limit, unwilling)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
     for lane in lanes.values():
         _refuse_too_large(draft, lane)

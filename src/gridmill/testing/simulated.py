@@ -101,7 +101,7 @@ class SimulatedWorld:
 
     `behave` decides what each attempt does. `step` lets everything that is due happen; `next_event` says
     when the next thing is due. Faults are methods; `dial_seconds` is how long a new pod takes
-    to dial in.
+    to dial in; on nodes that are `unfit` none ever comes up.
     """
 
     def __init__(
@@ -119,6 +119,7 @@ class SimulatedWorld:
         self._last_channel = 0
         self._away_until = 0.0
         self._doubt_until = 0.0
+        self.unfit: set[str] = set()
         self.dial_seconds = 0.1
 
     def nodes(self) -> tuple[Node, ...]:
@@ -146,6 +147,8 @@ class SimulatedWorld:
         for order in orders:
             if order.pod_id not in self.ever:
                 self.ever.add(order.pod_id)
+                if order.node in self.unfit:
+                    continue
                 connect_at = self.clock.monotonic() + self.dial_seconds
                 self.pods[order.pod_id] = SimulatedPod(order=order, connect_at=connect_at)
 
