@@ -230,7 +230,10 @@ def test_a_lost_rank_goes_before_those_that_failed_when_it_was_cut_off():
         an_attempt(0, outcome=failed("connection closed by peer"), ended=1.0),
         an_attempt(1, outcome=failed("its pod is gone", Cause.LOST, AttemptState.LOST), ended=2.0),
     ]
-    assert together(members)[1].state is AttemptState.LOST
+    for told in (False, True):  # it was told to end because the other had failed, and did not hear of it
+        head, whole = together([members[0], replace(members[1], stop_requested=told)])
+        assert (whole.state, whole.message) == (AttemptState.LOST, "rank 1 of 2: its pod is gone")
+        assert not head.stop_requested
 
 
 def test_a_gang_that_was_stopped_is_stopped():

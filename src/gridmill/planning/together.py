@@ -13,17 +13,20 @@ def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
     """Rank 0's attempt as it stands for all, and the outcome. All ranks have ended, and are given by rank.
 
     What went wrong first decides; ranks that were told to end because of it do not. What is kept of a success
-    is rank 0's; of the files in the folder that all share, what the last to end found.
+    is rank 0's; of the files in the folder that all share, what the last to end found. The gang was stopped
+    where every rank that did not succeed was.
     """
-    deciding = _deciding(members)
+    bad = [member for member in members if _of(member).state is not AttemptState.SUCCEEDED]
+    deciding = min(bad, key=_order, default=None)
+    stopped = bool(bad) and all(member.stop_requested for member in bad)
     outcome = _of(members[0] if deciding is None else deciding)
     outcomes = [_of(member) for member in members]
     if deciding is None:
         outputs = max((one.outputs for one in outcomes), key=lambda made: sum(out.size_bytes for out in made))
         outcome = replace(outcome, outputs=outputs)
-    elif len(members) > 1 and not deciding.stop_requested:
+    elif len(members) > 1 and not stopped:
         outcome = replace(outcome, message=f"rank {deciding.rank} of {len(members)}: {outcome.message}")
-    head = replace(members[0], stop_requested=deciding is not None and deciding.stop_requested)
+    head = replace(members[0], stop_requested=stopped)
     return head, replace(outcome, use=together_used([one.use for one in outcomes]))
 
 
@@ -31,19 +34,11 @@ def _of(member: Attempt) -> Outcome:
     return member.outcome or Outcome(state=AttemptState.LOST)
 
 
-def _deciding(members: Sequence[Attempt]) -> Attempt | None:
-    """The rank that ended the gang; None where all did what they should.
-
-    Of those that ended by themselves a lost one goes before one that failed: the others fail when it is cut
-    off, and may be heard of first. Then the one that ended first.
-    """
-    bad = [member for member in members if _of(member).state is not AttemptState.SUCCEEDED]
-    return min(bad, key=_order, default=None)
-
-
 def _order(member: Attempt) -> tuple[bool, bool, float, int]:
+    """A lost rank goes before one that failed: others fail when it is cut off, are heard of first, and have
+    it told to end, which it does not hear. Then whichever ended first of those that ended by themselves."""
     lost = _of(member).state is AttemptState.LOST
-    return member.stop_requested, not lost, member.ended or 0.0, member.rank
+    return not lost, member.stop_requested, member.ended or 0.0, member.rank
 
 
 def together_used(uses: Sequence[Use]) -> Use:
