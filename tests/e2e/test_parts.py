@@ -1,10 +1,16 @@
 """Two pods on one machine do one job's parts: the files that one pod makes, and nothing left of the parts."""
 
+import gzip
+import json
+import os
+import signal
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
-from tests.e2e.conftest import Place
+from tests.e2e.conftest import Place, eventually
+from tests.e2e.test_survive import pod_pids
 
 pytestmark = pytest.mark.e2e
 
@@ -50,3 +56,44 @@ def test_parts_in_two_pods_make_what_one_pod_makes(place: Place):
         ]
         assert made[0] == made[1] != {}
         assert [path.name for path in folders[parted].parent.iterdir()] == [folders[parted].name]
+
+
+LOADS = """
+pipeline: loads
+resources:
+  two: {type: sink, workers: 2, cpus: 1}
+jobs:
+  load:
+    resource: two
+    sink:
+      source: {path: "raw-*.csv.gz"}
+      parts: 2
+      constraints: [{unique: [id]}, {column: y, max: 5}]
+      metrics: {total: sum(id)}
+"""
+ROWS = 400_000
+
+
+def test_a_sink_is_loaded_in_two_pods_and_a_killed_one_costs_its_part_alone(place: Place):
+    file = place.write(LOADS)
+    for number in range(4):
+        first = number * ROWS
+        lines = (f"{first + row},{abs(row) % 7},text {row % 1000}\n" for row in range(-1, ROWS))
+        with gzip.open(file.parent / f"raw-{number}.csv.gz", "wt", compresslevel=1) as raw:
+            raw.write("id,y,c\n")
+            raw.writelines(lines)
+    run = place.start("run", file, "--json")
+    written = place.home / "storage/sinks/loads/load"
+    assert eventually(lambda: len(set(written.glob("loads-1.load.p*/*"))) == 2, 60), "both parts have begun"
+    os.kill(pod_pids(place)[0], signal.SIGKILL)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    loaded = job(json.loads(out), "load")
+    assert sorted(len(part["attempts"]) for part in loaded["parts"]) == [1, 2]
+    output = loaded["artifacts"][0]["output"]
+    table = DeltaTable(place.home / "storage" / output["uri"]).to_pyarrow_table(columns=["id", "y"])
+    expected = {n * ROWS + row for n in range(4) for row in range(-1, ROWS) if abs(row) % 7 <= 5}
+    assert sorted(table["id"].to_pylist()) == sorted(expected)
+    assert output["details"]["rejects"]["rows"] == 4 * (ROWS + 1) - len(expected)
+    assert int(output["details"]["metrics"]["values"]["total"]) == sum(expected)
+    assert sorted(path.name for path in written.iterdir()) == ["rejects", "table"]

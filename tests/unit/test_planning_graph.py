@@ -9,7 +9,9 @@ from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Measurement, Resource, Use
+from gridmill.model.sink import SinkSpec
 from gridmill.model.site import Node, Site, SiteKind
+from gridmill.model.source import Source
 from gridmill.planning.dry_run import dry_run
 from gridmill.planning.graph import order
 from gridmill.planning.snapshot import Snapshot
@@ -129,8 +131,17 @@ def test_a_dry_run_says_into_how_many_parts_a_job_is_cut():
     )
     swarm = Job(name="swarm", prediction=PredictionSpec(dataset="o/d", models=("o/m",), workers=6))
     patch = Job(name="patch", command=CommandSpec(run="true", each=Each(nodes=("[ab]",))))
-    shown = dry_run(a_pipeline(swarm, patch), Snapshot([lab]), {}, frozenset())
-    assert [job.sizing.why[-1] for job in shown.jobs] == [
+    many, one = (Job(name=name, sink=SinkSpec(source=Source(path=f"{name}.csv"))) for name in ("*", "one"))
+    objects = Job(name="objects", sink=SinkSpec(source=Source(path="s3://b/*.csv"), parts=2))
+    large = {name: JobSize(input_bytes=500 * MIB) for name in ("*", "one")}
+    jobs = (swarm, patch, many, one, objects)
+    shown = dry_run(a_pipeline(*jobs), Snapshot([lab]), large, frozenset())
+    assert [job.sizing.why[-1] for job in shown.jobs if job.job != "one"] == [
         "in 3 parts, each on a pod of its own with 2 workers",
         "once on each of 2 nodes of site local",
+        "in 2 parts, each on a pod of its own with some of the files",
+        "in 2 parts, each on a pod of its own with some of the files",
     ]
+    assert not any("parts" in why for job in shown.jobs if job.job == "one" for why in job.sizing.why)
+    small = dry_run(a_pipeline(many), Snapshot([lab]), {"*": JobSize(input_bytes=200 * MIB)}, frozenset())
+    assert "parts" not in small.jobs[0].sizing.why[-1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sink_case import SinkCase
 
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.sink import rejects, run, table
+from gridmill.jobs.sink import bench, rejects, run, table
 from gridmill.model.artifact import Artifact, Input, Output
 from gridmill.model.constraint import Constraint
 from gridmill.model.sink import ColumnType, OnMisfit
@@ -220,7 +220,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     if at == "after":
         monkeypatch.setattr(run, "_result", die)
     else:
-        monkeypatch.setattr(run, at, die)
+        monkeypatch.setattr(bench, at, die)
 
 
 ROW = st.tuples(st.integers(-2, 3), st.sampled_from(["", "x", "y", "long"]))

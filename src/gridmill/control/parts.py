@@ -41,7 +41,7 @@ def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
         resource=resource,
         largest=site.largest,
     )
-    found = cut_job(job_run.job, size.rows, resource, site, sized)
+    found = cut_job(job_run.job, size, resource, site, sized)
     if found is None or not _has_turn(control, transaction, job_run):
         return job_run
     for number in range(found.count):

@@ -5,11 +5,13 @@ import shutil
 from pathlib import Path
 
 
-def link_file(path: Path, folder: Path) -> None:
-    """The file in `folder` too, under its name; one that is there already is replaced. Raises OSError."""
-    target = folder / path.name
+def link_file(path: Path, folder: Path, name: str = "") -> Path:
+    """The file in `folder` too, under its name or another; one that is there already is replaced. Returns
+    its path there. Raises OSError."""
+    target = folder / (name or path.name)
     target.unlink(missing_ok=True)
     try:
         os.link(path, target)
     except OSError:
         shutil.copy2(path, target)
+    return target

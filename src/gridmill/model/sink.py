@@ -53,6 +53,10 @@ class SinkSpec:
     `metrics`, SQL aggregates over its rows by name. A column whose population stability index against the
     load before is above `drift_threshold` is warned of; None looks for no drift. Datasets do not see the rows
     within `outages`. `retain` takes old rows out.
+
+    Many files or objects are read in parts where the sink's site has several machines: in as many as `parts`
+    says, by default one for every 256 MiB of files in folders (what objects hold is not known before). The
+    rows are those of one machine.
     """
 
     source: Source
@@ -67,6 +71,7 @@ class SinkSpec:
     drift_threshold: float | None = 0.25
     outages: tuple[Outage, ...] = ()
     retain: Retain | None = None
+    parts: int | None = None
 
     def references(self) -> tuple[str, ...]:
         """The sinks that foreign keys refer to."""
@@ -76,6 +81,7 @@ class SinkSpec:
         """Raise InputError for a column selected, renamed to or added twice."""
         if self.max_rejects is not None and self.max_rejects < 0:
             raise InputError("`max_rejects` is a number of rows or a share", place="sink.max_rejects")
+        self._check_parts()
         for name, columns in (("select", self.select), ("rename", tuple(self.rename.values()))):
             twice = sorted({column for column in columns if columns.count(column) > 1})
             if twice:
@@ -83,3 +89,13 @@ class SinkSpec:
         both = sorted({*self.add} & {*self.select, *self.rename.values()})
         if both:
             raise InputError(f"column {both[0]!r} is added and read from the source", place="sink.add")
+
+    def _check_parts(self) -> None:
+        if self.parts is not None and self.parts < 1:
+            raise InputError("`parts` must be 1 or more", place="sink.parts")
+        if (self.parts or 1) > 1 and not self.source.splits:
+            raise InputError(
+                f"{self.source.name} cannot be read in parts",
+                hint="Several files or objects can: a glob, or a list of paths.",
+                place="sink.parts",
+            )

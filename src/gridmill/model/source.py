@@ -166,6 +166,15 @@ class Source:
         return tuple(path for path in self.paths if not path.startswith(REMOTE))
 
     @property
+    def splits(self) -> bool:
+        """True where it may be several files or objects, which can be read apart from each other."""
+        if self.sql or self.stream or self.format == Format.FILES:
+            return False
+        if any(path.startswith(HTTP) for path in self.paths):
+            return False
+        return len(self.paths) > 1 or any(sign in path for path in self.paths for sign in "*?[")
+
+    @property
     def live(self) -> bool:
         """True when only the job can tell whether there is something new: it runs each time, and looks."""
         return bool(self.sql or self.stream) or len(self.local_paths) < len(self.paths)

@@ -62,7 +62,7 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
         largest=snapshot.largest(fitting.site),
     )
     sizing, site = sized(job), snapshot.sites.get(fitting.site)
-    why = parts_line(job, size.rows, fitting, site, sized) if site is not None else ""
+    why = parts_line(job, size, fitting, site, sized) if site is not None else ""
     if why:
         sizing = replace(sizing, why=(*sizing.why, why))
     return PlannedJob(

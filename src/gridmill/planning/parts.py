@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from gridmill.model.amounts import Amounts, show_count
+from gridmill.model.amounts import MIB, Amounts, show_count
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.resource import Resource, Sizing
+from gridmill.model.sink import SinkSpec
 from gridmill.model.site import Site
 from gridmill.planning.footprint import workers_of
 from gridmill.planning.limits import gpus_of
@@ -15,6 +16,8 @@ from gridmill.planning.probes import leaves_workers_open
 
 Size = Callable[[Job], Sizing]
 """The size of one attempt of a job."""
+PART_BYTES = 256 * MIB
+"""Files of a sink's source that make a further part, where it is not declared how many there are."""
 BUCKET_ROWS = 5_000_000
 """Rows of a dataset that make a further bucket, where it is not declared how many there are."""
 
@@ -28,24 +31,26 @@ class Cut:
     whole: Sizing
 
 
-def cut_job(job: Job, rows: int | None, resource: Resource, site: Site, size: Size) -> Cut | None:
+def cut_job(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> Cut | None:
     """None: it is done in one. The same job is cut alike wherever it has as many machines."""
     pods = _pods(resource, site, size(job).amounts.memory_bytes)
     if pods < 2:
         return None
     if job.dataset is not None:
-        return _cut_dataset(job, job.dataset, rows, pods, size)
+        return _cut_dataset(job, job.dataset, known.rows, pods, size)
+    if job.sink is not None:
+        return _cut_sink(job, job.sink, known.input_bytes, pods, size)
     if job.kind != JobKind.PREDICTION:
         return None
-    return _cut_swarm(job, rows, pods, _cpus(resource, site, pods), size)
+    return _cut_swarm(job, known.rows, pods, _cpus(resource, site, pods), size)
 
 
-def parts_line(job: Job, rows: int | None, resource: Resource, site: Site, size: Size) -> str:
+def parts_line(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> str:
     """In how many parts a job is done, as a sentence; empty where in one."""
     if job.each is not None:
         there = sum(map(job.each.matches, site.nodes))
         return f"once on each of {show_count(there, 'node')} of site {site.name}"
-    found = cut_job(job, rows, resource, site, size)
+    found = cut_job(job, known, resource, site, size)
     return found.whole.why[-1] if found is not None else ""
 
 
@@ -76,6 +81,18 @@ def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size:
         return None
     whole = size(job)
     why = f"in {show_count(count, 'part')}, each on a pod of its own with some of {buckets} buckets"
+    return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
+
+
+def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size: Size) -> Cut | None:
+    """By its source files. Only the job can tell which of them are new: a part may find nothing to do."""
+    if not spec.source.splits:
+        return None
+    count = min(pods, spec.parts or -(-(input_bytes or 0) // PART_BYTES))
+    if count < 2:
+        return None
+    whole = size(job)
+    why = f"in {show_count(count, 'part')}, each on a pod of its own with some of the files"
     return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
 
 

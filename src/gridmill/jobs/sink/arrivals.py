@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.jobs.sink import blobs
-from gridmill.jobs.sink.files import SourceFile, find_files
+from gridmill.jobs.sink.files import Content, SourceFile, find_files, hashed
 from gridmill.jobs.sink.plan import Positions
 from gridmill.model.source import HTTP, OBJECTS, Format, Source
 from gridmill.registry import find
@@ -23,7 +23,7 @@ _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What is asked of a source: `positions` are those of the table, none when all is to be read again;
-    `names` the source's columns that the declaration names.
+    `names` the source's columns that the declaration names; `content` tells what files of a folder hold.
 
     Relative paths start at `folder`; what is fetched goes into `work`, which is the attempt's alone.
     """
@@ -33,6 +33,7 @@ class Asked:
     work: Path
     positions: Positions = field(default_factory=dict)
     names: tuple[str, ...] = ()
+    content: Content = hashed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ def look(asked: Asked) -> Arrivals:
         return _read("sql", asked)
     if source.stream is not None:
         return _read("stream", asked)
-    files = list(find_files(source, asked.folder))
+    files = list(find_files(source, asked.folder, asked.content))
     positions: dict[str, Any] = {}
     for kind, beginnings in _ELSEWHERE.items():
         if any(path.startswith(beginnings) for path in source.paths):

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.model.source import Compression, Format, Source
@@ -60,7 +61,16 @@ class SourceFile:
         return self.path
 
 
-def find_files(source: Source, folder: str) -> tuple[SourceFile, ...]:
+Content: TypeAlias = Callable[[FileStat, str], str]
+"""The hash of what a file of that name holds. Raises DataError."""
+
+
+def hashed(stat: FileStat, name: str) -> str:
+    """The `Content` that reads it."""
+    return content_of(Path(stat.path), name)
+
+
+def find_files(source: Source, folder: str, content: Content = hashed) -> tuple[SourceFile, ...]:
     """The files the source names now, by name; their content is read to be hashed, but where each is a row.
 
     Raises InputError when a path or glob names nothing, or a file's format cannot be told.
@@ -70,7 +80,7 @@ def find_files(source: Source, folder: str) -> tuple[SourceFile, ...]:
     for written in source.local_paths:
         for stat in describe(replace(source, path=written), folder):
             if stat.path not in found:
-                found[stat.path] = _source_file(source, stat, written, folder)
+                found[stat.path] = _source_file(source, stat, written, folder, content)
     return tuple(sorted(found.values(), key=lambda file: file.name))
 
 
@@ -82,10 +92,10 @@ def _name(written: str, path: str, folder: str) -> str:
     return os.path.relpath(path, base) if not os.path.isabs(written) else path
 
 
-def _source_file(source: Source, stat: FileStat, written: str, folder: str) -> SourceFile:
+def _source_file(source: Source, stat: FileStat, written: str, folder: str, content: Content) -> SourceFile:
     path, name = Path(stat.path), _name(written, stat.path, folder)
-    content = "" if source.format == Format.FILES else content_of(path, name)
-    found = described(source, path=path, name=name, content=content, size_bytes=stat.size_bytes)
+    held = "" if source.format == Format.FILES else content(stat, name)
+    found = described(source, path=path, name=name, content=held, size_bytes=stat.size_bytes)
     return replace(found, mtime_ns=stat.mtime_ns, written=written)
 
 

@@ -57,10 +57,16 @@ class Sample:
         return pa.concat_tables(self._kept) if self._kept else pa.table({})
 
 
+def _set() -> Event:
+    event = Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True)
 class Meter:
-    """Measures the rows of one load as they pass. `own` are the sink's own metrics, SQL over all rows; their
-    `values` are there when all have passed."""
+    """Measures the rows of one load as they pass while it is running. `own` are the sink's own metrics, SQL
+    over all rows; their `values` are there when all have passed."""
 
     context: JobContext
     schema: pa.Schema
@@ -70,7 +76,7 @@ class Meter:
     distinct: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     _queue: "Queue[pa.Table | None]" = field(default_factory=lambda: Queue(_WAITING))
-    _done: Event = field(default_factory=Event)
+    _done: Event = field(default_factory=_set)
     _error: BaseException | None = None
 
     def passing(self, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -112,6 +118,7 @@ class Meter:
     @contextmanager
     def running(self) -> Iterator[None]:
         """While open, what passes is measured; the results are there when it is closed."""
+        self._done.clear()
         thread = Thread(target=self._work, name="measure", daemon=True)
         thread.start()
         try:

@@ -112,6 +112,12 @@ class Sieve:
         if most is not None and most >= 1 and self.rejected > most:
             raise self._too_many(f"more than the {most:g} that `max_rejects` allows")
 
+    def count(self, rows: int, rejected: int, reasons: Mapping[str, int]) -> None:
+        """Count what another sieve saw."""
+        self.rows += rows
+        self.rejected += rejected
+        self.reasons.update(reasons)
+
     def check_share(self) -> None:
         """Raise InputError when too large a share of the load is rejected."""
         most = self.spec.max_rejects

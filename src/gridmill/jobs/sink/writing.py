@@ -25,11 +25,14 @@ from gridmill.jobs.sink.unique import find_repeated
 
 @dataclass(slots=True)
 class Written:
-    """A source file's rows: `parts` hold the good ones, the spools the rejected ones."""
+    """A source file's rows: `parts` hold the good ones, the spools and `rejects` (data files) the others.
+    `rejected` are the numbers of those that were rejected as they were read."""
 
     file: SourceFile
     parts: list[Part]
     spools: list[Spool] = field(default_factory=list)
+    rejects: list[Part] = field(default_factory=list)
+    rejected: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +54,13 @@ class Writing:
             good = self.sieve.good(batches, spool)
             parts = write_parquet(self.meter.passing(good), self.schema, self.folder, stem)
         check_unchanged(file)
-        return Written(file=file, parts=list(parts), spools=[spool])
+        return Written(file=file, parts=list(parts), spools=[spool], rejected=spool.rows)
 
-    def drop_repeated(self, written: Sequence[Written], kept: ds.Dataset | None) -> None:
-        """Take rows whose key was there before out of the parts. Raises InputError for too many."""
+    def drop_repeated(self, written: Sequence[Written], kept: ds.Dataset | None) -> bool:
+        """Take rows whose key was there before out of the parts; whether there were any. Raises InputError
+        for too many."""
         if self.sieve.engine is None:
-            return
+            return False
         parts = [part for one in written for part in one.parts]
         constraints = self.loading.spec.constraints
         repeated = find_repeated(self.sieve.engine, constraints, [part.path for part in parts], kept)
@@ -68,18 +72,16 @@ class Writing:
         for one in written:
             if any(part.path in by_part for part in one.parts):
                 self._drop(one, by_part)
-        if repeated:
-            self.meter.again(_rows_of([part for one in written for part in one.parts]))
+        return bool(repeated)
 
     def _drop(self, one: Written, by_part: Mapping[Path, Mapping[int, str]]) -> None:
         spool = Spool(self.folder / f"{stem_of(one.file)}.spool")
-        rejected = one.spools[0].rows
         parts: list[Part] = []
         start = 0
         for part in one.parts:
             repeated = by_part.get(part.path, {})
             if repeated:
-                kept = self._kept(part, repeated, spool, Numbers(rejected=rejected, start=start))
+                kept = self._kept(part, repeated, spool, Numbers(rejected=one.rejected, start=start))
                 parts += write_parquet(kept, self.schema, self.folder, stem_of(one.file))
                 part.path.unlink()
             else:
@@ -109,13 +111,15 @@ class Writing:
         """The data files of all that was rejected."""
         parts: list[Part] = []
         for one in written:
+            parts += one.rejects
             if any(spool.rows for spool in one.spools):
                 rows = placed(one.file, open_reader(one.file, self.loading.spec.source), one.spools)
                 parts += write_parquet(rows, REJECTS, self.folder / "rejects", stem_of(one.file))
         return parts
 
 
-def _rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+def rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    """The rows of data files, in order."""
     for part in parts:
         with pq.ParquetFile(part.path) as file:
             yield from file.iter_batches()
