@@ -26,6 +26,8 @@ MODULES = {
     "advice": "bench.advice",
     "policy": "bench.policy",
     "gangs": "bench.gangs",
+    "map-swarm": "bench.map swarm",
+    "map-dataset": "bench.map dataset",
 }
 """What can be measured, in the page's order, and by which module with which argument."""
 HEAD = f"""\
