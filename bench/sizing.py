@@ -30,8 +30,9 @@ GROWN = 1.25
 WITHIN, TIGHT = 0.99, 2.0
 EXAMPLES, PUBLISHED = "examples", "published"
 PARTS = (EXAMPLES, PUBLISHED, *WORKLOADS)
-LEFT_OUT = ("custom",)
-"""Examples that build environments of their own: what they need is not ours to measure here."""
+LEFT_OUT = ("custom", "http", "objects", "stream")
+"""Examples that build environments of their own: what they need is not ours to measure here; and those that
+load from servers."""
 LONG = ("flights", "ett")
 """Examples on published data sets: a part of their own."""
 HOW = f"""
@@ -41,8 +42,8 @@ tight when it is at most {TIGHT:g} times the peak of that run, or the least that
 Attempts whose job declares its memory are left out.
 """
 _EXAMPLES_HOW = f"""
-Pipelines of `examples/` (but those that build environments of their own), each {ROUNDS} times with `--force`,
-in a home of its own.
+Pipelines of `examples/` (but those that build environments of their own or load from servers), each {ROUNDS}
+times with `--force`, in a home of its own.
 """
 _LARGE_HOW = f"""
 Jobs on files of 20 to 200 MB (bench/workloads.py): numbers, texts and 300 columns; {ROUNDS} times with

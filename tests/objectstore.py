@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
 from tests.ports import free_port
 
 HOW_TO_GET_IT = (
@@ -46,6 +48,12 @@ def object_store() -> Iterator[str | None]:
             yield f"http://127.0.0.1:{port}"
         finally:
             server.kill()
+
+
+def make_bucket(endpoint: str, name: str) -> None:
+    """A new, empty bucket."""
+    who = "AWS4-HMAC-SHA256 Credential=test/20240101/us-east-1/s3/aws4_request"
+    httpx.put(f"{endpoint}/{name}", headers={"Authorization": who}).raise_for_status()
 
 
 def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +14,7 @@ from gridmill.jobs.sink.run import run
 from gridmill.model.artifact import Output
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
-from tests.objectstore import HOW_TO_GET_IT, KEYS, object_store
+from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 from tests.unit.sink_case import SinkCase
 
 pytestmark = pytest.mark.e2e
@@ -34,8 +33,7 @@ def bucket(endpoint: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     name = request.node.name.replace("_", "")[:40].lower()
-    who = "AWS4-HMAC-SHA256 Credential=test/20240101/us-east-1/s3/aws4_request"
-    httpx.put(f"{endpoint}/{name}", headers={"Authorization": who}).raise_for_status()
+    make_bucket(endpoint, name)
     return S3Store(
         name,
         endpoint=endpoint,

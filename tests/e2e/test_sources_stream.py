@@ -1,9 +1,7 @@
 """A sink over a real Redis: entries once, whatever is killed."""
 
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,12 +17,11 @@ from gridmill.model.artifact import Output
 from gridmill.model.sink import ColumnType, SinkSpec
 from gridmill.model.source import Source, StreamSource
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
-from tests.ports import free_port
+from tests.redisserver import HOW_TO_GET_IT, PASSWORD, redis_server
 from tests.unit.sink_case import SinkCase
 
 pytestmark = pytest.mark.e2e
 
-PASSWORD = "hush-hush"
 PIPELINE = """\
 pipeline: shop
 jobs:
@@ -38,23 +35,10 @@ jobs:
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("needs a Redis server: apt-get install redis-server")
-    port, folder = free_port(), tmp_path_factory.mktemp("redis")
-    words = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--requirepass", PASSWORD]
-    with subprocess.Popen(
-        [program, *words, "--dir", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as server:
-        assert eventually(lambda: answers(port))
-        yield port
-        server.terminate()
-
-
-def answers(port: int) -> bool:
-    with suppress(redis.ConnectionError):
-        return bool(redis.Redis(port=port, password=PASSWORD).ping())
-    return False
+    with redis_server(tmp_path_factory.mktemp("redis")) as found:
+        if found is None:
+            pytest.skip(HOW_TO_GET_IT)
+        yield found
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ _MEMORY_CLASSES = frozenset({"OutOfMemoryException"})  # duckdb's, by name: it n
 
 EXTRAS = (
     {"obstore": "objects", "redis": "streams", "PIL": "images"}
-    | dict.fromkeys(("pyarrow", "deltalake", "duckdb"), "data")
+    | dict.fromkeys(("pyarrow", "deltalake", "duckdb", "httpx"), "data")
     | dict.fromkeys(
         ("numpy", "torch", "optuna", "sklearn", "safetensors", "onnx", "onnxruntime", "threadpoolctl"),
         "learning",
