@@ -12,6 +12,7 @@ from gridmill.cli.words import amounts, metrics, moment
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.backfill import BackfillView
+from gridmill.model.calibration import judge
 from gridmill.model.deployment import Deployment
 from gridmill.model.distribution import ColumnLine, column_lines
 from gridmill.model.pipeline import Pipeline
@@ -139,6 +140,7 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
             ("waited for data", f"{waited:.1%} of the time it learned" if waited is not None else ""),
             ("seed", told.get("seed")),
             ("learned from", f"{rows} rows of {told.get('dataset')}" if rows else ""),
+            ("calibration", judge(told["calibration"]).text if told.get("calibration") else ""),
         ]
     )
     takes = tuple(str(name) for name in told.get("features") or ())

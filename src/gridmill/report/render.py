@@ -20,6 +20,7 @@ from markupsafe import Markup
 from gridmill.model.advice import Advice
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.calibration import judge
 from gridmill.model.critical import Critical
 from gridmill.model.distribution import column_lines
 from gridmill.model.event import Event, EventType
@@ -98,9 +99,9 @@ def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()
         waits=_waits(models),
         searches=[_search(model) for model in models if model.output.details.get("search")],
         calibrations=[
-            (model.name.rpartition("/")[2], Markup(_calibration_chart(model.output.details["calibration"])))
+            (model.name.rpartition("/")[2], Markup(_calibration_chart(curve)), judge(curve).text)
             for model in models
-            if model.output.details.get("calibration")
+            if (curve := model.output.details.get("calibration"))
         ],
         advice=[(one.job.rpartition("/")[2], one, Markup(advice_chart(one))) for one in advice],
         forecasts=[_forecast(artifact) for artifact in predictions],
