@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from test_races import command, finish, service, simulation
 
-from gridmill.control.forgetting import History, forget
+from gridmill.control.forgetting import History, forget, lineage, versions_to_forget
 from gridmill.control.service import Service
+from gridmill.control.waste import Records
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
@@ -296,12 +297,20 @@ def test_records_of_old_runs_go_but_not_those_that_a_version_tells_of(tmp_path: 
     told = _named(service(grid).clean(dry_run=True), "run")
     assert told == ["p-2", "p-3", "q-3", "q-4"]
     assert _named(service(grid).clean(days=101.0, dry_run=True), "run") == []
-    assert _named(service(grid).clean(), "run") == told
-    assert _named(service(grid).clean(), "run") == []
+    cleaned = service(grid).clean()
+    assert _named(cleaned, "run") == told
+    assert set(_named(cleaned, "record")) == {made[run_id] for run_id in told}
+    assert not {"run", "record"} & {one.kind for one in service(grid).clean()}
     left = {record.noun.id for record in grid.store.list(Run)}
     assert left == {run.id for run in (waiting, *runs["p"], *runs["q"])} - {*told}
     for kind in (JobRun, Attempt):
         assert {record.noun.run_id for record in grid.store.list(kind)} <= left
+    for run_id in left:
+        assert service(grid).run(run_id).run.id == run_id
+    for run_id in told:
+        with pytest.raises(NotFoundError):
+            service(grid).version(made[run_id])
+    assert service(grid).artifact(made["q-1"]).removed, "its run is there and tells of it"
     assert len(grid.store.list(Measurement)) >= len(runs["p"]) + len(runs["q"]), "sizes are learned from them"
     assert service(grid).version("q/m").lineage == (data,)
     assert finish(grid, waiting).state == "succeeded"
@@ -309,14 +318,42 @@ def test_records_of_old_runs_go_but_not_those_that_a_version_tells_of(tmp_path: 
     assert grid.submit(Pipeline(name="p", jobs=(making,)), force=False).id not in left | {*told}
 
 
-def test_a_run_that_is_resumed_meanwhile_is_not_forgotten() -> None:
+def test_records_of_removed_versions_stay_while_anything_may_ask_for_them() -> None:
+    day = 86_400.0
+    old = [model(number, 1.0, created=0.0, removed=True) for number in (1, 2, 3, 4)]
+    young = model(5, 1.0, created=50 * day, removed=True)
+    last = model(6, 1.0, created=0.0, removed=True)
+    user = model(1, 1.0, "w/user", created=60 * day, made_from=("w/m@2",))
+    records = Records(artifacts=(user, last, young, *reversed(old)), runs=())
+    needed = lineage(records.artifacts)
+    assert needed == {"w/user@1", "w/m@2"}
+    lying = frozenset({old[2].output.uri})
+    assert versions_to_forget(records, needed, 40 * day, lying) == {"w/m@1", "w/m@4"}
+
+
+def test_a_removed_version_that_a_run_found_unchanged_stays_as_long_as_that_run() -> None:
+    grid = simulation()
+    removed, newest = model(1, 1.0, removed=True), model(2, 1.0)
+    run = replace(a_run(), id="w-2", pipeline="w", state=RunState.SUCCEEDED, ended=1.0)
+    job = replace(a_job_run("w-2", "m"), pipeline="w", state=JobState.UNCHANGED, artifacts=(removed.id,))
+    grid.store.commit([Put(noun=noun, expected=0) for noun in (removed, newest, run, job)])
+    grid.clock.advance(100 * 86_400)
+    assert not _named(service(grid).clean(), "record")
+    assert service(grid).run("w-2").jobs[0].artifacts == (removed,)
+
+
+def test_a_run_that_is_resumed_meanwhile_is_not_forgotten_nor_what_it_tells_of() -> None:
     grid = simulation(lambda order: Behaviour(seconds=1.0))
     run = grid.submit(Pipeline(name="p", jobs=(command("a"),)), force=False)
     finish(grid, run)
     record = grid.store.get(Run, run.id)
     assert record is not None
     grid.store.commit([Put(noun=replace(record.noun, message="resumed"), expected=record.version)])
-    forget(grid.store, History(runs=(record,)))
+    removed = model(1, 1.0, removed=True)
+    grid.store.commit([Put(noun=removed, expected=0)])
+    version = grid.store.get(Artifact, removed.id)
+    forget(grid.store, History(runs=(record,), versions=(version,)))
+    assert grid.store.get(Artifact, removed.id) is not None
     assert grid.store.get(Run, run.id) is not None
     assert grid.store.list(JobRun, parent=run.id)
     assert grid.store.list(Attempt, parent=run.id)

@@ -1,8 +1,7 @@
-"""Which records of runs and deployments are history, and forgetting them one small commit at a time."""
+"""Which records of runs, deployments and removed versions are history, and forgetting them bit by bit."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 
 from gridmill.control.waste import Records
 from gridmill.errors import StaleVersionError
@@ -28,6 +27,7 @@ class History:
     runs: tuple[Record, ...] = ()
     deployments: tuple[Record, ...] = ()
     measurements: tuple[Record, ...] = ()
+    versions: tuple[Record, ...] = ()
 
     def told(self, days: float) -> Iterator[Waste]:
         """What goes, and why."""
@@ -39,19 +39,54 @@ class History:
         for one in self.measurements:
             why = f"over {days:g} days old, and sizes are learned from the newest {PER_JOB} of a job"
             yield Waste(kind="measurement", name=key_of(one.noun), why=why)
+        for one in self.versions:
+            why = f"made over {days:g} days ago and removed; no version there is was made from it"
+            yield Waste(kind="record", name=key_of(one.noun), why=why)
 
 
-def old_history(store: Store, records: Records, before: float) -> History:
-    """What ended before that time. Runs that a version still tells of stay, and so does what they used."""
+def old_history(store: Store, records: Records, before: float, lying: frozenset[str]) -> History:
+    """What ended before that time. Runs that a version still tells of stay, and so does what they used; so do
+    removed versions that runs tell of, or of which something may lie on the disk (`lying`: URIs)."""
     runs = {run.id: run for run in records.runs}
-    going = {run.id for run in runs_to_forget(records.runs, _makers(records.artifacts), before)}
+    needed = lineage(records.artifacts)
+    makers = frozenset(one.run_id for one in records.artifacts if one.id in needed)
+    going = {run.id for run in runs_to_forget(records.runs, makers, before)}
     found = (record for record in store.list(Run) if key_of(record.noun) in going) if going else ()
     gone = (record for record in store.list(Deployment) if _is_gone(record.noun, before))
     return History(
         runs=tuple(record for record in found if record.noun == runs[key_of(record.noun)]),
         deployments=tuple(gone),
         measurements=tuple(_unlearned(store.list(Measurement, newest_first=True), before)),
+        versions=tuple(_untold(store, versions_to_forget(records, needed, before, lying), going)),
     )
+
+
+def versions_to_forget(
+    records: Records, needed: frozenset[str], before: float, lying: frozenset[str]
+) -> frozenset[str]:
+    """Removed versions made before that time, whose files are gone, and that no version there is was made
+    from (`needed`). The newest of each name stays: from it versions are numbered on."""
+    newest: dict[str, Artifact] = {}
+    for one in records.artifacts:
+        newest.setdefault(one.name, one)
+    return frozenset(
+        one.id
+        for one in records.artifacts
+        if one.removed
+        and one.created < before
+        and one.id not in needed
+        and one is not newest[one.name]
+        and (one.output.uri in records.kept_uris or one.output.uri not in lying)
+    )
+
+
+def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator[Record]:
+    """Those that no run tells of any more when these have gone."""
+    if versions:
+        jobs = (record.noun for record in store.list(JobRun))
+        kept = (job for job in jobs if isinstance(job, JobRun) and job.run_id not in going)
+        told = {artifact for job in kept for artifact in (*job.artifacts, *job.external)}
+        yield from (one for one in store.list(Artifact) if key_of(one.noun) in versions - told)
 
 
 def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record]:
@@ -80,8 +115,8 @@ def runs_to_forget(runs: Sequence[Run], needed: frozenset[str], before: float) -
     return tuple(reversed(old))
 
 
-def _makers(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
-    """The runs that made the versions that are there, or what these were made from, back to the sources."""
+def lineage(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
+    """The versions that are there, and what these were made from, back to the sources."""
     by_id = {one.id: one for one in artifacts}
     waiting = [one.id for one in artifacts if not one.removed]
     known = set(waiting)
@@ -89,7 +124,7 @@ def _makers(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
         more = [one for one in by_id[artifact_id].made_from if one in by_id and one not in known]
         known.update(more)
         waiting.extend(more)
-    return frozenset(by_id[artifact_id].run_id for artifact_id in known)
+    return frozenset(known)
 
 
 def _is_gone(noun: object, before: float) -> bool:
@@ -98,20 +133,26 @@ def _is_gone(noun: object, before: float) -> bool:
 
 def forget(store: Store, history: History, *, goes_on: Callable[[], bool] = lambda: True) -> None:
     """Delete the records: a run with its jobs and attempts in one commit, whole or not at all. What changed
-    since it was looked at (a run was resumed) stays. Needs no lock: nothing of it is in anybody's memory."""
+    since it was looked at (a run was resumed) stays, and with it, this time, all removed versions: it may
+    tell of them. Needs no lock: nothing of it is in anybody's memory but what may be there too long."""
+    further = (*history.deployments, *history.measurements, *history.versions)
     for run in history.runs:
         if not goes_on():
             return
         run_id = key_of(run.noun)
         parts = [record for kind in (JobRun, Attempt) for record in store.list(kind, parent=run_id)]
-        _delete(store, [run, *parts])
-    further = (*history.deployments, *history.measurements)
+        if not _delete(store, [run, *parts]):
+            further = (*history.deployments, *history.measurements)
     for first in range(0, len(further), _AT_ONCE):
         _delete(store, further[first : first + _AT_ONCE])
 
 
-def _delete(store: Store, records: list[Record] | tuple[Record, ...]) -> None:
-    with suppress(StaleVersionError):
+def _delete(store: Store, records: list[Record] | tuple[Record, ...]) -> bool:
+    """Whether they were as they were looked at; otherwise they stay."""
+    try:
         store.commit(
             [Delete(noun=type(one.noun), key=key_of(one.noun), expected=one.version) for one in records]
         )
+    except StaleVersionError:
+        return False
+    return True

@@ -41,7 +41,8 @@ class HousekeepingCases(VersionCases):
             if not dry_run:
                 for _, thing in found:
                     control.house.set_aside(thing)
-        history = old_history(self._ledger.store, records, before)
+        lying = frozenset(thing.name for thing in things if thing.place == Place.OUTPUT)
+        history = old_history(self._ledger.store, records, before, lying)
         if not dry_run:
             gone = [thing for _, thing in found]
             self._take_away(gone, [one.id for one in versions], runs)

@@ -101,11 +101,11 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
 
 
 def describe(
-    context: JobContext, table: ds.Dataset, columns: Sequence[str], where: str = "true"
+    context: JobContext, table: ds.Dataset | pa.RecordBatchReader, columns: Sequence[str]
 ) -> Mapping[str, Mapping[str, Any]]:
     """Per column: nulls, min, max, distinct (approximate); of numbers mean and std too. JSON values.
 
-    Nested columns are left out. `where` is an SQL condition.
+    Nested columns are left out. The rows are read once.
     """
     plain = [name for name in columns if not pa.types.is_nested(table.schema.field(name).type)]
     if not plain:
@@ -116,7 +116,7 @@ def describe(
         for fact, expression in facts_of(name, table.schema.field(name).type).items()
     ]
     with open_engine(context, {"described": table}) as engine:
-        row = fetch_rows(engine, f"SELECT {', '.join(parts)} FROM described WHERE {where}")[0]
+        row = fetch_rows(engine, f"SELECT {', '.join(parts)} FROM described")[0]
     described: dict[str, dict[str, Any]] = {name: {} for name in plain}
     for key, value in row.items():
         number, _, fact = key.partition(" ")

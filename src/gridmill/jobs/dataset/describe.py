@@ -14,7 +14,7 @@ from gridmill.jobs.dataset.encode import Step, describe_encoders, encoded_featur
 from gridmill.jobs.dataset.incremental import Kept, describe_incremental
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.splits import Bounds
-from gridmill.jobs.dataset.statistics import statistics
+from gridmill.jobs.dataset.statistics import Sample, looked_at, statistics
 from gridmill.jobs.dataset.writing import Tally
 from gridmill.jobs.features import is_number, is_text
 from gridmill.jobs.tables import columns_of, describe
@@ -32,11 +32,26 @@ def describe_rows(
     split, compiled = "split" in table.schema.names, query.compiled
     further = {step.name for step in compiled.steps[1:]}
     names = [name for name in table.schema.names if name not in further]
-    facts = describe(context, table, names, "\"split\" = 'train'" if split else "true")
-    check_label(compiled.label, facts, "the training split" if split else "the dataset")
     features = learnable(encoded_features(compiled.features, steps), table.schema)
-    found = statistics(table, features, compiled.label, table.count_rows())
-    return {"columns": facts, "statistics": found}
+    sample = Sample(
+        schema=table.schema,
+        columns=looked_at(table.schema, features, compiled.label),
+        rows=table.count_rows(),
+    )
+    train = ds.field("split") == "train" if split else None
+    facts = describe(context, _read_once(table, names, sample, train), names)
+    check_label(compiled.label, facts, "the training split" if split else "the dataset")
+    return {"columns": facts, "statistics": statistics(sample)}
+
+
+def _read_once(
+    table: ds.Dataset, names: Sequence[str], sample: Sample, which: ds.Expression | None
+) -> pa.RecordBatchReader:
+    """The rows in their order; the sample is taken as they go by."""
+    columns = list(dict.fromkeys((*names, *sample.columns)))
+    schema = pa.schema([table.schema.field(name) for name in columns])
+    batches = table.to_batches(columns=columns, filter=which, fragment_readahead=1)
+    return pa.RecordBatchReader.from_batches(schema, sample.passing(batches))
 
 
 def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:

@@ -1,12 +1,12 @@
 """What a dataset's columns look like: distributions, missing values, correlations; as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from gridmill.jobs.features import Floats, is_number, is_text, numbers
 
@@ -16,36 +16,62 @@ BINS, TOP = 20, 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def statistics(table: ds.Dataset, columns: Sequence[str], label: str | None, rows: int) -> dict[str, Any]:
-    """Of the first MOST_COLUMNS of `columns` and the label, over the training rows (or all).
-
-    Every n-th row is looked at so that at most SAMPLE_ROWS are. Per column: the share of missing values; of
-    numbers quantiles and a histogram (20 bins between the 1 % and 99 % quantiles, what lies outside in the
-    outer ones), of text the most frequent values. `correlation` is Pearson's, between the numbers.
-    """
-    chosen = list(dict.fromkeys((*columns[:MOST_COLUMNS], *([label] if label else []))))
-    chosen = [name for name in chosen if name in table.schema.names]
-    every = max(1, -(-rows // SAMPLE_ROWS))
-    sample = _sample(table, chosen, every)
-    facts = {name: _facts(sample[name]) for name in chosen}
-    return {
-        "rows": sample.num_rows,
-        "every": every,
-        "columns": {name: found for name, found in facts.items() if found},
-        "correlation": _correlation(sample, [name for name in chosen if is_number(sample[name].type)]),
-    }
+def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
+    """The columns that statistics tell of: the first MOST_COLUMNS of the features, and the label."""
+    chosen = dict.fromkeys((*features[:MOST_COLUMNS], *([label] if label else [])))
+    return tuple(name for name in chosen if name in schema.names)
 
 
-def _sample(table: ds.Dataset, columns: Sequence[str], every: int) -> pa.Table:
-    train = ds.field("split") == "train" if "split" in table.schema.names else None
-    schema = pa.schema([table.schema.field(name) for name in columns])
-    parts, seen = [], 0
-    for batch in table.to_batches(columns=list(columns), filter=train):
-        first = -seen % every
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """Every n-th of the rows that go by, in `columns`; of so many `rows` at most SAMPLE_ROWS."""
+
+    schema: pa.Schema
+    columns: Sequence[str]
+    rows: int
+    _parts: list[pa.RecordBatch] = field(default_factory=list)
+    _seen: int = 0
+
+    @property
+    def every(self) -> int:
+        """The n."""
+        return max(1, -(-self.rows // SAMPLE_ROWS))
+
+    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches."""
+        for batch in batches:
+            self._see(batch.select(list(self.columns)))
+            yield batch
+
+    def _see(self, batch: pa.RecordBatch) -> None:
+        first = -self._seen % self.every
         if first < batch.num_rows:
-            parts.append(batch.take(np.arange(first, batch.num_rows, every)) if every > 1 else batch)
-        seen += batch.num_rows
-    return pa.Table.from_batches(parts, schema)
+            chosen = np.arange(first, batch.num_rows, self.every)
+            self._parts.append(batch.take(chosen) if self.every > 1 else batch)
+        self._seen += batch.num_rows
+
+    def table(self) -> pa.Table:
+        """What was kept of them."""
+        schema = pa.schema([self.schema.field(name) for name in self.columns])
+        return pa.Table.from_batches(self._parts, schema)
+
+
+def statistics(sample: Sample) -> dict[str, Any]:
+    """Of a sample of the training rows (or all).
+
+    Per column: the share of missing values; of numbers quantiles and a histogram (20 bins between the 1 % and
+    99 % quantiles, what lies outside in the outer ones), of text the most frequent values. `correlation` is
+    Pearson's, between the numbers.
+    """
+    table = sample.table()
+    facts = {name: _facts(table[name]) for name in sample.columns}
+    numeric = [name for name in sample.columns if is_number(table[name].type)]
+    return {
+        "rows": table.num_rows,
+        "every": sample.every,
+        "columns": {name: found for name, found in facts.items() if found},
+        "correlation": _correlation(table, numeric),
+    }
 
 
 def _facts(column: pa.ChunkedArray) -> dict[str, Any]:
