@@ -21,6 +21,7 @@ from gridmill.model.source import Source
 
 AREA = "Sinks"
 SHARE, ROWS = 0.8, 3_000_000
+_ROOT, _COPY = "root", "o.parquet"
 HOW = """
 Three million rows of eight columns (numbers, times, text, truth values, some missing), as CSV and as
 Parquet. Ours: the sink's job in one process: files hashed, types found, rows written and measured (missing,
@@ -54,8 +55,8 @@ def _compare(form: str, path: Path, cores: int) -> list[Result]:
     cpu: dict[str, Series] = {"ours": Series(), "DuckDB": Series()}
     sizes: dict[str, int] = {}
     acts = {
-        "ours": _timed(lambda: sizes.update(ours=_ours(path, cores)), cpu["ours"]),
-        "DuckDB": _timed(lambda: sizes.update(DuckDB=_copy(path, cores)), cpu["DuckDB"]),
+        "ours": _timed(lambda: sizes.update(ours=_ours(path, cores)), cpu["ours"], path.parent),
+        "DuckDB": _timed(lambda: sizes.update(DuckDB=_copy(path, cores)), cpu["DuckDB"], path.parent),
     }
     wall = alternate(acts)
     pairs = zip(wall["DuckDB"].values, wall["ours"].values, strict=True)
@@ -71,8 +72,12 @@ def _compare(form: str, path: Path, cores: int) -> list[Result]:
     ]
 
 
-def _timed(act: Callable[[], object], cpu: Series) -> Callable[[], float]:
+def _timed(act: Callable[[], object], cpu: Series, folder: Path) -> Callable[[], float]:
+    """Its seconds, onto nothing: what the round before wrote is gone."""
+
     def measured() -> float:
+        rmtree(folder / _ROOT, ignore_errors=True)
+        (folder / _COPY).unlink(missing_ok=True)
         began, used = time.perf_counter(), cpu_seconds(resource.RUSAGE_SELF)
         act()
         cpu.values.append(cpu_seconds(resource.RUSAGE_SELF) - used)
@@ -83,7 +88,7 @@ def _timed(act: Callable[[], object], cpu: Series) -> Callable[[], float]:
 
 def _copy(path: Path, cores: int) -> int:
     """The size of what it wrote, in bytes."""
-    written = path.parent / "o.parquet"
+    written = path.parent / _COPY
     with duckdb.connect(config={"threads": cores}) as engine:
         engine.execute(f"COPY (FROM '{path}') TO '{written}' (FORMAT parquet)")
     return written.stat().st_size
@@ -91,7 +96,7 @@ def _copy(path: Path, cores: int) -> int:
 
 def _ours(path: Path, cores: int) -> int:
     """The size of the table's files, in bytes."""
-    root = path.parent / "root"
+    root = path.parent / _ROOT
     order = Order(
         attempt_id="p-1.s.1",
         token="t",
@@ -107,7 +112,6 @@ def _ours(path: Path, cores: int) -> int:
     work = path.parent / "work"
     work.mkdir(exist_ok=True)
     (output,) = run(JobContext(order=order, work=work)).outputs
-    rmtree(root)
     return output.size_bytes
 
 

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,9 +33,11 @@ HOW = f"""
 A prediction job in a process of its own, from starting the interpreter to its end: it reads the dataset,
 makes one worker per core, predicts with an LSTM over 24 rows, writes every row once, checks and measures the
 result. Against it: the same model in one process with one thread over inputs that lie ready in memory,
-nothing read or written, on as many rows as it takes {LEAST_SECONDS:.0f} CPU seconds for. Both take turns,
+nothing read or written, on as many rows as it takes {LEAST_SECONDS:.0f} CPU seconds for. All take turns,
 three rounds. CPU seconds of the job are those of all its processes together: they tell what it costs where
-others keep the machine busy.
+others keep the machine busy. Bare loops on all cores at once show what the machine itself allows: its cores
+share caches, memory and power, and where that row is below 1 no program is as fast as one core times their
+number.
 """
 
 
@@ -44,7 +48,8 @@ def main() -> None:
         cpu = {"swarm": Series(), "bare": Series()}
         acts = {
             "swarm": counted(place.swarm(rows, cores), resource.RUSAGE_CHILDREN, cpu["swarm"]),
-            "bare": counted(place.bare(rows), resource.RUSAGE_SELF, cpu["bare"]),
+            "bare": counted(bare(place.root, rows), resource.RUSAGE_SELF, cpu["bare"]),
+            "at once": lambda: bare_at_once(place.root, rows // cores, cores),
         }
         measured = alternate(acts, rounds=ROUNDS, warm=False)
     save("swarm", list(results(measured, cpu, rows, cores)), how=HOW)
@@ -62,13 +67,46 @@ def counted(act: Callable[[], float], whose: int, cpu: Series) -> Callable[[], f
     return measured
 
 
+def bare_at_once(root: Path, rows: int, cores: int) -> float:
+    """Seconds that bare loops over so many rows take, one on each core, the slowest's."""
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        return max(pool.map(bare_alone, [root] * cores, [rows] * cores))
+
+
+def bare(root: Path, rows: int) -> Callable[[], float]:
+    """The loop over so many rows that lie ready in memory: its seconds."""
+    random = np.random.default_rng(0)
+    folder = root / "outputs/model"
+    table = pa.table({f"x{number}": random.normal(size=rows) for number in range(8)})
+    inputs, starts = encode(table, load_card(folder).encodings), runs(table, [])
+
+    def act() -> float:
+        predictor = load_model(folder, threads=1)
+        begin = time.perf_counter()
+        predict_rows(predictor, inputs, starts, np.arange(rows))
+        return time.perf_counter() - begin
+
+    return act
+
+
+def bare_alone(root: Path, rows: int) -> float:
+    """The bare loop's seconds, with inputs of its own."""
+    return bare(root, rows)()
+
+
 def results(wall: Mapping[str, Series], cpu: Mapping[str, Series], rows: int, cores: int) -> Iterator[Result]:
     """What is held against the target, and what it comes from."""
     walls = zip(wall["swarm"].values, wall["bare"].values, strict=True)
     speed = Series([bare / swarm / cores for swarm, bare in walls])
     costs = zip(cpu["swarm"].values, cpu["bare"].values, strict=True)
     cost = Series([swarm / bare for swarm, bare in costs])
+    ideal = zip(wall["bare"].values, wall["at once"].values, strict=True)
+    ceiling = Series([alone / together / cores for alone, together in ideal])
+    reached = zip(wall["at once"].values, wall["swarm"].values, strict=True)
+    of_ceiling = Series([together / swarm for together, swarm in reached])
     yield at_least(SHARE, AREA, "rows/s per core, of a bare loop's", speed.median, "", **speed.spread)
+    yield row(AREA, "the same, of bare loops on all cores at once", ceiling.median, "", **ceiling.spread)
+    yield row(AREA, "rows/s, of bare loops on all cores at once", of_ceiling.median, "x", **of_ceiling.spread)
     yield row(AREA, "CPU seconds, of a bare loop's", cost.median, "x", **cost.spread)
     for what, unit, by in (("", "s", wall), (", CPU", "CPU s", cpu)):
         yield row(AREA, f"bare loop over {rows:,} rows{what}", by["bare"].median, unit, **by["bare"].spread)
@@ -93,7 +131,7 @@ class Place:
         """How many rows the bare loop needs that long for."""
         probe = 40_000
         cpu = Series()
-        act = counted(self.bare(probe), resource.RUSAGE_SELF, cpu)
+        act = counted(bare(self.root, probe), resource.RUSAGE_SELF, cpu)
         for _ in range(2):
             act()
         return int(seconds / min(cpu.values) * probe)
@@ -122,20 +160,6 @@ class Place:
             name="swarm", prediction=PredictionSpec(dataset="d", models=("m",), split=None, workers=workers)
         )
         return lambda: self._do(job, {"d": dataset, "m": self.model}, workers)
-
-    def bare(self, rows: int) -> Callable[[], float]:
-        random = np.random.default_rng(0)
-        folder = self.root / "outputs/model"
-        table = pa.table({f"x{number}": random.normal(size=rows) for number in range(8)})
-        inputs, starts = encode(table, load_card(folder).encodings), runs(table, [])
-
-        def act() -> float:
-            predictor = load_model(folder, threads=1)
-            begin = time.perf_counter()
-            predict_rows(predictor, inputs, starts, np.arange(rows))
-            return time.perf_counter() - begin
-
-        return act
 
     def _do(self, job: Job, inputs: dict[str, Artifact], cpus: int) -> float:
         """The job in its own process, as a pod starts it; wall seconds."""
