@@ -6,6 +6,7 @@ need neither: windows are ranges, an earlier row is a place.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from gridmill.jobs.dataset.names import Types
 from gridmill.jobs.dataset.sqltext import quote_all
@@ -51,13 +52,18 @@ class Newest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theirs:
     """Rows with keys of their own: `sql` gives `on`, `__known` and columns; `order` (SQL) is that of rows of
-    one key that are known at once."""
+    one key that are known at once.
+
+    Nobody asks for what was the newest of a key before the moment `after`: of the rows known until then those
+    of the newest time of each key are enough (None: all are asked for).
+    """
 
     sql: str
     on: tuple[str, ...]
     order: tuple[str, ...] = ()
     overs: tuple[Over, ...] = ()
     newest: tuple[Newest, ...] = ()
+    after: datetime | None = None
 
 
 @dataclass(slots=True)

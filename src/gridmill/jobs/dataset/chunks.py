@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 
 import duckdb
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from gridmill.jobs.dataset.asked import Quick, Theirs
 from gridmill.jobs.dataset.beside import Loaded, own_features, their_features
 from gridmill.jobs.dataset.frames import NOWHERE, Asking, Ints, Own, own_rows
-from gridmill.jobs.dataset.sqltext import AT, CODE, RANK, ROW, TIME, UPTO, quote_all
+from gridmill.jobs.dataset.sqltext import AT, CODE, RANK, ROW, TIME, UPTO, moment, quote_all
 from gridmill.jobs.engine import fetch_rows, quoted
 
 CHUNK_ROWS = 1_048_576
@@ -30,6 +31,8 @@ MOST_VALUES = 96_000_000
 """What is held of an entity, or of another table; of more the query takes care, which can spill to disk."""
 KNOWN = "__known"
 ENTITIES = "__entities"
+RECENT = "__recent"
+COUNT = "__count"
 _Done = TypeVar("_Done")
 
 
@@ -55,7 +58,7 @@ def prepare_chunks(
         return None
     _number(engine, ENTITIES, quick.rows, quick.entity)
     most = max(BATCH_ROWS, CHUNK_VALUES // columns)
-    if rows > most and _largest(engine, quick) * columns > MOST_VALUES:
+    if rows > most and _largest(engine) * columns > MOST_VALUES:
         return None
     if any(_size(engine, theirs) > MOST_VALUES for theirs in quick.asked.theirs):
         return None
@@ -76,10 +79,12 @@ def _keeps_types(engine: duckdb.DuckDBPyConnection, sql: str) -> bool:
 
 
 def _number(engine: duckdb.DuckDBPyConnection, name: str, rows: str, keys: tuple[str, ...]) -> None:
-    """A table of the different keys (none of them missing), numbered in their order."""
+    """A table of the different keys (none missing), numbered in their order, with how many rows each has."""
     listed = ", ".join(quote_all(keys))
     there = " AND ".join(f"{key} IS NOT NULL" for key in quote_all(keys))
-    found = f"SELECT DISTINCT {listed} FROM (\n{rows}\n) WHERE {there}" if keys else "SELECT 1 AS __one"
+    found = f"SELECT {listed}, count(*) AS {COUNT} FROM (\n{rows}\n) WHERE {there} GROUP BY {listed}"
+    if not keys:
+        found = f"SELECT count(*) AS {COUNT} FROM (\n{rows}\n)"
     order = f"ORDER BY {listed}" if keys else ""
     engine.execute(
         f"CREATE OR REPLACE TABLE {quoted(name)} AS "
@@ -93,11 +98,9 @@ def _numbered(rows: str, keys: tuple[str, ...], table: str, columns: str = "r.*"
     return f'SELECT {columns}, k."{CODE}" FROM (\n{rows}\n) AS r JOIN {quoted(table)} AS k ON {same}'
 
 
-def _largest(engine: duckdb.DuckDBPyConnection, quick: Quick) -> int:
+def _largest(engine: duckdb.DuckDBPyConnection) -> int:
     """Rows of the entity with the most."""
-    by = f"GROUP BY {', '.join(quote_all(quick.entity))}" if quick.entity else ""
-    counted = f"SELECT count(*) AS n FROM (\n{quick.rows}\n) {by}"
-    return int(fetch_rows(engine, f"SELECT coalesce(max(n), 0) AS n FROM ({counted})")[0]["n"])
+    return int(fetch_rows(engine, f"SELECT coalesce(max({COUNT}), 0) AS n FROM {quoted(ENTITIES)}")[0]["n"])
 
 
 def _size(engine: duckdb.DuckDBPyConnection, theirs: Theirs) -> int:
@@ -107,6 +110,8 @@ def _size(engine: duckdb.DuckDBPyConnection, theirs: Theirs) -> int:
 
 def _load(engine: duckdb.DuckDBPyConnection, theirs: Theirs, name: str) -> Loaded:
     known = f'SELECT * FROM (\n{theirs.sql}\n) WHERE "{KNOWN}" IS NOT NULL'
+    if theirs.after is not None:
+        known = _recent(engine, known, theirs, theirs.after)
     _number(engine, name, known, theirs.on)
     wanted = f"r.* EXCLUDE ({', '.join(quote_all(theirs.on))})" if _are_spare(theirs) else "r.*"
     text = f'{_numbered(known, theirs.on, name, wanted)} ORDER BY "{CODE}", "{KNOWN}"'
@@ -114,6 +119,17 @@ def _load(engine: duckdb.DuckDBPyConnection, theirs: Theirs, name: str) -> Loade
     codes, times = _integers(rows[CODE]), _integers(rows[KNOWN])
     rows, own = _untied(engine, rows, own_rows(codes, times), theirs.order)
     return Loaded(theirs, own.known, rows.drop_columns([CODE, KNOWN]), name)
+
+
+def _recent(engine: duckdb.DuckDBPyConnection, known: str, theirs: Theirs, after: datetime) -> str:
+    """The rows that are asked for, kept as a table: they are few of many."""
+    by = f"PARTITION BY {', '.join(quote_all(theirs.on))}" if theirs.on else ""
+    newest = f'max("{KNOWN}") FILTER (WHERE "{KNOWN}" <= {moment(after)}) OVER ({by})'
+    engine.execute(
+        f"CREATE OR REPLACE TABLE {quoted(RECENT)} AS "
+        f'{known} QUALIFY "{KNOWN}" >= coalesce({newest}, "{KNOWN}")'
+    )
+    return f"SELECT * FROM {quoted(RECENT)}"
 
 
 def _are_spare(theirs: Theirs) -> bool:

@@ -42,13 +42,13 @@ def join_all(
         _ordinary(made, join, f"j{number}", basis, tables, before)
     for number, asof in enumerate(spec.asof_joins, start=1):
         if asked is not None:
-            asked.theirs.append(_asked(made, asof, tables))
+            asked.theirs.append(_asked(made, asof, tables, scope))
         else:
             _as_of(made, asof, f"a{number}", basis, tables, before, scope)
     return made
 
 
-def _asked(made: Joined, asof: AsOfJoin, tables: Mapping[str, Types]) -> Theirs:
+def _asked(made: Joined, asof: AsOfJoin, tables: Mapping[str, Types], scope: Scope) -> Theirs:
     added = _added(asof.columns, (*asof.on, asof.known_at), tables[asof.table], asof.table, "asof_joins")
     named = {f"{asof.prefix}{name}": name for name in added}
     made.add(dict.fromkeys(named, ""))
@@ -58,6 +58,7 @@ def _asked(made: Joined, asof: AsOfJoin, tables: Mapping[str, Types]) -> Theirs:
         on=asof.on,
         order=nulls_first(added),
         newest=(Newest(columns=named, within_seconds=asof.within_seconds),),
+        after=scope.after,
     )
 
 
