@@ -239,6 +239,35 @@ def test_a_busy_node_gets_no_second_pod_but_another_node_does():
     assert wanted.nodes == ("n1",)
 
 
+GANG = replace(a_job("g", 3 * GIB, ready=0.0), job=Job(name="g", command=CommandSpec(run="x", workers=2)))
+PAIR = command(workers=2, cpus=2.0, memory_bytes=4 * GIB)
+
+
+def test_a_gang_whose_node_is_away_holds_and_takes_nothing_however_long_it_waits():
+    """Neither a pod for half of it nor, again and again, another one instead of the one that is up."""
+    for up in ((), (a_deployment(),)):
+        made = plan_of(a_site(share=1.0), PAIR, *up, GANG)
+        assert (made.bring_ups, made.releases) == ((), ())
+    snapshot = Snapshot([a_run(), a_site(share=1.0), PAIR, a_deployment(), GANG])
+    assert "needs 2 places at once" in why_waiting(snapshot, GANG.id, NOW)
+    (wanted,) = plan_of(a_site(share=1.0), PAIR, GANG, command("b"), a_job("x", resource="b")).bring_ups
+    assert wanted.resource.name == "b"
+
+
+def test_a_gang_brings_up_what_it_lacks_once_the_node_is_back():
+    (wanted,) = plan_of(a_site(count=2, share=1.0), PAIR, a_deployment(), GANG).bring_ups
+    assert (wanted.resource.name, wanted.nodes) == ("a", ("n1",))
+
+
+def test_a_gang_waits_for_the_node_that_others_keep_busy_and_keeps_its_own_pod():
+    other = a_deployment("b-1", "b")
+    busy = replace(other, pods=tuple(replace(pod, node="n1") for pod in other.pods))
+    work = a_job("w", resource="b", state=JobState.RUNNING)
+    there = (a_site(count=2, share=1.0), PAIR, command("b"), a_deployment(), busy, work)
+    made = plan_of(*there, an_attempt(work, "b-1.0"), GANG)
+    assert (made.bring_ups, made.releases) == ((), ())
+
+
 def test_a_job_too_large_for_what_is_up_gets_a_deployment_of_its_own():
     (wanted,) = plan_of(a_deployment(memory=2 * GIB), a_job("x", 6 * GIB)).bring_ups
     assert wanted.sizing.amounts.memory_bytes >= 6 * GIB

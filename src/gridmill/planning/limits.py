@@ -119,11 +119,9 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
 def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
     """A gang that has no place for all its ranks even if everything else were away. Sites of several machines
     may get more of them."""
-    site = snapshot.sites[resource.site]
-    if demand.workers == 1 or site.kind is not SiteKind.LOCAL:
+    if demand.workers == 1 or snapshot.sites[resource.site].kind is not SiteKind.LOCAL:
         return None
-    places = [count for node in site.nodes for count in _places_on(node.capacity, resource, demand)]
-    most = sum(sorted(places, reverse=True)[: resource.workers])
+    most = most_places(snapshot, resource, demand)
     if most >= demand.workers:
         return None
     return Problem(
@@ -131,6 +129,13 @@ def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem
         f"resource {resource.name} at site {resource.site} has at most {most}",
         "Let the job have fewer `workers` or less `memory` for each, or give it a larger resource or site.",
     )
+
+
+def most_places(snapshot: Snapshot, resource: Resource, demand: Demand) -> int:
+    """For how many ranks there would be a place at once if the nodes that are there were empty."""
+    nodes = snapshot.sites[resource.site].nodes
+    places = [count for node in nodes for count in _places_on(node.capacity, resource, demand)]
+    return sum(sorted(places, reverse=True)[: resource.workers])
 
 
 def _places_on(node: Amounts, resource: Resource, demand: Demand) -> list[int]:

@@ -9,7 +9,7 @@ from gridmill.planning.draft import NONE, Draft
 from gridmill.planning.gangs import brings_up_gang, start_gang
 from gridmill.planning.lane import Lane, Line, find_pod
 from gridmill.planning.lasting import find_lasting
-from gridmill.planning.limits import most_memory, problem_of
+from gridmill.planning.limits import most_memory, most_places, problem_of
 from gridmill.planning.queue import Demand, JobClass, Ticket
 from gridmill.planning.reclaim import drain, reclaim
 from gridmill.planning.snapshot import Snapshot
@@ -117,6 +117,8 @@ def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     if lane.reserved or not draft.is_starving(ticket[3]) or _passes(draft, lane, ticket):
         return
     demand = ticket[4].demand
+    if _lacks_nodes(draft, lane, demand):
+        return
     lane.reserved = True
     pod_id = lane.freest(demand)
     if demand.workers > 1 and lane.holds(demand):
@@ -127,6 +129,11 @@ def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
         bring_up(draft, lane, demand, urgent=True) or reclaim(draft, lane, demand, urgent=True)
     ):
         drain(draft, lane, demand)
+
+
+def _lacks_nodes(draft: Draft, lane: Lane, demand: Demand) -> bool:
+    """Whether it is a gang that waits for nodes that are away: room for half of it would be of no use."""
+    return demand.workers > 1 and most_places(draft.snapshot, lane.resource, demand) < demand.workers
 
 
 def _make_room(draft: Draft, line: Line) -> None:
@@ -155,8 +162,9 @@ def _will_fit(draft: Draft, lane: Lane, demand: Demand) -> bool:
 
 def _not_fitting(draft: Draft, lane: Lane, demand: Demand) -> None:
     """Take back what stands idle; a job for which no pod is large enough may take what others still need."""
-    urgent = not lane.holds(demand)
-    if not lane.reclaimed:
+    lacking = _lacks_nodes(draft, lane, demand)
+    urgent = not lane.holds(demand) and not lacking
+    if not lane.reclaimed and not lacking:
         reclaim(draft, lane, demand, urgent=urgent)
     if urgent:
         draft.crowded.add(lane.resource.site)

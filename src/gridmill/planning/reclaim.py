@@ -1,6 +1,6 @@
 """Taking room back: what stands idle in the way of a job, or, for one that waited too long, what is busy."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from gridmill.model.amounts import Amounts
@@ -12,6 +12,7 @@ from gridmill.planning.lane import Lane
 from gridmill.planning.limits import fits_now, gpus_of
 from gridmill.planning.places import expiry
 from gridmill.planning.queue import Demand
+from gridmill.planning.room import Whole
 
 
 def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
@@ -24,7 +25,9 @@ def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
         return _replace_worker(draft, lane, demand, busy=False)
     site, need = lane.resource.site, _need(draft, lane, demand)
     best: tuple[int, str, list[Deployment]] | None = None
-    for node, idle in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
+    own = {whole.deployment_id for whole in _of_use(lane, demand)}
+    for node, there in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
+        idle = [one for one in there if one.id not in own]
         if demand.node not in ("", node):
             continue
         if lane.resource.workers is None and not urgent and keeps_busy(draft, lane, node):
@@ -40,13 +43,26 @@ def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
     return True
 
 
+def _of_use(lane: Lane, demand: Demand) -> list[Whole]:
+    """The lane's pods in which ranks of a gang have a place, where others would be no larger: it needs more
+    beside these, not others instead."""
+    if demand.workers == 1 or lane.resource.memory_bytes is None:
+        return []
+    return [
+        slot.whole
+        for _, slot in lane.open.items()
+        if slot.free_memory >= demand.memory_bytes and slot.free_gpus >= demand.gpus
+    ]
+
+
 def drain(draft: Draft, lane: Lane, demand: Demand) -> None:
     """Let no later job onto the deployments of one node until `demand` fits there: one node per site."""
     if lane.workers_left == 0 and not demand.node:
         _replace_worker(draft, lane, demand, busy=True)
         return
     site, need = lane.resource.site, _need(draft, lane, demand)
-    node = None if site in draft.draining else _node_to_drain(draft, site, need, demand.node)
+    own = {whole.node for whole in _of_use(lane, demand)}
+    node = None if site in draft.draining else _node_to_drain(draft, site, need, demand.node, own)
     if node is None:
         return
     victims = _enough(draft, site, node, need, _by_attempts(draft, site, node)) or []
@@ -145,14 +161,17 @@ def _claims(deployment: Deployment, node: str) -> Iterator[Amounts]:
     return (pod.capacity for pod in deployment.pods if pod.node == node and pod.state is not PodState.GONE)
 
 
-def _node_to_drain(draft: Draft, site: str, need: Amounts, only: str) -> str | None:
+def _node_to_drain(
+    draft: Draft, site: str, need: Amounts, only: str, but: Collection[str] = ()
+) -> str | None:
     """The large enough node with the most free: while it is kept free, the most free never shrinks. `only`
-    that one, where it is given."""
+    that one, where it is given; none of `but`."""
     capacities = draft.snapshot.places.capacities
     large = [
         (free.gpus if need.gpus else 0, free.memory_bytes, name)
         for name, free in draft.snapshot.places.nodes[site].items()
         if only in ("", name)
+        and name not in but
         and (site, name) not in draft.reserved
         and need.fits_in(capacities[(site, name)])
     ]
