@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.state import AttemptState, JobState, RunState
 from gridmill.stores.sql import make
 from tests.e2e.conftest import eventually
+from tests.e2e.driver import control_node
 
-DRIVER = Path(__file__).parent / "driver.py"
 LINES = 30
 PIPELINE = """
 pipeline: crash
@@ -69,22 +68,19 @@ def pod_processes(home: Path) -> list[int]:
     return found
 
 
-def control(home: Path, store: str, fault: str = "") -> subprocess.CompletedProcess:
-    env = {
-        **os.environ,
+def control(home: Path, store: str, fault: str = "") -> int | None:
+    """The exit status of a control node; its words are in the file `log`."""
+    settings = {
         "GRIDMILL_HOME": str(home / "home"),
         "GRIDMILL_STORE": store,
         "GRIDMILL_FAULT": fault,
         "GRIDMILL_OBSERVE": "0.2",
     }
-    return subprocess.run(
-        [sys.executable, str(DRIVER), str(home / "project" / "crash.yaml")],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    return control_node(home / "project" / "crash.yaml", settings, home / "log")
+
+
+def said(home: Path) -> str:
+    return (home / "log").read_text()
 
 
 def check_everything(home: Path, address: str) -> None:
@@ -115,13 +111,12 @@ def test_killed_at_every_commit_point_the_run_ends_right(home: Path, tmp_path: P
         (tmp_path / "marks").mkdir()
         store = new_store()
         first = control(home, store, f"{where}:{number}")
-        if first.returncode == 0:
+        if first == 0:
             check_everything(home, store)
             break
-        assert first.returncode == -signal.SIGKILL, first.stderr
+        assert first == -signal.SIGKILL, said(home)
         killed += 1
-        second = control(home, store)
-        assert second.returncode == 0, second.stderr
+        assert control(home, store) == 0, said(home)
         check_everything(home, store)
     assert killed >= 8, "the run has fewer commit points than it must have"
 
@@ -130,9 +125,9 @@ def test_killed_again_and_again_within_one_run_the_run_ends_right(home: Path, ne
     store = new_store()
     for _ in range(40):
         done = control(home, store, "after-commit:3")
-        if done.returncode == 0:
+        if done == 0:
             break
-        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert done == -signal.SIGKILL, said(home)
     else:
-        assert control(home, store).returncode == 0
+        assert control(home, store) == 0, said(home)
     check_everything(home, store)

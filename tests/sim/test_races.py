@@ -3,6 +3,7 @@
 import pytest
 
 from gridmill.control.service import Identity, Service
+from gridmill.control.state import Limits
 from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import ConflictError, InputError, PipelineError, StorageError
 from gridmill.model.amounts import Amounts
@@ -28,10 +29,15 @@ def command(name: str, **settings) -> Job:
 
 
 def simulation(
-    behave=lambda order: Behaviour(seconds=1.0), *, memory: int = 32 * GIB, store=None
+    behave=lambda order: Behaviour(seconds=1.0), *, memory: int = 32 * GIB, store=None, observe: float = 1.0
 ) -> Simulation:
     node = Node(name="sim", capacity=Amounts(cpus=8, memory_bytes=memory))
-    made = Simulation(store=store or FaultyStore(make_memory(), FaultScript()), behave=behave, nodes=(node,))
+    made = Simulation(
+        store=store or FaultyStore(make_memory(), FaultScript()),
+        behave=behave,
+        nodes=(node,),
+        limits=Limits(observe_seconds=observe),
+    )
     made.declare_site()
     return made
 

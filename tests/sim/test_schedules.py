@@ -19,6 +19,8 @@ from gridmill.testing.faults import Fault, FaultScript, FaultyStore
 from gridmill.testing.simulation import Simulation, kill
 
 HOUR = 3600.0
+SELDOM = 15.0
+"""Seconds between two looks at the site: here days pass, and pods seldom end by themselves."""
 
 
 def scheduled(seconds: float = HOUR, **settings) -> Pipeline:
@@ -51,7 +53,7 @@ def kept(grid: Simulation) -> Schedule:
 
 
 def test_runs_start_when_they_are_due_and_say_for_when():
-    grid = simulation()
+    grid = simulation(observe=SELDOM)
     start = grid.clock.now()
     grid.apply(scheduled())
     pass_time(grid, 5.5 * HOUR)
@@ -62,7 +64,7 @@ def test_runs_start_when_they_are_due_and_say_for_when():
 
 
 def test_the_same_declaration_applied_again_changes_nothing_and_another_one_begins_anew():
-    grid = simulation()
+    grid = simulation(observe=SELDOM)
     grid.apply(scheduled())
     pass_time(grid, 1.5 * HOUR)
     before = kept(grid)
@@ -78,7 +80,7 @@ def test_the_same_declaration_applied_again_changes_nothing_and_another_one_begi
 
 
 def test_a_paused_one_starts_nothing_and_goes_on_from_now():
-    grid = simulation()
+    grid = simulation(observe=SELDOM)
     cases = PipelineCases(grid.node)
     grid.apply(scheduled())
     pass_time(grid, 0.5 * HOUR)
@@ -96,7 +98,7 @@ def test_a_paused_one_starts_nothing_and_goes_on_from_now():
 
 @pytest.mark.parametrize(("catch_up", "made_up"), [(CatchUp.LATEST, 1), (CatchUp.ALL, 10), (CatchUp.NONE, 0)])
 def test_what_was_missed_while_the_control_node_was_down(catch_up, made_up):
-    grid = simulation()
+    grid = simulation(observe=SELDOM)
     grid.apply(scheduled(catch_up=catch_up))
     pass_time(grid, 0.5 * HOUR)
     grid.clock.advance(10.25 * HOUR)
@@ -109,7 +111,7 @@ def test_what_was_missed_while_the_control_node_was_down(catch_up, made_up):
 
 
 def test_a_machine_that_slept_makes_up_once_and_keeps_the_hour():
-    grid = simulation()
+    grid = simulation(observe=SELDOM)
     start = grid.clock.now()
     grid.apply(scheduled())
     pass_time(grid, 0.5 * HOUR)
@@ -127,7 +129,7 @@ def test_a_machine_that_slept_makes_up_once_and_keeps_the_hour():
     ("overlap", "count", "together"), [(Overlap.QUEUE, 5, 1), (Overlap.SKIP, 4, 1), (Overlap.ALLOW, 10, 3)]
 )
 def test_runs_that_take_longer_than_their_interval(overlap, count, together):
-    grid = simulation(lambda order: Behaviour(seconds=2.2 * HOUR))
+    grid = simulation(lambda order: Behaviour(seconds=2.2 * HOUR), observe=SELDOM)
     jobs = (command("load", cache=False), command("after", needs=("load",)))
     spec = ScheduleSpec(every_seconds=HOUR, overlap=overlap)
     grid.apply(Pipeline(name="p", jobs=jobs[:1], schedule=spec))
@@ -142,7 +144,7 @@ def test_runs_that_take_longer_than_their_interval(overlap, count, together):
 
 
 def test_when_nothing_would_run_no_run_is_recorded():
-    grid = simulation()
+    grid = simulation(observe=SELDOM)
     cached = Pipeline(name="p", jobs=(command("load"),), schedule=ScheduleSpec(every_seconds=60.0))
     grid.apply(cached)
     pass_time(grid, HOUR)
@@ -151,7 +153,7 @@ def test_when_nothing_would_run_no_run_is_recorded():
 
 
 def test_a_pipeline_that_cannot_run_tells_and_harms_nobody():
-    grid = simulation()
+    grid = simulation(observe=SELDOM)
     grid.apply(scheduled())
     broken = replace(scheduled(60.0), name="q", jobs=(command("load", resource="gone"),))
     with grid.node.changing() as transaction:
@@ -182,7 +184,9 @@ def test_seeded_misfortunes_lose_and_double_nothing(first):
     for seed in range(first, first + 8):
         chance = Random(seed)
         store = FaultyStore(make_memory(), FaultScript(), kill=kill)
-        grid = simulation(lambda order, c=chance: Behaviour(seconds=c.uniform(1.0, 300.0)), store=store)
+        grid = simulation(
+            lambda order, c=chance: Behaviour(seconds=c.uniform(1.0, 300.0)), store=store, observe=SELDOM
+        )
         start = grid.clock.now()
         grid.apply(scheduled(100.0, catch_up=CatchUp.ALL))
         store.schedule = Fates(seed)
@@ -208,7 +212,7 @@ def jobs_of(grid: Simulation, run: Run) -> list[str]:
 
 
 def test_a_jobs_schedule_runs_it_with_what_it_needs_and_nothing_after_it():
-    grid = simulation()
+    grid = simulation(observe=SELDOM)
     grid.apply(with_a_job_of_its_own())
     pass_time(grid, 1.5 * HOUR)
     assert [jobs_of(grid, run) for run in runs(grid)] == [["ask", "load"]] * 2
@@ -224,7 +228,9 @@ def test_a_jobs_schedule_runs_it_with_what_it_needs_and_nothing_after_it():
 
 
 def test_a_pipelines_schedule_and_a_jobs_do_not_hold_each_other_up_and_the_jobs_runs_take_turns():
-    grid = simulation(lambda order: Behaviour(seconds=2 * HOUR if order.job.name == "train" else 60.0))
+    grid = simulation(
+        lambda order: Behaviour(seconds=2 * HOUR if order.job.name == "train" else 60.0), observe=SELDOM
+    )
     night = ScheduleSpec(every_seconds=24 * HOUR, overlap=Overlap.SKIP)
     grid.apply(replace(with_a_job_of_its_own(overlap=Overlap.SKIP), schedule=night))
     pass_time(grid, 24.5 * HOUR)
