@@ -1,5 +1,7 @@
 """Queueing over the real control node on a fake clock: what was measured decides who goes next."""
 
+from dataclasses import replace
+
 from gridmill.control.views import attempts_of, run_view
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.job import CommandSpec, Job
@@ -78,3 +80,88 @@ def test_a_view_says_about_how_long_a_job_still_waits_and_it_does():
         really = job_run(grid, run, name).started - now
         assert wait is not None
         assert abs(wait.likely - really) < 5.0, (name, wait, really)
+
+
+def resumable(name: str, memory: int = 4 * GIB) -> Job:
+    return Job(name=name, command=CommandSpec(run="true"), memory_bytes=memory, resumable=True)
+
+
+def interrupting(
+    seconds: dict[str, float], *, seed: int = 0
+) -> tuple[Simulation, list[tuple[str, str, float]]]:
+    """A grid whose one pod has room for one job at a time. A job that runs again goes on from where it was
+    ended. The list: the attempts that began."""
+    began: list[tuple[str, str, float]] = []
+
+    def behave(order: Order) -> Behaviour:
+        name = order.job.name
+        earlier = [one for one in grid.world.executions if one.order.job.name == name]
+        done = sum((one.ended or one.began) - one.began for one in earlier)
+        began.append((order.run_id, name, grid.clock.monotonic()))
+        return Behaviour(seconds=max(0.1, seconds[name] - done))
+
+    grid = Simulation(store=make_memory(), behave=behave, nodes=NODES, seed=seed)
+    grid.declare_site()
+    return grid, began
+
+
+def test_a_training_of_hours_is_interrupted_for_a_job_of_a_minute_and_goes_on():
+    grid, began = interrupting({"long": 7200.0, "short": 60.0})
+    short = Pipeline(name="q", jobs=(replace(resumable("short"), resumable=None, memory_bytes=5 * GIB),))
+    first = grid.submit(short)
+    assert grid.run_until(lambda: over(grid), at_most_steps=20_000)  # a minute, it is known from here on
+    run = grid.submit(Pipeline(name="p", jobs=(resumable("long"),)))
+    assert grid.run_until(lambda: job_run(grid, run, "long").state == JobState.RUNNING, at_most_steps=2000)
+    since = grid.clock.monotonic()
+    second = grid.submit(short)
+    assert grid.run_until(lambda: job_run(grid, run, "long").state == JobState.WAITING, at_most_steps=20_000)
+    assert 300.0 <= grid.clock.monotonic() - since < 1000.0
+    view = run_view(grid.node.control, run.id, attempts_of(grid.store, run.id))
+    assert f"interrupted for {second.id}/short, " in view.jobs[0].why
+    assert "goes on from its checkpoint" in view.jobs[0].why
+    assert grid.run_until(lambda: over(grid), at_most_steps=20_000)
+    assert [name for _, name, _ in began] == ["short", "long", "short", "long"]
+    done = job_run(grid, run, "long")
+    assert (done.attempts, done.interruptions, done.failures, done.losses) == (2, 1, 0, 0)
+    assert done.state == job_run(grid, first, "short").state == JobState.SUCCEEDED
+    known = grid.node.control.ledger.snapshot.history.of_job("p/long", "command/p/long")
+    assert abs(known[-1].use.wall_seconds - 7200.0) < 5.0  # of both attempts
+    attempts = attempts_of(grid.store, run.id)[f"{run.id}/long"]
+    assert attempts[0].interrupted is not None
+    assert attempts[0].interrupted.job_run == f"{second.id}/short"
+
+
+def test_with_short_jobs_coming_all_the_time_a_long_one_is_not_interrupted_over_and_over():
+    grid, began = interrupting({"long": 7200.0, **{f"s{k}": 60.0 for k in range(200)}})
+    run = grid.submit(Pipeline(name="p", jobs=(resumable("long"),)))
+    assert grid.run_until(lambda: job_run(grid, run, "long").state == JobState.RUNNING, at_most_steps=2000)
+    for k in range(200):
+        grid.submit(Pipeline(name=f"q{k}", jobs=(replace(resumable(f"s{k}"), resumable=None),)))
+        until = grid.clock.monotonic() + 30.0
+        assert grid.run_until(lambda until=until: grid.clock.monotonic() >= until, at_most_steps=20_000)
+    assert grid.run_until(lambda: over(grid), at_most_steps=40_000)
+    long = job_run(grid, run, "long")
+    assert long.state == JobState.SUCCEEDED
+    assert 1 <= long.interruptions <= 4  # 300 + 600 + 1200 + 2400 s undisturbed, and a fifth time over 4800
+    assert len(began) == 200 + long.attempts
+
+
+def test_an_interruption_survives_the_death_of_the_control_node_and_of_the_pod():
+    for strike in ("control", "link", "pod"):
+        grid, _ = interrupting({"long": 3600.0, "short": 60.0})
+        run = grid.submit(Pipeline(name="p", jobs=(resumable("long"),)))
+        assert grid.run_until(
+            lambda grid=grid, run=run: job_run(grid, run, "long").state == JobState.RUNNING,
+            at_most_steps=2000,
+        )
+        grid.submit(Pipeline(name="q", jobs=(replace(resumable("short"), resumable=None),)))
+        assert grid.run_until(
+            lambda grid=grid: bool(grid.node.control.ledger.snapshot.places.yielding), at_most_steps=20_000
+        )
+        if strike == "control":
+            grid.control_dies()
+        for pod in list(grid.world.pods) if strike != "control" else ():
+            grid.world.cut_link(pod, 20.0) if strike == "link" else grid.world.kill_pod(pod)
+        assert grid.run_until(lambda grid=grid: over(grid), at_most_steps=20_000)
+        long = job_run(grid, run, "long")
+        assert (long.state, long.interruptions, long.failures) == (JobState.SUCCEEDED, 1, 0), strike

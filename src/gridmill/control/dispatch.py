@@ -9,10 +9,12 @@ from operator import attrgetter
 from gridmill.control.gangs import meet, member_id
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import bring_up
+from gridmill.control.post import send_to_pod, stop_message
 from gridmill.control.receive import start_attempt
+from gridmill.control.settle import runs
 from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Control
 from gridmill.model.deployment import Deployment, Pod
-from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
+from gridmill.model.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.model.resource import keep_of
 from gridmill.model.run import Attempt, JobRun
 from gridmill.model.site import LOCAL
@@ -34,6 +36,8 @@ def dispatch(control: Control) -> Plan:
     transaction = control.begin()
     for refusal in wanted.refusals:
         _refuse(control, transaction, refusal)
+    for interrupt in wanted.interrupts:
+        _interrupt(control, transaction, interrupt)
     for job_run_id, starts in groupby(wanted.starts, key=attrgetter("job_run_id")):
         _start(control, transaction, job_run_id, tuple(starts))
     for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, transaction, up))]:
@@ -116,6 +120,7 @@ def _attempt(
         given=start.given,
         placed=transaction.now,
         gpu_indices=free_gpus(transaction, control, start),
+        resumable=job_run.job.can_resume and job_run.part is None and job_run.probe is None,
     )
 
 
@@ -134,6 +139,15 @@ def free_gpus(transaction: Transaction, control: Control, start: StartJob) -> tu
     here = [a for a in live.values() if places.get(a.pod_id) == places[start.pod_id]]
     taken = {index for a in here if a.state in LIVE_ATTEMPTS for index in a.gpu_indices}
     return tuple(islice((index for index in count() if index not in taken), start.given.gpus))
+
+
+def _interrupt(control: Control, transaction: Transaction, wanted: Interrupt) -> None:
+    """Ask it to end; when it has, its job waits again, from its checkpoint (planning.progress)."""
+    for attempt in (transaction.get(Attempt, key) for key in wanted.attempt_ids):
+        if attempt is not None and runs(attempt) and not attempt.stop_requested:
+            transaction.put(replace(attempt, interrupted=wanted.interruption))
+            message = stop_message(control, attempt.id, wanted.interruption.why)
+            transaction.then(partial(send_to_pod, control, attempt.pod_id, message))
 
 
 def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> Deployment | None:

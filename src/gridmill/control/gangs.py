@@ -101,7 +101,7 @@ def note_end(
 
 def _end_others(control: Control, transaction: Transaction, members: Sequence[Attempt], rank: int) -> None:
     for member in members:
-        if member.outcome is None and not member.stop_requested:
+        if member.outcome is None and not member.stop_requested and member.interrupted is None:
             transaction.put(replace(member, stop_requested=True))
             message = stop_message(control, member.id, f"rank {rank} of its gang has ended")
             transaction.then(partial(send_to_pod, control, member.pod_id, message))

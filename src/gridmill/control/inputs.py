@@ -23,9 +23,9 @@ FINGERPRINT = 2
 
 
 def checkpoints_uri(job_run: JobRun) -> str:
-    """Where attempts of a training or a gang leave what the next one goes on from; emptied when one
-    succeeds."""
-    leaves = job_run.job.kind == JobKind.TRAINING or job_run.job.gang
+    """Where attempts of a training, a gang or a job that can resume leave what the next one goes on from;
+    emptied when one succeeds."""
+    leaves = job_run.job.kind == JobKind.TRAINING or job_run.job.gang or job_run.job.can_resume
     return f"checkpoints/{job_run.name}" if leaves else ""
 
 

@@ -118,8 +118,9 @@ def _reconcile(control: Control, transaction: Transaction, channel: int, hello: 
     mine = {attempt.id: attempt for attempt in _live_on(control, transaction, hello.pod_id)}
     for attempt in mine.values():
         if attempt.id in hello.attempts:
-            if attempt.stop_requested:
-                _send_after(control, transaction, channel, stop_message(control, attempt.id, "stopped"))
+            if attempt.stop_requested or attempt.interrupted is not None:
+                why = attempt.interrupted.why if attempt.interrupted is not None else "stopped"
+                _send_after(control, transaction, channel, stop_message(control, attempt.id, why))
         elif attempt.state == AttemptState.PLACED and attempt.stop_requested:
             early = stop_message(control, attempt.id, "stopped before it started")
             _send_after(control, transaction, channel, early)

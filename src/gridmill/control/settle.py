@@ -201,13 +201,18 @@ def measure(
             job=job_run.name,
             size=_size(job_run, outcome),
             given=attempt.given,
-            use=outcome.use or Use(),
+            use=_use_of_all(job_run, outcome.use or Use()),
             ended=transaction.now,
             memory_killed=killed,
             waited_seconds=_waited(job_run, attempt),
             parallel=outcome.parallel,
         )
     )
+
+
+def _use_of_all(job_run: JobRun, use: Use) -> Use:
+    """With the time of the attempts that it went on from: what a job takes is what all of them took."""
+    return replace(use, wall_seconds=use.wall_seconds + job_run.served_seconds)
 
 
 def _waited(job_run: JobRun, attempt: Attempt) -> float:

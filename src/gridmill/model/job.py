@@ -14,7 +14,7 @@ from gridmill.model.prediction import PredictionSpec
 from gridmill.model.retention import Retention
 from gridmill.model.schedule import ScheduleSpec
 from gridmill.model.sink import SinkSpec
-from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.model.training import CHECKPOINTED, ModelKind, TrainingSpec
 
 
 class JobKind(StrEnum):
@@ -98,7 +98,9 @@ class Job:
     `memory_bytes` and `cpus` override the estimate for one attempt. A job whose kind, settings, code and
     inputs are unchanged is not run again unless `cache` is false or the run is forced. `retain` says which of
     its versions are kept (default: all). `schedule` says when this job runs by itself, with what it needs and
-    without what comes after it, in a kept pipeline under `gridmill up`.
+    without what comes after it, in a kept pipeline under `gridmill up`. `resumable`: an attempt goes on from
+    what the one before it left in its checkpoints, so it may be interrupted for jobs that are much shorter;
+    trainings of `lstm` and `mlp` are, unless it is false. A command finds `GRIDMILL_CHECKPOINTS` then.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Job:
     schedule: ScheduleSpec | None = None
     priority: int = 0
     cache: bool = True
+    resumable: bool | None = None
     rows: int | None = None
     memory_bytes: int | None = None
     cpus: float | None = None
@@ -146,6 +149,13 @@ class Job:
     def may_be_unchanged(self) -> bool:
         """Whether an earlier result can stand: what was done to nodes is no result."""
         return self.cache and self.each is None
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether an attempt goes on from where the one before it was ended."""
+        if self.resumable is not None or self.training is None:
+            return bool(self.resumable)
+        return self.training.model in CHECKPOINTED
 
     @property
     def runs_code(self) -> bool:

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from gridmill.model.amounts import Amounts
+from gridmill.model.interruption import Interruption
 from gridmill.model.noun import dataclass
 from gridmill.model.resource import Resource, Sizing
 
@@ -44,6 +45,15 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupt:
+    """Ask these attempts of one job (a gang's ranks) to end and make room for another; the job goes on from
+    its checkpoint later."""
+
+    attempt_ids: tuple[str, ...]
+    interruption: Interruption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
     """A job that can never run as things are (larger than any site): fail it, saying so."""
 
@@ -63,5 +73,6 @@ class Plan:
     bring_ups: tuple[BringUp, ...] = ()
     releases: tuple[Release, ...] = ()
     refusals: tuple[Refuse, ...] = ()
+    interrupts: tuple[Interrupt, ...] = ()
     again_at: float | None = None
     complete: bool = True

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from gridmill.model.amounts import Amounts
+from gridmill.model.interruption import Interruption
 from gridmill.model.job import Job, JobSize
 from gridmill.model.message import Outcome
 from gridmill.model.noun import dataclass
@@ -48,7 +49,8 @@ class JobRun:
 
     `needs` are ids of JobRuns of the same run. `sizing` is the estimate for one attempt, with why.
     `attempts` counts attempts made; `failures` those that count against `retries`; `losses` those lost with
-    their pod. `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
+    their pod; `interruptions` those that made room for other jobs, which ran for `served_seconds` together.
+    `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
     (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
     reads, and `size` what was known of its size, both settled when it became ready. `force`: it runs although
     nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is kept; None:
@@ -70,6 +72,8 @@ class JobRun:
     failures: int = 0
     losses: int = 0
     memory_kills: int = 0
+    interruptions: int = 0
+    served_seconds: float = 0.0
     attempt_id: str | None = None
     not_before: float = 0.0
     fingerprint: str = ""
@@ -96,7 +100,8 @@ class Attempt:
     """One try of one job. Its id is `RUN.JOB.K`; `token` fences off anything older.
 
     `given` is the hard memory limit, CPUs (threads) and number of GPUs this attempt has; `gpu_indices` are
-    the node's numbers of those GPUs, which no other live attempt on that node has.
+    the node's numbers of those GPUs, which no other live attempt on that node has. `resumable`: the next one
+    goes on from its checkpoint. `interrupted` says for whom it was asked to end.
 
     A gang's attempt is one record per rank, all with the id of rank 0's in `gang` and their number in
     `ranks` (0: no gang); ids of the others end in their rank. `address` and `port` are where the rank is
@@ -117,6 +122,8 @@ class Attempt:
     started: float | None = None
     ended: float | None = None
     stop_requested: bool = False
+    resumable: bool = False
+    interrupted: Interruption | None = None
     cause: Cause | None = None
     exit_code: int | None = None
     message: str = ""

@@ -24,6 +24,10 @@ class ModelKind(StrEnum):
     ENSEMBLE = "ensemble"
 
 
+CHECKPOINTED = frozenset({ModelKind.LSTM, ModelKind.MLP})
+"""Models that write checkpoints while they learn, and go on from them."""
+
+
 class Objective(StrEnum):
     """What the label is."""
 

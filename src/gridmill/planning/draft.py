@@ -5,7 +5,7 @@ from math import floor, inf
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
+from gridmill.model.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.planning.lane import Lane
 from gridmill.planning.limits import Problem, problem_of_resource
 from gridmill.planning.queue import Ticket
@@ -61,6 +61,7 @@ class Draft:
         self._bring_ups: list[BringUp] = []
         self.releases: list[Release] = []
         self.refusals: list[Refuse] = []
+        self.interrupts: list[Interrupt] = []
         self.again_at: float | None = None
 
     @property
@@ -131,6 +132,11 @@ class Draft:
             self.refused.add(job_run_id)
             self.refusals.append(Refuse(job_run_id=job_run_id, message=problem.message, hint=problem.hint))
 
+    def interrupt(self, wanted: Interrupt) -> None:
+        """Have a running job make room."""
+        self._left -= 1
+        self.interrupts.append(wanted)
+
     def bring_up(self, wanted: BringUp) -> None:
         """Bring up a deployment."""
         self._left -= 1
@@ -176,6 +182,7 @@ class Draft:
             bring_ups=tuple(self._bring_ups),
             releases=tuple(self.releases),
             refusals=tuple(self.refusals),
+            interrupts=tuple(self.interrupts),
             again_at=self.again_at,
             complete=not (self.is_full or self.refusals),  # who waits behind a refused job is next then
         )

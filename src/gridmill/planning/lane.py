@@ -7,7 +7,7 @@ from gridmill.model.amounts import Amounts
 from gridmill.model.resource import Resource
 from gridmill.planning.limits import gpus_of, most_memory
 from gridmill.planning.queue import Demand, JobClass, Queue, Ticket
-from gridmill.planning.room import Key, Pods
+from gridmill.planning.room import Key, Pods, Slot
 from gridmill.planning.snapshot import Snapshot
 
 _NO_PODS = Pods()
@@ -24,8 +24,9 @@ def find_pod(pods: Pods, demand: Demand) -> Key | None:
 class Lane:
     """`closed`: nothing further fits its pods. `stuck`: nothing further can be brought up for it either.
     `reserved`: room is kept for one of its jobs (a gang's in `kept`). `reclaimed`: room is being taken back
-    for one. `alive`: pods that are up, coming or planned. `wish`: what a new pod should have, once that was
-    asked.
+    for one; `interrupting`: running jobs are making room for one (`beneficiary`, once they were asked).
+    `kept_free`: a pod that waits for the first. `alive`: pods that are up, coming or planned. `wish`: what a
+    new pod should have, once that was asked.
     """
 
     __slots__ = (
@@ -37,9 +38,12 @@ class Lane:
         "_too_much",
         "_up",
         "alive",
+        "beneficiary",
         "closed",
         "coming",
+        "interrupting",
         "kept",
+        "kept_free",
         "name",
         "open",
         "planned",
@@ -62,6 +66,9 @@ class Lane:
         self.stuck = False
         self.reserved = False
         self.reclaimed = False
+        self.interrupting = name in snapshot.places.yielding
+        self.beneficiary = ""
+        self.kept_free: Slot | None = None
         self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
         self.alive = len(self.open) + len(self.coming)
         self.wish: Amounts | None = None
@@ -165,6 +172,18 @@ class Lane:
             if capacity.memory_bytes >= demand.memory_bytes and capacity.gpus >= demand.gpus:
                 self.kept.set(slot)
                 self.open.drop(pod_id)
+
+    def keep_free(self, pod_id: str) -> None:
+        """Let no later job onto a pod that one job waits for."""
+        self.kept_free = self.open.slot(pod_id)
+        self.open.drop(pod_id)
+
+    def slots(self) -> Iterator[Slot]:
+        """All pods that are up, and what is free in them, kept for somebody or not; in no order."""
+        for pods in (self.open, self.kept):
+            yield from (slot for _, slot in pods.items())
+        if self.kept_free is not None:
+            yield self.kept_free
 
     def claim(self, demand: Demand) -> None:
         """Count on what is coming, for the ranks that what is free has no place for."""

@@ -4,7 +4,7 @@ from gridmill.model.amounts import Amounts
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.run import Attempt
 from gridmill.model.site import Site, SiteKind
-from gridmill.model.state import LIVE_ATTEMPTS, DeploymentState, PodState
+from gridmill.model.state import LIVE_ATTEMPTS, AttemptState, DeploymentState, PodState
 from gridmill.planning.lines import forget
 from gridmill.planning.ordered import Ordered
 from gridmill.planning.room import Nodes, Pods, slot_of
@@ -17,7 +17,8 @@ class Places:
 
     `open` and `coming` hold, by resource, the pods that are up and those that are starting; `nodes`, by site,
     what deployments have not claimed; `idle`, by resource, the deployments without attempts with the time
-    their keep ends.
+    their keep ends; `resumable`, by resource, the running attempts that may be interrupted, and `yielding`
+    those that were asked to end and have not.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,8 @@ class Places:
         self.coming: dict[str, Pods] = {}
         self.nodes: dict[str, Nodes] = {}
         self.idle: dict[str, Ordered[tuple[float, str]]] = {}
+        self.resumable: dict[str, dict[str, None]] = {}
+        self.yielding: dict[str, dict[str, None]] = {}
         self.leaving: dict[str, None] = {}  # deployments that are being released
         self.owners: dict[str, str] = {}  # pod -> deployment
         self.shapes: dict[str, tuple[Amounts, ...]] = {}  # site -> different sizes of nodes, largest first
@@ -82,12 +85,16 @@ class Places:
         old = self.attempts.get(attempt.id)
         if old is not None and attempt.state in LIVE_ATTEMPTS and _same_place(old, attempt):
             self.attempts[attempt.id] = attempt
+            if attempt.resumable:
+                self._note_resumable(attempt)
             return
         self.drop_attempt(attempt.id)
         if attempt.state in LIVE_ATTEMPTS:
             self.attempts[attempt.id] = attempt
             for where in (attempt.pod_id, attempt.deployment_id, attempt.job_run_id):
                 self.on.setdefault(where, {})[attempt.id] = None
+            if attempt.resumable:
+                self._note_resumable(attempt)
             self._refresh_around(attempt)
 
     def drop_attempt(self, key: str) -> None:
@@ -96,7 +103,23 @@ class Places:
         if old is not None:
             for where in (old.pod_id, old.deployment_id, old.job_run_id):
                 forget(self.on, where, key)
+            self._forget_resumable(old)
             self._refresh_around(old)
+
+    def _note_resumable(self, attempt: Attempt) -> None:
+        """By the resource whose name its deployment's id begins with: the deployment may come later."""
+        self._forget_resumable(attempt)
+        resource = attempt.deployment_id.rpartition("-")[0]
+        if attempt.interrupted is not None:
+            self.yielding.setdefault(resource, {})[attempt.id] = None
+        elif attempt.state is AttemptState.RUNNING and not attempt.stop_requested:
+            self.resumable.setdefault(resource, {})[attempt.id] = None
+
+    def _forget_resumable(self, attempt: Attempt) -> None:
+        if attempt.resumable:
+            resource = attempt.deployment_id.rpartition("-")[0]
+            forget(self.resumable, resource, attempt.id)
+            forget(self.yielding, resource, attempt.id)
 
     def _refresh_around(self, attempt: Attempt) -> None:
         deployment = self.deployments.get(attempt.deployment_id)

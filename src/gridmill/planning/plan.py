@@ -7,6 +7,7 @@ from gridmill.model.plan import Plan
 from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import NONE, Draft
 from gridmill.planning.gangs import brings_up_gang, start_gang
+from gridmill.planning.interrupting import interrupt_for, keep_what_is_made
 from gridmill.planning.lane import Lane, Line, find_pod
 from gridmill.planning.lasting import find_lasting
 from gridmill.planning.limits import most_memory, most_places, problem_of
@@ -26,7 +27,8 @@ def plan(
 
     Jobs go by priority, then due time (planning.service), run, and place in the pipeline. Those that fit a
     pod that is up are started, smaller ones past larger ones, until a larger one has waited too long. For
-    those that fit none, deployments are brought up and, where there is no room, idle ones released. `limit`
+    those that fit none, deployments are brought up and, where there is no room, idle ones released; where
+    there are none, running jobs that can resume are interrupted for those that are much shorter. `limit`
     bounds the decisions; a plan that was cut says so (`complete`). `unwilling` are, by resource, the nodes at
     which its pods did not come up: these are the last to be tried.
     """
@@ -34,6 +36,7 @@ def plan(
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
     for lane in lanes.values():
         _refuse_too_large(draft, lane)
+        keep_what_is_made(draft, lane)
     later = _serve(draft, lanes)
     _make_room(draft, later)
     _warm(draft)
@@ -114,7 +117,9 @@ def _not_served(draft: Draft, lane: Lane, ticket: Ticket) -> None:
 
 def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     """Later jobs do not get the room for which the first of a lane has waited too long."""
-    if lane.reserved or not draft.is_starving(ticket[3]) or _passes(draft, lane, ticket):
+    if lane.reserved or ticket[3] == lane.beneficiary:
+        return
+    if not draft.is_starving(ticket[3]) or _passes(draft, lane, ticket):
         return
     demand = ticket[4].demand
     if _lacks_nodes(draft, lane, demand):
@@ -124,7 +129,7 @@ def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     if demand.workers > 1 and lane.holds(demand):
         lane.keep(demand)
     elif pod_id is not None and demand.workers == 1:
-        lane.open.drop(pod_id)
+        lane.keep_free(pod_id)
     elif find_pod(lane.coming, demand) is None and not (
         bring_up(draft, lane, demand, urgent=True) or reclaim(draft, lane, demand, urgent=True)
     ):
@@ -141,11 +146,13 @@ def _make_room(draft: Draft, line: Line) -> None:
     while line and not draft.is_full:
         ticket, lane = line.first()
         if lane.stuck:
+            interrupt_for(draft, lane, ticket)
             line.leave()
         elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[4].demand):
             line.move_on(lane)
         else:
             _not_fitting(draft, lane, ticket[4].demand)
+            interrupt_for(draft, lane, ticket)
             line.leave_with_class(lane)
 
 

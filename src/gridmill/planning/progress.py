@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gridmill.errors import ConflictError
 from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.interruption import Interruption
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.state import (
     DONE_JOBS,
@@ -49,6 +50,8 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> Job
         return replace(job_run, state=JobState.SUCCEEDED, ended=now, message="")
     if attempt.stop_requested:
         return replace(job_run, state=JobState.STOPPED, ended=now, message="stopped")
+    if attempt.interrupted is not None:
+        return _after_interruption(job_run, attempt, attempt.interrupted, now)
     if attempt.state in (AttemptState.LOST, AttemptState.STOPPED):
         return _after_loss(job_run, attempt, now)  # nobody asked it to stop: it went down with its pod
     if attempt.cause is Cause.MEMORY:
@@ -56,6 +59,17 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> Job
     if attempt.cause is Cause.INPUT:
         return _failed(job_run, now, _reason(attempt))
     return _after_failure(job_run, attempt, now)
+
+
+def _after_interruption(job_run: JobRun, attempt: Attempt, why: Interruption, now: float) -> JobRun:
+    """However it ended: it was asked to, and no try is counted."""
+    made_room = replace(
+        job_run,
+        interruptions=job_run.interruptions + 1,
+        served_seconds=job_run.served_seconds + max(0.0, now - (attempt.started or now)),
+        sizing=replace(job_run.sizing, left_seconds=why.left_seconds),
+    )
+    return _again(made_room, now, 0.0, f"{why.why}; goes on from its checkpoint")
 
 
 def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:

@@ -56,7 +56,8 @@ def rank_of(job_run: JobRun, run: Run) -> Rank:
     before what came somewhat earlier; then by its run's order and its own."""
     sizing, workers = job_run.sizing, job_run.job.gang or 1
     left = UNKNOWN_SECONDS if sizing.left_seconds is None else sizing.left_seconds
-    when = due(run.created, left, max(1, sizing.amounts.gpus) * workers, started=False)
+    amount = max(1, sizing.amounts.gpus) * workers
+    when = due(run.created, left, amount, started=job_run.interruptions > 0)
     return (-job_run.priority, (when, run.order), job_run.order, job_run.id)
 
 

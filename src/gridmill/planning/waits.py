@@ -74,7 +74,8 @@ def _running(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[_Hold]
     for attempt in snapshot.attempts.values():
         other = snapshot.job_runs.get(attempt.job_run_id)
         if other is not None and other.resource == job_run.resource:
-            yield _Hold(1, max(0.0, now - (attempt.started or attempt.placed)), _lasted(snapshot, other))
+            attained = other.served_seconds + max(0.0, now - (attempt.started or attempt.placed))
+            yield _Hold(1, attained, _lasted(snapshot, other))
 
 
 def _before(snapshot: Snapshot, job_run: JobRun) -> Iterator[_Hold]:

@@ -59,7 +59,8 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float) -> str:
         return problem.message
     before = _before(snapshot, job_run)
     wait = forecast_wait(snapshot, job_run.id, now)
-    parts = (_why_no_room(snapshot, resource, demand), before, "" if wait is None else str(wait))
+    told = job_run.message if job_run.interruptions else ""
+    parts = (told, _why_no_room(snapshot, resource, demand), before, "" if wait is None else str(wait))
     return "; ".join(part for part in parts if part)
 
 

@@ -1,0 +1,185 @@
+"""Which running jobs make room for which waiting ones, and what becomes of them."""
+
+from dataclasses import replace
+
+from tests.unit.test_planning_plan import (
+    NOW,
+    a_deployment,
+    a_job,
+    a_run,
+    a_site,
+    an_attempt,
+    command,
+    started,
+)
+
+from gridmill.model.amounts import GIB
+from gridmill.model.interruption import Interruption
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.state import AttemptState, Cause, JobState
+from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.planning.plan import plan
+from gridmill.planning.progress import settle
+from gridmill.planning.snapshot import Snapshot
+from gridmill.planning.why import why_waiting
+
+LATE = NOW + 10_000.0
+
+
+def running(name, *, began=NOW, memory=2 * GIB, gpus=0, ranks=0, **fields):
+    """A job and its attempts, one per rank; the ranks run on the pods a-1.0, a-1.1, ..."""
+    job = a_job(name, memory=memory, gpus=gpus, state=JobState.RUNNING, **fields)
+    attempts = [
+        replace(
+            an_attempt(job, pod=f"a-1.{rank}", memory=memory, gpus=gpus),
+            id=f"p-1.{name}.1" + (f".{rank}" if rank else ""),
+            started=began,
+            resumable=True,
+            gang=f"p-1.{name}.1" if ranks else "",
+            rank=rank,
+            ranks=ranks,
+        )
+        for rank in range(ranks or 1)
+    ]
+    return (job, *attempts)
+
+
+def waiting(name="short", left=10.0, memory=2 * GIB, **fields):
+    job = a_job(name, memory=memory, run=2, **fields)
+    return replace(job, sizing=replace(job.sizing, left_seconds=left))
+
+
+def grid(*nouns, pods=1, memory=4 * GIB):
+    """One resource whose one deployment fills the site."""
+    site = a_site(memory=memory, count=1)
+    place = a_deployment(memory=memory // pods, pods=pods, idle_since=None)
+    return Snapshot((site, command(workers=1), a_run(), a_run(2), place, *nouns))
+
+
+def asked(wanted):
+    return [key for one in wanted.interrupts for key in one.attempt_ids]
+
+
+def test_a_long_job_that_can_resume_makes_room_for_a_short_one():
+    wanted = plan(grid(*running("one"), *running("two", began=NOW + 100.0), waiting()), LATE)
+    assert asked(wanted) == ["p-1.one.1"]
+    assert not started(wanted)
+    interruption = wanted.interrupts[0].interruption
+    assert interruption.job_run == "p-2/short"
+    assert interruption.left_seconds == 10_000.0  # nothing was measured: as long again
+    assert interruption.shorter_seconds == 9990.0
+    assert interruption.why == "interrupted for p-2/short, 2 h 46 m shorter"
+
+
+def test_a_job_that_cannot_resume_is_left_alone():
+    nouns = [replace(one, resumable=False) if hasattr(one, "resumable") else one for one in running("one")]
+    assert not asked(plan(grid(*nouns, waiting(memory=3 * GIB)), LATE))
+
+
+def test_a_job_is_left_alone_for_its_first_300_seconds_and_longer_each_time():
+    for interruptions, until in ((0, 300.0), (1, 600.0), (3, 2400.0)):
+        one = running("one", memory=4 * GIB, interruptions=interruptions, served_seconds=20_000.0)
+        snapshot = grid(*one, waiting())
+        before = plan(snapshot, NOW + until - 1.0)
+        assert not asked(before)
+        assert before.again_at == NOW + until
+        assert asked(plan(snapshot, NOW + until)) == ["p-1.one.1"]
+
+
+def test_a_job_that_is_nearly_as_long_does_not_interrupt():
+    """Its turn must come before by more than twice the cost of interrupting."""
+    soon = NOW + 1000.0  # and so long is expected to be left of it
+    assert not asked(plan(grid(*running("one", memory=4 * GIB), waiting(left=900.0)), soon))
+    assert asked(plan(grid(*running("one", memory=4 * GIB), waiting(left=870.0)), soon))
+
+
+def test_nobody_is_interrupted_in_vain():
+    """All that may be interrupted is not enough: the other job on the pod cannot resume."""
+    fixed = [replace(one, resumable=False) if hasattr(one, "resumable") else one for one in running("two")]
+    assert not asked(plan(grid(*running("one"), *fixed, waiting(memory=3 * GIB)), LATE))
+
+
+def test_only_those_whose_room_is_needed_are_interrupted():
+    small = running("small", memory=GIB, began=NOW - 5000.0)
+    large = running("large", memory=3 * GIB)
+    assert asked(plan(grid(*small, *large, waiting(memory=3 * GIB)), LATE)) == ["p-1.large.1"]
+
+
+def test_a_higher_priority_interrupts_whatever_its_length_and_a_lower_one_never_does():
+    urgent = waiting(left=1e6, priority=1)
+    wanted = plan(grid(*running("one", memory=4 * GIB), urgent), LATE)
+    assert asked(wanted) == ["p-1.one.1"]
+    assert wanted.interrupts[0].interruption.why == "interrupted for p-2/short, whose turn comes first"
+    assert not asked(plan(grid(*running("one", memory=4 * GIB, priority=1), waiting()), LATE))
+
+
+def test_a_gang_is_interrupted_whole_and_makes_room_for_one():
+    gang = running("gang", memory=4 * GIB, ranks=2)
+    assert asked(plan(grid(*gang, waiting(), pods=2, memory=8 * GIB), LATE)) == [
+        "p-1.gang.1",
+        "p-1.gang.1.1",
+    ]
+
+
+def test_a_gang_that_waits_gets_room_on_several_pods():
+    one = running("one", memory=4 * GIB)
+    two = running("two", memory=4 * GIB)
+    two = (two[0], replace(two[1], pod_id="a-1.1"))
+    gang = replace(waiting(memory=4 * GIB), job=Job(name="short", command=CommandSpec(run="true", workers=2)))
+    snapshot = grid(*one, *two, gang, pods=2, memory=8 * GIB)
+    assert sorted(asked(plan(snapshot, LATE))) == ["p-1.one.1", "p-1.two.1"]
+
+
+def test_what_comes_free_is_for_the_one_that_room_is_made_for():
+    """While one of two has ended, a smaller job does not take its room, and nobody else is asked."""
+    _, attempt = running("one")
+    why = Interruption(job_run="p-2/short", left_seconds=1.0)
+    yielding = replace(attempt, interrupted=why)
+    snapshot = grid(
+        running("one")[0], yielding, waiting(memory=4 * GIB), waiting("tiny", left=20.0, memory=GIB)
+    )
+    wanted = plan(snapshot, LATE)
+    assert not started(wanted)
+    assert not asked(wanted)
+    snapshot.put(replace(yielding, state=AttemptState.STOPPED))
+    assert started(plan(snapshot, LATE))[0] == "p-2/short"
+
+
+def test_it_waits_again_at_once_and_no_try_is_counted():
+    job, attempt = running("one")
+    why = Interruption(job_run="p-2/short", left_seconds=1234.0, shorter_seconds=240.0)
+    for state in (AttemptState.STOPPED, AttemptState.FAILED, AttemptState.LOST):
+        ended = replace(attempt, state=state, cause=Cause.STOPPED, interrupted=why)
+        after = settle(replace(job, interruptions=1, served_seconds=5.0), ended, NOW + 400.0, largest=GIB)
+        assert after.state is JobState.WAITING
+        assert (after.failures, after.losses, after.not_before) == (0, 0, NOW + 400.0)
+        assert (after.interruptions, after.served_seconds) == (2, 405.0)
+        assert after.sizing.left_seconds == 1234.0
+        assert after.message == "interrupted for p-2/short, 4 m 00 s shorter; goes on from its checkpoint"
+
+
+def test_a_user_who_stops_it_meanwhile_has_it_stopped_and_an_end_in_time_counts():
+    job, attempt = running("one")
+    asked_to = replace(attempt, interrupted=Interruption(job_run="p-2/short", left_seconds=1.0))
+    stopped = replace(asked_to, state=AttemptState.STOPPED, stop_requested=True)
+    assert settle(job, stopped, LATE, largest=GIB).state is JobState.STOPPED
+    done = replace(asked_to, state=AttemptState.SUCCEEDED)
+    assert settle(job, done, LATE, largest=GIB).state is JobState.SUCCEEDED
+
+
+def test_status_says_why_it_waits_again():
+    message = "interrupted for p-2/short, 4 m 00 s shorter; goes on from its checkpoint"
+    job = a_job("one", memory=4 * GIB, interruptions=1, message=message)
+    other, attempt = running("two")
+    told = why_waiting(grid(job, other, attempt), job.id, LATE)
+    assert told.startswith(message + "; needs 4 GiB")
+
+
+def test_trainings_with_checkpoints_can_resume_and_what_says_so():
+    learned = TrainingSpec(dataset="d", model=ModelKind.LSTM)
+    grown = TrainingSpec(dataset="d", model=ModelKind.GBDT)
+    assert Job(name="a", training=learned).can_resume
+    assert not Job(name="a", training=learned, resumable=False).can_resume
+    assert not Job(name="a", training=grown).can_resume
+    assert not Job(name="a", command=CommandSpec(run="true")).can_resume
+    assert Job(name="a", command=CommandSpec(run="true"), resumable=True).can_resume
