@@ -2,14 +2,20 @@
 
 from dataclasses import replace
 
+import pytest
+
+from gridmill.control.sharing import ShareCases
+from gridmill.control.state import Limits
 from gridmill.control.views import attempts_of, run_view
+from gridmill.errors import PipelineError
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.project import Project
 from gridmill.model.run import JobRun, Run
 from gridmill.model.site import Node
-from gridmill.model.state import FINISHED_RUNS, JobState
+from gridmill.model.state import FINISHED_RUNS, JobState, RunState
 from gridmill.planning.waits import forecast_wait
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.simulated import Behaviour
@@ -17,6 +23,9 @@ from gridmill.testing.simulation import Simulation
 
 SECONDS = {"hold": 30.0, "also": 30.0, "long": 100.0, "short": 5.0}
 NODES = (Node(name="n0", capacity=Amounts(cpus=1, memory_bytes=8 * GIB)),)  # two jobs at once
+
+
+SELDOM = Limits(observe_seconds=60.0)
 
 
 def behave(order: Order) -> Behaviour:
@@ -87,7 +96,7 @@ def resumable(name: str, memory: int = 4 * GIB) -> Job:
 
 
 def interrupting(
-    seconds: dict[str, float], *, seed: int = 0
+    seconds: dict[str, float],
 ) -> tuple[Simulation, list[tuple[str, str, float]]]:
     """A grid whose one pod has room for one job at a time. A job that runs again goes on from where it was
     ended. The list: the attempts that began."""
@@ -100,7 +109,7 @@ def interrupting(
         began.append((order.run_id, name, grid.clock.monotonic()))
         return Behaviour(seconds=max(0.1, seconds[name] - done))
 
-    grid = Simulation(store=make_memory(), behave=behave, nodes=NODES, seed=seed)
+    grid = Simulation(store=make_memory(), behave=behave, nodes=NODES, limits=SELDOM)
     grid.declare_site()
     return grid, began
 
@@ -132,10 +141,10 @@ def test_a_training_of_hours_is_interrupted_for_a_job_of_a_minute_and_goes_on():
 
 
 def test_with_short_jobs_coming_all_the_time_a_long_one_is_not_interrupted_over_and_over():
-    grid, began = interrupting({"long": 7200.0, **{f"s{k}": 60.0 for k in range(200)}})
+    grid, began = interrupting({"long": 7200.0, **{f"s{k}": 60.0 for k in range(120)}})
     run = grid.submit(Pipeline(name="p", jobs=(resumable("long"),)))
     assert grid.run_until(lambda: job_run(grid, run, "long").state == JobState.RUNNING, at_most_steps=2000)
-    for k in range(200):
+    for k in range(120):
         grid.submit(Pipeline(name=f"q{k}", jobs=(replace(resumable(f"s{k}"), resumable=None),)))
         until = grid.clock.monotonic() + 30.0
         assert grid.run_until(lambda until=until: grid.clock.monotonic() >= until, at_most_steps=20_000)
@@ -143,7 +152,7 @@ def test_with_short_jobs_coming_all_the_time_a_long_one_is_not_interrupted_over_
     long = job_run(grid, run, "long")
     assert long.state == JobState.SUCCEEDED
     assert 1 <= long.interruptions <= 4  # 300 + 600 + 1200 + 2400 s undisturbed, and a fifth time over 4800
-    assert len(began) == 200 + long.attempts
+    assert len(began) == 120 + long.attempts
 
 
 def test_an_interruption_survives_the_death_of_the_control_node_and_of_the_pod():
@@ -165,3 +174,49 @@ def test_an_interruption_survives_the_death_of_the_control_node_and_of_the_pod()
         assert grid.run_until(lambda grid=grid: over(grid), at_most_steps=20_000)
         long = job_run(grid, run, "long")
         assert (long.state, long.interruptions, long.failures) == (JobState.SUCCEEDED, 1, 0), strike
+
+
+def test_projects_share_the_grid_keep_their_quota_and_what_they_used_is_kept():
+    """Two projects on two places: the one with twice the share gets about two thirds while both wait; a third
+    is bounded by its quota. The control node dies in between."""
+    grid = Simulation(
+        store=make_memory(), behave=lambda _: Behaviour(seconds=700.0), nodes=NODES, limits=SELDOM
+    )
+    grid.declare_site()
+    service = ShareCases(grid.node)
+    service.configure_project(Project(name="a", share=2.0))
+    service.configure_project(Project(name="b"))
+    service.configure_project(Project(name="c", share=100.0, cpus=1))
+
+    def submit(name: str, count: int) -> Run:
+        jobs = tuple(replace(job(f"{name}{k}"), memory_bytes=GIB) for k in range(count))
+        return grid.submit(Pipeline(name=name, project=name, jobs=jobs))
+
+    def running(name: str) -> int:
+        attempts = grid.node.control.ledger.snapshot.attempts.values()
+        return sum(attempt.project == name for attempt in attempts)
+
+    bounded = submit("c", 2)
+    assert grid.run_until(lambda: running("c") == 1, at_most_steps=2000)
+    view = run_view(grid.node.control, bounded.id, attempts_of(grid.store, bounded.id))
+    whys = [one.why for one in view.jobs if one.job.state == JobState.WAITING]
+    assert whys == ["quota of project c: 1 of 1 CPUs in use"]
+    for name in "ab":
+        submit(name, 10)
+    most, until = 0, grid.clock.monotonic() + 7000.0
+    while grid.clock.monotonic() < until:
+        grid.advance()
+        most = max(most, running("c"))
+    assert most == 1  # though its share is by far the largest
+    grid.control_dies()
+    grid.tick()
+    used = {view.name: view.used_seconds for view in ShareCases(grid.node).projects()}
+    assert 1.5 < used["a"] / used["b"] < 2.8
+    assert grid.run_until(lambda: over(grid), at_most_steps=40_000)
+    assert {record.noun.state for record in grid.store.list(Run)} == {RunState.SUCCEEDED}
+
+
+def test_a_pipeline_of_a_project_that_nobody_made_is_refused():
+    grid, _ = interrupting({"short": 1.0})
+    with pytest.raises(PipelineError, match="there is no project 'visoin'"):
+        grid.submit(Pipeline(name="p", project="visoin", jobs=(resumable("short"),)))

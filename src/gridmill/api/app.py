@@ -16,6 +16,7 @@ from gridmill.api.backfills import router as backfills
 from gridmill.api.guard import Guard, failure
 from gridmill.api.routes import router
 from gridmill.api.schedules import router as schedules
+from gridmill.api.sharing import router as sharing
 from gridmill.api.versions import router as versions
 from gridmill.errors import TABLE, GridmillError, InputError, NotFoundError
 from gridmill.ports.grid import Grid
@@ -34,6 +35,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     app.include_router(backfills)
     app.include_router(alterations)
     app.include_router(advising)
+    app.include_router(sharing)
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
     app.add_exception_handler(GridmillError, _explained)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gridmill.cli.backfills import show_backfill
 from gridmill.cli.render import COLOURS, details, table
-from gridmill.cli.words import amounts, metrics, moment
+from gridmill.cli.words import amounts, in_use, metrics, moment
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.backfill import BackfillView
@@ -16,6 +16,7 @@ from gridmill.model.calibration import judge
 from gridmill.model.deployment import Deployment
 from gridmill.model.distribution import ColumnLine, column_lines
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.project import ProjectView
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt
 from gridmill.model.site import Site
@@ -39,6 +40,8 @@ def describe(noun: object) -> RenderableType:
             return Group(_head(noun.id, noun.state), _facts(_attempt_facts(noun)))
         case Resource():
             return _facts([("resource", noun.name), *_resource_facts(noun)])
+        case ProjectView():
+            return _facts([("project", noun.name), *_project_facts(noun)])
         case Site():
             return Group(
                 _head(noun.name, noun.kind),
@@ -306,6 +309,18 @@ def _resource_facts(one: Resource) -> Facts:
         ("settings", ", ".join(f"{name}={value}" for name, value in one.settings.items())),
         ("jobs", ", ".join(one.jobs)),
         ("made by", "Gridmill, as a default" if one.default else ""),
+    ]
+
+
+def _project_facts(one: ProjectView) -> Facts:
+    cpus, memory, gpus = in_use(one)
+    used = f"{one.used_share:.0%} of what all projects used, {show_seconds(one.used_seconds)} of places"
+    return [
+        ("share", f"{one.project.share:g}"),
+        ("used", used),
+        ("CPUs", cpus),
+        ("memory", memory),
+        ("GPUs", gpus),
     ]
 
 

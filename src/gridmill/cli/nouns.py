@@ -15,11 +15,12 @@ from gridmill.cli.rejects import show_rejects
 from gridmill.cli.render import run_table, table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
-from gridmill.cli.words import amounts, metrics, moment
+from gridmill.cli.words import amounts, in_use, metrics, moment
 from gridmill.errors import InputError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.artifact import Artifact
+from gridmill.model.project import ProjectView
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run
 from gridmill.model.view import RunView, ScheduleView
@@ -134,6 +135,10 @@ def _resource_row(resource: Resource) -> tuple[object, ...]:
     return resource.name, resource.type, resource.site, wanted, keep, ", ".join(resource.jobs)
 
 
+def _project_row(view: ProjectView) -> tuple[object, ...]:
+    return view.name, f"{view.project.share:g}", f"{view.used_share:.0%}", *in_use(view)
+
+
 def schedule_row(view: ScheduleView) -> tuple[object, ...]:
     """A schedule's cells."""
     kept = view.schedule
@@ -166,6 +171,7 @@ _ARTIFACTS = ("id", "named", "kind", "rows", "size", "metrics", "made")
 _TABLES: Mapping[Noun, _Table] = {
     Noun.RUN: (("run", "state", "created", "wall", ""), _run_row),
     Noun.RESOURCE: (("resource", "type", "site", "asked for", "keep", "jobs"), _resource_row),
+    Noun.PROJECT: (("project", "share", "used", "CPUs", "memory", "GPUs"), _project_row),
     Noun.SITE: (
         ("site", "kind", "nodes", "largest node"),
         lambda site: (site.name, site.kind, len(site.nodes), amounts(site.largest)),

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from gridmill.cli.aliases import set_aliases
-from gridmill.cli.session import Json, emit, session
+from gridmill.cli.describe import describe
+from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.sinks import alter_sink
 from gridmill.cli.sites import Address, Setting, read_settings, say
 from gridmill.cli.words import amounts
@@ -26,12 +27,15 @@ class Configured(StrEnum):
     DATASET = "dataset"
     SINK = "sink"
     SITE = "site"
+    PROJECT = "project"
 
 
 What = Annotated[
     Configured,
     typer.Argument(
-        metavar="NOUN", help="resource, site, or model or dataset for its aliases.", show_default=False
+        metavar="NOUN",
+        help="resource, site, project, or model or dataset for its aliases.",
+        show_default=False,
     ),
 ]
 Name = Annotated[
@@ -76,6 +80,9 @@ def configure(
     expect: Annotated[
         int | None, typer.Option(min=0, help="Move the alias only from this version (0: only set it anew).")
     ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="Of a project: its share against those of others (default: 1).")
+    ] = None,
     address: Address = None,
     set: Setting = None,
     json: Json = False,
@@ -85,8 +92,14 @@ def configure(
     Give the job's size (--rows, --columns) and Gridmill chooses; --cpus, --memory, --gpus and --workers
     override it. For a model, --alias and --best-by set what PIPELINE/JOB@NAME stands for. For a site,
     --address and --set change what it was added with; NAME= takes a setting away. For a resource at a Slurm
-    site --set says what it asks of Slurm (partition=gpu, account=physics, time_limit=8h).
+    site --set says what it asks of Slurm (partition=gpu, account=physics, time_limit=8h). For a project,
+    --share says how much it gets against others, and --cpus, --memory and --gpus the most it has at once.
     """
+    if what == Configured.PROJECT:
+        with session(context) as client:
+            given = 1.0 if share is None else share
+            view = client.configure_project(name, share=given, cpus=cpus, memory=memory, gpus=gpus)
+        return emit(view) if json else show(describe(view))
     if what == Configured.SITE:
         with session(context) as client:
             return say(client.configure_site(name, address=address, settings=read_settings(set or ())), json)

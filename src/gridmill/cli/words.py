@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number, show_seconds
+from gridmill.model.project import ProjectView
 from gridmill.model.run import Attempt
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState
 from gridmill.model.view import JobView, PartView, RunView
@@ -32,6 +33,15 @@ def amounts(given: Amounts) -> str:
     if given.gpus:
         parts.append(show_count(given.gpus, "GPU"))
     return ", ".join(parts)
+
+
+def in_use(view: ProjectView) -> tuple[str, str, str]:
+    """CPUs, memory and GPUs that a project has at once: `2 of 16`, where its quota bounds them."""
+    project = view.project
+    memory = "" if project.memory_bytes is None else f" of {show_bytes(project.memory_bytes)}"
+    cpus = "" if project.cpus is None else f" of {project.cpus:g}"
+    gpus = "" if project.gpus is None else f" of {project.gpus}"
+    return f"{view.cpus:g}{cpus}", f"{show_bytes(view.memory_bytes)}{memory}", f"{view.gpus}{gpus}"
 
 
 def moment(at: float | None) -> str:

@@ -13,6 +13,7 @@ from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.project import DEFAULT
 from gridmill.model.resource import Resource, default_resource
 from gridmill.model.run import JobRun, Run
 from gridmill.model.site import LOCAL
@@ -168,6 +169,7 @@ def begin_run(
     for resource in used.values():
         if transaction.get(Resource, resource.name) is None:
             transaction.put(resource)
+    _check_project(control, pipeline)
     run = Run(
         id=f"{pipeline.name}-{control.counters.next(pipeline.name)}",
         pipeline=pipeline.name,
@@ -181,6 +183,7 @@ def begin_run(
         force=force,
         due=due,
         chunk=chunk,
+        project=pipeline.project,
         only=only,
     )
     transaction.put(run)
@@ -193,6 +196,18 @@ def begin_run(
         transaction.put(replace(job, force=True) if force and (not only or job.job.name in only) else job)
     control.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
     return run
+
+
+def _check_project(control: Control, pipeline: Pipeline) -> None:
+    """A name that nobody made is a mistake, or would be a way around a quota. Raises PipelineError."""
+    known = control.ledger.snapshot.projects
+    if pipeline.project != DEFAULT and pipeline.project not in known:
+        raise PipelineError(
+            f"there is no project {pipeline.project!r}",
+            place=f"{pipeline.name}: project",
+            hint=f"There are: {', '.join(sorted({DEFAULT, *known}))}. "
+            f"`gridmill configure project {pipeline.project} --share 1` makes it.",
+        )
 
 
 def _claim(control: Control, pipeline: str) -> None:
@@ -227,6 +242,7 @@ def _job_run(control: Control, run: Run, job: Job, index: int, resource: Resourc
         order=index,
         state=JobState.BLOCKED,
         resource=resource.name,
+        project=run.project,
         needs=tuple(f"{run.id}/{need}" for need in job.all_needs),
         priority=job.priority,
         sizing=sizing,

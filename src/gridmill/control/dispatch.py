@@ -120,6 +120,8 @@ def _attempt(
         given=start.given,
         placed=transaction.now,
         gpu_indices=free_gpus(transaction, control, start),
+        project=job_run.project,
+        asked_cpus=job_run.job.cpus or 1.0,
         resumable=job_run.job.can_resume and job_run.part is None and job_run.probe is None,
     )
 

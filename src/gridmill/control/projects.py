@@ -11,8 +11,8 @@ from gridmill.control.removal import running
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.parcel import FORMAT, Moved, Parcel
 from gridmill.model.pipeline import Pipeline
-from gridmill.model.project import FORMAT, Moved, Project
 from gridmill.model.run import JobRun, Run
 from gridmill.ports.keys import key_of
 from gridmill.registry import find
@@ -50,7 +50,7 @@ class ProjectCases(Cases):
         """All that ever were: one that failed may have changed a sink's table too."""
         return frozenset(run.id for name in pipelines for run in self._list(Run, parent=name))
 
-    def _project(self, pipelines: tuple[str, ...]) -> Project:
+    def _project(self, pipelines: tuple[str, ...]) -> Parcel:
         artifacts = [one for one in self._list(Artifact) if one.name.partition("/")[0] in pipelines]
         kept = [one for one in self._list(Pipeline) if one.name in pipelines]
         known = {*(one.name.partition("/")[0] for one in artifacts), *(one.name for one in kept)}
@@ -65,7 +65,7 @@ class ProjectCases(Cases):
         ids = {one.run_id for one in artifacts}
         runs = [run for run in self._list(Run) if run.id in ids]
         bundles = {*(run.bundle for run in runs), *(one.bundle for one in kept)}
-        return Project(
+        return Parcel(
             format=FORMAT,
             gridmill=__version__,
             pipelines=tuple(kept),
@@ -80,7 +80,7 @@ class ProjectCases(Cases):
     def import_project(self, path: str) -> Moved:
         """Verify an archive, then make all of it visible at once."""
         with find("archives", "read")(Path(path), Path(self._control.storage.location)) as archive:
-            project: Project = archive.project
+            project: Parcel = archive.project
             _check(project)
             for digest in project.bundles:
                 self._control.storage.put_bundle(digest, archive.bundle(digest))
@@ -102,7 +102,7 @@ class ProjectCases(Cases):
             there_already=len(project.artifacts) - len(made),
         )
 
-    def _new_folders(self, project: Project) -> tuple[str, ...]:
+    def _new_folders(self, project: Parcel) -> tuple[str, ...]:
         """Where the versions lie that are not here yet. Raises ConflictError."""
         return tuple(dict.fromkeys(_folders(one for one in project.artifacts if self._is_new(one))))
 
@@ -126,7 +126,7 @@ def _folders(artifacts: Iterable[Artifact]) -> Iterator[str]:
             yield one.output.uri.rpartition("/")[0] if one.kind == ArtifactKind.SINK else one.output.uri
 
 
-def _nouns(project: Project) -> Iterator[_Moved]:
+def _nouns(project: Parcel) -> Iterator[_Moved]:
     yield from project.pipelines
     yield from project.job_runs  # before their runs: with a finished run its jobs leave the memory
     yield from project.runs
@@ -134,7 +134,7 @@ def _nouns(project: Project) -> Iterator[_Moved]:
     yield from project.aliases
 
 
-def _check(project: Project) -> None:
+def _check(project: Parcel) -> None:
     """Raises InputError for a format of another time, UnsafePathError for folders that are not its own."""
     if project.format != FORMAT:
         raise InputError(

@@ -12,6 +12,7 @@ from gridmill.control.pipelines import PipelineCases
 from gridmill.control.projects import ProjectCases
 from gridmill.control.resources import ResourceCases
 from gridmill.control.runs import RunCases
+from gridmill.control.sharing import ShareCases
 from gridmill.control.siting import SiteCases
 from gridmill.model.advice import Advice
 from gridmill.model.event import Event
@@ -38,6 +39,7 @@ class Service(
     AdviceCases,
     HousekeepingCases,
     ProjectCases,
+    ShareCases,
 ):
     """Implements ports.grid.Grid: a family of use cases for each sort of noun, and what is left."""
 

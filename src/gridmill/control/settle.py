@@ -13,6 +13,7 @@ from gridmill.errors import GridmillError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.message import Outcome
+from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Use
 from gridmill.model.run import Attempt, JobRun
 from gridmill.model.state import (
@@ -25,6 +26,7 @@ from gridmill.model.state import (
     JobState,
     check_move,
 )
+from gridmill.planning.fair import charged
 from gridmill.planning.history import PROBE
 from gridmill.planning.progress import settle
 from gridmill.planning.sizing import subject_of
@@ -67,6 +69,7 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
     ended = _ended(control, attempt, outcome, transaction.now)
     job_run = transaction.get(JobRun, attempt.job_run_id)
     transaction.put(ended)
+    _charge(control, transaction, ended)
     if job_run is not None and ended.state != AttemptState.SUCCEEDED:
         transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
     if job_run is None or job_run.attempt_id != attempt.id:
@@ -90,6 +93,15 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
         _look_again(control, transaction, job_run)
         discard_parts(control, transaction, job_run)
     transaction.then(partial(_forget, control, job_run.id))
+
+
+def _charge(control: Control, transaction: Transaction, ended: Attempt) -> None:
+    """Count what it used against its project's share, where projects share the grid."""
+    if control.ledger.snapshot.projects:
+        known = transaction.get(Project, ended.project) or Project(name=ended.project)
+        places = max(1, ended.given.gpus) * max(1, ended.ranks)
+        held = max(0.0, transaction.now - ended.placed)
+        transaction.put(charged(known, places * held, transaction.now))
 
 
 def _look_again(control: Control, transaction: Transaction, job_run: JobRun) -> None:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
+from gridmill.model.project import DEFAULT
 from gridmill.model.resource import Resource
 from gridmill.model.retention import Retention
 from gridmill.model.schedule import ScheduleSpec
@@ -33,8 +34,10 @@ class Pipeline:
 
     `schedule` says when a kept pipeline runs by itself, under `gridmill up`; jobs may have their own.
     `at` is the site of jobs that name neither a site nor a resource (default: this machine, `local`).
-    `bundle` is the hash of the code bundle that commands run in, when one was made. `retain` is for jobs that
-    do not say it themselves. `written` is there where the pipeline was read from a file.
+    `project` is whose share of the grid and whose quota its runs count against; others than `default` are
+    made by `gridmill configure project`. `bundle` is the hash of the code bundle that commands run in, when
+    one was made. `retain` is for jobs that do not say it themselves. `written` is there where the pipeline
+    was read from a file.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Pipeline:
     retain: Retention | None = None
     schedule: ScheduleSpec | None = None
     at: str | None = None
+    project: str = DEFAULT
     folder: str = ""
     bundle: str | None = None
     written: Written | None = None

@@ -1,35 +1,55 @@
-"""A project on its way from one grid to another: the records of some pipelines, and where their files lie."""
+"""Projects: who shares a grid, what each used of it, and how much it may have at once."""
 
-from gridmill.model.alias import Alias
-from gridmill.model.artifact import Artifact
+from gridmill.errors import InputError
 from gridmill.model.noun import dataclass
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun, Run
 
-FORMAT = 1
+DEFAULT = "default"
+"""The project of pipelines that name none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """Declarations that are kept, versions with the runs that made them, aliases. `uris` are the folders of
-    the versions that are there, below the storage root; `bundles` are the hashes of the runs' code."""
+    """`share` counts against the shares of others: with 2 a project gets twice what one with 1 gets while
+    both have jobs that wait. `cpus`, `memory_bytes` and `gpus` are its quota: the most that its jobs have at
+    once, all together; None: no bound.
 
-    format: int
-    gridmill: str
-    pipelines: tuple[Pipeline, ...] = ()
-    runs: tuple[Run, ...] = ()
-    job_runs: tuple[JobRun, ...] = ()
-    artifacts: tuple[Artifact, ...] = ()
-    aliases: tuple[Alias, ...] = ()
-    uris: tuple[str, ...] = ()
-    bundles: tuple[str, ...] = ()
+    `used_seconds` are the seconds that its attempts held places (times their GPUs, when they had several), as
+    they counted at the Unix time `used_at`: what was used counts half as much each week.
+    """
+
+    name: str
+    share: float = 1.0
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    gpus: int | None = None
+    used_seconds: float = 0.0
+    used_at: float = 0.0
+
+    def check(self) -> None:
+        """Raise InputError for a share or a quota that is none."""
+        if not 0.0 < self.share < float("inf"):
+            raise InputError(
+                f"{self.share:g} is no share", hint="A share is a number above 0.", place="share"
+            )
+        quota = (("cpus", self.cpus), ("memory", self.memory_bytes), ("gpus", self.gpus))
+        for name, most in quota:
+            if most is not None and not 0.0 <= most < float("inf"):
+                raise InputError(f"{most:g} is no quota", hint="A quota is 0 or more.", place=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """What an export wrote or an import made: versions by id; `there_already` were the same in this grid."""
+class ProjectView:
+    """A project as it stands: `used_seconds` decayed to now, with what its running attempts used so far; the
+    part of all projects' in `used_share`; what it has at once, in quota's terms."""
 
-    path: str
-    versions: tuple[str, ...]
-    size_bytes: int
-    there_already: int = 0
+    project: Project
+    used_seconds: float
+    used_share: float
+    cpus: float
+    memory_bytes: int
+    gpus: int
+
+    @property
+    def name(self) -> str:
+        """The project's."""
+        return self.project.name

@@ -10,6 +10,7 @@ from gridmill.model.message import Outcome
 from gridmill.model.noun import dataclass
 from gridmill.model.part import Part
 from gridmill.model.pipeline import Scalar
+from gridmill.model.project import DEFAULT
 from gridmill.model.resource import Sizing, Use
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
 
@@ -23,6 +24,7 @@ class Run:
     of the backfill's chunk that it is of; empty: of none. `probe` names the one job that it tries on a part
     of its data, to learn about its workers; empty: it is no probe. `only` are the jobs that were asked for,
     alone or by a schedule of theirs; what they need is run with them. Empty: all of the pipeline.
+    `project` is whose share and quota it counts against.
     """
 
     id: str
@@ -40,6 +42,7 @@ class Run:
     due: float | None = None
     chunk: str = ""
     probe: str = ""
+    project: str = DEFAULT
     only: tuple[str, ...] = ()
 
 
@@ -65,6 +68,7 @@ class JobRun:
     order: int
     state: JobState
     resource: str
+    project: str = DEFAULT
     needs: tuple[str, ...] = ()
     priority: int = 0
     sizing: Sizing = field(default_factory=lambda: Sizing(amounts=Amounts()))
@@ -100,8 +104,9 @@ class Attempt:
     """One try of one job. Its id is `RUN.JOB.K`; `token` fences off anything older.
 
     `given` is the hard memory limit, CPUs (threads) and number of GPUs this attempt has; `gpu_indices` are
-    the node's numbers of those GPUs, which no other live attempt on that node has. `resumable`: the next one
-    goes on from its checkpoint. `interrupted` says for whom it was asked to end.
+    the node's numbers of those GPUs, which no other live attempt on that node has. `project` and `asked_cpus`
+    (1 where its job says nothing of CPUs) are what counts against a quota. `resumable`: the next one goes on
+    from its checkpoint. `interrupted` says for whom it was asked to end.
 
     A gang's attempt is one record per rank, all with the id of rank 0's in `gang` and their number in
     `ranks` (0: no gang); ids of the others end in their rank. `address` and `port` are where the rank is
@@ -122,6 +127,8 @@ class Attempt:
     started: float | None = None
     ended: float | None = None
     stop_requested: bool = False
+    project: str = DEFAULT
+    asked_cpus: float = 1.0
     resumable: bool = False
     interrupted: Interruption | None = None
     cause: Cause | None = None

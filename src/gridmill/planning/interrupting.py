@@ -101,6 +101,10 @@ def _running(draft: Draft, ticket: Ticket, gang: Sequence[Attempt]) -> _Running 
     job_run = draft.snapshot.job_runs.get(gang[0].job_run_id)
     if job_run is None or len(gang) != (gang[0].ranks or 1) or job_run.priority > -ticket[0]:
         return None
+    places = max(1, job_run.sizing.amounts.gpus) * len(gang)
+    shares = draft.shares
+    if shares is not None and not shares.goes_first(ticket[4].demand.project, job_run.project, places):
+        return None  # it would have its place back at once
     begun = max(attempt.started or attempt.placed for attempt in gang)
     alone_until = begun + FIRST_LOOK_SECONDS * LEAVE_ALONE_GROWTH**job_run.interruptions
     if draft.now < alone_until:
@@ -109,8 +113,7 @@ def _running(draft: Draft, ticket: Ticket, gang: Sequence[Attempt]) -> _Running 
     attained = job_run.served_seconds + draft.now - begun
     draft.wake_at(draft.now + next_look(attained) - attained)
     left = _left(draft, job_run, attained)
-    amount = max(1, job_run.sizing.amounts.gpus) * len(gang)
-    when = due(draft.snapshot.runs[job_run.run_id].created, left, amount, started=True)
+    when = due(draft.snapshot.runs[job_run.run_id].created, left, places, started=True)
     return _Running(inf if job_run.priority < -ticket[0] else when, left, tuple(gang))
 
 

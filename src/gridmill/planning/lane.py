@@ -1,5 +1,6 @@
 """One resource while a plan is made: its line of jobs, and copies of what is free in its pods."""
 
+from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush, heapreplace
 
@@ -25,22 +26,25 @@ class Lane:
     """`closed`: nothing further fits its pods. `stuck`: nothing further can be brought up for it either.
     `reserved`: room is kept for one of its jobs (a gang's in `kept`). `reclaimed`: room is being taken back
     for one; `interrupting`: running jobs are making room for one (`beneficiary`, once they were asked).
-    `kept_free`: a pod that waits for the first. `alive`: pods that are up, coming or planned. `wish`: what a
-    new pod should have, once that was asked.
+    `fair`: several projects wait. `kept_free`: a pod that waits for the first. `alive`: pods that are up,
+    coming or planned. `wish`: what a new pod should have, once that was asked.
     """
 
     __slots__ = (
         "_gpus",
         "_heads",
         "_last_head",
+        "_last_of",
         "_members",
         "_most_memory",
+        "_passed",
         "_too_much",
         "_up",
         "alive",
         "beneficiary",
         "closed",
         "coming",
+        "fair",
         "interrupting",
         "kept",
         "kept_free",
@@ -78,6 +82,9 @@ class Lane:
         self._too_much: list[tuple[int, int]] = []
         self._heads = iter(self.queue.heads)
         self._last_head: Ticket | None = None
+        self.fair = False
+        self._last_of: dict[str, Ticket | None] = {}
+        self._passed: dict[str, deque[Ticket]] = {}
         self._members: dict[JobClass, Iterator[Ticket]] = {}
 
     @property
@@ -89,11 +96,31 @@ class Lane:
 
     def next_class(self, ticket: Ticket | None) -> Ticket | None:
         """The first job of the class behind the last that is in line, if `ticket` is that last one's first
-        job (None: nothing is in line yet): so the lane is read only as far as it is served."""
+        job (None: nothing is in line yet): so the lane is read only as far as it is served. Where several
+        projects wait (`fair`), of the same project."""
+        if self.fair and ticket is not None:
+            return self.next_class_of(ticket[4].demand.project, ticket)
         if ticket is not self._last_head:
             return None
         self._last_head = next(self._heads, None)
         return self._last_head
+
+    def next_class_of(self, project: str, ticket: Ticket | None) -> Ticket | None:
+        """The same among the classes of one project; those of others that lie between are kept for them."""
+        if ticket is not self._last_of.get(project):
+            return None
+        self._last_of[project] = self._next_head_of(project)
+        return self._last_of[project]
+
+    def _next_head_of(self, project: str) -> Ticket | None:
+        passed = self._passed.get(project)
+        if passed:
+            return passed.popleft()
+        for head in self._heads:
+            if head[4].demand.project == project:
+                return head
+            self._passed.setdefault(head[4].demand.project, deque()).append(head)
+        return None
 
     def next_member(self, ticket: Ticket) -> Ticket | None:
         """The job behind this one in its class."""

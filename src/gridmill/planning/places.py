@@ -9,6 +9,50 @@ from gridmill.planning.lines import forget
 from gridmill.planning.ordered import Ordered
 from gridmill.planning.room import Nodes, Pods, slot_of
 
+
+class Tally:
+    """What the live attempts of a project hold together. Kept in whole numbers (of thousandths), so that it
+    does not depend on the order in which they came."""
+
+    __slots__ = ("_cpus", "_since", "gpus", "memory_bytes", "places")
+
+    def __init__(self) -> None:
+        self.places = 0  # one per attempt, or one per GPU
+        self.memory_bytes = 0
+        self.gpus = 0
+        self._cpus = 0
+        self._since = 0  # when each place was taken, added up
+
+    @property
+    def cpus(self) -> float:
+        """CPUs as asked; one for an attempt that says nothing of them."""
+        return self._cpus / 1000
+
+    def held_seconds(self, now: float) -> float:
+        """How long all places have been held, added up."""
+        return max(0.0, self.places * now - self._since / 1000)
+
+    def count(self, attempt: Attempt, times: int) -> None:
+        """Add (1) or take away (-1) an attempt."""
+        places = max(1, attempt.given.gpus) * times
+        self.places += places
+        self._since += places * round(attempt.placed * 1000)
+        self.add(attempt.asked_cpus * times, attempt.given.memory_bytes * times, attempt.given.gpus * times)
+
+    def add(self, cpus: float, memory_bytes: int, gpus: int) -> None:
+        """Add to what a quota counts."""
+        self._cpus += round(cpus * 1000)
+        self.memory_bytes += memory_bytes
+        self.gpus += gpus
+
+    def copy(self) -> "Tally":
+        """An independent copy."""
+        twin = Tally()
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
+
 _SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
 
 
@@ -18,7 +62,7 @@ class Places:
     `open` and `coming` hold, by resource, the pods that are up and those that are starting; `nodes`, by site,
     what deployments have not claimed; `idle`, by resource, the deployments without attempts with the time
     their keep ends; `resumable`, by resource, the running attempts that may be interrupted, and `yielding`
-    those that were asked to end and have not.
+    those that were asked to end and have not; `tallies`, by project, what live attempts hold.
     """
 
     def __init__(self) -> None:
@@ -30,6 +74,7 @@ class Places:
         self.nodes: dict[str, Nodes] = {}
         self.idle: dict[str, Ordered[tuple[float, str]]] = {}
         self.resumable: dict[str, dict[str, None]] = {}
+        self.tallies: dict[str, Tally] = {}
         self.yielding: dict[str, dict[str, None]] = {}
         self.leaving: dict[str, None] = {}  # deployments that are being released
         self.owners: dict[str, str] = {}  # pod -> deployment
@@ -95,6 +140,7 @@ class Places:
                 self.on.setdefault(where, {})[attempt.id] = None
             if attempt.resumable:
                 self._note_resumable(attempt)
+            self._count(attempt, 1)
             self._refresh_around(attempt)
 
     def drop_attempt(self, key: str) -> None:
@@ -104,7 +150,16 @@ class Places:
             for where in (old.pod_id, old.deployment_id, old.job_run_id):
                 forget(self.on, where, key)
             self._forget_resumable(old)
+            self._count(old, -1)
             self._refresh_around(old)
+
+    def _count(self, attempt: Attempt, times: int) -> None:
+        tally = self.tallies.get(attempt.project)
+        if tally is None:
+            tally = self.tallies[attempt.project] = Tally()
+        tally.count(attempt, times)
+        if not tally.places:
+            del self.tallies[attempt.project]
 
     def _note_resumable(self, attempt: Attempt) -> None:
         """By the resource whose name its deployment's id begins with: the deployment may come later."""

@@ -6,6 +6,7 @@ from math import inf, nextafter
 from gridmill.model.plan import Plan
 from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import NONE, Draft
+from gridmill.planning.fair import FairLine
 from gridmill.planning.gangs import brings_up_gang, start_gang
 from gridmill.planning.interrupting import interrupt_for, keep_what_is_made
 from gridmill.planning.lane import Lane, Line, find_pod
@@ -25,7 +26,8 @@ def plan(
 ) -> Plan:
     """What to do now. Pure: the same snapshot and time give the same plan, and neither is changed.
 
-    Jobs go by priority, then due time (planning.service), run, and place in the pipeline. Those that fit a
+    Jobs go by priority, then their project's share (planning.fair), due time (planning.service), run, and
+    place in the pipeline; no project gets more than its quota at once. Those that fit a
     pod that is up are started, smaller ones past larger ones, until a larger one has waited too long. For
     those that fit none, deployments are brought up and, where there is no room, idle ones released; where
     there are none, running jobs that can resume are interrupted for those that are much shorter. `limit`
@@ -70,12 +72,14 @@ def _refuse_if_impossible(draft: Draft, lane: Lane, job_run_id: str, demand: Dem
 
 def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
     """Start what fits, in order. Returns what found no pod."""
-    line, later = Line(lanes), Line(lanes)
+    line, later = _line(draft, lanes), _line(draft, lanes)
     for lane in lanes.values():
         line.join(lane)
     while line and not draft.is_full:
         ticket, lane = line.first()
-        if lane.closed:
+        if draft.is_over_quota(ticket[4].demand):
+            _pass_over(draft, line, lane, ticket)
+        elif lane.closed:
             _keep_room_if_starving(draft, lane, ticket)
             line.leave()
             later.add(ticket)
@@ -89,6 +93,22 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
             line.leave_with_class(lane)
             later.add(ticket)
     return later
+
+
+def _line(draft: Draft, lanes: dict[str, Lane]) -> Line:
+    projects = {name for lane in lanes.values() for name in lane.queue.projects}
+    return Line(lanes) if draft.shares is None or len(projects) < 2 else FairLine(lanes, draft.shares)
+
+
+def _pass_over(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> None:
+    """The quota of its project is used up, for all that ask for the same; or it is too small ever."""
+    problem = draft.shares.problem(ticket[4].demand) if draft.shares is not None else None
+    if problem is None:
+        line.leave_with_class(lane)
+        return
+    if draft.can_start(ticket[3]):
+        draft.refuse(ticket[3], problem)
+    line.move_on(lane)
 
 
 def _is_started(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
@@ -145,7 +165,9 @@ def _make_room(draft: Draft, line: Line) -> None:
     """Bring up deployments for what found no pod: in order, counting on those that are coming."""
     while line and not draft.is_full:
         ticket, lane = line.first()
-        if lane.stuck:
+        if draft.is_over_quota(ticket[4].demand):
+            _pass_over(draft, line, lane, ticket)
+        elif lane.stuck:
             interrupt_for(draft, lane, ticket)
             line.leave()
         elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[4].demand):
@@ -157,6 +179,13 @@ def _make_room(draft: Draft, line: Line) -> None:
 
 
 def _will_fit(draft: Draft, lane: Lane, demand: Demand) -> bool:
+    fits = _finds_or_brings_up(draft, lane, demand)
+    if fits and draft.shares is not None:
+        draft.shares.start(demand)  # once it is up; no more is brought up than the quota allows
+    return fits
+
+
+def _finds_or_brings_up(draft: Draft, lane: Lane, demand: Demand) -> bool:
     if demand.workers > 1:
         return brings_up_gang(draft, lane, demand)
     found = find_pod(lane.coming, demand)

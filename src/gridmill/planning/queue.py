@@ -5,6 +5,7 @@ from itertools import chain, islice, repeat
 from typing import NamedTuple, TypeAlias
 
 from gridmill.model.job import JobKind
+from gridmill.model.project import DEFAULT
 from gridmill.model.run import JobRun, Run
 from gridmill.planning.ordered import Ordered
 from gridmill.planning.service import UNKNOWN_SECONDS, due
@@ -23,7 +24,7 @@ the job comes in line, and every plan passes it on as it is."""
 class Demand(NamedTuple):
     """What the jobs of a class ask for: each of `workers` ranks gets so much, or none does. `cpus` is 0 for a
     fair share of the pod's. `alone`: a pod without any other job, so that the parts of a job go on as many
-    machines as there are; `node`: only there."""
+    machines as there are; `node`: only there. `project`: whose quota it counts against."""
 
     memory_bytes: int
     gpus: int
@@ -33,6 +34,7 @@ class Demand(NamedTuple):
     alone: bool = False
     node: str = ""
     workers: int = 1
+    project: str = DEFAULT
 
 
 def demand_of(job_run: JobRun) -> Demand:
@@ -48,6 +50,7 @@ def demand_of(job_run: JobRun) -> Demand:
         alone=part is not None and not part.node,
         node=part.node if part is not None else "",
         workers=job.gang or 1,
+        project=job_run.project,
     )
 
 
@@ -78,9 +81,9 @@ class JobClass:
 
 
 class Queue:
-    """Classes of jobs; the first job of each class in order; the classes by memory."""
+    """Classes of jobs; the first job of each class in order; the classes by memory; whose they are."""
 
-    __slots__ = ("_count", "_resource", "by_memory", "classes", "heads")
+    __slots__ = ("_count", "_resource", "by_memory", "classes", "heads", "projects")
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
@@ -88,6 +91,7 @@ class Queue:
         self.classes: dict[Demand, JobClass] = {}
         self.heads: Ordered[Ticket] = Ordered()
         self.by_memory: Ordered[Demand] = Ordered()
+        self.projects: dict[str, int] = {}  # how many classes each has
 
     def __len__(self) -> int:
         return self._count
@@ -98,6 +102,7 @@ class Queue:
         if group is None:
             group = self.classes[demand] = JobClass(self._resource, demand)
             self.by_memory.add(demand)
+            self.projects[demand.project] = self.projects.get(demand.project, 0) + 1
         ticket = (*rank, group)
         head = group.members.first()
         group.members.add(ticket)
@@ -120,7 +125,13 @@ class Queue:
             else:
                 del self.classes[group.demand]
                 self.by_memory.discard(group.demand)
+                self._forget_class(group.demand.project)
         self._count -= 1
+
+    def _forget_class(self, project: str) -> None:
+        self.projects[project] -= 1
+        if not self.projects[project]:
+            del self.projects[project]
 
     @property
     def smallest_memory(self) -> int:

@@ -7,6 +7,7 @@ from gridmill.model.amounts import Amounts
 from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.job import JobKind
+from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource, default_resource
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
@@ -32,6 +33,7 @@ class Snapshot:
         self.schedules: dict[str, Schedule] = {}
         self.backfills: dict[str, Backfill] = {}
         self.chunks: dict[str, Chunk] = {}
+        self.projects: dict[str, Project] = {}
         self.sites = self.places.sites
         self.deployments = self.places.deployments
         self.attempts = self.places.attempts
@@ -44,6 +46,7 @@ class Snapshot:
             Run: self.runs,
             Site: self.sites,
             Resource: self.resources,
+            Project: self.projects,
             Schedule: self.schedules,
             Backfill: self.backfills,
             Chunk: self.chunks,
@@ -66,6 +69,8 @@ class Snapshot:
                 self.places.put_site(noun)
             case Resource():
                 self.resources[noun.name] = noun
+            case Project():
+                self.projects[noun.name] = noun
             case Schedule():
                 self.schedules[noun.name] = noun
             case Backfill():
@@ -91,6 +96,8 @@ class Snapshot:
             self.places.drop_site(key)
         elif kind is Resource:
             self.resources.pop(key, None)
+        elif kind is Project:
+            self.projects.pop(key, None)
         elif kind is Schedule:
             self.schedules.pop(key, None)
         elif kind is Backfill:

@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 from gridmill.model.amounts import show_seconds
 from gridmill.model.job import JobSize
-from gridmill.model.run import JobRun
+from gridmill.model.project import Project
+from gridmill.model.run import Attempt, JobRun
+from gridmill.planning.fair import over
 from gridmill.planning.forecast import lasted
 from gridmill.planning.lane import find_pod
-from gridmill.planning.queue import demand_of, rank_of
+from gridmill.planning.places import Tally
+from gridmill.planning.queue import Demand, demand_of, rank_of
 from gridmill.planning.service import remaining
 from gridmill.planning.sizing import subject_of
 from gridmill.planning.snapshot import Snapshot
@@ -34,6 +37,30 @@ class Wait(NamedTuple):
         return f"about {show_seconds(self.likely)}{around}"
 
 
+def forecast_quota(snapshot: Snapshot, job_run: JobRun, now: float) -> Wait | None:
+    """Until enough of its project's jobs have ended that the quota has room for it; None where it cannot be
+    told. Others of its project may take it first."""
+    project, demand = snapshot.projects[job_run.project], demand_of(job_run)
+    known = [one for one in snapshot.attempts.values() if one.project == job_run.project]
+    holds = [(one, _hold(snapshot, snapshot.job_runs[one.job_run_id], one, now)) for one in known]
+    if not all(hold.lasted for _, hold in holds):
+        return None
+    low, likely, high = (_freed(project, demand, holds, share) for share in (LOW, LIKELY, HIGH))
+    return Wait(likely=likely, low=min(low, likely), high=max(high, likely))
+
+
+def _freed(project: Project, demand: Demand, holds: Sequence[tuple[Attempt, "_Hold"]], share: float) -> float:
+    tally, freed = Tally(), 0.0
+    for attempt, _ in holds:
+        tally.count(attempt, 1)
+    for attempt, hold in sorted(holds, key=lambda held: held[1].left(share)):
+        tally.count(attempt, -1)
+        freed = hold.left(share)
+        if not over(project, tally, demand):
+            break
+    return freed
+
+
 class _Hold(NamedTuple):
     """Places that one job holds: `workers` of them, after having run for `attained` seconds."""
 
@@ -46,14 +73,17 @@ class _Hold(NamedTuple):
 
 
 def forecast_wait(snapshot: Snapshot, job_run_id: str, now: float) -> Wait | None:
-    """None where it cannot be told: no pod is up, it could start now, or of a job that runs or goes before it
-    nothing was measured.
+    """None where it cannot be told: no pod is up, it could start now, several projects wait, or of
+    a job that runs or goes before it nothing was measured.
 
     Those before it are taken to go in order, each as soon as places come free; places are the pods' for jobs
     of its size.
     """
     job_run = snapshot.job_runs[job_run_id]
     demand, pods = demand_of(job_run), snapshot.places.open.get(job_run.resource)
+    queue = snapshot.lines.waiting.get(job_run.resource)
+    if queue is not None and len(queue.projects) > 1:
+        return None  # who goes first changes with what each project uses meanwhile
     if pods is None or (demand.workers == 1 and find_pod(pods, demand) is not None):
         return None
     running, before = list(_running(snapshot, job_run, now)), list(_before(snapshot, job_run))
@@ -74,8 +104,12 @@ def _running(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[_Hold]
     for attempt in snapshot.attempts.values():
         other = snapshot.job_runs.get(attempt.job_run_id)
         if other is not None and other.resource == job_run.resource:
-            attained = other.served_seconds + max(0.0, now - (attempt.started or attempt.placed))
-            yield _Hold(1, attained, _lasted(snapshot, other))
+            yield _hold(snapshot, other, attempt, now)
+
+
+def _hold(snapshot: Snapshot, job_run: JobRun, attempt: Attempt, now: float) -> _Hold:
+    attained = job_run.served_seconds + max(0.0, now - (attempt.started or attempt.placed))
+    return _Hold(1, attained, _lasted(snapshot, job_run))
 
 
 def _before(snapshot: Snapshot, job_run: JobRun) -> Iterator[_Hold]:

@@ -1,16 +1,18 @@
 """Why a job does not run: a sentence for people, made when somebody asks."""
 
-from gridmill.model.amounts import Amounts, show_bytes, show_seconds
+from gridmill.model.amounts import Amounts, show_bytes, show_count, show_seconds
 from gridmill.model.job import JobKind
 from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun
 from gridmill.model.state import DONE_JOBS, JobState, RunState
 from gridmill.planning.bring_up import PART_OF_CPU
+from gridmill.planning.fair import over
 from gridmill.planning.limits import fits_now, gpus_of, problem_of, problem_of_resource, show
+from gridmill.planning.places import Tally
 from gridmill.planning.queue import Demand, demand_of, rank_of
 from gridmill.planning.room import Pods
 from gridmill.planning.snapshot import Snapshot
-from gridmill.planning.waits import forecast_wait
+from gridmill.planning.waits import forecast_quota, forecast_wait
 
 _DOING = {
     JobKind.SINK: "is loading",
@@ -57,6 +59,9 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float) -> str:
     problem = problem_of(snapshot, resource, demand)
     if problem is not None:
         return problem.message
+    quota = _why_quota(snapshot, job_run, demand, now)
+    if quota:
+        return quota
     before = _before(snapshot, job_run)
     wait = forecast_wait(snapshot, job_run.id, now)
     told = job_run.message if job_run.interruptions else ""
@@ -64,15 +69,29 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float) -> str:
     return "; ".join(part for part in parts if part)
 
 
+def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand, now: float) -> str:
+    """`quota of project vision: 4 of 4 GPUs in use; about 12 m 00 s`."""
+    project = snapshot.projects.get(job_run.project)
+    bounds = over(project, snapshot.places.tallies.get(project.name, Tally()), demand) if project else []
+    if not bounds:
+        return ""
+    wait = forecast_quota(snapshot, job_run, now)
+    parts = (", ".join(bound.text for bound in bounds), "" if wait is None else str(wait))
+    return f"quota of project {job_run.project}: {'; '.join(part for part in parts if part)}"
+
+
 def _before(snapshot: Snapshot, job_run: JobRun) -> str:
-    """`3 jobs before it`: of the same resource."""
+    """`3 jobs before it`: of the same resource; where several projects wait, of its own."""
     queue = snapshot.lines.waiting.get(job_run.resource)
     run = snapshot.runs.get(job_run.run_id)
     if queue is None or run is None:
         return ""
     rank = rank_of(job_run, run)
-    count = sum(group.members.count_before(rank) for group in queue.classes.values())
-    return f"{count:,} {'job' if count == 1 else 'jobs'} before it" if count else ""
+    several = len(queue.projects) > 1
+    groups = [group for group in queue.classes.values() if group.demand.project == job_run.project]
+    count = sum(group.members.count_before(rank) for group in (groups if several else queue.classes.values()))
+    whose = f" of project {job_run.project}" if several else ""
+    return f"{show_count(count, 'job')}{whose} before it" if count else ""
 
 
 def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:

@@ -11,11 +11,12 @@ from gridmill.model.view import ControlView, DryRun, RunView
 from gridmill.ports.advising import Advising
 from gridmill.ports.backfills import Backfills
 from gridmill.ports.schedules import Schedules
+from gridmill.ports.sharing import Sharing
 from gridmill.ports.sites import Sites
 from gridmill.ports.versions import Housekeeping, Projects, Versions
 
 
-class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advising, Protocol):
+class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advising, Sharing, Protocol):
     """Everything a face can ask of a grid. SDK and command line work on any implementation.
 
     Takes and returns nouns; raises GridmillError and nothing else. Safe to call from several threads.

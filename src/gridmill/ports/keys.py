@@ -6,6 +6,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
@@ -17,7 +18,7 @@ from gridmill.ports.store import Noun
 def key_of(noun: Noun) -> str:
     """The key: unique within the class."""
     match noun:
-        case Site() | Resource() | Pipeline() | Schedule() | Backfill() | Alterations():
+        case Site() | Resource() | Project() | Pipeline() | Schedule() | Backfill() | Alterations():
             return noun.name
         case Measurement():
             return noun.attempt_id
@@ -42,7 +43,7 @@ def parent_of(noun: Noun) -> str:
             return noun.resource
         case Chunk():
             return noun.pipeline.name
-        case Site() | Resource() | Pipeline() | Schedule() | Backfill() | Alterations():
+        case Site() | Resource() | Project() | Pipeline() | Schedule() | Backfill() | Alterations():
             return ""
 
 
@@ -59,5 +60,5 @@ def is_live(noun: Noun) -> bool:
             return noun.left
         case Artifact() | Alias() | Alterations() | Measurement() | Pipeline():
             return False
-        case Site() | Resource() | Schedule() | Backfill() | JobRun():
+        case Site() | Resource() | Project() | Schedule() | Backfill() | JobRun():
             return True

@@ -11,6 +11,7 @@ from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
@@ -19,6 +20,7 @@ from gridmill.model.site import Site
 Noun: TypeAlias = (
     Site
     | Resource
+    | Project
     | Pipeline
     | Schedule
     | Backfill

@@ -6,7 +6,7 @@ from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.compared import ModelComparison
 from gridmill.model.look import Preview, VersionDiff
-from gridmill.model.project import Moved
+from gridmill.model.parcel import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 from gridmill.ports.alterations import Altering

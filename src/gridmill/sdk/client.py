@@ -14,6 +14,7 @@ from gridmill.sdk.dial import Dialled, dial_home, dial_url, home_settings
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
 from gridmill.sdk.resources import ResourceVerbs
 from gridmill.sdk.schedules import ScheduleVerbs
+from gridmill.sdk.sharing import ShareVerbs
 from gridmill.sdk.sinks import SinkVerbs
 from gridmill.sdk.sites import SiteVerbs
 from gridmill.sdk.versions import VersionVerbs
@@ -53,7 +54,9 @@ def _register_in_notebook() -> None:
         import_module("gridmill.sdk.notebook").register()
 
 
-class Client(AdviceVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs):
+class Client(
+    AdviceVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs, ShareVerbs
+):
     """Use as a context manager, or `close()`. Every method raises GridmillErrors only.
 
     `grid` gives the plain use cases (gridmill.ports.grid). Where a run is asked for, a pipeline's name

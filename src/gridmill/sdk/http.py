@@ -19,6 +19,7 @@ from gridmill.sdk.http_advising import HttpAdvising
 from gridmill.sdk.http_alterations import HttpAlterations
 from gridmill.sdk.http_backfills import HttpBackfills
 from gridmill.sdk.http_schedules import HttpSchedules
+from gridmill.sdk.http_sharing import HttpSharing
 from gridmill.sdk.http_versions import HttpVersions, quoted
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ def over_tcp(url: str, token: str | None) -> "HttpGrid":
     return HttpGrid(tcp_connections(url, token))
 
 
-class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations, HttpAdvising):
+class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations, HttpAdvising, HttpSharing):
     """A Grid (gridmill.ports.grid) that a control node serves."""
 
     def __init__(self, connections: Connections) -> None:

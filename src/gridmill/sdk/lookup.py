@@ -21,6 +21,7 @@ class Noun(StrEnum):
     JOB = "job"
     ATTEMPT = "attempt"
     RESOURCE = "resource"
+    PROJECT = "project"
     SITE = "site"
     DEPLOYMENT = "deployment"
     PIPELINE = "pipeline"
@@ -39,6 +40,7 @@ class Noun(StrEnum):
 LISTED: Mapping[Noun, Callable[[Grid], tuple[Any, ...]]] = {
     Noun.RUN: lambda grid: grid.runs(),
     Noun.RESOURCE: lambda grid: grid.resources(),
+    Noun.PROJECT: lambda grid: grid.projects(),
     Noun.SITE: lambda grid: grid.sites(),
     Noun.DEPLOYMENT: lambda grid: grid.deployments(),
     Noun.PIPELINE: lambda grid: grid.pipelines(),
@@ -65,6 +67,7 @@ def plural(noun: Noun) -> str:
 
 REMOVED: Mapping[Noun, Callable[[Grid, str], None]] = {
     Noun.RESOURCE: lambda grid, name: grid.remove_resource(name),
+    Noun.PROJECT: lambda grid, name: grid.remove_project(name),
     Noun.SITE: lambda grid, name: grid.remove_site(name),
     Noun.PIPELINE: lambda grid, name: grid.remove_pipeline(name),
     Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
@@ -118,7 +121,7 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
             return grid.schedule(name)
         case Noun.BACKFILL:
             return grid.backfill(name)
-        case Noun.RESOURCE | Noun.SITE | Noun.DEPLOYMENT | Noun.ALIAS:
+        case Noun.RESOURCE | Noun.PROJECT | Noun.SITE | Noun.DEPLOYMENT | Noun.ALIAS:
             return _listed(grid, noun, name)
         case _:
             return _artifact(grid, noun, name)

@@ -17,7 +17,7 @@ from uuid import uuid4
 from gridmill.codec import decode, encode
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.noun import dataclass
-from gridmill.model.project import Project
+from gridmill.model.parcel import Parcel
 from gridmill.storage.staging import staging
 
 _MANIFEST = "manifest.json"
@@ -39,7 +39,7 @@ class Entry:
 class Manifest:
     """All that an archive is about."""
 
-    project: Project
+    project: Parcel
     files: Mapping[str, Entry]
 
 
@@ -52,7 +52,7 @@ class Unpacked:
     root: Path
 
     @property
-    def project(self) -> Project:
+    def project(self) -> Parcel:
         """The records."""
         return self.manifest.project
 
@@ -95,9 +95,7 @@ class Unpacked:
         return (self.folder / _BUNDLES / f"{digest}.tar.gz").read_bytes()
 
 
-def write_archive(
-    target: Path, project: Project, root: Path, bundles: Path, check: Callable[[], None]
-) -> int:
+def write_archive(target: Path, project: Parcel, root: Path, bundles: Path, check: Callable[[], None]) -> int:
     """Write the project with its files; its size in bytes. Visible only when whole, and `check`
     has raised nothing.
 
@@ -124,7 +122,7 @@ def write_archive(
     return target.stat().st_size
 
 
-def _sources(project: Project, root: Path, bundles: Path) -> Iterator[tuple[str, Path]]:
+def _sources(project: Parcel, root: Path, bundles: Path) -> Iterator[tuple[str, Path]]:
     for uri in project.uris:
         for path in _files(root / uri):
             yield f"{_FILES}/{uri}/{path.relative_to(root / uri).as_posix()}", path

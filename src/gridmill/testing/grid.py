@@ -15,6 +15,7 @@ from gridmill.model.event import Event, EventType
 from gridmill.model.job import JobKind
 from gridmill.model.node import NodeView
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.project import ProjectView
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Node, Site, SiteKind
@@ -30,6 +31,7 @@ from gridmill.model.view import ControlView, DryRun, JobView, PlannedJob, RunVie
 from gridmill.testing.acted import SIZE, ended, job_run, reset, with_needs
 from gridmill.testing.advising import FakeAdvising
 from gridmill.testing.alterations import FakeAlterations
+from gridmill.testing.sharing import FakeSharing
 
 T = TypeVar("T")
 
@@ -56,7 +58,7 @@ class Act(StrEnum):
 
 
 @dataclass(slots=True)
-class FakeGrid(FakeAlterations, FakeAdvising):
+class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing):
     """Implements `gridmill.ports.grid.Grid`. Runs happen at once, inside `start_run` and `resume`.
 
     `acts` says what each job does (by its name; default: succeed). Time is `now`, moved by a second per
@@ -68,6 +70,7 @@ class FakeGrid(FakeAlterations, FakeAdvising):
     _views: dict[str, RunView] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
     _resources: dict[str, Resource] = field(default_factory=dict)
+    _projects: dict[str, ProjectView] = field(default_factory=dict)
     _sites: dict[str, Site] = field(default_factory=dict)
     _deployments: dict[str, Deployment] = field(default_factory=dict)
     _bundles: dict[str, bytes] = field(default_factory=dict)

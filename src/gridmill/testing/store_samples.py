@@ -11,6 +11,7 @@ from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import Event
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.model.pipeline import Pipeline, Scalar
+from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource, Sizing, Use
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule, ScheduleSpec
@@ -28,6 +29,11 @@ def a_site(name: str = "local") -> Site:
 def a_resource(name: str = "trainers", **fields: Any) -> Resource:  # noqa: ANN401
     """A resource."""
     return Resource(name=name, type=JobKind.TRAINING, size=JobSize(rows=10**12), **fields)
+
+
+def a_project(name: str = "vision", **fields: Any) -> Project:  # noqa: ANN401
+    """A project with a quota."""
+    return Project(name=name, share=2.0, gpus=4, used_seconds=1e6 + 0.5, used_at=1e9 + 0.125, **fields)
 
 
 def a_job(name: str = "work") -> Job:
@@ -164,6 +170,7 @@ def one_of_each() -> tuple[Noun, ...]:
         an_artifact(),
         an_alias(),
         some_alterations(),
+        a_project(),
         a_measurement(),
     )
 

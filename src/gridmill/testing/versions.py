@@ -8,7 +8,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.compared import ModelComparison
 from gridmill.model.comparison import differences
 from gridmill.model.look import Preview, VersionDiff
-from gridmill.model.project import Moved
+from gridmill.model.parcel import Moved
 from gridmill.model.side_by_side import check_models, references_of, side_by_side
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView

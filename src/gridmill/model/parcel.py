@@ -1,0 +1,35 @@
+"""A project on its way from one grid to another: the records of some pipelines, and where their files lie."""
+
+from gridmill.model.alias import Alias
+from gridmill.model.artifact import Artifact
+from gridmill.model.noun import dataclass
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import JobRun, Run
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """Declarations that are kept, versions with the runs that made them, aliases. `uris` are the folders of
+    the versions that are there, below the storage root; `bundles` are the hashes of the runs' code."""
+
+    format: int
+    gridmill: str
+    pipelines: tuple[Pipeline, ...] = ()
+    runs: tuple[Run, ...] = ()
+    job_runs: tuple[JobRun, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    aliases: tuple[Alias, ...] = ()
+    uris: tuple[str, ...] = ()
+    bundles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What an export wrote or an import made: versions by id; `there_already` were the same in this grid."""
+
+    path: str
+    versions: tuple[str, ...]
+    size_bytes: int
+    there_already: int = 0
