@@ -53,6 +53,7 @@ def run(words: list[str], home: Path, folder: Path = ROOT) -> subprocess.Complet
         ("settings", "flaky | this time it works"),
         ("nightly", "tell | good night"),
         ("ticker", "count | counted"),
+        ("shared", "count | counted to 100"),
         ("weekly", "count | from 2013-01-01 to 2013-01-08"),
     ],
 )

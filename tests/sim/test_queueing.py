@@ -134,7 +134,7 @@ def test_a_training_of_hours_is_interrupted_for_a_job_of_a_minute_and_goes_on():
     assert (done.attempts, done.interruptions, done.failures, done.losses) == (2, 1, 0, 0)
     assert done.state == job_run(grid, first, "short").state == JobState.SUCCEEDED
     known = grid.node.control.ledger.snapshot.history.of_job("p/long", "command/p/long")
-    assert abs(known[-1].use.wall_seconds - 7200.0) < 5.0  # of both attempts
+    assert abs(known[-1].use.wall_seconds - 7200.0) < 130.0  # of both attempts, seen each minute
     attempts = attempts_of(grid.store, run.id)[f"{run.id}/long"]
     assert attempts[0].interrupted is not None
     assert attempts[0].interrupted.job_run == f"{second.id}/short"
@@ -202,7 +202,7 @@ def test_projects_share_the_grid_keep_their_quota_and_what_they_used_is_kept():
     whys = [one.why for one in view.jobs if one.job.state == JobState.WAITING]
     assert whys == ["quota of project c: 1 of 1 CPUs in use"]
     for name in "ab":
-        submit(name, 10)
+        submit(name, 16)
     most, until = 0, grid.clock.monotonic() + 7000.0
     while grid.clock.monotonic() < until:
         grid.advance()
