@@ -1,6 +1,8 @@
 """Queueing over the real control node on a fake clock: what was measured decides who goes next."""
 
 from dataclasses import replace
+from itertools import pairwise
+from random import Random
 
 import pytest
 
@@ -13,7 +15,7 @@ from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
-from gridmill.model.run import JobRun, Run
+from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Node
 from gridmill.model.state import FINISHED_RUNS, JobState, RunState
 from gridmill.planning.waits import forecast_wait
@@ -220,3 +222,39 @@ def test_a_pipeline_of_a_project_that_nobody_made_is_refused():
     grid, _ = interrupting({"short": 1.0})
     with pytest.raises(PipelineError, match="there is no project 'visoin'"):
         grid.submit(Pipeline(name="p", project="visoin", jobs=(resumable("short"),)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_interruptions_amid_faults_lose_nothing_and_run_nothing_twice(seed: int):
+    """Long jobs that can resume, short ones of two projects that come all the time, pods and control nodes
+    that die, links that are cut: every job ends, attempts of one never overlap, none is interrupted too soon.
+    """
+    chance = Random(seed)
+    seconds = {f"long{k}": chance.uniform(2000.0, 6000.0) for k in range(3)}
+    seconds |= {f"s{k}": chance.uniform(5.0, 90.0) for k in range(12)}
+    grid, _ = interrupting(seconds)
+    ShareCases(grid.node).configure_project(Project(name="b", cpus=1))
+    grid.submit(
+        Pipeline(name="p", jobs=tuple(resumable(f"long{k}", chance.choice((2, 4)) * GIB) for k in range(3)))
+    )
+    for k in range(12):
+        short = replace(resumable(f"s{k}", chance.choice((1, 4)) * GIB), resumable=None)
+        grid.submit(Pipeline(name=f"q{k}", project=chance.choice(("default", "b")), jobs=(short,)))
+        until = grid.clock.monotonic() + chance.uniform(100.0, 600.0)
+        assert grid.run_until(lambda until=until: grid.clock.monotonic() >= until, at_most_steps=20_000)
+        fault, pods = chance.randrange(5), sorted(grid.world.pods)
+        if fault == 0:
+            grid.control_dies()
+        elif fault == 1 and pods:
+            grid.world.kill_pod(chance.choice(pods))
+        elif fault == 2 and pods:
+            grid.world.cut_link(chance.choice(pods), 30.0)
+    assert grid.run_until(lambda: over(grid), at_most_steps=60_000)
+    assert {record.noun.state for record in grid.store.list(Run)} == {RunState.SUCCEEDED}
+    for name in seconds:
+        mine = [one for one in grid.world.executions if one.order.job.name == name]
+        assert all(before.ended <= after.began for before, after in pairwise(mine))
+    for record in grid.store.list(Attempt):
+        attempt = record.noun
+        assert attempt.interrupted is None or attempt.ended - attempt.started >= 300.0
+        assert attempt.interrupted is None or attempt.resumable

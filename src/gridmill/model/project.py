@@ -25,6 +25,11 @@ class Project:
     used_seconds: float = 0.0
     used_at: float = 0.0
 
+    @property
+    def bounded(self) -> bool:
+        """Whether it has a quota."""
+        return not (self.cpus is None and self.memory_bytes is None and self.gpus is None)
+
     def check(self) -> None:
         """Raise InputError for a share or a quota that is none."""
         if not 0.0 < self.share < float("inf"):

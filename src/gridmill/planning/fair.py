@@ -68,12 +68,15 @@ class Shares:
     def start(self, demand: Demand) -> None:
         """Count a job (a gang with all its ranks)."""
         name, places = demand.project, max(1, demand.gpus) * demand.workers
-        self._scores[name] = self.score(name) + places * AHEAD_SECONDS / self._project(name).share
-        self._tally(name).add(*_claim(demand))
+        project = self._project(name)
+        self._scores[name] = self.score(name) + places * AHEAD_SECONDS / project.share
+        if project.bounded:
+            self._tally(name).add(*_claim(demand))
 
     def is_over(self, demand: Demand) -> bool:
         """Whether the quota leaves too little for such a job now."""
-        return bool(over(self._project(demand.project), self._tally(demand.project), demand))
+        project = self._project(demand.project)
+        return project.bounded and bool(over(project, self._tally(demand.project), demand))
 
     def problem(self, demand: Demand) -> Problem | None:
         """Why the quota is too little for it ever, or None."""
@@ -133,12 +136,14 @@ def _claim(demand: Demand) -> tuple[float, int, int]:
 class FairLine(Line):
     """A line of several projects, each in its own order. Priorities go before shares."""
 
-    __slots__ = ("_heaps", "_shares")
+    __slots__ = ("_first", "_heaps", "_keys", "_shares")
 
     def __init__(self, lanes: dict[str, Lane], shares: Shares) -> None:
         super().__init__(lanes)
         self._shares = shares
         self._heaps: dict[str, list[Ticket]] = {}
+        self._keys: dict[str, tuple[int, float, Ticket]] = {}  # of those whose first one stands still
+        self._first = ""
 
     def __bool__(self) -> bool:
         return any(self._heaps.values())
@@ -153,13 +158,17 @@ class FairLine(Line):
 
     def add(self, ticket: Ticket) -> None:
         """Put a job in line."""
-        heappush(self._heaps.setdefault(ticket[4].demand.project, []), ticket)
+        project = ticket[4].demand.project
+        heappush(self._heaps.setdefault(project, []), ticket)
+        self._keys.pop(project, None)
 
     def first(self) -> tuple[Ticket, Lane]:
-        """The first, and its lane."""
-        self._heap = self._heaps[min((name for name, heap in self._heaps.items() if heap), key=self._order)]
+        """The first, and its lane. Since it was asked last only the first one's project has changed."""
+        keys = self._keys
+        keys.pop(self._first, None)
+        for name, heap in self._heaps.items():
+            if heap and name not in keys:
+                keys[name] = heap[0][0], self._shares.score(name), heap[0]
+        self._first = min(keys, key=keys.__getitem__)
+        self._heap = self._heaps[self._first]
         return super().first()
-
-    def _order(self, name: str) -> tuple[int, float, Ticket]:
-        first = self._heaps[name][0]
-        return first[0], self._shares.score(name), first
