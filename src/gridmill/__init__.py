@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gridmill.model.outage import Outage
     from gridmill.model.pipeline import Pipeline
     from gridmill.model.prediction import PredictionSpec
+    from gridmill.model.project import Project, ProjectView
     from gridmill.model.resource import Resource, Sizing
     from gridmill.model.sink import ColumnType, OnMisfit, Retain, SinkSpec
     from gridmill.model.source import Format, Source, SqlSource, StreamSource
@@ -73,6 +74,7 @@ _MODULES = {
     "gridmill.model.outage": "Outage",
     "gridmill.model.pipeline": "Pipeline",
     "gridmill.model.prediction": "PredictionSpec",
+    "gridmill.model.project": "Project ProjectView",
     "gridmill.model.resource": "Resource Sizing",
     "gridmill.model.sink": "ColumnType OnMisfit Retain SinkSpec",
     "gridmill.model.source": "Format Source SqlSource StreamSource",
@@ -119,6 +121,8 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares
     "Resource",
     "Sizing",
     "Amounts",
+    "Project",
+    "ProjectView",
     "RunView",
     "JobView",
     "RunState",

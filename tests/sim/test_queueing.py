@@ -18,7 +18,7 @@ from gridmill.model.project import Project
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Node
 from gridmill.model.state import FINISHED_RUNS, JobState, RunState
-from gridmill.planning.waits import forecast_wait
+from gridmill.planning.waits import Waits
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.simulated import Behaviour
 from gridmill.testing.simulation import Simulation
@@ -81,7 +81,7 @@ def test_a_view_says_about_how_long_a_job_still_waits_and_it_does():
     grid.advance()
     waiting = [name for name in SECONDS if job_run(grid, run, name).state == JobState.WAITING]
     snapshot, now = grid.node.control.ledger.snapshot, grid.node.control.now()
-    told = {name: forecast_wait(snapshot, f"{run.id}/{name}", now) for name in waiting}
+    told = {name: Waits(snapshot, now).of(f"{run.id}/{name}") for name in waiting}
     view = run_view(grid.node.control, run.id, attempts_of(grid.store, run.id))
     for one in view.jobs:
         if one.job.job.name in waiting:

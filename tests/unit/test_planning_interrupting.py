@@ -16,11 +16,13 @@ from tests.unit.test_planning_plan import (
 from gridmill.model.amounts import GIB
 from gridmill.model.interruption import Interruption
 from gridmill.model.job import CommandSpec, Job
+from gridmill.model.message import Outcome
 from gridmill.model.state import AttemptState, Cause, JobState
 from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.planning.plan import plan
 from gridmill.planning.progress import settle
 from gridmill.planning.snapshot import Snapshot
+from gridmill.planning.together import together
 from gridmill.planning.why import why_waiting
 
 LATE = NOW + 10_000.0
@@ -111,6 +113,34 @@ def test_a_higher_priority_interrupts_whatever_its_length_and_a_lower_one_never_
     assert asked(wanted) == ["p-1.one.1"]
     assert wanted.interrupts[0].interruption.why == "interrupted for p-2/short, whose turn comes first"
     assert not asked(plan(grid(*running("one", memory=4 * GIB, priority=1), waiting()), LATE))
+
+
+def test_a_higher_priority_waits_for_ten_seconds_only_and_longer_each_time():
+    for interruptions, seconds in ((0, 10.0), (2, 40.0)):
+        one = running("one", memory=4 * GIB, interruptions=interruptions)
+        snapshot = grid(*one, waiting(priority=1))
+        before = plan(snapshot, NOW + seconds - 1.0)
+        assert not asked(before)
+        assert before.again_at == NOW + seconds
+        assert asked(plan(snapshot, NOW + seconds)) == ["p-1.one.1"]
+
+
+def test_nobody_is_interrupted_in_a_pod_that_a_batch_system_ends():
+    snapshot = grid(*running("one", memory=4 * GIB), waiting())
+    assert asked(plan(snapshot, LATE))
+    place = snapshot.deployments["a-1"]
+    snapshot.put(replace(place, pods=tuple(replace(pod, ends=LATE + 1e6) for pod in place.pods)))
+    assert not asked(plan(snapshot, LATE))
+
+
+def test_a_gang_that_was_interrupted_counts_as_that_though_rank_0_had_ended_before():
+    _, *attempts = running("gang", ranks=2)
+    why = Interruption(job_run="p-2/short", left_seconds=1.0)
+    first = replace(attempts[0], outcome=Outcome(state=AttemptState.SUCCEEDED), ended=LATE)
+    second = replace(attempts[1], outcome=Outcome(state=AttemptState.STOPPED), ended=LATE, interrupted=why)
+    head, outcome = together((first, second))
+    assert head.interrupted == why
+    assert outcome.state is AttemptState.STOPPED
 
 
 def test_a_gang_is_interrupted_whole_and_makes_room_for_one():

@@ -15,11 +15,12 @@ from tests.unit.test_planning_plan import (
 
 from gridmill.model.amounts import GIB, MIB, Amounts
 from gridmill.model.job import JobSize
+from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Use
 from gridmill.model.state import JobState
 from gridmill.planning.plan import plan
 from gridmill.planning.snapshot import Snapshot
-from gridmill.planning.waits import forecast_wait
+from gridmill.planning.waits import Waits
 from gridmill.planning.why import why_waiting
 
 
@@ -83,7 +84,7 @@ def crowded(*nouns, attained=40.0):
 
 def test_a_wait_is_told_from_what_is_left_of_what_runs():
     snapshot = crowded(a_job("mine"), *measured("busy", 90.0, 100.0, 110.0, 120.0, 130.0))
-    wait = forecast_wait(snapshot, "p-1/mine", NOW)
+    wait = Waits(snapshot, NOW).of("p-1/mine")
     assert wait is not None
     assert wait == (70.0, 60.0, 90.0)
     assert why_waiting(snapshot, "p-1/mine", NOW).endswith("; about 1 m 10 s (1 m 00 s - 1 m 30 s)")
@@ -92,18 +93,44 @@ def test_a_wait_is_told_from_what_is_left_of_what_runs():
 def test_those_before_it_are_waited_for_too():
     told = measured("busy", 100.0), measured("other", 30.0)
     snapshot = crowded(a_job("other"), a_job("mine", order=1), *(one for some in told for one in some))
-    wait = forecast_wait(snapshot, "p-1/mine", NOW)
+    wait = Waits(snapshot, NOW).of("p-1/mine")
     assert wait is not None
     assert wait.likely == 90.0
 
 
 def test_what_runs_longer_than_ever_before_is_expected_to_last_on():
-    wait = forecast_wait(crowded(a_job("mine"), *measured("busy", 10.0, 20.0)), "p-1/mine", NOW)
+    wait = Waits(crowded(a_job("mine"), *measured("busy", 10.0, 20.0)), NOW).of("p-1/mine")
     assert wait is not None
     assert wait.low < wait.likely == 40.0 < wait.high
 
 
+def test_those_of_other_projects_go_first_while_they_used_less():
+    """One place; b used nothing yet: its first job passes mine, then a has used less than b has."""
+    told = measured("busy", 100.0), measured("b1", 2000.0), measured("b2", 30.0), measured("mine", 5.0)
+    theirs = [a_job(f"b{k}", project="b", order=2 + k) for k in (1, 2)]
+    used = Project(name="a", used_seconds=1000.0, used_at=NOW)
+    mine = a_job("mine", project="a")
+    snapshot = crowded(mine, *theirs, used, Project(name="b"), *(one for some in told for one in some))
+    waits = Waits(snapshot, NOW)
+    assert [waits.of(f"p-1/{name}").likely for name in ("b1", "mine", "b2")] == [60.0, 2060.0, 2065.0]
+    assert "; project b used less for its share; about 34 m" in why_waiting(snapshot, mine.id, NOW)
+
+
+def test_a_project_at_its_quota_waits_for_the_end_of_its_own():
+    """The pod has room for two; the quota of a for one; what b runs there ends earlier."""
+    runs = a_job("busy", state=JobState.RUNNING, project="a"), a_job("other", state=JobState.RUNNING)
+    attempts = [replace(an_attempt(one), started=NOW, project=one.project) for one in runs]
+    told = *measured("busy", 100.0), *measured("other", 30.0)
+    mine, place = a_job("mine", project="a"), a_deployment(memory=3 * GIB, cpus=2.0)
+    nouns = (a_site(share=1.0), command(), a_run(), place, *runs, *attempts, mine, *told)
+    wait = Waits(Snapshot((*nouns, Project(name="a", cpus=1))), NOW).of("p-1/mine")
+    assert wait is not None
+    assert wait.likely == 100.0
+    why = why_waiting(Snapshot((*nouns, Project(name="a", cpus=1))), "p-1/mine", NOW)
+    assert why == "quota of project a: 1 of 1 CPUs in use; about 1 m 40 s"
+
+
 def test_nothing_is_told_where_nothing_was_measured():
-    assert forecast_wait(crowded(a_job("mine")), "p-1/mine", NOW) is None
+    assert Waits(crowded(a_job("mine")), NOW).of("p-1/mine") is None
     free = Snapshot((a_site(), command(), a_run(), a_deployment(memory=GIB), a_job("mine", MIB)))
-    assert forecast_wait(free, "p-1/mine", NOW) is None
+    assert Waits(free, NOW).of("p-1/mine") is None

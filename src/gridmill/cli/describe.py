@@ -16,7 +16,7 @@ from gridmill.model.calibration import judge
 from gridmill.model.deployment import Deployment
 from gridmill.model.distribution import ColumnLine, column_lines
 from gridmill.model.pipeline import Pipeline
-from gridmill.model.project import ProjectView
+from gridmill.model.project import DEFAULT, ProjectView
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt
 from gridmill.model.site import Site
@@ -223,6 +223,7 @@ def _job(view: JobView) -> Iterator[RenderableType]:
             ("needs", ", ".join(need.rpartition("/")[2] for need in job.needs)),
             ("reads", ", ".join(job.external)),
             ("resource", job.resource),
+            ("project", job.project if job.project != DEFAULT else ""),
             ("size", f"{amounts(job.sizing.amounts)}{_each(job.sizing.workers)}"),
             ("", "; ".join(job.sizing.why)),
             ("ready", moment(job.ready)),
@@ -267,7 +268,7 @@ def _attempt_row(one: Attempt) -> tuple[object, ...]:
         show_seconds(use.wall_seconds) if use else "",
         show_seconds(use.cpu_seconds) if use else "",
         show_bytes(use.peak_memory_bytes) if use else "",
-        one.message,
+        one.interrupted.why if one.interrupted is not None else one.message,
     )
 
 
@@ -289,6 +290,7 @@ def _attempt_facts(one: Attempt) -> Facts:
         ),
         ("exit code", one.exit_code),
         ("cause", one.cause),
+        ("interrupted", f"for {one.interrupted.whom}" if one.interrupted is not None else ""),
         ("message", one.message),
         ("hint", one.hint),
         ("metrics", metrics(one.metrics)),

@@ -15,7 +15,7 @@ from gridmill.cli.rejects import show_rejects
 from gridmill.cli.render import run_table, table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
-from gridmill.cli.words import amounts, in_use, metrics, moment
+from gridmill.cli.words import amounts, in_use, metrics, moment, whose
 from gridmill.errors import InputError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of
 from gridmill.model.amounts import show_bytes, show_seconds
@@ -120,7 +120,8 @@ def run_list(runs: Sequence[Run]) -> Table:
 def _run_row(run: Run) -> tuple[object, ...]:
     ended = run.ended or time.time()
     wall = show_seconds(ended - run.started) if run.started else ""
-    what = f"probe of {run.probe}; {run.message}" if run.probe else run.message
+    probe = f"probe of {run.probe}" if run.probe else ""
+    what = "; ".join(part for part in (whose(run), probe, run.message) if part)
     return run.id, run.state, moment(run.created), wall, what
 
 

@@ -23,6 +23,7 @@ from gridmill.cli.words import (
     place,
     progress,
     remark,
+    whose,
 )
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.state import RunState
@@ -68,6 +69,8 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
         (view.run.state, COLOURS.get(view.run.state, "")),
         f" {show_seconds(max(0.0, (view.run.ended or now) - began))}  {counts(view)}",
     )
+    if whose(view.run):
+        title.append(f"  {whose(view.run)}")
     if view.run.message and view.run.state not in (view.run.message, RunState.SUCCEEDED):
         title.append(f"  {view.run.message}")
     jobs = table("job", "state", "on", "progress", "time", "memory", "newest", "")

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number, show_seconds
-from gridmill.model.project import ProjectView
-from gridmill.model.run import Attempt
+from gridmill.model.project import DEFAULT, ProjectView
+from gridmill.model.run import Attempt, Run
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState
 from gridmill.model.view import JobView, PartView, RunView
 from gridmill.planning.critical import critical_path
@@ -42,6 +42,11 @@ def in_use(view: ProjectView) -> tuple[str, str, str]:
     cpus = "" if project.cpus is None else f" of {project.cpus:g}"
     gpus = "" if project.gpus is None else f" of {project.gpus}"
     return f"{view.cpus:g}{cpus}", f"{show_bytes(view.memory_bytes)}{memory}", f"{view.gpus}{gpus}"
+
+
+def whose(run: Run) -> str:
+    """`project vision`; empty for the project of those that name none."""
+    return "" if run.project == DEFAULT else f"project {run.project}"
 
 
 def moment(at: float | None) -> str:

@@ -169,7 +169,7 @@ def begin_run(
     for resource in used.values():
         if transaction.get(Resource, resource.name) is None:
             transaction.put(resource)
-    _check_project(control, pipeline)
+    check_project(control, pipeline)
     run = Run(
         id=f"{pipeline.name}-{control.counters.next(pipeline.name)}",
         pipeline=pipeline.name,
@@ -198,7 +198,7 @@ def begin_run(
     return run
 
 
-def _check_project(control: Control, pipeline: Pipeline) -> None:
+def check_project(control: Control, pipeline: Pipeline) -> None:
     """A name that nobody made is a mistake, or would be a way around a quota. Raises PipelineError."""
     known = control.ledger.snapshot.projects
     if pipeline.project != DEFAULT and pipeline.project not in known:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from gridmill.control.advising import advice_on
 from gridmill.control.alterations import AlterationCases
 from gridmill.control.altered import as_altered
-from gridmill.control.begin import begin_run, chosen, resources_used, resume_run, stop_run
+from gridmill.control.begin import begin_run, check_project, chosen, resources_used, resume_run, stop_run
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.listings import list_sources
 from gridmill.control.unchanged import unchanged_jobs
@@ -39,6 +39,7 @@ class RunCases(AlterationCases):
         listings = list_sources(self._control.storage, pipeline.jobs, pipeline.folder)
         with self._node.lock:
             order(pipeline)
+            check_project(self._control, pipeline)
             snapshot = self._ledger.snapshot
             resources = {r.name: r for r in (*snapshot.resources.values(), *pipeline.resources)}
             used = resources_used(self._control, pipeline, resources)

@@ -1,6 +1,6 @@
 """Nouns put together for readers: live ones from memory, finished ones from the store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -14,6 +14,7 @@ from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.state import DONE_JOBS, LIVE_ATTEMPTS, JobState
 from gridmill.model.view import JobView, PartView, RunView
 from gridmill.planning.critical import critical_path
+from gridmill.planning.waits import Waits
 from gridmill.planning.why import why_waiting
 from gridmill.ports.store import Store
 
@@ -45,17 +46,24 @@ def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
     every = [*ordered, *chain.from_iterable(parts.values())]
     if any(_is_behind(job, attempts.get(job.id, ())) for job in every):
         attempts = attempts_of(ledger.store, run_id)
-    explained = {job.id for job in islice(filter(_waits, ordered), WHYS_PER_VIEW)}
+    whys = _whys(control, islice(filter(_waits, ordered), WHYS_PER_VIEW))
     jobs = tuple(
         _with_parts(
             control,
-            _job_view(control, job, attempts.get(job.id, ()), job.id in explained),
+            _job_view(control, job, attempts.get(job.id, ()), whys.get(job.id, "")),
             parts.get(job.id, ()),
             attempts,
         )
         for job in ordered
     )
     return RunView(run=run, jobs=jobs, critical=critical_path(ordered, control.now()))
+
+
+def _whys(control: Control, job_runs: Iterable[JobRun]) -> Mapping[str, str]:
+    """Why each waits, as far as it is known here."""
+    snapshot, now = control.ledger.snapshot, control.now()
+    waits = Waits(snapshot, now)
+    return {job_run.id: why_waiting(snapshot, job_run.id, now, waits) for job_run in job_runs}
 
 
 def _apart(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], list[JobRun]]:
@@ -131,9 +139,7 @@ def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
     return record.noun, tuple(job for job in jobs if isinstance(job, JobRun))
 
 
-def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], explained: bool) -> JobView:
-    snapshot = control.ledger.snapshot
-    known = explained and job_run.id in snapshot.job_runs
+def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], why: str) -> JobView:
     whole = tuple(one for one in attempts if one.rank == 0)
     final = dict(whole[-1].metrics) if whole and not _waits(job_run) else {}
     return JobView(
@@ -141,7 +147,7 @@ def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], ex
         attempts=whole,
         ranks=tuple(one for one in attempts if one.rank > 0),
         artifacts=tuple(fetch_artifact(control, name) for name in job_run.artifacts),
-        why=why_waiting(snapshot, job_run.id, control.now()) if known else "",
+        why=why,
         progress=control.progress.get(job_run.id, {}),
         metrics=final or control.metrics.get(job_run.id, {}),
     )

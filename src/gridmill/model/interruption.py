@@ -15,9 +15,12 @@ class Interruption:
     shorter_seconds: float = 0.0
 
     @property
+    def whom(self) -> str:
+        """`weather-7/train, 4 m 00 s shorter`."""
+        shorter = f"{show_seconds(self.shorter_seconds)} shorter"
+        return f"{self.job_run}, {shorter if self.shorter_seconds > 0 else 'whose turn comes first'}"
+
+    @property
     def why(self) -> str:
         """`interrupted for weather-7/train, 4 m 00 s shorter`."""
-        how = "whose turn comes first"
-        if self.shorter_seconds > 0:
-            how = f"{show_seconds(self.shorter_seconds)} shorter"
-        return f"interrupted for {self.job_run}, {how}"
+        return f"interrupted for {self.whom}"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gridmill.model.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.planning.fair import Shares
+from gridmill.planning.interruptible import Running
 from gridmill.planning.lane import Lane
 from gridmill.planning.limits import Problem, problem_of_resource
 from gridmill.planning.queue import Demand, Ticket
@@ -54,6 +55,9 @@ class Draft:
         self._where: list[str] = []  # pods of those, in the same order
         self._filled: dict[str, tuple[Whole, int]] = {}  # pods that get jobs, and how many they then have
         self.shares = Shares(snapshot, now) if snapshot.projects else None
+        self.running: dict[
+            str, tuple[Running, ...]
+        ] = {}  # by resource, once somebody looks whom to interrupt
         self.used: set[str] = set()  # deployments that get jobs
         self.released: set[str] = set()  # deployments to be released
         self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a job that waits for them
@@ -109,7 +113,7 @@ class Draft:
 
     def is_over_quota(self, demand: Demand) -> bool:
         """Whether the quota of its project leaves too little for it now."""
-        return self.shares is not None and self.shares.is_over(demand)
+        return self.shares is not None and self.shares[demand.project].is_over(demand)
 
     def is_starving(self, job_run_id: str) -> bool:
         """Whether it has waited so long that room is kept free for it."""
@@ -131,7 +135,7 @@ class Draft:
         self._where.append(pod_id)
         self._left -= 1
         if self.shares is not None:
-            self.shares.start(ticket[4].demand._replace(workers=1))
+            self.shares[ticket[4].demand.project].start(ticket[4].demand, 1)
 
     def refuse(self, job_run_id: str, problem: Problem) -> None:
         """Refuse a job, within the bound of the plan."""

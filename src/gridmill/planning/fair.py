@@ -6,8 +6,10 @@ Slurm's multifactor priority (PriorityDecayHalfLife, 7 days).
 """
 
 import math
-from collections.abc import Mapping
-from heapq import heappush
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import NamedTuple
 
 from gridmill.model.amounts import show_bytes
 from gridmill.model.project import Project
@@ -20,6 +22,8 @@ from gridmill.planning.snapshot import Snapshot
 HALF_LIFE_SECONDS = 7 * 86_400.0
 AHEAD_SECONDS = 600.0
 """A place that is held counts so much ahead: projects take turns also within one plan."""
+_ROUNDING = 1e-6
+"""Sums of fractions of CPUs may be off by so much; quotas are told in thousandths."""
 
 
 def decayed(used_seconds: float, used_at: float, now: float) -> float:
@@ -30,15 +34,7 @@ def decayed(used_seconds: float, used_at: float, now: float) -> float:
 def charged(project: Project, seconds: float, now: float) -> Project:
     """The project after it used so much more."""
     used = decayed(project.used_seconds, project.used_at, now) + seconds
-    return Project(
-        name=project.name,
-        share=project.share,
-        cpus=project.cpus,
-        memory_bytes=project.memory_bytes,
-        gpus=project.gpus,
-        used_seconds=used,
-        used_at=max(now, project.used_at),
-    )
+    return replace(project, used_seconds=used, used_at=max(now, project.used_at))
 
 
 def used_now(project: Project, tally: Tally, now: float) -> float:
@@ -46,129 +42,162 @@ def used_now(project: Project, tally: Tally, now: float) -> float:
     return decayed(project.used_seconds, project.used_at, now) + tally.held_seconds(now)
 
 
-class Shares:
-    """How projects stand while a plan is made: each start counts."""
+class Standing:
+    """How a project stands. `score`: what it used over its share, the places that it holds counted ahead;
+    least goes first. `per_place`: what one more place adds to it."""
+
+    __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "per_place", "score")
+
+    def __init__(self, project: Project, tally: Tally, now: float) -> None:
+        self.bounded = project.bounded
+        self.per_place = AHEAD_SECONDS / project.share
+        self.score = used_now(project, tally, now) / project.share + tally.places * self.per_place
+        self._places = tally.places
+        self._cpus = math.inf if project.cpus is None else project.cpus - tally.cpus + _ROUNDING
+        self._memory_bytes = _left(project.memory_bytes, tally.memory_bytes)
+        self._gpus = _left(project.gpus, tally.gpus)
+
+    def lapse(self, seconds: float) -> None:
+        """It goes on to hold what it holds."""
+        self.score += self._places * seconds * self.per_place / AHEAD_SECONDS
+
+    def start(self, demand: Demand, workers: int) -> None:
+        """It holds so many ranks of a job more; fewer, where it is negative."""
+        places = (demand.gpus or 1) * workers
+        self._places += places
+        self.score += places * self.per_place
+        if self.bounded:
+            self._cpus -= (demand.cpus or 1.0) * workers
+            self._memory_bytes -= demand.memory_bytes * workers
+            self._gpus -= demand.gpus * workers
+
+    def is_over(self, demand: Demand) -> bool:
+        """Whether the quota leaves too little for such a job, a gang with all its ranks."""
+        workers = demand.workers
+        return self.bounded and (
+            (demand.cpus or 1.0) * workers > self._cpus
+            or demand.memory_bytes * workers > self._memory_bytes
+            or 0 < demand.gpus * workers > self._gpus
+        )
+
+
+def _left(most: int | None, used: int) -> float:
+    return math.inf if most is None else most - used
+
+
+class Shares(dict[str, Standing]):
+    """How projects stand, by name, while a plan is made: each start counts. Filled as they are asked for."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
+        super().__init__()
         self._projects: Mapping[str, Project] = snapshot.projects
         self._tallies = snapshot.places.tallies
         self._now = now
-        self._scores: dict[str, float] = {}
-        self._held: dict[str, Tally] = {}
+        self._wholes: dict[str, Standing] = {}
 
-    def score(self, name: str) -> float:
-        """What it used over its share, places that it holds counted ahead: least goes first."""
-        if name not in self._scores:
-            tally = self._tallies.get(name, Tally())
-            project = self._project(name)
-            used = used_now(project, tally, self._now) + tally.places * AHEAD_SECONDS
-            self._scores[name] = used / project.share
-        return self._scores[name]
-
-    def start(self, demand: Demand) -> None:
-        """Count a job (a gang with all its ranks)."""
-        name, places = demand.project, max(1, demand.gpus) * demand.workers
-        project = self._project(name)
-        self._scores[name] = self.score(name) + places * AHEAD_SECONDS / project.share
-        if project.bounded:
-            self._tally(name).add(*_claim(demand))
-
-    def is_over(self, demand: Demand) -> bool:
-        """Whether the quota leaves too little for such a job now."""
-        project = self._project(demand.project)
-        return project.bounded and bool(over(project, self._tally(demand.project), demand))
+    def __missing__(self, name: str) -> Standing:
+        standing = Standing(self._project(name), self._tallies.get(name, Tally()), self._now)
+        self[name] = standing
+        return standing
 
     def problem(self, demand: Demand) -> Problem | None:
         """Why the quota is too little for it ever, or None."""
-        project = self._project(demand.project)
-        what = over(project, Tally(), demand)
-        if not what:
+        name, project = demand.project, self._project(demand.project)
+        if name not in self._wholes:
+            self._wholes[name] = Standing(project, Tally(), self._now)
+        if not self._wholes[name].is_over(demand):
             return None
+        asks = next(bound.asks for bound in bounds(project, Tally(), demand))
         return Problem(
-            f"needs more than the whole quota of project {demand.project}: {what[0].wants}",
-            f"Let it ask for less, or `gridmill configure project {demand.project}` with more.",
+            f"needs more than the whole quota of project {name}: {asks}",
+            f"Let it ask for less, or `gridmill configure project {name}` with more.",
         )
 
     def goes_first(self, name: str, other: str, places: int) -> bool:
         """Whether a project goes before another once that gave up so many places."""
-        given_up = places * AHEAD_SECONDS / self._project(other).share
-        return name == other or self.score(name) < self.score(other) - given_up
+        given_up = places * self[other].per_place
+        return name == other or self[name].score < self[other].score - given_up
 
     def _project(self, name: str) -> Project:
         return self._projects.get(name) or Project(name=name)
 
-    def _tally(self, name: str) -> Tally:
-        if name not in self._held:
-            self._held[name] = self._tallies.get(name, Tally()).copy()
-        return self._held[name]
+
+class Bound(NamedTuple):
+    """A part of a quota that is in the way of a job, as text."""
+
+    used: str
+    wanted: str
+    most: str
+
+    @property
+    def in_use(self) -> str:
+        """`4 of 4 GPUs in use`."""
+        return f"{self.used} of {self.most} in use"
+
+    @property
+    def asks(self) -> str:
+        """`8 of 4 GPUs`."""
+        return f"{self.wanted} of {self.most}"
 
 
-class Bound:
-    """A part of a quota that is in the way: `text` says how much of it is in use, `wants` what is asked."""
-
-    __slots__ = ("text", "wants")
-
-    def __init__(self, used: str, most: str, wants: str, what: str) -> None:
-        self.text = f"{used} of {most}{what} in use"
-        self.wants = f"{wants} of {most}{what}"
-
-
-def over(project: Project, tally: Tally, demand: Demand) -> list[Bound]:
-    """The parts of the quota that such a job would exceed."""
-    cpus, memory_bytes, gpus = _claim(demand)
-    found: list[Bound] = []
-    if project.cpus is not None and tally.cpus + cpus > project.cpus + 1e-9:
-        found.append(Bound(f"{tally.cpus:g}", f"{project.cpus:g}", f"{cpus:g}", " CPUs"))
-    if project.memory_bytes is not None and tally.memory_bytes + memory_bytes > project.memory_bytes:
-        most = show_bytes(project.memory_bytes)
-        found.append(Bound(show_bytes(tally.memory_bytes), most, show_bytes(memory_bytes), ""))
-    if project.gpus is not None and gpus and tally.gpus + gpus > project.gpus:
-        found.append(Bound(str(tally.gpus), str(project.gpus), str(gpus), " GPUs"))
-    return found
-
-
-def _claim(demand: Demand) -> tuple[float, int, int]:
-    """What counts against a quota: a job that says nothing of CPUs counts as one."""
+def bounds(project: Project, tally: Tally, demand: Demand) -> Iterator[Bound]:
+    """The parts of the quota that such a job would exceed; a job that says nothing of CPUs counts as one."""
     workers = demand.workers
-    return (demand.cpus or 1.0) * workers, demand.memory_bytes * workers, demand.gpus * workers
+    cpus, memory_bytes, gpus = (
+        (demand.cpus or 1.0) * workers,
+        demand.memory_bytes * workers,
+        demand.gpus * workers,
+    )
+    if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:
+        yield Bound(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
+    if project.memory_bytes is not None and tally.memory_bytes + memory_bytes > project.memory_bytes:
+        yield Bound(
+            show_bytes(tally.memory_bytes), show_bytes(memory_bytes), show_bytes(project.memory_bytes)
+        )
+    if project.gpus is not None and 0 < gpus > project.gpus - tally.gpus:
+        yield Bound(str(tally.gpus), str(gpus), f"{project.gpus} GPUs")
 
 
 class FairLine(Line):
     """A line of several projects, each in its own order. Priorities go before shares."""
 
-    __slots__ = ("_first", "_heaps", "_keys", "_shares")
+    __slots__ = ("_heaps", "_order", "_shares")
 
     def __init__(self, lanes: dict[str, Lane], shares: Shares) -> None:
         super().__init__(lanes)
         self._shares = shares
         self._heaps: dict[str, list[Ticket]] = {}
-        self._keys: dict[str, tuple[int, float, Ticket]] = {}  # of those whose first one stands still
-        self._first = ""
-
-    def __bool__(self) -> bool:
-        return any(self._heaps.values())
+        self._order: list[tuple[int, float, Ticket]] = []  # a heap of the first of each project
 
     def join(self, lane: Lane) -> None:
         """Let the lane's waiting jobs in."""
         lane.fair = True
         for project in lane.queue.projects:
-            head = lane.next_class_of(project, None)
+            head = lane.next_class_of(project)
             if head is not None:
                 self.add(head)
 
     def add(self, ticket: Ticket) -> None:
         """Put a job in line."""
-        project = ticket[4].demand.project
-        heappush(self._heaps.setdefault(project, []), ticket)
-        self._keys.pop(project, None)
+        heappush(self._heaps.setdefault(ticket[4].demand.project, []), ticket)
+        self._order.clear()
 
-    def first(self) -> tuple[Ticket, Lane]:
+    def first(self) -> tuple[Ticket, Lane] | None:
         """The first, and its lane. Since it was asked last only the first one's project has changed."""
-        keys = self._keys
-        keys.pop(self._first, None)
-        for name, heap in self._heaps.items():
-            if heap and name not in keys:
-                keys[name] = heap[0][0], self._shares.score(name), heap[0]
-        self._first = min(keys, key=keys.__getitem__)
-        self._heap = self._heaps[self._first]
-        return super().first()
+        order, heap = self._order, self._heap
+        if not order:
+            order += [self._place(heap) for heap in self._heaps.values() if heap]
+            heapify(order)
+        elif heap:
+            heapreplace(order, self._place(heap))
+        else:
+            heappop(order)
+        if not order:
+            return None
+        first = order[0][2]
+        self._heap = self._heaps[first[4].demand.project]
+        return first, self._lanes[first[4].resource]
+
+    def _place(self, heap: list[Ticket]) -> tuple[int, float, Ticket]:
+        ticket = heap[0]
+        return ticket[0], self._shares[ticket[4].demand.project].score, ticket

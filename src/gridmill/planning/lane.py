@@ -26,8 +26,9 @@ class Lane:
     """`closed`: nothing further fits its pods. `stuck`: nothing further can be brought up for it either.
     `reserved`: room is kept for one of its jobs (a gang's in `kept`). `reclaimed`: room is being taken back
     for one; `interrupting`: running jobs are making room for one (`beneficiary`, once they were asked).
-    `fair`: several projects wait. `kept_free`: a pod that waits for the first. `alive`: pods that are up,
-    coming or planned. `wish`: what a new pod should have, once that was asked.
+    `tries`: for how many it was tried to make room so. `fair`: several projects wait. `kept_free`: a pod that
+    waits for the first. `alive`: pods that are up, coming or planned. `wish`: what a new pod should have,
+    once that was asked.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class Lane:
         "reserved",
         "resource",
         "stuck",
+        "tries",
         "wish",
     )
 
@@ -72,6 +74,7 @@ class Lane:
         self.reclaimed = False
         self.interrupting = name in snapshot.places.yielding
         self.beneficiary = ""
+        self.tries = 0
         self.kept_free: Slot | None = None
         self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
         self.alive = len(self.open) + len(self.coming)
@@ -99,16 +102,15 @@ class Lane:
         job (None: nothing is in line yet): so the lane is read only as far as it is served. Where several
         projects wait (`fair`), of the same project."""
         if self.fair and ticket is not None:
-            return self.next_class_of(ticket[4].demand.project, ticket)
+            project = ticket[4].demand.project
+            return self.next_class_of(project) if ticket is self._last_of[project] else None
         if ticket is not self._last_head:
             return None
         self._last_head = next(self._heads, None)
         return self._last_head
 
-    def next_class_of(self, project: str, ticket: Ticket | None) -> Ticket | None:
-        """The same among the classes of one project; those of others that lie between are kept for them."""
-        if ticket is not self._last_of.get(project):
-            return None
+    def next_class_of(self, project: str) -> Ticket | None:
+        """The first job of the next class of one project; those of others in between are kept for them."""
         self._last_of[project] = self._next_head_of(project)
         return self._last_of[project]
 
@@ -245,9 +247,6 @@ class Line:
         self._heap: list[Ticket] = []
         self._lanes = lanes
 
-    def __bool__(self) -> bool:
-        return bool(self._heap)
-
     def join(self, lane: Lane) -> None:
         """Let the lane's waiting jobs in."""
         head = lane.next_class(None)
@@ -258,8 +257,10 @@ class Line:
         """Put a job in line."""
         heappush(self._heap, ticket)
 
-    def first(self) -> tuple[Ticket, Lane]:
-        """The first, and its lane."""
+    def first(self) -> tuple[Ticket, Lane] | None:
+        """The first, and its lane; None where nobody is left."""
+        if not self._heap:
+            return None
         ticket = self._heap[0]
         return ticket, self._lanes[ticket[4].resource]
 

@@ -61,8 +61,9 @@ class Places:
 
     `open` and `coming` hold, by resource, the pods that are up and those that are starting; `nodes`, by site,
     what deployments have not claimed; `idle`, by resource, the deployments without attempts with the time
-    their keep ends; `resumable`, by resource, the running attempts that may be interrupted, and `yielding`
-    those that were asked to end and have not; `tallies`, by project, what live attempts hold.
+    their keep ends; `resumable`, by resource, the running attempts that may be interrupted (rank 0 of a
+    gang), longest-running first, and `yielding` those that were asked to end and have not (all ranks);
+    `tallies`, by project, what live attempts hold.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Places:
         self.coming: dict[str, Pods] = {}
         self.nodes: dict[str, Nodes] = {}
         self.idle: dict[str, Ordered[tuple[float, str]]] = {}
-        self.resumable: dict[str, dict[str, None]] = {}
+        self.resumable: dict[str, Ordered[tuple[float, str]]] = {}
         self.tallies: dict[str, Tally] = {}
         self.yielding: dict[str, dict[str, None]] = {}
         self.leaving: dict[str, None] = {}  # deployments that are being released
@@ -129,17 +130,16 @@ class Places:
         """Insert or replace; a final one leaves."""
         old = self.attempts.get(attempt.id)
         if old is not None and attempt.state in LIVE_ATTEMPTS and _same_place(old, attempt):
+            self._forget_resumable(old)
             self.attempts[attempt.id] = attempt
-            if attempt.resumable:
-                self._note_resumable(attempt)
+            self._note_resumable(attempt)
             return
         self.drop_attempt(attempt.id)
         if attempt.state in LIVE_ATTEMPTS:
             self.attempts[attempt.id] = attempt
             for where in (attempt.pod_id, attempt.deployment_id, attempt.job_run_id):
                 self.on.setdefault(where, {})[attempt.id] = None
-            if attempt.resumable:
-                self._note_resumable(attempt)
+            self._note_resumable(attempt)
             self._count(attempt, 1)
             self._refresh_around(attempt)
 
@@ -163,18 +163,20 @@ class Places:
 
     def _note_resumable(self, attempt: Attempt) -> None:
         """By the resource whose name its deployment's id begins with: the deployment may come later."""
-        self._forget_resumable(attempt)
         resource = attempt.deployment_id.rpartition("-")[0]
-        if attempt.interrupted is not None:
+        if attempt.resumable and attempt.interrupted is not None:
             self.yielding.setdefault(resource, {})[attempt.id] = None
-        elif attempt.state is AttemptState.RUNNING and not attempt.stop_requested:
-            self.resumable.setdefault(resource, {})[attempt.id] = None
+        elif _is_resumable(attempt):
+            self.resumable.setdefault(resource, Ordered()).add(_begun(attempt))
 
     def _forget_resumable(self, attempt: Attempt) -> None:
-        if attempt.resumable:
-            resource = attempt.deployment_id.rpartition("-")[0]
-            forget(self.resumable, resource, attempt.id)
+        resource = attempt.deployment_id.rpartition("-")[0]
+        if attempt.resumable and attempt.interrupted is not None:
             forget(self.yielding, resource, attempt.id)
+        elif _is_resumable(attempt):
+            self.resumable[resource].discard(_begun(attempt))
+            if not len(self.resumable[resource]):
+                del self.resumable[resource]
 
     def _refresh_around(self, attempt: Attempt) -> None:
         deployment = self.deployments.get(attempt.deployment_id)
@@ -292,6 +294,20 @@ def expiry(deployment: Deployment) -> float:
 
 def _size(amounts: Amounts) -> tuple[int, int, float]:
     return (amounts.memory_bytes, amounts.gpus, amounts.cpus)
+
+
+def _is_resumable(attempt: Attempt) -> bool:
+    return (
+        attempt.resumable
+        and attempt.rank == 0
+        and attempt.state is AttemptState.RUNNING
+        and not attempt.stop_requested
+        and attempt.interrupted is None
+    )
+
+
+def _begun(attempt: Attempt) -> tuple[float, str]:
+    return attempt.placed if attempt.started is None else attempt.started, attempt.id
 
 
 def _same_place(old: Attempt, new: Attempt) -> bool:

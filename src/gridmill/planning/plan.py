@@ -75,8 +75,8 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
     line, later = _line(draft, lanes), _line(draft, lanes)
     for lane in lanes.values():
         line.join(lane)
-    while line and not draft.is_full:
-        ticket, lane = line.first()
+    while not draft.is_full and (first := line.first()) is not None:
+        ticket, lane = first
         if draft.is_over_quota(ticket[4].demand):
             _pass_over(draft, line, lane, ticket)
         elif lane.closed:
@@ -163,8 +163,8 @@ def _lacks_nodes(draft: Draft, lane: Lane, demand: Demand) -> bool:
 
 def _make_room(draft: Draft, line: Line) -> None:
     """Bring up deployments for what found no pod: in order, counting on those that are coming."""
-    while line and not draft.is_full:
-        ticket, lane = line.first()
+    while not draft.is_full and (first := line.first()) is not None:
+        ticket, lane = first
         if draft.is_over_quota(ticket[4].demand):
             _pass_over(draft, line, lane, ticket)
         elif lane.stuck:
@@ -181,7 +181,7 @@ def _make_room(draft: Draft, line: Line) -> None:
 def _will_fit(draft: Draft, lane: Lane, demand: Demand) -> bool:
     fits = _finds_or_brings_up(draft, lane, demand)
     if fits and draft.shares is not None:
-        draft.shares.start(demand)  # once it is up; no more is brought up than the quota allows
+        draft.shares[demand.project].start(demand, demand.workers)  # no more comes up than the quota allows
     return fits
 
 

@@ -22,6 +22,11 @@ RESTART_SECONDS = 60.0
 FIRST_LOOK_SECONDS, LOOK_GROWTH = 300.0, 1.5
 """A running job is left alone for so long each time it starts; then its place is worked out again each time
 it has run so many times as long."""
+URGENT_ALONE_SECONDS = 10.0
+"""... and so long by jobs of a higher priority: less than that is hardly a start."""
+ALONE_GROWTH = 2.0
+"""Each time that a job was interrupted it is left alone for so many times as long: the cost of interrupting
+it stays a bounded share of its time, and it comes to its end."""
 
 
 class Interruptible(NamedTuple):

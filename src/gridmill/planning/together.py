@@ -14,7 +14,7 @@ def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
 
     What went wrong first decides; ranks that were told to end because of it do not. What is kept of a success
     is rank 0's; of the files in the folder that all share, what the last to end found. The gang was stopped
-    where every rank that did not succeed was.
+    where every rank that did not succeed was, and made room for others where one of them was asked to.
     """
     bad = [member for member in members if _of(member).state is not AttemptState.SUCCEEDED]
     deciding = min(bad, key=_order, default=None)
@@ -26,7 +26,8 @@ def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
         outcome = replace(outcome, outputs=outputs)
     elif len(members) > 1 and not stopped:
         outcome = replace(outcome, message=f"rank {deciding.rank} of {len(members)}: {outcome.message}")
-    head = replace(members[0], stop_requested=stopped)
+    asked = next((member.interrupted for member in bad if member.interrupted is not None), None)
+    head = replace(members[0], stop_requested=stopped, interrupted=asked)
     return head, replace(outcome, use=together_used([one.use for one in outcomes]))
 
 

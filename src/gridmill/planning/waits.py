@@ -1,19 +1,22 @@
 """About how long a waiting job still waits: told from how long the jobs took that were measured before."""
 
-from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from gridmill.model.amounts import show_seconds
 from gridmill.model.job import JobSize
 from gridmill.model.project import Project
 from gridmill.model.run import Attempt, JobRun
-from gridmill.planning.fair import over
+from gridmill.planning.fair import Standing
 from gridmill.planning.forecast import lasted
 from gridmill.planning.lane import find_pod
 from gridmill.planning.places import Tally
-from gridmill.planning.queue import Demand, demand_of, rank_of
+from gridmill.planning.queue import Demand, Queue, Ticket, demand_of
+from gridmill.planning.rehearsal import Rehearsal, Stay
+from gridmill.planning.room import Pods
 from gridmill.planning.service import remaining
 from gridmill.planning.sizing import subject_of
 from gridmill.planning.snapshot import Snapshot
@@ -37,109 +40,106 @@ class Wait(NamedTuple):
         return f"about {show_seconds(self.likely)}{around}"
 
 
-def forecast_quota(snapshot: Snapshot, job_run: JobRun, now: float) -> Wait | None:
-    """Until enough of its project's jobs have ended that the quota has room for it; None where it cannot be
-    told. Others of its project may take it first."""
-    project, demand = snapshot.projects[job_run.project], demand_of(job_run)
-    known = [one for one in snapshot.attempts.values() if one.project == job_run.project]
-    holds = [(one, _hold(snapshot, snapshot.job_runs[one.job_run_id], one, now)) for one in known]
-    if not all(hold.lasted for _, hold in holds):
-        return None
-    low, likely, high = (_freed(project, demand, holds, share) for share in (LOW, LIKELY, HIGH))
-    return Wait(likely=likely, low=min(low, likely), high=max(high, likely))
+class _Held(NamedTuple):
+    """An attempt that runs: how long it has, and how long jobs like it took."""
 
-
-def _freed(project: Project, demand: Demand, holds: Sequence[tuple[Attempt, "_Hold"]], share: float) -> float:
-    tally, freed = Tally(), 0.0
-    for attempt, _ in holds:
-        tally.count(attempt, 1)
-    for attempt, hold in sorted(holds, key=lambda held: held[1].left(share)):
-        tally.count(attempt, -1)
-        freed = hold.left(share)
-        if not over(project, tally, demand):
-            break
-    return freed
-
-
-class _Hold(NamedTuple):
-    """Places that one job holds: `workers` of them, after having run for `attained` seconds."""
-
-    workers: int
+    demand: Demand
     attained: float
     lasted: Sequence[float]
+    here: bool
 
     def left(self, share: float) -> float:
-        return remaining(self.lasted, self.attained, share)
+        return remaining(self.lasted, self.attained, share) if self.lasted else inf
 
 
-def forecast_wait(snapshot: Snapshot, job_run_id: str, now: float) -> Wait | None:
-    """None where it cannot be told: no pod is up, it could start now, several projects wait, or of
-    a job that runs or goes before it nothing was measured.
+class Waits:
+    """Forecasts for the waiting jobs of a snapshot; those of a resource are worked out together.
 
-    Those before it are taken to go in order, each as soon as places come free; places are the pods' for jobs
-    of its size.
+    Jobs are taken to go in order, each as soon as places come free; places are the pods' for jobs of its
+    size.
     """
-    job_run = snapshot.job_runs[job_run_id]
-    demand, pods = demand_of(job_run), snapshot.places.open.get(job_run.resource)
-    queue = snapshot.lines.waiting.get(job_run.resource)
-    if queue is not None and len(queue.projects) > 1:
-        return None  # who goes first changes with what each project uses meanwhile
-    if pods is None or (demand.workers == 1 and find_pod(pods, demand) is not None):
-        return None
-    running, before = list(_running(snapshot, job_run, now)), list(_before(snapshot, job_run))
-    places = pods.places(demand.memory_bytes, demand.gpus, empty=True)
-    unknown = not all(hold.lasted for hold in (*running, *before))
-    if unknown or not running or len(before) > MOST_BEFORE or places < demand.workers:
-        return None
-    low, likely, high = (
-        _start(places, demand.workers, running, before, share) for share in (LOW, LIKELY, HIGH)
-    )
-    if not likely:
-        return None
-    return Wait(likely=likely, low=min(low, likely), high=max(high, likely))
+
+    def __init__(self, snapshot: Snapshot, now: float) -> None:
+        self._snapshot = snapshot
+        self._now = now
+        self._told: dict[tuple[str, int, int], Mapping[str, Wait]] = {}
+
+    def of(self, job_run_id: str) -> Wait | None:
+        """None where it cannot be told: no pod is up, or some end at a certain time, it could start now, or
+        of a job that runs or goes before it nothing was measured."""
+        job_run = self._snapshot.job_runs[job_run_id]
+        demand = demand_of(job_run)
+        asked = (job_run.resource, demand.memory_bytes, demand.gpus)
+        if asked not in self._told:
+            self._told[asked] = self._tell(*asked)
+        wait = self._told[asked].get(job_run_id)
+        return wait if wait is not None and wait.likely and not self._could_start(job_run, demand) else None
+
+    def _could_start(self, job_run: JobRun, demand: Demand) -> bool:
+        pods = self._snapshot.places.open[job_run.resource]
+        there_is_room = demand.workers == 1 and find_pod(pods, demand) is not None
+        return there_is_room and not self._standing(job_run.project).is_over(demand)
+
+    def _tell(self, resource: str, memory_bytes: int, gpus: int) -> Mapping[str, Wait]:
+        places = self._snapshot.places
+        pods, queue = places.open.get(resource, Pods()), self._snapshot.lines.waiting.get(resource)
+        held = list(_held(self._snapshot, resource, self._now))
+        most = pods.places(memory_bytes, gpus, empty=True)
+        lasting = not any(pod_id in places.terms for pod_id, _ in pods.items())
+        if queue is None or not most or not lasting or not all(one.lasted for one in held if one.here):
+            return {}
+        low, likely, high = (self._starts(queue, most, held, share) for share in (LOW, LIKELY, HIGH))
+        return {
+            key: Wait(likely=at, low=min(low[key], at), high=max(high[key], at))
+            for key, at in likely.items()
+            if key in low and key in high
+        }
+
+    def _starts(self, queue: Queue, places: int, held: Sequence[_Held], share: float) -> Mapping[str, float]:
+        """When each starts, if all take as long as that share of the jobs like them at the most."""
+        stays = [Stay(one.left(share), one.demand, one.here) for one in held]
+        names = {*queue.projects, *(one.demand.project for one in held)}
+        rehearsal = Rehearsal(places, stays, {name: self._standing(name) for name in names})
+        found = rehearsal.starts(_lines(queue), lambda ticket: self._lasts(ticket, share))
+        return {
+            ticket[3]: began
+            for ticket, began in islice(found, MOST_BEFORE + 1)
+            if ticket[4].demand.workers <= places
+        }
+
+    def _standing(self, project: str) -> Standing:
+        known = self._snapshot.projects.get(project) or Project(name=project)
+        return Standing(known, self._snapshot.places.tallies.get(project, Tally()), self._now)
+
+    def _lasts(self, ticket: Ticket, share: float) -> float | None:
+        known = _lasted(self._snapshot, self._snapshot.job_runs[ticket[3]])
+        return remaining(known, 0.0, share) if known else None
 
 
-def _running(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[_Hold]:
-    """What runs on its resource; each rank of a gang has an attempt of its own."""
-    for attempt in snapshot.attempts.values():
-        other = snapshot.job_runs.get(attempt.job_run_id)
-        if other is not None and other.resource == job_run.resource:
-            yield _hold(snapshot, other, attempt, now)
-
-
-def _hold(snapshot: Snapshot, job_run: JobRun, attempt: Attempt, now: float) -> _Hold:
-    attained = job_run.served_seconds + max(0.0, now - (attempt.started or attempt.placed))
-    return _Hold(1, attained, _lasted(snapshot, job_run))
-
-
-def _before(snapshot: Snapshot, job_run: JobRun) -> Iterator[_Hold]:
-    queue, run = snapshot.lines.waiting.get(job_run.resource), snapshot.runs.get(job_run.run_id)
-    if queue is None or run is None:
-        return
-    rank = rank_of(job_run, run)
+def _lines(queue: Queue) -> Mapping[str, Iterator[Ticket]]:
+    """Those that wait, in order, by project."""
+    groups: dict[str, list[Iterator[Ticket]]] = {}
     for group in queue.classes.values():
-        for ticket in islice(group.members, min(group.members.count_before(rank), MOST_BEFORE + 1)):
-            yield _Hold(group.demand.workers, 0.0, _lasted(snapshot, snapshot.job_runs[ticket[3]]))
+        groups.setdefault(group.demand.project, []).append(iter(group.members))
+    return {project: merge(*some) for project, some in groups.items()}
+
+
+def _held(snapshot: Snapshot, resource: str, now: float) -> Iterator[_Held]:
+    """What runs, here and elsewhere; each rank of a gang has an attempt of its own."""
+    for attempt in snapshot.attempts.values():
+        job_run = snapshot.job_runs.get(attempt.job_run_id)
+        if job_run is not None:
+            attained = job_run.served_seconds + max(0.0, now - (attempt.started or attempt.placed))
+            here = job_run.resource == resource
+            yield _Held(_claim(attempt, job_run), attained, _lasted(snapshot, job_run), here)
+
+
+def _claim(attempt: Attempt, job_run: JobRun) -> Demand:
+    """What it counts against a quota."""
+    given, cpus = attempt.given, attempt.asked_cpus
+    return Demand(given.memory_bytes, given.gpus, cpus, 0, job_run.job.kind, project=attempt.project)
 
 
 def _lasted(snapshot: Snapshot, job_run: JobRun) -> Sequence[float]:
     subject, size = subject_of(job_run.job, job_run.pipeline), job_run.size or JobSize()
     return lasted(job_run.name, subject, size, snapshot.history)
-
-
-def _start(
-    places: int, workers: int, running: Sequence[_Hold], before: Sequence[_Hold], share: float
-) -> float:
-    """When so many places are free, if all take as long as that share of the jobs like them at the most."""
-    free = [0.0] * max(0, places - len(running)) + [hold.left(share) for hold in running]
-    heapify(free)
-    for hold in before:
-        began = _taken(free, hold.workers)
-        for _ in range(min(hold.workers, places)):
-            heappush(free, began + hold.left(share))
-    return _taken(free, workers)
-
-
-def _taken(free: list[float], workers: int) -> float:
-    """The time at which the first so many places are all free."""
-    return max(heappop(free) for _ in range(min(workers, len(free))))

@@ -1,18 +1,20 @@
 """Why a job does not run: a sentence for people, made when somebody asks."""
 
+from collections.abc import Iterator
+
 from gridmill.model.amounts import Amounts, show_bytes, show_count, show_seconds
 from gridmill.model.job import JobKind
 from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun
 from gridmill.model.state import DONE_JOBS, JobState, RunState
 from gridmill.planning.bring_up import PART_OF_CPU
-from gridmill.planning.fair import over
+from gridmill.planning.fair import Shares, bounds
 from gridmill.planning.limits import fits_now, gpus_of, problem_of, problem_of_resource, show
 from gridmill.planning.places import Tally
 from gridmill.planning.queue import Demand, demand_of, rank_of
 from gridmill.planning.room import Pods
 from gridmill.planning.snapshot import Snapshot
-from gridmill.planning.waits import forecast_quota, forecast_wait
+from gridmill.planning.waits import Waits
 
 _DOING = {
     JobKind.SINK: "is loading",
@@ -23,14 +25,17 @@ _DOING = {
 }
 
 
-def why_waiting(snapshot: Snapshot, job_run_id: str, now: float) -> str:
-    """What a blocked or waiting job waits for; empty for any other."""
+def why_waiting(snapshot: Snapshot, job_run_id: str, now: float, waits: Waits | None = None) -> str:
+    """What a blocked or waiting job waits for; empty for any other. `waits`: forecasts for the same snapshot
+    and time, where reasons of several jobs are asked for."""
     job_run = snapshot.job_runs.get(job_run_id)
     if job_run is None:
         return ""
     if job_run.state is JobState.BLOCKED:
         return _why_blocked(snapshot, job_run)
-    return _why_not_placed(snapshot, job_run, now) if job_run.state is JobState.WAITING else ""
+    if job_run.state is not JobState.WAITING:
+        return ""
+    return _why_not_placed(snapshot, job_run, now, Waits(snapshot, now) if waits is None else waits)
 
 
 def _why_blocked(snapshot: Snapshot, job_run: JobRun) -> str:
@@ -39,7 +44,7 @@ def _why_blocked(snapshot: Snapshot, job_run: JobRun) -> str:
     return f"waits for {', '.join(missing)}" if missing else "is about to be looked at"
 
 
-def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float) -> str:
+def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Waits) -> str:
     run = snapshot.runs.get(job_run.run_id)
     if run is None or run.state is not RunState.ACTIVE:
         return "its run is stopping"
@@ -59,39 +64,44 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float) -> str:
     problem = problem_of(snapshot, resource, demand)
     if problem is not None:
         return problem.message
-    quota = _why_quota(snapshot, job_run, demand, now)
-    if quota:
-        return quota
-    before = _before(snapshot, job_run)
-    wait = forecast_wait(snapshot, job_run.id, now)
     told = job_run.message if job_run.interruptions else ""
-    parts = (told, _why_no_room(snapshot, resource, demand), before, "" if wait is None else str(wait))
+    quota = _why_quota(snapshot, job_run, demand)
+    room = (_why_no_room(snapshot, resource, demand), *_before(snapshot, job_run, now))
+    wait = waits.of(job_run.id)
+    parts = (told, *((quota,) if quota else room), "" if wait is None else str(wait))
     return "; ".join(part for part in parts if part)
 
 
-def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand, now: float) -> str:
-    """`quota of project vision: 4 of 4 GPUs in use; about 12 m 00 s`."""
+def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
+    """`quota of project vision: 4 of 4 GPUs in use`."""
     project = snapshot.projects.get(job_run.project)
-    bounds = over(project, snapshot.places.tallies.get(project.name, Tally()), demand) if project else []
-    if not bounds:
+    if project is None:
         return ""
-    wait = forecast_quota(snapshot, job_run, now)
-    parts = (", ".join(bound.text for bound in bounds), "" if wait is None else str(wait))
-    return f"quota of project {job_run.project}: {'; '.join(part for part in parts if part)}"
+    found = bounds(project, snapshot.places.tallies.get(project.name, Tally()), demand)
+    in_use = ", ".join(bound.in_use for bound in found)
+    return f"quota of project {project.name}: {in_use}" if in_use else ""
 
 
-def _before(snapshot: Snapshot, job_run: JobRun) -> str:
-    """`3 jobs before it`: of the same resource; where several projects wait, of its own."""
+def _before(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[str]:
+    """`3 jobs before it`: of the same resource; where several projects wait, of its own, and
+    `project vision used less for its share`."""
     queue = snapshot.lines.waiting.get(job_run.resource)
     run = snapshot.runs.get(job_run.run_id)
     if queue is None or run is None:
-        return ""
-    rank = rank_of(job_run, run)
+        return
+    rank, own = rank_of(job_run, run), job_run.project
     several = len(queue.projects) > 1
-    groups = [group for group in queue.classes.values() if group.demand.project == job_run.project]
-    count = sum(group.members.count_before(rank) for group in (groups if several else queue.classes.values()))
-    whose = f" of project {job_run.project}" if several else ""
-    return f"{show_count(count, 'job')}{whose} before it" if count else ""
+    groups = [group for group in queue.classes.values() if not several or group.demand.project == own]
+    count = sum(group.members.count_before(rank) for group in groups)
+    if count:
+        yield f"{show_count(count, 'job')}{f' of project {own}' if several else ''} before it"
+    if several:
+        shares = Shares(snapshot, now)
+        score = shares[own].score
+        less = [name for name in sorted(queue.projects) if shares[name].score < score]
+        if less:
+            whose = f"project {less[0]}" if len(less) == 1 else f"{len(less)} projects"
+            yield f"{whose} used less for {'its share' if len(less) == 1 else 'their shares'}"
 
 
 def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:

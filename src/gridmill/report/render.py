@@ -27,6 +27,7 @@ from gridmill.model.event import Event, EventType
 from gridmill.model.loaded import rejects_of, shifted_of
 from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
 from gridmill.model.noun import dataclass
+from gridmill.model.project import DEFAULT
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, PartView, RunView
@@ -55,6 +56,7 @@ class JobLine:
     peak: str
     share: str
     message: str
+    interrupted: tuple[str, ...]
     log: str
     parts: tuple[tuple[str, str, str, str, str], ...] = ()
 
@@ -90,6 +92,7 @@ def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()
         run=view.run,
         wall=_wall(view),
         when=_time(view.run.started or view.run.created),
+        project="" if view.run.project == DEFAULT else view.run.project,
         dag=Markup(dag(_boxes(view))),
         critical=_critical_lines(view),
         timeline=Markup(timeline(*_bars(view))),
@@ -199,7 +202,7 @@ def _attempt_bar(name: str, attempt: Attempt, begin: float) -> Bar:
         begins=attempt.placed - begin,
         ends=ended - begin,
         state=attempt.state.value,
-        note=f"{note} {attempt.message}".strip(),
+        note=f"{note} {attempt.interrupted.why if attempt.interrupted else attempt.message}".strip(),
     )
 
 
@@ -220,7 +223,8 @@ def _line(job: JobView, events: Sequence[Event]) -> JobLine:
         cpu=show_seconds(use.cpu_seconds) if use else "",
         peak=show_bytes(use.peak_memory_bytes) if use else "",
         share=f"{use.peak_memory_bytes / given.memory_bytes:.0%}" if use and given.memory_bytes else "",
-        message=job.job.message,
+        message=job.why or job.job.message,
+        interrupted=tuple(one.interrupted.why for one in job.attempts if one.interrupted is not None),
         log=_log_end(events, attempt) if failed and attempt else "",
         parts=tuple(_part(part) for part in job.parts),
     )

@@ -1,0 +1,101 @@
+"""A long command makes room for one of a higher priority, and goes on from its checkpoint."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Place, eventually
+
+pytestmark = pytest.mark.e2e
+
+BOX = "resources:\n  box: {type: command, cpus: 1, memory: 512MiB, workers: 1, keep: 60s}\n"
+"""One pod, with room for one of the jobs below."""
+
+
+def long(folder: Path) -> str:
+    """Counts until `enough` is there, and tells of each number; fails where another attempt runs."""
+    return f"""
+pipeline: long
+project: science
+{BOX}
+jobs:
+  count:
+    resource: box
+    memory: 400MiB
+    resumable: true
+    command:
+      run: |
+        exec 9> {folder}/alone && flock -n 9 || {{ echo "twice at the same time"; exit 1; }}
+        done=$(cat "$GRIDMILL_CHECKPOINTS/done" 2> /dev/null || echo 0)
+        echo "from $done" >> {folder}/said
+        until [ -e {folder}/enough ]; do
+          done=$((done + 1))
+          echo "$done" > "$GRIDMILL_CHECKPOINTS/new"
+          mv "$GRIDMILL_CHECKPOINTS/new" "$GRIDMILL_CHECKPOINTS/done"
+          echo "$done" >> {folder}/said
+          sleep 0.2
+        done
+"""
+
+
+def urgent(folder: Path) -> str:
+    """Runs until `go` is there."""
+    return f"""
+pipeline: urgent
+project: science
+{BOX}
+jobs:
+  first:
+    resource: box
+    memory: 400MiB
+    priority: 5
+    command:
+      run: "echo urgent >> {folder}/said; until [ -e {folder}/go ]; do sleep 0.1; done"
+"""
+
+
+def job(place: Place, run: str) -> dict:
+    (only,) = place.json("status", run)["jobs"]
+    return only
+
+
+def test_it_is_interrupted_waits_with_a_reason_and_goes_on(place: Place):
+    files = place.write(long(place.folder), "long.yaml"), place.write(urgent(place.folder), "urgent.yaml")
+    up = place.start("up", "--listen", "off")
+    assert eventually(lambda: place.gridmill("show", "control").returncode == 0, 60)
+    refused = place.gridmill("run", files[0], "--detach")
+    assert refused.returncode != 0
+    assert "there is no project 'science'" in refused.stderr
+    assert place.gridmill("configure", "project", "science", "--cpus", 2).returncode == 0
+    assert place.gridmill("run", files[0], "--detach").returncode == 0
+    assert eventually((place.folder / "said").exists, 60)
+    assert place.gridmill("run", files[1], "--detach").returncode == 0
+
+    assert eventually(lambda: "urgent" in (place.folder / "said").read_text(), 60), "room was made"
+    waiting = job(place, "long-1")
+    assert waiting["job"]["state"] == "waiting"
+    assert waiting["why"].startswith("interrupted for urgent-1/first, whose turn comes first; ")
+    assert "needs 400 MiB" in waiting["why"]
+    table = place.gridmill("status", "long-1").stdout
+    assert "project science" in table
+
+    (place.folder / "go").touch()
+    assert eventually(lambda: (place.folder / "said").read_text().count("from ") == 2, 60), "it goes on"
+    (place.folder / "enough").touch()
+    assert eventually(lambda: job(place, "long-1")["job"]["state"] == "succeeded", 60)
+    view = job(place, "long-1")
+    assert [one["state"] for one in view["attempts"]] == ["stopped", "succeeded"]
+    assert (view["job"]["failures"], view["job"]["losses"], view["job"]["interruptions"]) == (0, 0, 1)
+    said = (place.folder / "said").read_text().split("\n")
+    at = said.index("urgent")
+    begun, went_on = said[:at], said[at + 1 :]
+    assert begun[0] == "from 0"
+    assert went_on[0] in (f"from {begun[-1]}", f"from {int(begun[-1]) + 1}"), "ended between two lines"
+    report = place.gridmill("report", "long-1", "--output", place.folder / "report.html")
+    assert report.returncode == 0, report.stderr
+    page = (place.folder / "report.html").read_text()
+    assert "project science" in page
+    assert "interrupted for urgent-1/first" in page
+    assert not list(place.home.rglob("checkpoints/long/count/*")), "nothing is kept of what is done"
+    up.terminate()
+    assert up.wait(timeout=30) == 0
