@@ -97,7 +97,10 @@ def main() -> None:
         env = environment(folder, Path(sys.executable).parent, OMP_NUM_THREADS="1")
         with up(folder / "home", env) as node:
             bench = Bench(folder=folder, env=env, grid=node.grid)
-            starts = alternate({TORCHRUN: bench.torchrun, GRIDMILL: bench.gridmill})
+            starts = alternate(
+                {TORCHRUN: bench.torchrun, GRIDMILL: bench.gridmill},
+                rounds=int(os.environ.get("GRIDMILL_BENCH_ROUNDS", ROUNDS)),
+            )
         shutil.rmtree(folder / "home", ignore_errors=True)
     save("gangs", results(starts, bench), how=HOW)
 

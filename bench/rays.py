@@ -27,9 +27,7 @@ def ray_cluster(folder: Path, env: Mapping[str, str]) -> Iterator[str]:
     folder.mkdir(parents=True)
     log = folder / "start.log"
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(env), start_new_session=True
-        )
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(env))
     try:
         _wait_for(process, log)
         yield address

@@ -1,6 +1,7 @@
 """A sink over a real S3 server, which answers Google's client too."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import obstore
@@ -12,6 +13,7 @@ from obstore.store import S3Store
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.run import run
 from gridmill.model.artifact import Output
+from gridmill.model.part import Part
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
 from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
@@ -75,6 +77,26 @@ def test_objects_are_loaded_once_and_again_when_they_change(
     assert load(case, endpoint, path).table_version == 2
     assert [row["a"] for row in case.rows()] == [1, 3, 4, 5]
     assert len(obstore.list(bucket).collect()) == 4
+
+
+def test_parts_fetch_objects_and_the_load_fetches_none_of_them_again(
+    bucket: S3Store, endpoint: str, case: SinkCase
+) -> None:
+    for number in range(4):
+        put(bucket, f"raw/{number}.parquet", [number])
+    path = f"s3://{name_of(bucket)}/raw/*.parquet"
+    spec = SinkSpec(source=Source(path=path, endpoint=endpoint), parts=2)
+    parts = [case.context(spec) for _ in range(2)]
+    for number, context in enumerate(parts):
+        part = Part(of="p-1/s", number=number, count=2)
+        assert run(replace(context, order=replace(context.order, part=part))).outputs == ()
+        assert len(list(context.work.glob("*.parquet"))) == 2
+    put(bucket, "raw/2.parquet", [20, 21])
+    whole = case.context(spec)
+    uris = tuple(context.order.output_uri for context in parts)
+    assert run(replace(whole, order=replace(whole.order, parts=uris))).outputs[0].rows == 5
+    assert sorted(row["a"] for row in case.rows()) == [0, 1, 3, 20, 21]
+    assert len(list(whole.work.glob("*.parquet"))) == 1
 
 
 def test_googles_client_loads_the_same_objects_and_each_once(

@@ -1,7 +1,8 @@
 """A dataset's rows sorted once, by entity and time, and computed chunk by chunk.
 
 The rows of an entity are never in two chunks, so chunks are independent: as many are computed side by side
-as there are threads. Which rows a chunk has depends on the data alone.
+as there are threads, and on as many machines as do a part each. Which rows a chunk has depends on the data
+alone: entities are counted first, and a part sorts only the rows of its own chunks.
 """
 
 from collections import deque
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import TypeVar
 
 import duckdb
@@ -21,6 +23,7 @@ from gridmill.jobs.dataset.beside import Loaded, own_features, their_features
 from gridmill.jobs.dataset.frames import NOWHERE, Asking, Ints, Own, own_rows
 from gridmill.jobs.dataset.sqltext import AT, CODE, RANK, ROW, TIME, UPTO, moment, quote_all
 from gridmill.jobs.engine import fetch_rows, quoted
+from gridmill.model.part import Part
 
 CHUNK_ROWS = 1_048_576
 PIECE_ROWS = 262_144
@@ -29,8 +32,8 @@ CHUNK_VALUES = 16_000_000
 """Of wider rows fewer are computed at a time; but never fewer than BATCH_ROWS."""
 MOST_VALUES = 96_000_000
 """What is held of an entity, or of another table; of more the query takes care, which can spill to disk."""
-KNOWN = "__known"
-ENTITIES = "__entities"
+KNOWN, NUMBER, PIECE = "__known", "__chunk_number", "__piece"
+COUNTED, ENTITIES = "__counted", "__entities"
 RECENT = "__recent"
 COUNT = "__count"
 _Done = TypeVar("_Done")
@@ -38,11 +41,11 @@ _Done = TypeVar("_Done")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What all chunks look at."""
+    """What all chunks look at; `chunks` is how many there are."""
 
     quick: Quick
     loaded: tuple[Loaded, ...]
-    chunk_rows: int
+    chunks: int
 
 
 def prepare_chunks(
@@ -56,14 +59,18 @@ def prepare_chunks(
         _keeps_types(engine, t.sql) for t in quick.asked.theirs
     ):
         return None
-    _number(engine, ENTITIES, quick.rows, quick.entity)
     most = max(BATCH_ROWS, CHUNK_VALUES // columns)
-    if rows > most and _largest(engine) * columns > MOST_VALUES:
+    _number(engine, COUNTED, quick.rows, quick.entity)
+    _cut_entities(engine, min(chunk_rows or CHUNK_ROWS, most))
+    largest, chunks = f"coalesce(max({COUNT}), 0)", f'coalesce(max("{NUMBER}") + 1, 0)'
+    told = f"SELECT {largest} AS largest, {chunks} AS chunks FROM {ENTITIES}"
+    [found] = fetch_rows(engine, told)
+    if rows > most and int(found["largest"]) * columns > MOST_VALUES:
         return None
     if any(_size(engine, theirs) > MOST_VALUES for theirs in quick.asked.theirs):
         return None
     loaded = tuple(_load(engine, theirs, f"__keys{n}") for n, theirs in enumerate(quick.asked.theirs))
-    return Prepared(quick, loaded, min(chunk_rows or CHUNK_ROWS, most))
+    return Prepared(quick, loaded, int(found["chunks"]))
 
 
 def _keeps_types(engine: duckdb.DuckDBPyConnection, sql: str) -> bool:
@@ -98,9 +105,16 @@ def _numbered(rows: str, keys: tuple[str, ...], table: str, columns: str = "r.*"
     return f'SELECT {columns}, k."{CODE}" FROM (\n{rows}\n) AS r JOIN {quoted(table)} AS k ON {same}'
 
 
-def _largest(engine: duckdb.DuckDBPyConnection) -> int:
-    """Rows of the entity with the most."""
-    return int(fetch_rows(engine, f"SELECT coalesce(max({COUNT}), 0) AS n FROM {quoted(ENTITIES)}")[0]["n"])
+def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
+    """To each entity the number of its chunk: the piece that the first of its rows is in, when all rows are
+    cut into pieces of `chunk_rows`."""
+    before = f'sum({COUNT}) OVER (ORDER BY "{CODE}" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)'
+    piece = f'coalesce({before}, 0) // {chunk_rows} AS "{PIECE}"'
+    engine.execute(
+        f'CREATE OR REPLACE TABLE {ENTITIES} AS SELECT * EXCLUDE ("{PIECE}"), '
+        f'(dense_rank() OVER (ORDER BY "{PIECE}") - 1)::UINTEGER AS "{NUMBER}" '
+        f"FROM (SELECT *, {piece} FROM {COUNTED})"
+    )
 
 
 def _size(engine: duckdb.DuckDBPyConnection, theirs: Theirs) -> int:
@@ -164,24 +178,35 @@ def _integers(column: pa.ChunkedArray) -> Ints:
     return found
 
 
-def cut_chunks(engine: duckdb.DuckDBPyConnection, prepared: Prepared) -> Iterator[pa.Table]:
-    """The rows in order, whole entities at a time, at least so many as wanted."""
+def cut_chunks(
+    engine: duckdb.DuckDBPyConnection, prepared: Prepared, part: Part | None = None
+) -> Iterator[tuple[int, pa.Table]]:
+    """The chunks in order, those of a part: their numbers and their rows, by entity and time."""
     quick = prepared.quick
-    text = f'{_numbered(quick.rows, quick.entity, ENTITIES)} ORDER BY "{CODE}", "{TIME}"'
-    reader = engine.sql(text).to_arrow_reader(BATCH_ROWS)
+    mine = f' WHERE k."{NUMBER}" % {part.count} = {part.number}' if part is not None else ""
+    columns = f'r.*, k."{NUMBER}"'
+    text = f'{_numbered(quick.rows, quick.entity, ENTITIES, columns)}{mine} ORDER BY "{CODE}", "{TIME}"'
     waiting: list[pa.Table] = []
-    for batch in reader:
-        waiting.append(pa.Table.from_batches([batch]))
-        if sum(table.num_rows for table in waiting) < prepared.chunk_rows:
-            continue
-        rows = pa.concat_tables(waiting)
-        last = rows[CODE][-1]
-        cut = rows.num_rows - pc.sum(pc.equal(rows[CODE], last)).as_py()
-        if cut:
-            yield rows.slice(0, cut)
-        waiting = [rows.slice(cut)]
+    before = 0
+    for batch in engine.sql(text).to_arrow_reader(BATCH_ROWS):
+        for number, rows in _by_number(pa.Table.from_batches([batch])):
+            if waiting and number != before:
+                yield before, pa.concat_tables(waiting)
+                waiting = []
+            waiting.append(rows)
+            before = number
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield before, pa.concat_tables(waiting)
+
+
+def _by_number(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Rows in the order of their chunks, cut where the next one begins."""
+    numbers = _integers(rows[NUMBER])
+    rows = rows.drop_columns([NUMBER])
+    begins = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
+    for begin, end in pairwise(begins):
+        if end > begin:
+            yield int(numbers[begin]), rows.slice(begin, end - begin)
 
 
 def cut_pieces(prepared: Prepared, rows: pa.Table) -> Iterator[pa.Table]:
@@ -255,13 +280,13 @@ def _look_up(engine: duckdb.DuckDBPyConnection, loaded: Loaded, keys: pa.Table) 
 
 
 def in_turn(
-    chunks: Iterator[pa.Table], do: Callable[[int, pa.Table], _Done], threads: int
+    chunks: Iterator[tuple[int, pa.Table]], do: Callable[[int, pa.Table], _Done], threads: int
 ) -> Iterator[_Done]:
     """`do` with each chunk and its number, some side by side; what it gives, in order."""
     with ThreadPoolExecutor(threads) as pool:
         running: deque[Future[_Done]] = deque()
         try:
-            for number, chunk in enumerate(chunks):
+            for number, chunk in chunks:
                 running.append(pool.submit(do, number, chunk))
                 if len(running) > threads:
                     yield running.popleft().result()

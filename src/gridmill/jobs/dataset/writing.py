@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from threading import local
@@ -105,7 +105,7 @@ class _Maker:
     whole: bool
 
     def does(self, number: int) -> bool:
-        """Whether that bucket or chunk is this part's."""
+        """Whether that bucket is this part's."""
         part = self.context.order.part
         return part is None or number % part.count == part.number
 
@@ -150,22 +150,19 @@ def _write_chunks(
     tally: Tally,
     stem: str,
 ) -> None:
-    chunks = cut_chunks(engine, prepared)
-    begin = list(islice(chunks, 2))
+    chunks = cut_chunks(engine, prepared, make.context.order.part)
     own = local()
 
     def do(number: int, rows: pa.Table) -> Tally:
-        if not make.does(number):
-            return Tally()
         if not hasattr(own, "engine"):
             own.engine = engine.cursor()
             register_tables(own.engine, tables)
         counted = Tally()
-        name = f"{stem}-{number:04d}" if len(begin) > 1 else stem
+        name = f"{stem}-{number:04d}" if prepared.chunks > 1 else stem
         make.write(_read_pieces(own.engine, prepared, rows), name, counted)
         return counted
 
-    for counted in in_turn(chain(begin, chunks), do, make.context.threads):
+    for counted in in_turn(chunks, do, make.context.threads):
         tally.add(counted)
         make.context.progress(tally.kept + tally.dropped.total(), make.query.rows or None, "rows")
 
