@@ -20,7 +20,7 @@ demo: $(READY)
 	GRIDMILL_HOME=$${GRIDMILL_HOME:-$(CURDIR)/.gridmill} $(BIN)/gridmill run examples/weather/pipeline.yaml
 
 test: $(READY)
-	$(BIN)/pytest tests -n 2 --dist loadfile
+	$(BIN)/pytest tests -n 4 --dist loadfile --no-loadscope-reorder
 
 unit: $(READY)
 	$(BIN)/pytest tests -m 'not e2e'

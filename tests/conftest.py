@@ -1,10 +1,38 @@
-"""Fixtures that several folders of tests share."""
+"""Fixtures that several folders of tests share, and the order of the files."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
+
+LONGEST_FIRST = (
+    "e2e/test_slurm.py",
+    "e2e/test_crash.py",
+    "e2e/test_real_data.py",
+    "e2e/test_ray_hosts.py",
+    "contract/test_site_ray.py",
+    "docs/test_runs.py",
+    "e2e/test_join.py",
+    "sim/test_faults.py",
+    "e2e/test_crash_verbs.py",
+    "e2e/test_custom.py",
+    "unit/test_dataset_feeds.py",
+)
+"""Files that take minutes. Workers take whole files in this order: none is left alone with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files, then those that start real processes, then the quick ones."""
+    folder = Path(__file__).parent
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        name = item.path.relative_to(folder).as_posix()
+        at = LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+        return at, item.path.parent.name == "unit"
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -136,7 +136,7 @@ class PostgresqlServer:
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
         """What the statement returns, run on a connection of its own, outside of any transaction."""
-        with self._connect(database) as connection:
+        with self.connect(database) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
@@ -147,14 +147,15 @@ class PostgresqlServer:
         )
         return len(ended)
 
-    def _connect(self, database: str) -> psycopg.Connection[tuple[object, ...]]:
+    def connect(self, database: str) -> psycopg.Connection[tuple[object, ...]]:
+        """A connection on which each statement is a transaction."""
         return psycopg.connect(
             host=str(self.folder), port=self.port, user=USER, dbname=database, autocommit=True
         )
 
     def _answers(self) -> bool:
         try:
-            self._connect("postgres").close()
+            self.connect("postgres").close()
         except psycopg.OperationalError:
             return False
         return True

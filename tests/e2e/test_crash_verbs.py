@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
@@ -95,7 +96,7 @@ def killed_when(place: Place, condition: Callable[[], bool], *words: object) -> 
     """Kill the command as soon as the condition holds; False where it had ended before."""
     process = place.start(*words)
     while process.poll() is None and not condition():
-        pass
+        time.sleep(0.001)
     process.kill()
     return process.wait() == -signal.SIGKILL
 
@@ -249,7 +250,7 @@ def test_a_dataset_that_grows_is_the_same_when_whoever_makes_it_is_killed(two_da
 
         process = place.start("run", place.folder / "project" / "pipeline.yaml")
         while process.poll() is None and not writes():
-            pass
+            time.sleep(0.001)
         subprocess.run(["kill", "-9", *map(str, place.leftovers())], check=False)  # the pod and the job, too
         assert process.wait() == -signal.SIGKILL
         assert grown(place) == wanted

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+import psycopg
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -130,9 +131,10 @@ def test_killed_in_the_middle_no_row_is_lost_or_doubled(place: Place, postgresql
     for number in range(4):
         postgresql.execute(insert.format(number * 50_000 + 1, (number + 1) * 50_000), database)
         started = place.start("run", file, **env)
-        assert eventually(lambda run=started: reading(postgresql, database) or run.poll() is not None)
-        if number % 2:  # between reading and commit, or just after it
-            assert eventually(lambda: not reading(postgresql, database))
+        with postgresql.connect("postgres") as watch:
+            assert eventually(lambda run=started, at=watch: reading(at, database) or run.poll() is not None)
+            if number % 2:  # between reading and commit, or just after it
+                assert eventually(lambda at=watch: not reading(at, database))
         for pid in place.leftovers():
             kill(pid)
         started.wait(PATIENCE_SECONDS)
@@ -146,11 +148,9 @@ def test_killed_in_the_middle_no_row_is_lost_or_doubled(place: Place, postgresql
     assert not holds(place.home, postgresql.password)
 
 
-def reading(postgresql: PostgresqlServer, database: str) -> bool:
-    (count,) = postgresql.execute(
-        f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND pid <> pg_backend_pid()"
-    )[0]
-    return count != 0
+def reading(watch: psycopg.Connection[tuple[object, ...]], database: str) -> bool:
+    """Whether anybody is connected to the database."""
+    return bool(watch.execute("SELECT 1 FROM pg_stat_activity WHERE datname = %s", (database,)).fetchall())
 
 
 def kill(pid: int) -> None:
