@@ -91,6 +91,15 @@ def test_a_pod_ends_with_its_keeper(harness: RayHarness) -> None:
     assert not job_lives()
 
 
+def test_nothing_of_a_pod_stays_that_was_torn_down(harness: RayHarness) -> None:
+    harness.up("r-1.0")
+    folder = harness.grid.home / "pods" / "r-1.0"
+    assert folder.is_dir()
+    harness.site.tear_down(["r-1.0"])
+    assert not folder.exists()
+    assert harness.sight("r-1.0") == Sight.GONE
+
+
 def test_a_bridge_that_dies_is_started_again(harness: RayHarness) -> None:
     harness.up("r-1.0")
     site = harness.site

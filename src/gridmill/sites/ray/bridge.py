@@ -82,7 +82,7 @@ class Bridge:
             name: look_around.options(
                 num_cpus=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(str(node["NodeID"]), soft=False),
-            ).remote()
+            ).remote(self._opening.home)
             for name, node in self._living().items()
         }
         ready = _ended(list(asked.values()), _LOOK_SECONDS * 4)

@@ -19,6 +19,7 @@ from gridmill.errors import GridmillError
 from gridmill.model.message import PodOrder
 from gridmill.ports.site import Sight
 from gridmill.settings import Settings, read_settings
+from gridmill.sites.ended import clear, clear_old
 from gridmill.sites.local import LocalSite, memory_of_machine
 from gridmill.sites.machine import count_gpus, look_at_machine
 from gridmill.sites.ray.fit import Machine, why_unfit
@@ -73,6 +74,7 @@ class Keeper:
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
             with (home / "claims.lock").open("ab") as turn:
                 fcntl.flock(turn, fcntl.LOCK_EX)
+                clear_old(home / "pods", time.time())
                 machine = Machine(
                     memory_bytes=memory_of_machine(),
                     claimed_bytes=self._site.claimed_bytes(),
@@ -93,9 +95,10 @@ class Keeper:
         return seen.sight.value, seen.message
 
     def end(self) -> None:
-        """End the pod and its jobs."""
+        """End the pod and its jobs. Nobody asks for it again: nothing of it stays."""
         if not self._unfit:
             self._site.tear_down([self._order.pod_id])
+            clear(Path(self._order.home) / "pods" / self._order.pod_id)
 
 
 @ray.remote
@@ -108,8 +111,9 @@ def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, s
 
 
 @ray.remote
-def look_around() -> bytes:
-    """What is seen on this node."""
+def look_around(home: str) -> bytes:
+    """What is seen on this node. What long ended pods left there is removed."""
+    clear_old(Path(home) / "pods", time.time())
     return encode(look_at_machine())
 
 
