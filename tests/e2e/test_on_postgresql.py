@@ -16,6 +16,7 @@ from gridmill.stores import sql
 from tests.cutting_proxy import Cut, cutting_proxy
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, a_place, eventually
 from tests.e2e.test_survive import (  # noqa: F401  the same tests, in places of this module
+    test_a_killed_job_fails_with_the_signal_and_is_retried,
     test_a_killed_pod_costs_an_attempt_and_not_the_run,
     test_a_result_outlives_its_pod_and_the_control_node,
     test_a_second_control_node_on_the_same_home_is_refused,
@@ -58,7 +59,7 @@ def assert_each_ran_once(place: Place) -> None:
     assert (place.folder / "marks").read_text() == "begin\nend\nafter\n"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
 def test_a_restart_of_the_server_in_the_middle_of_a_run(
     place: Place, postgresql: PostgresqlServer, how: signal.Signals
 ):
@@ -71,6 +72,45 @@ def test_a_restart_of_the_server_in_the_middle_of_a_run(
     _, err = run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode == 0, err
     assert_each_ran_once(place)
+
+
+STEPS = """
+pipeline: steps
+jobs:
+{jobs}
+"""
+STEP = """
+  step{number}:
+    needs: [{needs}]
+    command: |
+      echo {number} >> {folder}/marks
+      until test -e {folder}/go{number}; do sleep 0.02; done
+"""
+
+
+def test_the_server_killed_again_and_again_in_one_run(place: Place, postgresql: PostgresqlServer):
+    """At each step once while it runs, and at each end of one: the run goes on when the server is back."""
+    jobs = "".join(
+        STEP.format(number=number, needs=f"step{number - 1}" if number else "", folder=place.folder)
+        for number in range(3)
+    )
+    run = place.start("run", place.write(STEPS.format(jobs=jobs)), "--json")
+    for number in range(3):
+        begun = "".join(f"{before}\n" for before in range(number + 1))
+        assert eventually(lambda begun=begun: marks(place) == begun), marks(place)
+        postgresql.restart(signal.SIGKILL)
+        (place.folder / f"go{number}").touch()
+        postgresql.restart(signal.SIGKILL)
+    out, err = run.communicate(timeout=PATIENCE_SECONDS)
+    assert run.returncode == 0, err
+    attempts = [attempt["state"] for job in json.loads(out)["jobs"] for attempt in job["attempts"]]
+    assert attempts == ["succeeded"] * 3
+    assert marks(place) == "0\n1\n2\n"
+
+
+def marks(place: Place) -> str:
+    file = place.folder / "marks"
+    return file.read_text() if file.exists() else ""
 
 
 def test_connections_ended_again_and_again(place: Place, postgresql: PostgresqlServer):
