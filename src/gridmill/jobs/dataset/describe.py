@@ -50,7 +50,7 @@ def _read_once(
     """The rows in their order; the sample is taken as they go by."""
     columns = list(dict.fromkeys((*names, *sample.columns)))
     schema = pa.schema([table.schema.field(name) for name in columns])
-    batches = table.to_batches(columns=columns, filter=which, fragment_readahead=1)
+    batches = table.to_batches(columns=columns, filter=which, batch_readahead=1, fragment_readahead=1)
     return pa.RecordBatchReader.from_batches(schema, sample.passing(batches))
 
 
