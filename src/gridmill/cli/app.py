@@ -35,7 +35,10 @@ COMMANDS = {
         "gridmill.cli.resources:configure",
         "Create or replace a resource, sized from the job's size; change a site.",
     ),
-    "alter": ("gridmill.cli.resources:alter", "Change some settings of a resource."),
+    "alter": (
+        "gridmill.cli.resources:alter",
+        "Change settings of a resource, or what a sink loads and checks.",
+    ),
     "advise": ("gridmill.cli.advise:advise", "What more workers would buy a job, by its own runs."),
     "report": ("gridmill.cli.report:report", "Write a run's report: one HTML file that works offline."),
     "schema": ("gridmill.cli.plan:schema", "Print the JSON Schema of pipeline files."),
