@@ -1,11 +1,15 @@
 """Fixtures that several folders of tests share, and the order of the files."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""More threads than processors learn at once here: those that wait must not burn what others need."""
 
 LONGEST_FIRST = (
     "e2e/test_slurm.py",

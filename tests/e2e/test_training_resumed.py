@@ -72,7 +72,7 @@ def test_a_training_killed_in_the_middle_ends_with_the_same_weights(place: Place
     pod = pod_of(place, "resumed-1.lstm.1")
     assert pod is not None
     os.kill(pod, signal.SIGKILL)
-    out, err = run.communicate(timeout=120)
+    out, err = run.communicate(timeout=600)
     assert run.returncode == 0, err
     states, killed = model(json.loads(out))
     assert states == ["lost", "succeeded"]

@@ -13,7 +13,8 @@ from gridmill.sdk.http import HttpGrid, over_tcp
 
 
 class Server(ThreadingHTTPServer):
-    """Answers its path; /broken is cut off, /bad is a gateway's page, /last closes after the answer."""
+    """Answers its path; /broken is cut off, /bad is a gateway's page, /last closes after the answer, /late
+    without one where the connection was used before; a POST gets none."""
 
     daemon_threads = True
     opened = 0
@@ -26,13 +27,22 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    used = False
+
     def do_GET(self) -> None:
+        if "late" in self.path and self.used:
+            self.close_connection = True  # without an answer
+            return
+        self.used = True
         body = self.path.encode()
         self.send_response(502 if "bad" in self.path or "v1" in self.path else 200)
         self.send_header("Content-Length", str(len(body) + 10 * ("broken" in self.path)))
         self.end_headers()
         self.wfile.write(body)
         self.close_connection = "last" in self.path or "broken" in self.path
+
+    def do_POST(self) -> None:
+        self.close_connection = True  # without an answer
 
     def log_message(self, *arguments: object) -> None:
         """Say nothing."""
@@ -67,6 +77,20 @@ def test_one_that_the_server_closed_is_not_used_again(server: Server, connection
     assert connections.request("GET", "/last").body == b"/last"
     assert connections.request("GET", "/next").body == b"/next"
     assert server.opened == 2
+
+
+def test_one_that_is_closed_just_when_it_is_used_again_costs_a_new_one(
+    server: Server, connections: Connections
+) -> None:
+    assert [connections.request("GET", f"/late/{n}").body for n in range(2)] == [b"/late/0", b"/late/1"]
+    assert server.opened == 2
+
+
+def test_what_may_not_be_said_twice_is_not(server: Server, connections: Connections) -> None:
+    connections.request("GET", "/first")
+    with pytest.raises(UnavailableError, match="RemoteDisconnected"):
+        connections.request("POST", "/runs")
+    assert server.opened == 1
 
 
 def test_an_answer_cut_short_is_no_answer(connections: Connections) -> None:

@@ -8,6 +8,7 @@ import select
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from gridmill.errors import InputError, UnavailableError
 from gridmill.model.noun import dataclass
 
 TIMEOUT_SECONDS = 60.0
+_REPEATABLE = ("GET", "PUT")
 _UP = "Start one with `gridmill up`."
 
 
@@ -57,24 +59,34 @@ class Connections:
         self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """Send and wait for the whole answer. Raises UnavailableError where there is none."""
-        connection = self._take()
+        told = {**self.headers, **(headers or {})}
+        ask = partial(_ask, method=method, target=target, body=body, headers=told)
         try:
-            connection.request(method, target, body, {**self.headers, **(headers or {})})
-            answer = connection.getresponse()
-            whole = Answer(status=answer.status, body=answer.read())
+            connection, whole = self._asked(ask, repeatable=method in _REPEATABLE)
         except (OSError, HTTPException) as error:
-            connection.close()
             raise UnavailableError(
                 f"the control node at {self.where} does not answer ({type(error).__name__})", hint=_UP
             ) from error
-        except BaseException:  # interrupted: what is left of the answer must not be taken for the next one
-            connection.close()
-            raise
         self._idle.append(connection)
         return whole
 
-    def _take(self) -> HTTPConnection:
-        """A kept connection that the other end has not closed, or a new one."""
+    def _asked(
+        self, ask: Callable[[HTTPConnection], Answer], *, repeatable: bool
+    ) -> tuple[HTTPConnection, Answer]:
+        """The answer, and the connection it came by. One that was kept may be closed by the other end just
+        when it is used again: what may be asked twice is asked once more."""
+        kept = self._kept()
+        if kept is not None:
+            try:
+                return kept, ask(kept)
+            except ConnectionError:
+                if not repeatable:
+                    raise
+        made = self.make()
+        return made, ask(made)
+
+    def _kept(self) -> HTTPConnection | None:
+        """A kept connection that the other end has not closed."""
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -83,12 +95,25 @@ class Connections:
             if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
                 return connection
             connection.close()
-        return self.make()
+        return None
 
     def close(self) -> None:
         """Close what is kept."""
         while self._idle:
             self._idle.pop().close()
+
+
+def _ask(
+    connection: HTTPConnection, *, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+) -> Answer:
+    """Send and wait for the whole answer; what is left of one must not be taken for the next."""
+    try:
+        connection.request(method, target, body, headers)
+        answer = connection.getresponse()
+        return Answer(status=answer.status, body=answer.read())
+    except BaseException:
+        connection.close()
+        raise
 
 
 def unix_connections(path: Path) -> Connections:
