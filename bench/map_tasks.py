@@ -56,7 +56,7 @@ def predict(dataset: Path, model: Path, target: Path, start: int, stop: int) -> 
 def swarm(folder: Path, dataset: Path, model: Path) -> list[Spent]:
     """All shards; then every row is looked for, and the whole measured."""
     rows = open_partitions(dataset).rows
-    count = SHARDS_PER_CPU * int(ray.cluster_resources()["CPU"])
+    count = SHARDS_PER_CPU * len(os.sched_getaffinity(0))
     bounds = [rows * number // count for number in range(count + 1)]
     do: Any = ray.remote(predict)
     work = [do.remote(dataset, model, folder, start, stop) for start, stop in pairwise(bounds)]

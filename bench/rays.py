@@ -1,4 +1,5 @@
-"""A Ray cluster of this machine alone, with as many CPUs as this process may use."""
+"""A Ray cluster of this machine alone. It is told of twice as many CPUs as there are: one half is for pods,
+which keep theirs while they are up, the other for tasks beside them. They never work at the same time."""
 
 import os
 import signal
@@ -21,7 +22,7 @@ def ray_cluster(folder: Path, env: Mapping[str, str]) -> Iterator[str]:
     words = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         *("--node-ip-address=127.0.0.1", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false"),
-        *(f"--num-cpus={len(os.sched_getaffinity(0))}", "--object-store-memory=200000000"),
+        *(f"--num-cpus={2 * len(os.sched_getaffinity(0))}", "--object-store-memory=200000000"),
         *("--disable-usage-stats", f"--temp-dir={folder}"),
     ]
     folder.mkdir(parents=True)
