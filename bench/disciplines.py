@@ -14,8 +14,8 @@ from gridmill.planning.draft import RESERVE_AFTER_SECONDS
 from gridmill.planning.history import PER_SUBJECT
 from gridmill.planning.reservation import may_pass, reserve
 from gridmill.planning.service import (
-    FIRST_LOOK_SECONDS,
     Interruptible,
+    alone_seconds,
     due,
     expected_left,
     next_look,
@@ -215,7 +215,7 @@ class Ours:
                 self._interrupt(pool, pool.running[int(number)])
             pool.start(task)
             if task.resumable:
-                pool.look_at(task, task.done + FIRST_LOOK_SECONDS)
+                pool.look_at(task, task.done + alone_seconds(task.interruptions))
 
     def _chosen(self, pool: Pool, task: Task) -> tuple[str, ...]:
         latest = (

@@ -33,6 +33,7 @@ class Task:
     done: float = 0.0
     works_from: float = 0.0
     epoch: int = 0
+    interruptions: int = 0
     due: float = 0.0
 
     @property
@@ -104,6 +105,7 @@ class Pool:
         assert task.resumable
         task.done = task.attained(self.now)
         self.tally.interruptions += 1
+        task.interruptions += 1
         self._take_back(task)
 
     def look_at(self, task: Task, attained: float) -> None:

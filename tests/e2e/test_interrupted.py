@@ -62,16 +62,16 @@ def job(place: Place, run: str) -> dict:
 def test_it_is_interrupted_waits_with_a_reason_and_goes_on(place: Place):
     files = place.write(long(place.folder), "long.yaml"), place.write(urgent(place.folder), "urgent.yaml")
     up = place.start("up", "--listen", "off")
-    assert eventually(lambda: place.gridmill("show", "control").returncode == 0, 60)
+    assert eventually(lambda: place.gridmill("show", "control").returncode == 0)
     refused = place.gridmill("run", files[0], "--detach")
     assert refused.returncode != 0
     assert "there is no project 'science'" in refused.stderr
     assert place.gridmill("configure", "project", "science", "--cpus", 2).returncode == 0
     assert place.gridmill("run", files[0], "--detach").returncode == 0
-    assert eventually((place.folder / "said").exists, 60)
+    assert eventually((place.folder / "said").exists)
     assert place.gridmill("run", files[1], "--detach").returncode == 0
 
-    assert eventually(lambda: "urgent" in (place.folder / "said").read_text(), 60), "room was made"
+    assert eventually(lambda: "urgent" in (place.folder / "said").read_text()), "room was made"
     waiting = job(place, "long-1")
     assert waiting["job"]["state"] == "waiting"
     assert waiting["why"].startswith("interrupted for urgent-1/first, whose turn comes first; ")
@@ -80,9 +80,9 @@ def test_it_is_interrupted_waits_with_a_reason_and_goes_on(place: Place):
     assert "project science" in table
 
     (place.folder / "go").touch()
-    assert eventually(lambda: (place.folder / "said").read_text().count("from ") == 2, 60), "it goes on"
+    assert eventually(lambda: (place.folder / "said").read_text().count("from ") == 2), "it goes on"
     (place.folder / "enough").touch()
-    assert eventually(lambda: job(place, "long-1")["job"]["state"] == "succeeded", 60)
+    assert eventually(lambda: job(place, "long-1")["job"]["state"] == "succeeded")
     view = job(place, "long-1")
     assert [one["state"] for one in view["attempts"]] == ["stopped", "succeeded"]
     assert (view["job"]["failures"], view["job"]["losses"], view["job"]["interruptions"]) == (0, 0, 1)

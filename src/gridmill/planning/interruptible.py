@@ -9,9 +9,7 @@ from gridmill.model.run import Attempt, JobRun
 from gridmill.model.state import AttemptState
 from gridmill.planning.forecast import lasted
 from gridmill.planning.service import (
-    ALONE_GROWTH,
-    FIRST_LOOK_SECONDS,
-    URGENT_ALONE_SECONDS,
+    alone_seconds,
     due,
     expected_left,
     next_look,
@@ -74,15 +72,14 @@ def _running(snapshot: Snapshot, job_run: JobRun, attempts: Sequence[Attempt], n
     subject, size = subject_of(job_run.job, job_run.pipeline), job_run.size or JobSize()
     left = expected_left(lasted(job_run.name, subject, size, snapshot.history), attained)
     places = max(1, job_run.sizing.amounts.gpus) * len(attempts)
-    longer = ALONE_GROWTH**job_run.interruptions
     return Running(
         due=due(snapshot.runs[job_run.run_id].created, left, places, started=True),
         left_seconds=left,
         priority=job_run.priority,
         project=job_run.project,
         places=places,
-        urgent_from=begun + URGENT_ALONE_SECONDS * longer,
-        alone_until=begun + FIRST_LOOK_SECONDS * longer,
+        urgent_from=begun + alone_seconds(job_run.interruptions, urgent=True),
+        alone_until=begun + alone_seconds(job_run.interruptions),
         look_at=now + next_look(attained) - attained,
         attempts=tuple(attempts),
     )

@@ -75,6 +75,12 @@ def next_look(attained: float) -> float:
     return look
 
 
+def alone_seconds(interruptions: int, *, urgent: bool = False) -> float:
+    """For how long a job is left alone after a start, having been interrupted so often; `urgent`: by jobs of
+    a higher priority."""
+    return (URGENT_ALONE_SECONDS if urgent else FIRST_LOOK_SECONDS) * ALONE_GROWTH**interruptions
+
+
 def may_interrupt(waiting_due: float, running_due: float) -> bool:
     """Whether a job's turn comes so much before another's that interrupting that one is worth its cost."""
     return running_due > waiting_due + 2 * STRETCH * RESTART_SECONDS
