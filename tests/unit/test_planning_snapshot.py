@@ -205,8 +205,8 @@ def test_a_line_gives_all_jobs_in_order_and_those_behind_one_set_aside_only_from
     line, seen = Line(lanes), []
     for lane in lanes.values():
         line.join(lane)
-    while line:
-        ticket, lane = line.first()
+    while (first := line.first()) is not None:
+        ticket, lane = first
         seen.append(ticket)
         if aside[ticket]:
             line.leave_with_class(lane)
