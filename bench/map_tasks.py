@@ -37,16 +37,16 @@ def predict(dataset: Path, model: Path, target: Path, start: int, stop: int) -> 
     """A shard of a swarm: its rows with what the model looks back at, one file of predictions."""
     card, predictor = load_card(model), load_model(model, threads=1)
     lead = min(start, (card.sequence or 1) - 1)
-    names = ["time", *(encoding.column for encoding in card.encodings), "y"]
+    names = [*card.keys, *(encoding.column for encoding in card.encodings), *card.labels]
     table = open_partitions(dataset).read(list(dict.fromkeys(names)), start - lead, stop)
     kept = np.arange(lead, table.num_rows)
-    predicted = predict_rows(predictor, encode(table, card.encodings), runs(table, []), kept)
+    predicted = predict_rows(predictor, encode(table, card.encodings), runs(table, card.entity), kept)
     rows = pa.table(
         {
-            "time": table["time"].take(kept),
+            **{name: table[name].take(kept) for name in card.keys},
             "row": kept + (start - lead),
             "prediction": predicted,
-            "truth": numbers(table["y"])[kept],
+            "truth": numbers(table[card.labels[0]])[kept],
         }
     )
     pq.write_table(rows, target / f"part-{start:09}.parquet")
