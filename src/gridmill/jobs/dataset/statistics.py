@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from gridmill.jobs.features import Floats, is_number, is_text, numbers
 
 SAMPLE_ROWS = 200_000
+BLOCK_ROWS = 16_384
 MOST_COLUMNS = 60
 BINS, TOP = 20, 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -101,18 +102,31 @@ def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
     """Pairwise over the rows that have both; None where a column does not vary."""
     if len(names) < 2 or sample.num_rows < 2:
         return {}
-    values = np.column_stack([numbers(sample[name]) for name in names])
-    known = ~np.isnan(values)
-    centred = np.where(
-        known, values - np.nan_to_num(np.nanmean(np.where(known.any(0), values, 0.0), axis=0)), 0.0
-    )
-    flags = known.astype(np.float64)
-    count = flags.T @ flags
-    one, other = centred.T @ flags, flags.T @ centred
-    covariance = centred.T @ centred - one * other / np.maximum(count, 1)
-    squares = (centred**2).T @ flags - one**2 / np.maximum(count, 1)
-    spread = np.sqrt(np.maximum(squares * squares.T, 0))
+    count, sums, products, squares = _moments(sample, names)
+    covariance = products - sums * sums.T / np.maximum(count, 1)
+    varied = squares - sums**2 / np.maximum(count, 1)
+    spread = np.sqrt(np.maximum(varied * varied.T, 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.where((spread > 0) & (count > 1), covariance / spread, np.nan)
     rounded = [[None if np.isnan(value) else round(float(value), 4) for value in row] for row in found]
     return {"columns": list(names), "values": rounded}
+
+
+def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
+    """Of each pair over the rows that have both: how many these are, the sum of the first, of their products
+    and of the first's squares, all about the means. [4, columns, columns], block by block: all rows at once
+    would take several times the sample's memory."""
+    means = np.array([_mean(numbers(sample[name])) for name in names])
+    found = np.zeros((4, len(names), len(names)))
+    for first in range(0, sample.num_rows, BLOCK_ROWS):
+        part = sample.slice(first, BLOCK_ROWS)
+        values = np.column_stack([numbers(part[name]) for name in names])
+        known = ~np.isnan(values)
+        centred, flags = np.where(known, values - means, 0.0), known.astype(np.float64)
+        found += (flags.T @ flags, centred.T @ flags, centred.T @ centred, (centred**2).T @ flags)
+    return found
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0
