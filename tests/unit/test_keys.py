@@ -30,6 +30,7 @@ def test_keys_and_parents():
         "Site": ("local", ""),
         "Resource": ("trainers", ""),
         "Pipeline": ("weather", ""),
+        "Project": ("vision", ""),
         "Schedule": ("weather", ""),
         "Backfill": ("weather", ""),
         "Chunk": ("weather/2013-01-01..2013-01-08", "weather"),

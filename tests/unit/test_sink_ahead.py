@@ -4,7 +4,7 @@ from threading import active_count
 
 import pytest
 
-from gridmill.jobs.sink.ahead import ahead
+from gridmill.jobs.ahead import ahead
 
 
 def test_all_items_in_order_and_then_the_error() -> None:

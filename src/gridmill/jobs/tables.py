@@ -18,6 +18,7 @@ from gridmill.codec import from_builtins
 from gridmill.errors import InputError, StorageError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.engine import fetch_rows, open_engine, quoted
+from gridmill.jobs.thrifty import thrifty
 from gridmill.model.artifact import ArtifactKind, Column, Output
 from gridmill.model.outage import Outage
 
@@ -44,7 +45,8 @@ def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds
 def open_version(path: Path, output: Output, schema: pa.Schema | None = None) -> ds.Dataset:
     """The rows of a version whose files are at `path`, unread. Raises what the libraries raise."""
     if output.kind == ArtifactKind.SINK:
-        table = DeltaTable(path, version=output.table_version).to_pyarrow_dataset(schema=schema)
+        delta = DeltaTable(path, version=output.table_version)
+        table = thrifty(delta.to_pyarrow_dataset(schema=schema))
         outages = from_builtins(output.details.get("outages", []), tuple[Outage, ...])
         return table.filter(_outside(outages, table.schema)) if outages else table
     if output.kind not in (ArtifactKind.DATASET, ArtifactKind.PREDICTION):
@@ -52,7 +54,7 @@ def open_version(path: Path, output: Output, schema: pa.Schema | None = None) ->
     files = sorted(str(file) for file in path.rglob("*.parquet"))
     if not files:
         raise FileNotFoundError(path)
-    return ds.dataset(files, format="parquet", schema=schema)
+    return thrifty(ds.dataset(files, format="parquet", schema=schema))
 
 
 def _outside(outages: Sequence[Outage], schema: pa.Schema) -> ds.Expression:

@@ -26,7 +26,7 @@ from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.model.part import Part
 
 CHUNK_ROWS = 1_048_576
-PIECE_ROWS = 262_144
+PIECE_ROWS, PIECE_VALUES = 262_144, 3_000_000
 BATCH_ROWS = 131_072
 CHUNK_VALUES = 16_000_000
 """Of wider rows fewer are computed at a time; but never fewer than BATCH_ROWS."""
@@ -41,11 +41,12 @@ _Done = TypeVar("_Done")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What all chunks look at; `chunks` is how many there are."""
+    """What all chunks look at; `chunks` is how many there are, `chunk_values` what most of them have."""
 
     quick: Quick
     loaded: tuple[Loaded, ...]
     chunks: int
+    chunk_values: int
 
 
 def prepare_chunks(
@@ -61,7 +62,8 @@ def prepare_chunks(
         return None
     most = max(BATCH_ROWS, CHUNK_VALUES // columns)
     _number(engine, COUNTED, quick.rows, quick.entity)
-    _cut_entities(engine, min(chunk_rows or CHUNK_ROWS, most))
+    wanted = min(chunk_rows or CHUNK_ROWS, most)
+    _cut_entities(engine, wanted)
     largest, chunks = f"coalesce(max({COUNT}), 0)", f'coalesce(max("{NUMBER}") + 1, 0)'
     told = f"SELECT {largest} AS largest, {chunks} AS chunks FROM {ENTITIES}"
     [found] = fetch_rows(engine, told)
@@ -70,7 +72,7 @@ def prepare_chunks(
     if any(_size(engine, theirs) > MOST_VALUES for theirs in quick.asked.theirs):
         return None
     loaded = tuple(_load(engine, theirs, f"__keys{n}") for n, theirs in enumerate(quick.asked.theirs))
-    return Prepared(quick, loaded, int(found["chunks"]))
+    return Prepared(quick, loaded, int(found["chunks"]), wanted * columns)
 
 
 def _keeps_types(engine: duckdb.DuckDBPyConnection, sql: str) -> bool:
@@ -216,9 +218,9 @@ def cut_pieces(prepared: Prepared, rows: pa.Table) -> Iterator[pa.Table]:
         yield rows
         return
     starts = own_rows(_integers(rows[CODE]), _integers(rows[TIME])).known.offsets
-    begin = 0
+    wanted, begin = min(PIECE_ROWS, PIECE_VALUES // rows.num_columns), 0
     while begin < rows.num_rows:
-        end = int(starts[min(int(np.searchsorted(starts, begin + PIECE_ROWS)), len(starts) - 1)])
+        end = int(starts[min(int(np.searchsorted(starts, begin + wanted)), len(starts) - 1)])
         yield rows.slice(begin, end - begin)
         begin = end
 
@@ -282,7 +284,11 @@ def _look_up(engine: duckdb.DuckDBPyConnection, loaded: Loaded, keys: pa.Table) 
 def in_turn(
     chunks: Iterator[tuple[int, pa.Table]], do: Callable[[int, pa.Table], _Done], threads: int
 ) -> Iterator[_Done]:
-    """`do` with each chunk and its number, some side by side; what it gives, in order."""
+    """`do` with each chunk and its number, some side by side (with 0 threads one after another, here); what
+    it gives, in order."""
+    if not threads:
+        yield from (do(number, chunk) for number, chunk in chunks)
+        return
     with ThreadPoolExecutor(threads) as pool:
         running: deque[Future[_Done]] = deque()
         try:

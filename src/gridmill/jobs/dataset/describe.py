@@ -18,6 +18,7 @@ from gridmill.jobs.dataset.statistics import Sample, looked_at, statistics
 from gridmill.jobs.dataset.writing import Tally
 from gridmill.jobs.features import is_number, is_text
 from gridmill.jobs.tables import columns_of, describe
+from gridmill.jobs.thrifty import Thrifty, thrifty
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.dataset import DatasetSpec, Join, Label
 from gridmill.model.job import JobSize
@@ -28,7 +29,7 @@ def describe_rows(
 ) -> Mapping[str, Any]:
     """Facts and statistics of the columns over the training rows (or all). Raises DataError for a constant
     label."""
-    table = ds.dataset(sorted(str(path) for path in folder.glob("*.parquet")), format="parquet")
+    table = thrifty(ds.dataset(sorted(str(path) for path in folder.glob("*.parquet")), format="parquet"))
     split, compiled = "split" in table.schema.names, query.compiled
     further = {step.name for step in compiled.steps[1:]}
     names = [name for name in table.schema.names if name not in further]
@@ -45,12 +46,12 @@ def describe_rows(
 
 
 def _read_once(
-    table: ds.Dataset, names: Sequence[str], sample: Sample, which: ds.Expression | None
+    table: Thrifty, names: Sequence[str], sample: Sample, which: ds.Expression | None
 ) -> pa.RecordBatchReader:
     """The rows in their order; the sample is taken as they go by."""
     columns = list(dict.fromkeys((*names, *sample.columns)))
     schema = pa.schema([table.schema.field(name) for name in columns])
-    batches = table.to_batches(columns=columns, filter=which, batch_readahead=1, fragment_readahead=1)
+    batches = table.turns(columns, which).to_reader()
     return pa.RecordBatchReader.from_batches(schema, sample.passing(batches))
 
 

@@ -25,6 +25,7 @@ from gridmill.jobs.dataset.encoders import (
 )
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.features import Floats, Integers
+from gridmill.jobs.thrifty import Thrifty
 from gridmill.model.dataset import DatasetSpec, Label
 from gridmill.model.encoder import SCALERS, Encoder, Method
 
@@ -120,10 +121,10 @@ def encoded_schema(raw: pa.Schema, steps: Sequence[Step]) -> pa.Schema:
     return apply(raw.empty_table().drop_columns(hidden), [step.fitted for step in steps]).schema
 
 
-def encode_batches(raw: ds.Dataset, steps: Sequence[Step]) -> Iterator[pa.Table]:
+def encode_batches(raw: Thrifty, steps: Sequence[Step]) -> Iterator[pa.Table]:
     """The rows that stay, encoded, in order."""
     schema = encoded_schema(raw.schema, steps)
-    for batch in raw.to_batches(batch_readahead=1, fragment_readahead=1):
+    for batch in raw.turns().to_reader():
         kept = pa.Table.from_batches([batch]).filter(pc.is_null(batch.column(DROPPED)))
         made = _own_means(kept, steps)
         table = apply(kept, [step.fitted for step in steps])

@@ -18,6 +18,7 @@ from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.sqltext import sql_text
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.jobs.files import link_file
+from gridmill.jobs.thrifty import Thrifty
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window
 
@@ -106,7 +107,7 @@ def _first_time(
     fragments = [part for part in table.get_fragments() if Path(part.path).name in files]
     if not fragments:
         return None
-    fresh = ds.FileSystemDataset(fragments, table.schema, table.format, table.filesystem)
+    fresh = Thrifty(fragments, table.schema, table.format, table.filesystem)
     register_tables(engine, {"__fresh": fresh})
     moments = [f"min(({sql_text(text)})::TIMESTAMP)" for text in sorted(_times(spec, name))]
     row = fetch_rows(engine, f"SELECT {', '.join(moments)} FROM {quoted('__fresh')}")[0]
@@ -167,7 +168,7 @@ def recent_rows(
         )
         for part in zoned.get_fragments(filter=recent)
     ]
-    return {basis.table: ds.FileSystemDataset(fragments, table.schema, table.format, table.filesystem)}
+    return {basis.table: Thrifty(fragments, table.schema, table.format, table.filesystem)}
 
 
 def link_files(kept: Kept, folder: Path) -> None:

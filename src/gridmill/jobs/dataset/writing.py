@@ -29,8 +29,10 @@ from gridmill.jobs.dataset.encoders import Fitted
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
+from gridmill.jobs.engine import BASE_BYTES, SMALL_SHARE
 from gridmill.jobs.parquet import rows_at_once, write_parquet
 from gridmill.jobs.tables import plain_schema
+from gridmill.jobs.thrifty import thrifty
 from gridmill.model.dataset import DatasetSpec
 
 CHUNK_ROWS = 65_536
@@ -142,6 +144,13 @@ def _prepare_chunks(engine: duckdb.DuckDBPyConnection, query: Query) -> Prepared
     return prepare_chunks(engine, quick, columns, query.rows, -(-query.rows // count) if query.cut else None)
 
 
+def _side_by_side(context: JobContext, prepared: Prepared) -> int:
+    """How many chunks are computed at a time, while one waits and one is read. Each is held twice. 0: one
+    after another."""
+    room_bytes = (context.order.given.memory_bytes - BASE_BYTES) * (1 - SMALL_SHARE)
+    return max(0, min(context.threads, int(room_bytes / (2 * 8 * prepared.chunk_values)) - 2))
+
+
 def _write_chunks(
     make: _Maker,
     engine: duckdb.DuckDBPyConnection,
@@ -162,7 +171,7 @@ def _write_chunks(
         make.write(_read_pieces(own.engine, prepared, rows), name, counted)
         return counted
 
-    for counted in in_turn(chunks, do, make.context.threads):
+    for counted in in_turn(chunks, do, _side_by_side(make.context, prepared)):
         tally.add(counted)
         make.context.progress(tally.kept + tally.dropped.total(), make.query.rows or None, "rows")
 
@@ -200,7 +209,7 @@ def write_encoded(
     steps = tuple(Step(fitted=one) for one in frozen)
     files = sorted(str(path) for path in (draft / RAW).glob("*.parquet"))
     if files:
-        raw = ds.dataset(files, format="parquet")
+        raw = thrifty(ds.dataset(files, format="parquet"))
         steps = steps or fit_all(spec, raw, query.compiled)
         write_parquet(encode_batches(raw, steps), encoded_schema(raw.schema, steps), draft, stem)
     save_encoders(draft, steps)

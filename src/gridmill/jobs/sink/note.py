@@ -19,6 +19,7 @@ from gridmill.jobs.sink.sieve import Sieve
 from gridmill.jobs.sink.table import SinkTable
 from gridmill.jobs.sink.writing import kept_rows
 from gridmill.jobs.tables import describe
+from gridmill.jobs.thrifty import thrifty
 
 MOST_NAMES = 20
 MOST_TEXT = 500
@@ -90,7 +91,7 @@ class Noted:
         kept = kept_rows(self.table, self.plan, (*self.spared, *self.parts))
         if kept is None:
             return {}
-        rows = ds.dataset(kept.files, schema=self.schema)
+        rows = thrifty(ds.dataset(kept.files, schema=self.schema))
         return describe(self.context, rows, self.schema.names)
 
 

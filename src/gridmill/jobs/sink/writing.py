@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from gridmill.jobs.ahead import ahead
 from gridmill.jobs.parquet import Part, write_parquet
-from gridmill.jobs.sink.ahead import ahead
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
 from gridmill.jobs.sink.load import Loading, open_reader
 from gridmill.jobs.sink.metrics import Meter
@@ -21,6 +21,7 @@ from gridmill.jobs.sink.rejects import REJECTS, placed
 from gridmill.jobs.sink.sieve import Sieve, Spool, rejects_of
 from gridmill.jobs.sink.table import SinkTable, stem_of
 from gridmill.jobs.sink.unique import find_repeated
+from gridmill.jobs.thrifty import thrifty
 
 
 @dataclass(slots=True)
@@ -145,4 +146,6 @@ def kept_rows(table: SinkTable, plan: LoadPlan, spared: Sequence[Part]) -> ds.Da
     gone = {entry.path for entry in plan.remove}
     paths = dict.fromkeys(table.path / entry.path for entry in table.loaded if entry.path not in gone)
     files = [str(path) for path in (*paths, *(part.path for part in spared))]
-    return ds.dataset(files, format="parquet", schema=table.schema) if files and not plan.anew else None
+    if not files or plan.anew:
+        return None
+    return thrifty(ds.dataset(files, format="parquet", schema=table.schema))
