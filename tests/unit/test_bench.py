@@ -65,7 +65,7 @@ def test_all_take_turns_and_the_first_round_does_not_count():
         turns.append(name)
         return seconds
 
-    acts = {"quick": lambda: act("quick", 1.0), "long": lambda: act("long", 31.0)}
+    acts = {"quick": lambda: act("quick", 1.0), "long": lambda: act("long", 61.0)}
     series = alternate(acts, rounds=5)
     assert turns == ["quick", "long"] * 4 + ["quick"] * 2
     assert (len(series["quick"].values), len(series["long"].values)) == (5, 3)
