@@ -6,6 +6,7 @@ from fastapi import Depends, Path, Request
 from starlette.responses import Response
 
 from gridmill.codec import encode
+from gridmill.errors import InputError
 from gridmill.model.noun import dataclass
 from gridmill.ports.grid import Grid
 
@@ -34,6 +35,12 @@ Long = Annotated[str, Path(min_length=1, max_length=500)]
 def reply(noun: object) -> Response:
     """A noun as the codec writes it."""
     return Response(encode(noun), media_type="application/json")
+
+
+def check_name(given: str, name: str) -> None:
+    """Raise InputError unless the noun in the body is the one that the path names."""
+    if given != name:
+        raise InputError(f"the body's name is {given!r}, the path's {name!r}", place="body.name")
 
 
 def done() -> Response:

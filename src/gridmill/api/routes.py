@@ -8,8 +8,7 @@ from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
-from gridmill.api.replies import Failure, Name, TheGrid, done, reply
-from gridmill.errors import InputError
+from gridmill.api.replies import Failure, Name, TheGrid, check_name, done, reply
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.node import NodeView
@@ -166,8 +165,7 @@ def list_resources(grid: TheGrid) -> Response:
 @router.put("/resources/{name}", response_model=tuple[Resource, Sizing], tags=["resources"])
 def configure_resource(grid: TheGrid, name: Name, resource: Resource) -> Response:
     """Create or replace a resource; answers with it and the size chosen, with why."""
-    if resource.name != name:
-        raise InputError(f"the body's name is {resource.name!r}, the path's {name!r}", place="body.name")
+    check_name(resource.name, name)
     return reply(grid.configure_resource(resource))
 
 
@@ -193,8 +191,7 @@ def list_nodes(grid: TheGrid) -> Response:
 @router.put("/sites/{name}", response_model=Site, tags=["sites"])
 def add_site(grid: TheGrid, name: Name, site: Site, replace: bool = False) -> Response:
     """Add a site, or replace its settings with `replace`; answers with it and the nodes seen there."""
-    if site.name != name:
-        raise InputError(f"the body's name is {site.name!r}, the path's {name!r}", place="body.name")
+    check_name(site.name, name)
     return reply(grid.add_site(site, replace=replace))
 
 

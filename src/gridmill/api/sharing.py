@@ -3,8 +3,7 @@
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gridmill.api.replies import Failure, Name, TheGrid, done, reply
-from gridmill.errors import InputError
+from gridmill.api.replies import Failure, Name, TheGrid, check_name, done, reply
 from gridmill.model.project import Project, ProjectView
 
 router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
@@ -19,8 +18,7 @@ def list_projects(grid: TheGrid) -> Response:
 @router.put("/projects/{name}", response_model=ProjectView, tags=["projects"])
 def configure_project(grid: TheGrid, name: Name, project: Project) -> Response:
     """Create a project, or replace its share and quota; what it used stays."""
-    if project.name != name:
-        raise InputError(f"the body's name is {project.name!r}, the path's {name!r}", place="body.name")
+    check_name(project.name, name)
     return reply(grid.configure_project(project))
 
 
