@@ -1,5 +1,6 @@
 """One pod, its jobs as real processes, and a control end that takes what it says."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -177,7 +178,8 @@ def test_a_command_becomes_the_process_that_was_forked_ahead(any_grid):
 def test_a_waiting_process_that_is_killed_is_missed_by_nobody(any_grid):
     for number in range(1, 6):  # after some deaths no more are forked ahead
         for spare in processes.children(pod_pid(any_grid)):
-            os.kill(spare, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(spare, signal.SIGKILL)
             any_grid.control.wait(lambda pid=spare: is_gone(pid))
         outcome = any_grid.control.run(any_grid.command(f"p-1.j.{number}", "echo $GRIDMILL_JOB"))
         assert outcome.state == AttemptState.SUCCEEDED

@@ -1,6 +1,8 @@
 """Runs at a Slurm site, on a real Slurm: what is right there, what fails there, and that nothing is left."""
 
+import contextlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -146,7 +148,7 @@ def killed_once(lab: Lab, run_id: str, seconds: float = 90.0) -> tuple[Attempt, 
 def test_a_command_runs_there_and_its_deployment_is_given_back_at_once(lab: Lab) -> None:
     run_id = lab.command("echo on $SLURM_JOB_NODELIST as $SLURM_PROCID of $SLURM_NTASKS")
     assert lab.ended(run_id).run.state == RunState.SUCCEEDED
-    assert lab.says(run_id) == "on n1 as 0 of 1\n"
+    assert re.fullmatch(r"on n[12] as 0 of 1\n", lab.says(run_id))
     lab.wait(lambda: not lab.node.grid.deployments(), "the deployment is given back")
     lab.wait(lambda: not lab.cluster.jobs(), "its batch job is over")
     states = set(lab.cluster.run("squeue", "-h", "-t", "all", "-o", "%T").split())
@@ -244,7 +246,8 @@ def test_from_another_machine_commands_go_over_ssh(
         run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
         lab.hangs(run_id)
         for pid in processes_mentioning(str(server.config)):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it was only just asking, and has its answer
+                os.kill(pid, signal.SIGKILL)
         lab.cluster.run("scancel", *lab.cluster.jobs())
         first, _ = killed_once(lab, run_id)
         assert "CANCELLED" in first.message
@@ -270,7 +273,7 @@ def test_a_job_that_somebody_cancels_is_run_again(lab: Lab) -> None:
     lab.cluster.run("scancel", *lab.cluster.jobs())
     first, _ = killed_once(lab, run_id)
     assert first.message.startswith("Slurm ended it, CANCELLED: somebody cancelled it")
-    assert "on n1" in first.message
+    assert re.search(r"on n[12]\b", first.message)  # the node that ran it, whichever was free
     assert lab.job(run_id).losses == 1
 
 
