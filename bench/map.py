@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ import pyarrow.parquet as pq
 from bench.contestants import GRIDMILL, environment, short_folder
 from bench.grids import up
 from bench.measure import REPOSITORY, Result, Series, alternate, at_most, row, save
-from bench.rays import ray_cluster
+from gridmill.testing.rays import ray_cluster
 
 AREA = "Map jobs"
 HAND, RAY, LOCAL = "Ray tasks by hand", "Gridmill on Ray", "Gridmill local"
@@ -33,6 +34,9 @@ ROWS = {"swarm": 4_200_000, "dataset": 60_000_000}
 TRAINED = 4_000
 USER_EVENTS, DAYS = 500, 730
 RAY_AUTH = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+RAY_CPUS_PER_CORE = 2
+"""One half is for pods, which keep theirs while they are up, the other for tasks beside them. They never work
+at the same time."""
 HOW = {
     "swarm": """
 A prediction of all rows of a dataset with an LSTM over 24 rows, on a Ray cluster of one node with the CPUs
@@ -222,7 +226,9 @@ def main(name: str, rows: int) -> None:
     with short_folder() as made:
         folder = Path(made)
         env = environment(folder, Path(sys.executable).parent, GRIDMILL_HOME=str(folder / "home"), **RAY_AUTH)
-        with ray_cluster(folder / "ray", {**os.environ, **RAY_AUTH}) as address, up(folder / "home", env):
+        words = (f"--num-cpus={RAY_CPUS_PER_CORE * cores}", "--object-store-memory=200000000")
+        ray = ray_cluster(folder / "ray", _free_port(), {**os.environ, **RAY_AUTH}, *words)
+        with ray as address, up(folder / "home", env):
             add = (str(GRIDMILL), "add", "site", "lab", "--kind", "ray", "--address", address)
             subprocess.run(add, env=env, check=True, capture_output=True)
             bench = Bench(name=name, folder=folder, env=env, address=address)
@@ -235,6 +241,12 @@ def main(name: str, rows: int) -> None:
             measured = alternate(acts, rounds=rounds, warm=False)
         shutil.rmtree(folder / "home", ignore_errors=True)
     save(f"map-{name}", results(name, rows, measured, bench.cpus), how=HOW[name])
+
+
+def _free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
 
 
 def results(name: str, rows: int, wall: Mapping[str, Series], cpu: Mapping[str, Series]) -> list[Result]:

@@ -4,12 +4,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """More threads than processors learn at once here: those that wait must not burn what others need."""
+
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
+"""How long an example takes says how busy the machine is."""
 
 LONGEST_FIRST = (
     "e2e/test_slurm.py",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.cli.app import COMMANDS, load
+from gridmill.cli.app import COMMANDS, as_one, load
 from gridmill.declarations import read_pipeline
 from tests.docs.markdown import PAGES, ROOT, Block, anchors, blocks, commands, links, name
 
@@ -82,7 +82,7 @@ def test_commands_and_their_options_exist(block: Block):
         start = next((i for i, word in enumerate(words) if Path(word).name == "gridmill"), None)
         if start is None or start + 1 == len(words):
             continue
-        arguments = take_until_pipe(words[start + 1 :])
+        arguments = as_one(take_until_pipe(words[start + 1 :]))
         if arguments[0] == "--url":
             arguments = arguments[2:]
         if not arguments[0].startswith("-") and arguments[0] != "COMMAND":

@@ -41,10 +41,10 @@ class Grid(Machines):
         self.wait(lambda: "beta" not in self.nodes(), "beta has left")
         self.clear()
 
-    def refused(self, address: str, **settings: str) -> str:
+    def refused(self, address: str, *words: str, **settings: str) -> str:
         """What `join` says to what is wrong."""
         with pytest.raises(subprocess.CalledProcessError) as refused:
-            self.gridmill("join", address, host=self.beta, **settings)
+            self.gridmill("join", address, *words, host=self.beta, **settings)
         assert "beta" not in self.nodes()
         return str(refused.value.stderr)
 
@@ -59,7 +59,9 @@ def test_what_is_wrong_at_joining_is_said(grid: Grid) -> None:
     wrong = "0" * 64
     assert "does not take this token" in grid.refused(grid.address, GRIDMILL_TOKEN=wrong)
     nobody = f"{grid.alpha.address}:1"
-    assert "nothing answers" in grid.refused(nobody, GRIDMILL_TOKEN=wrong)
+    told = grid.refused(nobody, "--wait", "1s", GRIDMILL_TOKEN=wrong)
+    assert "the grid is away: nothing answers" in told
+    assert "could not be joined, also not when tried again for 1.0 s: nothing answers" in told
 
 
 def test_a_link_cut_for_half_a_minute_has_its_job_run_elsewhere_and_the_machine_join_again(

@@ -75,7 +75,9 @@ def test_what_is_missing_is_said(words: tuple[str, ...], said: str, cli: Cli) ->
 
 def test_a_run_takes_no_range(cli: Cli) -> None:
     assert cli("start", "run", cli.file, *MONTH) == 2
-    assert "are for backfills" in cli.err
+    assert "No such option: --from" in cli.err
+    assert cli("start", "--force", "backfill", cli.file) == 2
+    assert "options of a backfill stand behind it" in cli.err
 
 
 def test_each_chunk_has_its_bounds_in_it_and_the_values_that_were_given(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ COMMANDS = {
     "run": ("gridmill.cli.run:run", "Run a pipeline and show its progress."),
     "plan": ("gridmill.cli.plan:plan", "Show what a run would do: sizes and why, order, memory, time."),
     "apply": ("gridmill.cli.plan:apply", "Keep a pipeline and its resources without running it."),
-    "backfill": ("gridmill.cli.run:backfill", "Run a pipeline over a range of time, chunk by chunk."),
+    "backfill": ("gridmill.cli.backfilling:backfill", "Run a pipeline over a range of time, chunk by chunk."),
     "resume": ("gridmill.cli.run:resume", "Continue a failed or stopped run; what succeeded stands."),
     "stop": ("gridmill.cli.run:stop", "Stop a run, or one job of it."),
     "start": ("gridmill.cli.run:start", "Start a run (the same as run)."),
@@ -59,8 +59,14 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  Typer's own
         """The real command instead of its stub."""
+        args = as_one(args)
         name, stub, rest = super().resolve_command(ctx, args)
         return name, load(name) if name in COMMANDS else stub, rest
+
+
+def as_one(words: list[str]) -> list[str]:
+    """`start backfill` is the command `backfill`: its options are not those of `start`."""
+    return words[1:] if words[:2] == ["start", "backfill"] else words
 
 
 def load(name: str) -> Any:  # noqa: ANN401  Typer's own

@@ -1,45 +1,65 @@
-"""`start backfill`, `stop backfill`."""
+"""`backfill` (or `start backfill`), `stop backfill`."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from gridmill.cli.session import emit, say, session
+from gridmill.cli.parameters import Force, Set, read_set
+from gridmill.cli.session import Json, emit, say, session
 from gridmill.errors import InputError
 from gridmill.model.backfill import BackfillView, ChunkState
 from gridmill.sdk.backfills import is_name
 
 
-def start_backfill(
+def backfill(
     context: typer.Context,
-    what: Path,
-    bounds: tuple[str | None, str | None, str | None],
-    *,
-    parallel: int,
-    newest_first: bool,
-    values: dict[str, str],
-    force: bool,
-    as_json: bool,
+    pipeline: Annotated[
+        Path,
+        typer.Argument(
+            metavar="NAME|FILE", help="A kept pipeline, or a pipeline file (YAML).", show_default=False
+        ),
+    ],
+    set: Set = None,
+    force: Force = False,
+    begins: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Its beginning: 2013-01-01.")
+    ] = None,
+    ends: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Its end, which is not in it.")
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long each chunk is: 7d, 6h. Default: one for all."),
+    ] = None,
+    parallel: Annotated[int, typer.Option(help="How many of its chunks run at once.")] = 1,
+    newest_first: Annotated[
+        bool, typer.Option("--newest-first", help="Begin with the newest chunk.")
+    ] = False,
+    json: Json = False,
 ) -> None:
-    """Start one over a range (from, to, every); without a range, the known one of that name again."""
-    begins, ends, every = bounds
-    if begins is None and ends is None and every is None and is_name(what):
+    """Run a pipeline over a range of time, chunk by chunk; each has its bounds as parameters from and to.
+
+    A kept pipeline is as it was applied last; its file is not needed. By its name without a range, a backfill
+    goes on and tries again what failed. Needs gridmill up.
+    """
+    if begins is None and ends is None and every is None and is_name(pipeline):
         with session(context, embed=False) as client:
-            return _tell(client.resume_backfill(str(what)), as_json)
+            return _tell(client.resume_backfill(str(pipeline)), json)
     if begins is None or ends is None:
-        raise _needs_range(what)
+        raise _needs_range(pipeline)
     with session(context, embed=False) as client:
         view = client.start_backfill(
-            what,
+            pipeline,
             begins=begins,
             ends=ends,
             every=every,
             parallel=parallel,
             newest_first=newest_first,
-            set=values,
+            set=read_set(set or ()),
             force=force,
         )
-    return _tell(view, as_json)
+    return _tell(view, json)
 
 
 def _needs_range(what: Path) -> InputError:

@@ -11,13 +11,13 @@ import typer
 
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.model.address import read_address
-from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes
+from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes, show_seconds
 from gridmill.sites.idle import IdleRules, Presence, is_idle, note, spare_bytes
 from gridmill.sites.local import memory_of_machine
 from gridmill.sites.machine import look_at_machine, used_bytes
-from gridmill.sites.ray.start import RayNode
+from gridmill.sites.ray.start import RayNode, want_ray
 from gridmill.sites.ray.start import join as join_ray
 from gridmill.sites.terminals import seconds_since_input
 
@@ -42,24 +42,30 @@ def join(
     hours: Annotated[
         str | None, typer.Option(metavar="FROM-TO", help="Only then: 19-07, local time.")
     ] = None,
+    wait: Annotated[
+        str, typer.Option(help="A grid that cannot be reached is tried again for so long, then given up.")
+    ] = "2m",
     json: Json = False,
 ) -> None:
     """Make this machine a provider node of a grid, until Ctrl-C.
 
     With --idle-only it is given when its owner has not used it for --idle-after, and taken back at the first
-    sign of the owner: jobs on it end within seconds and go on elsewhere from their last checkpoint.
+    sign of the owner: jobs on it end within seconds and go on elsewhere from their last checkpoint. A grid
+    that this machine was a node of once is waited for until it is back.
     """
     folder = settings_of(context).home / "ray"
     read_address(address)
     given = read_memory(memory, memory_of_machine())
     rules = read_rules(idle_only, idle_after, hours)
+    patience = Patience(parse_seconds(wait))
     secret = _read_token(token, settings_of(context).token)
+    want_ray()
     membership = Membership(
         folder, address, secret, cpus, given, behind=idle_only, tell=emit if json else _say
     )
     with Interrupts() as interrupts:
         try:
-            _stay(membership, rules, interrupts)
+            _stay(membership, rules, interrupts, patience)
         finally:
             membership.leave()
 
@@ -96,7 +102,8 @@ class Membership:
         return self._node is not None and self._node.up
 
     def enter(self, interrupts: Interrupts) -> None:
-        """Raises what ray.start.join raises."""
+        """Raises what ray.start.join raises; nothing runs then."""
+        self.leave()
         self._node = join_ray(
             self._folder,
             self._address,
@@ -105,7 +112,11 @@ class Membership:
             memory_bytes=self._to_give(),
             behind=self._behind,
         )
-        self._node.wait_until_up(lambda: _end_if_asked(interrupts))
+        try:
+            self._node.wait_until_up(lambda: _end_if_asked(interrupts))
+        except GridmillError:
+            self.leave()
+            raise
         self.joined = True
         self.tell({"state": "joined the grid", "at": self._address})
 
@@ -127,20 +138,39 @@ def _end_if_asked(interrupts: Interrupts) -> None:
         raise typer.Exit
 
 
-def _stay(membership: Membership, rules: IdleRules | None, interrupts: Interrupts) -> None:
+class Patience:
+    """How long a grid that cannot be reached is tried again before it was joined once: `seconds` from the
+    first time that it failed."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: float | None = None
+
+    def after(self, error: UnavailableError, now: float) -> str:
+        """What to say while it is tried again. Raises UnavailableError, the last, when that is over."""
+        self._since = now if self._since is None else self._since
+        if now < self._since + self._seconds:
+            return f"{error.message}; trying again for {show_seconds(self._seconds)}"
+        tried = f", also not when tried again for {show_seconds(self._seconds)}" if self._seconds else ""
+        raise UnavailableError(
+            f"the grid could not be joined{tried}: {error.message}", hint=error.hint
+        ) from error
+
+
+def _stay(
+    membership: Membership, rules: IdleRules | None, interrupts: Interrupts, patience: Patience
+) -> None:
     """Until Ctrl-C. A grid that is away for a while is joined again."""
     presence = Presence(seen=time.monotonic())
     told = ""
-    if rules is None:
-        membership.enter(interrupts)
     while not interrupts.asked:
-        if rules is None:
-            time.sleep(_LOOK_SECONDS)
-            wanted, why = True, ""
-        else:
+        wanted, why = True, ""
+        if rules is not None:
             presence, wanted, why = _looked(presence, rules, membership.stands)
+        elif membership.stands:
+            time.sleep(_LOOK_SECONDS)
         if wanted and not membership.stands:
-            told = _entered(membership, interrupts, told)
+            told = _entered(membership, interrupts, patience, told)
             continue
         if not wanted and membership.stands:
             membership.leave()
@@ -150,17 +180,17 @@ def _stay(membership: Membership, rules: IdleRules | None, interrupts: Interrupt
         told = why.partition(";")[0]
 
 
-def _entered(membership: Membership, interrupts: Interrupts, told: str) -> str:
-    """What was told last. A grid that was there once and is away is waited for; else as `enter`."""
+def _entered(membership: Membership, interrupts: Interrupts, patience: Patience, told: str) -> str:
+    """What was told last. A grid that is away is waited for: as long as `patience` has it, or for ever where
+    it was joined once. Raises InputError, UnavailableError."""
     try:
         membership.enter(interrupts)
     except UnavailableError as error:
-        if not membership.joined:
-            raise
-        if told != error.message:
-            membership.tell({"state": "the grid is away", "why": error.message})
+        why = error.message if membership.joined else patience.after(error, time.monotonic())
+        if told != why:
+            membership.tell({"state": "the grid is away", "why": why})
         time.sleep(_LOOK_SECONDS)
-        return error.message
+        return why
     return ""
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.backfilling import start_backfill, stop_backfill
+from gridmill.cli.backfilling import stop_backfill
 from gridmill.cli.complete import complete_jobs, complete_runs
 from gridmill.cli.interrupts import Interrupts
+from gridmill.cli.parameters import File, Force, Set, read_set
 from gridmill.cli.session import Json, emit, say, session
 from gridmill.errors import TABLE, InputError, InterruptedRunError, JobError
 from gridmill.model.state import RunState
@@ -27,27 +28,11 @@ _SERVE_AFTER_SECONDS = 2.0
 _SWITCH_SECONDS = 0.0005
 """Threads that import must not keep the control node beside them waiting (Python's default is 0.005)."""
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Give a parameter its value; repeatable."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Run unchanged jobs too.")]
 Only = Annotated[
     list[str] | None,
     typer.Option("--only", metavar="JOB", help="Run this job and what it needs; repeatable."),
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start it and return (needs `gridmill up`).")]
-Begins = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="A backfill's beginning: 2013-01-01.")
-]
-Ends = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Its end, which is not in it.")]
-Every = Annotated[
-    str | None,
-    typer.Option(metavar="DURATION", help="How long each of its chunks is: 7d, 6h. Default: one for all."),
-]
-Parallel = Annotated[int, typer.Option(help="How many of its chunks run at once.")]
-NewestFirst = Annotated[bool, typer.Option("--newest-first", help="A backfill begins with its newest chunk.")]
 RunName = Annotated[
     str,
     typer.Argument(
@@ -95,83 +80,30 @@ def run(
 def start(
     context: typer.Context,
     noun: Annotated[
-        Started, typer.Argument(metavar="NOUN", help="run, schedule or backfill.", show_default=False)
+        Started,
+        typer.Argument(
+            metavar="NOUN", help="run, schedule, or backfill (see `gridmill backfill`).", show_default=False
+        ),
     ],
     what: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE|NAME", help="A pipeline file, a schedule, or a backfill.", show_default=False
-        ),
+        Path, typer.Argument(metavar="FILE|NAME", help="A pipeline file, or a schedule.", show_default=False)
     ],
     set: Set = None,
     force: Force = False,
     only: Only = None,
     detach: Detach = False,
-    begins: Begins = None,
-    ends: Ends = None,
-    every: Every = None,
-    parallel: Parallel = 1,
-    newest_first: NewestFirst = False,
     json: Json = False,
 ) -> None:
     """Start a run (the same as run), let a paused schedule go on, or run a pipeline over a range of time,
-    chunk by chunk (the same as backfill).
+    chunk by chunk (the same as backfill, with its options).
     """
     if noun == Started.BACKFILL:
-        return start_backfill(
-            context,
-            what,
-            (begins, ends, every),
-            parallel=parallel,
-            newest_first=newest_first,
-            values=read_set(set or ()),
-            force=force,
-            as_json=json,
-        )
-    if (begins, ends, every) != (None, None, None):
-        raise InputError("--from, --to and --every are for backfills", hint=f"gridmill start backfill {what}")
+        raise InputError("options of a backfill stand behind it", hint=f"gridmill start backfill {what} ...")
     if noun == Started.RUN:
         return run(context, what, set, force, only, detach, json)
     with session(context) as client:
         view = client.start_schedule(str(what))
     return emit(view) if json else print(f"schedule {view.name} goes on")
-
-
-def backfill(
-    context: typer.Context,
-    pipeline: Annotated[
-        Path,
-        typer.Argument(
-            metavar="NAME|FILE", help="A kept pipeline, or a pipeline file (YAML).", show_default=False
-        ),
-    ],
-    set: Set = None,
-    force: Force = False,
-    begins: Begins = None,
-    ends: Ends = None,
-    every: Every = None,
-    parallel: Parallel = 1,
-    newest_first: NewestFirst = False,
-    json: Json = False,
-) -> None:
-    """Run a pipeline over a range of time, chunk by chunk; each has its bounds as parameters from and to.
-
-    A kept pipeline is as it was applied last; its file is not needed. By its name without a range, a backfill
-    goes on and tries again what failed. Needs gridmill up.
-    """
-    start(
-        context,
-        Started.BACKFILL,
-        pipeline,
-        set=set,
-        force=force,
-        begins=begins,
-        ends=ends,
-        every=every,
-        parallel=parallel,
-        newest_first=newest_first,
-        json=json,
-    )
 
 
 def resume(context: typer.Context, run: RunName, detach: Detach = False, json: Json = False) -> None:
@@ -210,14 +142,6 @@ def _pause(context: typer.Context, name: str, as_json: bool) -> None:
     with session(context) as client:
         view = client.stop_schedule(name)
     emit(view) if as_json else print(f"schedule {name} paused; runs that are active go on")
-
-
-def read_set(words: Sequence[str]) -> dict[str, str]:
-    """Parameters from `key=value` words. Raises InputError."""
-    for word in words:
-        if "=" not in word:
-            raise InputError(f"--set {word!r} has no value", hint="Write --set key=value.")
-    return {key.strip(): value for key, _, value in (word.partition("=") for word in words)}
 
 
 Follow = Callable[..., RunView]

@@ -26,10 +26,10 @@ def answers(host: str, port: int) -> bool:
 
 def speaks(host: str, port: int, seconds: float = SECONDS) -> bool:
     """Whether it may be Ray: its servers speak gRPC, so HTTP/2 (RFC 9113, 3.4), which begins with SETTINGS.
-    With Ray's TLS nobody can tell. Raises OSError where nobody listens."""
+    With Ray's TLS nobody can tell. Raises OSError where nobody listens, or says anything in time."""
     if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
         return True
-    with socket.create_connection((host, port), timeout=seconds) as opened, suppress(OSError):
+    with socket.create_connection((host, port), timeout=seconds) as opened, suppress(ConnectionError):
         opened.sendall(_HELLO)
         head = opened.recv(len(_EMPTY_SETTINGS), socket.MSG_WAITALL)
         return len(head) > _TYPE_AT and head[_TYPE_AT] == _SETTINGS

@@ -30,7 +30,7 @@ PATIENCE = "20s"
 """What a site of such nodes waits for one that is lost (setting `patience`)."""
 PORT = 6379
 _BEHIND = ("nice", "-n", "19")
-_START = (sys.executable, "-m", "ray.scripts.scripts", "start")
+START = (sys.executable, "-m", "ray.scripts.scripts", "start")
 _UP = b"Ray runtime started"
 _START_SECONDS = 90.0
 _END_SECONDS = 3.0
@@ -62,9 +62,9 @@ class RayNode:
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
-    def wait_until_up(self, beat: Callable[[], None]) -> None:
+    def wait_until_up(self, beat: Callable[[], None], seconds: float = _START_SECONDS) -> None:
         """`beat` is called while waiting and may raise. Raises InputError, UnavailableError."""
-        until = time.monotonic() + _START_SECONDS
+        until = time.monotonic() + seconds
         while _UP not in self.log.read_bytes():
             beat()
             if not self.up or time.monotonic() > until:
@@ -96,7 +96,7 @@ def start_head(folder: Path, host: str, port: int = PORT) -> RayNode | None:
 
     Raises UnavailableError.
     """
-    _want_ray()
+    want_ray()
     token_file(folder)
     if answers(host, port):
         if _runs(folder):
@@ -124,20 +124,31 @@ def join(
 
     Raises InputError, UnavailableError.
     """
-    _want_ray()
+    want_ray()
     host, port = read_address(address)
     if not answers(host, port):
         raise UnavailableError(f"nothing answers at {address}", hint="Is `gridmill up --ray` running there?")
-    if not speaks(host, port):
-        raise UnavailableError(
-            f"what listens at {address} is no head of a grid", hint="`gridmill up --ray` says HOST:PORT."
-        )
+    _want_head(host, port)
     path = folder / "token"
     _write_secret(path, token)
     words = [f"--address={address}", f"--node-ip-address={knock(host, port)}"]
     words += [f"--num-cpus={max(1, int(cpus))}"] if cpus else []
     words += [f"--memory={memory_bytes}"] if memory_bytes else []
     return _start(folder, words, token_path=path, behind=behind)
+
+
+def _want_head(host: str, port: int) -> None:
+    """Raises InputError where something else listens, UnavailableError where nobody answers in time."""
+    try:
+        is_head = speaks(host, port)
+    except OSError as error:
+        raise UnavailableError(
+            f"what listens at {host}:{port} says nothing", hint="Is `gridmill up --ray` running there?"
+        ) from error
+    if not is_head:
+        raise InputError(
+            f"what listens at {host}:{port} is no head of a grid", hint="`gridmill up --ray` says HOST:PORT."
+        )
 
 
 def token_file(folder: Path) -> Path:
@@ -153,7 +164,7 @@ def _start(folder: Path, words: list[str], *, token_path: Path, behind: bool = F
     log = folder / "ray.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*(_BEHIND if behind else ()), *_START, *words, "--disable-usage-stats", "--block"],
+            [*(_BEHIND if behind else ()), *START, *words, "--disable-usage-stats", "--block"],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -182,7 +193,8 @@ def _write_secret(path: Path, text: str) -> None:
     draft.rename(path)
 
 
-def _want_ray() -> None:
+def want_ray() -> None:
+    """Raises UnavailableError where Ray is not installed."""
     if find_spec("ray") is None:
         raise UnavailableError("the package `ray` is not here", hint="pip install 'gridmill[ray,tls]'")
 

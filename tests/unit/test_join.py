@@ -1,0 +1,81 @@
+"""`gridmill join`: what is tried again, for how long, and what is refused at once."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from tests.ports import free_port
+
+from gridmill.cli.interrupts import Interrupts
+from gridmill.cli.join import Membership, Patience, _stay
+from gridmill.errors import InputError, UnavailableError
+from gridmill.sites.ray.knock import speaks
+from gridmill.sites.ray.start import join, refusal
+
+LOG = Path("ray.log")
+DEADLINE = """
+[2026-11-22 04:05:06,007 W 1 1] gcs_client.cc: Failed to get cluster ID from GCS server: Deadline Exceeded
+ray.exceptions.RpcError: Deadline Exceeded
+"""
+
+
+class Machine(Membership):
+    """One whose Ray says that to each try, and then joins. Ctrl-C is pressed when it has."""
+
+    def __init__(self, interrupts: Interrupts, *says: str) -> None:
+        self.told: list[dict[str, str]] = []
+        super().__init__(Path(), "10.0.0.1:6379", "", None, 1, behind=False, tell=self.told.append)
+        self.says, self.interrupts = list(says), interrupts
+
+    def enter(self, interrupts: Interrupts) -> None:
+        if self.says:
+            raise refusal(self.says.pop(0), LOG)
+        self.joined = self.interrupts.asked = True
+
+
+def test_a_head_that_does_not_answer_in_time_is_tried_again() -> None:
+    interrupts = Interrupts()
+    machine = Machine(interrupts, DEADLINE)
+    _stay(machine, None, interrupts, Patience(3600.0))
+    assert machine.joined
+    [told] = machine.told
+    assert told["state"] == "the grid is away"
+    assert told["why"].endswith("Deadline Exceeded; trying again for 1 h 00 m")
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        ("grpc: Unauthenticated: InvalidAuthToken", "does not take this token"),
+        ("RuntimeError: Version mismatch: The cluster was started with:\n Ray: 2.1\n", "another Ray"),
+    ],
+)
+def test_what_trying_again_does_not_help_is_refused_at_once(says: str, error: str) -> None:
+    interrupts = Interrupts()
+    machine = Machine(interrupts, says)
+    with pytest.raises(InputError, match=error):
+        _stay(machine, None, interrupts, Patience(3600.0))
+    assert not machine.told
+
+
+def test_patience_ends_so_long_after_the_first_failure() -> None:
+    patience, error = Patience(60.0), UnavailableError("nothing answers", hint="Is it up?")
+    assert patience.after(error, 100.0) == "nothing answers; trying again for 1 m 00 s"
+    assert patience.after(error, 159.0)
+    with pytest.raises(UnavailableError) as caught:
+        patience.after(error, 160.0)
+    told = "the grid could not be joined, also not when tried again for 1 m 00 s: nothing answers"
+    assert (caught.value.message, caught.value.hint) == (told, "Is it up?")
+    with pytest.raises(UnavailableError, match="could not be joined: nothing answers"):
+        Patience(0.0).after(error, 0.0)
+
+
+def test_who_listens_and_says_nothing_may_still_be_a_head() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(TimeoutError):
+        speaks("127.0.0.1", server.getsockname()[1], 0.05)
+
+
+def test_a_port_at_which_nobody_listens_is_worth_another_try(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="no Ray here: pip install 'gridmill[ray]'")
+    with pytest.raises(UnavailableError, match="nothing answers"):
+        join(tmp_path, f"127.0.0.1:{free_port()}", "t")
