@@ -4,8 +4,9 @@
 
 The jobs ask for 20 resources with 500 pods each (one pod a node). `one class`: all ask for the same;
 `400 classes`: 20 sizes per resource; `all different`: no two ask for the same. `cold` has no pod up, so that
-deployments are brought up instead. `change + plan` is what the control node does all day: 200 jobs end, 200
-new ones come, and the next 200 starts are planned while all the others wait.
+deployments are brought up instead. `10 projects` have shares and quotas, each has jobs at every resource.
+`change + plan` is what the control node does all day: 200 jobs end, 200 new ones come, and the next 200
+starts are planned while all the others wait.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from gridmill.model.amounts import GIB, MIB, Amounts
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.job import CommandSpec, Job, JobKind
 from gridmill.model.plan import StartJob
+from gridmill.model.project import DEFAULT, Project
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Node, Site, SiteKind
@@ -35,6 +37,7 @@ RUN_JOBS = 100
 NOW = 1000.0
 NODE = Amounts(cpus=8.0, memory_bytes=32 * GIB)
 BATCH = 200
+PROJECTS = 10
 COMMAND = CommandSpec(run="true")
 
 SIZES: dict[str, Callable[[int], int]] = {
@@ -76,7 +79,22 @@ def deployment(resource: Resource, nodes: range) -> Deployment:
     )
 
 
-def submit(snapshot: Snapshot, numbers: range, memory: Callable[[int], int]) -> None:
+def share(snapshot: Snapshot, count: int) -> None:
+    """So many projects, with shares from 1 to 3 and quotas that all of them together just use up."""
+    for number in range(count):
+        project = Project(
+            name=f"project{number}",
+            share=1.0 + number % 3,
+            cpus=9_000.0,
+            memory_bytes=60_000 * GIB,
+            gpus=100,
+            used_seconds=3600.0 * number,
+            used_at=NOW,
+        )
+        snapshot.put(project)
+
+
+def submit(snapshot: Snapshot, numbers: range, memory: Callable[[int], int], projects: int = 0) -> None:
     for number in numbers:
         run_id = f"p-{number // RUN_JOBS}"
         if run_id not in snapshot.runs:
@@ -94,6 +112,7 @@ def submit(snapshot: Snapshot, numbers: range, memory: Callable[[int], int]) -> 
                 resource=f"r{number * 7 % RESOURCES:02}",
                 sizing=Sizing(amounts=Amounts(cpus=1.0, memory_bytes=memory(number))),
                 ready=NOW - 60.0,
+                project=f"project{number // 400 % projects}" if projects else DEFAULT,
             )
         )
 
@@ -124,16 +143,19 @@ def seconds(act: Callable[[], object]) -> tuple[float, float]:
     return perf_counter() - began, process_time() - began_cpu
 
 
-def full_plan(shape: str, jobs: int, nodes: int, rounds: int, *, cold: bool = False) -> dict[str, object]:
+def full_plan(
+    shape: str, jobs: int, nodes: int, rounds: int, *, cold: bool = False, projects: int = 0
+) -> dict[str, object]:
     snapshot = grid(nodes, cold=cold)
-    loading, _ = seconds(lambda: submit(snapshot, range(jobs), SIZES[shape]))
+    share(snapshot, projects)
+    loading, _ = seconds(lambda: submit(snapshot, range(jobs), SIZES[shape], projects))
     gc.collect()
     gc.freeze()  # as a long-lived control node does: what stays is not looked at again by every collection
     took = [seconds(lambda: plan(snapshot, NOW)) for _ in range(rounds)]
     made = plan(snapshot, NOW)
     gc.unfreeze()
     return {
-        "case": f"plan, {shape}" + (", cold" if cold else ""),
+        "case": f"plan, {shape}{', cold' if cold else ''}{f', {projects} projects' if projects else ''}",
         "jobs": jobs,
         "median_ms": statistics.median(wall for wall, _ in took) * 1000,
         "worst_ms": max(wall for wall, _ in took) * 1000,
@@ -219,6 +241,8 @@ def main(arguments: list[str]) -> None:
     chosen = parser.parse_args(arguments)
     rows = [full_plan(shape, jobs, chosen.nodes, chosen.rounds) for shape in SIZES for jobs in chosen.jobs]
     rows += [full_plan("400 classes", jobs, chosen.nodes, chosen.rounds, cold=True) for jobs in chosen.jobs]
+    most = max(chosen.jobs)
+    rows += [full_plan(shape, most, chosen.nodes, chosen.rounds, projects=PROJECTS) for shape in SIZES]
     rows += [changes(shape, max(chosen.jobs), chosen.nodes, chosen.rounds) for shape in SIZES]
     if chosen.json:
         print(json.dumps({"rows": rows, "growth": growth(rows), "nodes": chosen.nodes}, indent=1))

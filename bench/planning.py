@@ -13,9 +13,10 @@ MOST, LIMIT_MS = 100_000, 1000
 HOW = """
 The pure planner on a snapshot of 10,000 nodes (20 resources of 500 pods) with that many jobs waiting, all
 planned at once. One class: all jobs ask for the same. 400 classes: 20 sizes for each resource. All
-different: no two ask for the same. Cold: no pod is up, so deployments are brought up. Change + plan: what a
-control node does all day, 200 jobs end, 200 come, and the next 200 starts are planned while the others
-wait. Growth: CPU time over n log n at 100,000 jobs, relative to 1,000; at most 1 is no worse than n log n.
+different: no two ask for the same. Cold: no pod is up, so deployments are brought up. 10 projects: with
+shares and quotas, jobs of each at every resource. Change + plan: what a control node does all day, 200 jobs
+end, 200 come, and the next 200 starts are planned while the others wait. Growth: CPU time over n log n at
+100,000 jobs, relative to 1,000; at most 1 is no worse than n log n.
 """
 
 

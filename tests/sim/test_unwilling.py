@@ -1,11 +1,26 @@
 """Nodes at which pods do not come up: work goes to others where there are any."""
 
-from tests.sim.test_parts import NODES, node_of, simulation
+from tests.sim.test_parts import NODES, node_of, simulation, view_of
 from tests.sim.test_races import command, finish, job_of
 
+from gridmill.control.unfit import UNFIT_SECONDS
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.state import RunState
 from gridmill.testing.behaviour import Behaviour
+
+
+def lacking(*nodes: str):
+    """A grid whose nodes a, b and c say that they are alike; those lack what they promise."""
+    grid = simulation(
+        lambda order: Behaviour(seconds=UNFIT_SECONDS + 200.0 if order.job.name == "long" else 5.0)
+    )
+    grid.world.lacking |= set(nodes)
+    return grid
+
+
+def pass_time(grid, seconds):
+    until = grid.clock.monotonic() + seconds
+    assert grid.run_until(lambda: grid.clock.monotonic() >= until)
 
 
 def run_with(*unfit: str):
@@ -40,3 +55,37 @@ def test_a_node_that_refused_is_tried_again_where_there_is_no_other():
     assert run.state == RunState.SUCCEEDED
     assert "a" in [node_of(grid, one) for one in grid.world.executions]
     assert grid.node.control.unwilling == {name: set()}
+
+
+def test_nodes_that_lie_are_left_aside_and_an_honest_one_is_waited_for():
+    """However often: what waits does not fail, and runs where the machine is what it says."""
+    grid = lacking("a", "b")
+    long = grid.submit(Pipeline(name="long", jobs=(command("long", cpus=2.0, memory_bytes=7 * 2**30),)))
+    assert grid.run_until(lambda: bool(grid.world.executions), at_most_steps=5000)
+    [name] = grid.node.control.unfit
+    grid.node.control.failed_bring_ups[name] = 2  # one more counted failure, and all would fail
+    run = grid.submit(Pipeline(name="p", jobs=(command("j", cpus=2.0, memory_bytes=7 * 2**30),)))
+    pass_time(grid, 60.0)
+    [waits] = view_of(grid, run.id).jobs
+    assert "left aside: its node has no GPU" in waits.why
+    assert finish(grid, long).state == RunState.SUCCEEDED
+    assert finish(grid, run).state == RunState.SUCCEEDED
+    assert {node_of(grid, one) for one in grid.world.executions} == {"c"}
+
+
+def test_where_all_nodes_lie_that_is_said():
+    grid = lacking("a", "b", "c")
+    run = finish(grid, grid.submit(Pipeline(name="p", jobs=(command("j", cpus=2.0),))))
+    assert run.state == RunState.FAILED
+    assert "did not come up 3 times in a row: its node has no GPU" in job_of(grid, run, "j").message
+
+
+def test_a_node_that_was_put_right_is_tried_again():
+    grid = lacking("a", "b")
+    finish(grid, grid.submit(Pipeline(name="p", jobs=(command("j", cpus=2.0),))))
+    grid.world.lacking.clear()
+    pass_time(grid, UNFIT_SECONDS + 1.0)
+    jobs = tuple(command(name, memory_bytes=6 * 2**30) for name in "xyz")
+    run = finish(grid, grid.submit(Pipeline(name="q", jobs=jobs)))
+    assert run.state == RunState.SUCCEEDED
+    assert not any(grid.node.control.unfit.values())

@@ -17,6 +17,7 @@ from gridmill.model.amounts import GIB
 from gridmill.model.interruption import Interruption
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Outcome
+from gridmill.model.project import Project
 from gridmill.model.state import AttemptState, Cause, JobState
 from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.planning.plan import plan
@@ -213,3 +214,56 @@ def test_trainings_with_checkpoints_can_resume_and_what_says_so():
     assert not Job(name="a", training=grown).can_resume
     assert not Job(name="a", command=CommandSpec(run="true")).can_resume
     assert Job(name="a", command=CommandSpec(run="true"), resumable=True).can_resume
+
+
+def of_a(*nouns, quota, **fields):
+    """All of the project a, beside idle pods."""
+    mine = [replace(one, project="a") if hasattr(one, "project") else one for one in nouns]
+    return grid(Project(name="a", **quota), *mine, **{"pods": 2, "memory": 16 * GIB, **fields})
+
+
+def test_a_job_at_its_projects_quota_interrupts_one_of_its_own_project():
+    two = running("two", memory=4 * GIB)
+    two = (two[0], replace(two[1], pod_id="a-1.1"))
+    urgent = waiting(left=1e6, priority=1)
+    snapshot = of_a(*running("one", began=NOW - 9.0), *two, urgent, quota={"memory_bytes": 6 * GIB})
+    wanted = plan(snapshot, LATE)
+    assert (asked(wanted), started(wanted)) == (["p-1.one.1"], [])
+    assert asked(plan(of_a(*running("one"), waiting(), quota={"cpus": 1}), LATE))  # it is much shorter
+    soon = NOW + 1000.0
+    assert not asked(plan(of_a(*running("one", priority=1), urgent, quota={"cpus": 1}), soon))
+    assert not asked(plan(of_a(*running("one"), waiting(left=1e6), quota={"cpus": 1}), soon))
+
+
+def test_at_a_quota_nobody_is_interrupted_in_vain_nor_of_another_project():
+    others = running("one", project="b")
+    mine = (a_job("mine", project="a", state=JobState.RUNNING),)
+    mine = (*mine, replace(an_attempt(*mine, pod="a-1.1"), project="a"))
+    urgent = waiting(priority=1, project="a")
+    quota = Project(name="a", cpus=1)
+    snapshot = grid(quota, Project(name="b"), *others, *mine, urgent, pods=2, memory=16 * GIB)
+    assert not asked(plan(snapshot, LATE))
+    larger = waiting(memory=4 * GIB, priority=1)
+    fixed = [replace(one, resumable=False) if hasattr(one, "resumable") else one for one in running("two")]
+    assert not asked(plan(of_a(*running("one"), *fixed, larger, quota={"memory_bytes": 5 * GIB}), LATE))
+
+
+def test_a_gang_at_its_projects_quota_gets_room_for_all_its_ranks():
+    two = running("two")
+    two = (two[0], replace(two[1], pod_id="a-1.1"))
+    job = Job(name="short", command=CommandSpec(run="true", workers=2))
+    gang = replace(waiting(priority=1), job=job)
+    snapshot = of_a(*running("one"), *two, gang, quota={"cpus": 2})
+    assert sorted(asked(plan(snapshot, LATE))) == ["p-1.one.1", "p-1.two.1"]
+    assert len(asked(plan(of_a(*running("one"), *two, gang, quota={"cpus": 3}), LATE))) == 1
+
+
+def test_what_comes_free_of_a_quota_is_for_the_one_that_room_is_made_for():
+    """A smaller job of the project that would fit into what is left of the quota does not take it."""
+    job, attempt = running("one")
+    yielding = replace(attempt, interrupted=Interruption(job_run="p-2/short", left_seconds=1.0), project="a")
+    tiny = waiting("tiny", left=20.0, memory=GIB)
+    snapshot = of_a(job, yielding, waiting(priority=1, memory=3 * GIB), tiny, quota={"memory_bytes": 3 * GIB})
+    assert not started(plan(snapshot, LATE))
+    snapshot.put(replace(yielding, state=AttemptState.STOPPED))
+    assert started(plan(snapshot, LATE)) == ["p-2/short"]

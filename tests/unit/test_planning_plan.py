@@ -91,6 +91,18 @@ def test_a_node_at_which_pods_did_not_come_up_is_tried_last():
         assert wish.nodes == nodes
 
 
+def test_a_node_that_lacks_what_it_promised_is_left_aside_while_others_will_do():
+    full = a_deployment("b-1", "b", memory=16 * GIB, cpus=16.0, idle_since=None)
+    wanted = [a_run(), a_job("x"), command(), command("b"), a_site(count=2), full]  # n0 has no room now
+    for unfit, nodes in (({}, ["n1"]), ({"a": {"n1"}}, []), ({"a": {"n0", "n1"}}, ["n1"])):
+        assert [up.nodes[0] for up in plan(Snapshot(wanted), NOW, unfit=unfit).bring_ups] == nodes
+    gang = replace(a_job("x"), job=Job(name="x", command=CommandSpec(run="true", workers=9)))
+    for workers, brought_up in ((2, False), (9, True)):  # n0 alone has not so many places
+        gang = replace(gang, job=replace(gang.job, command=CommandSpec(run="true", workers=workers)))
+        snapshot = Snapshot([*wanted, gang])
+        assert bool(plan(snapshot, NOW, unfit={"a": {"n1"}}).bring_ups) is brought_up, workers
+
+
 def started(made):
     return [start.job_run_id for start in made.starts]
 

@@ -16,7 +16,7 @@ from gridmill.model.message import PodOrder
 from gridmill.model.site import Site, SiteKind
 from gridmill.settings import read_settings
 from gridmill.sites.idle import within
-from gridmill.sites.ray.fit import Machine, why_unfit
+from gridmill.sites.ray.fit import Machine, why_unfit, why_unseen
 from gridmill.sites.ray.knock import speaks
 from gridmill.sites.ray.notes import Note, Notes
 from gridmill.sites.ray.site import _want_answer, make
@@ -134,15 +134,14 @@ def an_order() -> PodOrder:
 def test_a_node_that_sees_no_root_or_has_less_memory_says_so(tmp_path: Path) -> None:
     mark = tmp_path / "root" / ".sites" / "mark"
     order = an_order()
-    assert f"the storage root {tmp_path / 'root'} is not seen on host" in why_unfit(
-        order, mark, Machine(memory_bytes=8 * GIB)
-    )
+    assert f"the storage root {tmp_path / 'root'} is not seen on host" in why_unseen(mark)
     mark.parent.mkdir(parents=True)
     mark.touch()
-    assert why_unfit(order, mark, Machine(memory_bytes=4 * GIB)) == ""
-    assert "has 2 GiB of memory and not the 4 GiB" in why_unfit(order, mark, Machine(memory_bytes=2 * GIB))
+    assert why_unseen(mark) == ""
+    assert why_unfit(order, Machine(memory_bytes=4 * GIB)) == ""
+    assert "has 2 GiB of memory and not the 4 GiB" in why_unfit(order, Machine(memory_bytes=2 * GIB))
     two = Machine(memory_bytes=7 * GIB, claimed_bytes=4 * GIB)
-    assert "has 7 GiB of memory, 4 GiB of it for other pods, and not the 4 GiB" in why_unfit(order, mark, two)
+    assert "has 7 GiB of memory, 4 GiB of it for other pods, and not the 4 GiB" in why_unfit(order, two)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +155,8 @@ def test_a_node_that_sees_no_root_or_has_less_memory_says_so(tmp_path: Path) -> 
         ("MIG-e6b7", 1, ""),
     ],
 )
-def test_gpus_that_a_node_only_claims_are_told(
-    tmp_path: Path, given: str, gpus: int | None, said: str
-) -> None:
-    mark = tmp_path / "mark"
-    mark.touch()
-    told = why_unfit(an_order(), mark, Machine(memory_bytes=8 * GIB, gpus=gpus), given)
+def test_gpus_that_a_node_only_claims_are_told(given: str, gpus: int | None, said: str) -> None:
+    told = why_unfit(an_order(), Machine(memory_bytes=8 * GIB, gpus=gpus), given)
     assert (said in told) if said else told == ""
 
 

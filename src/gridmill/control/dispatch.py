@@ -13,6 +13,7 @@ from gridmill.control.post import send_to_pod, stop_message
 from gridmill.control.receive import start_attempt
 from gridmill.control.settle import runs
 from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Control
+from gridmill.control.unfit import unfit_nodes
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.model.resource import keep_of
@@ -32,7 +33,13 @@ from gridmill.planning.plan import plan
 
 def dispatch(control: Control) -> Plan:
     """Plan once and act on it. The plan says when to look again and whether more is waiting."""
-    wanted = plan(control.ledger.snapshot, control.now(), limit=STARTS_PER_TICK, unwilling=control.unwilling)
+    wanted = plan(
+        control.ledger.snapshot,
+        control.now(),
+        limit=STARTS_PER_TICK,
+        unwilling=control.unwilling,
+        unfit=unfit_nodes(control),
+    )
     transaction = control.begin()
     for refusal in wanted.refusals:
         _refuse(control, transaction, refusal)

@@ -12,6 +12,7 @@ from gridmill.control.settle import settle_attempt
 from gridmill.control.sights import lost_with, note
 from gridmill.control.state import BRING_UPS, Control
 from gridmill.control.troubles import tell
+from gridmill.control.unfit import note_unfit
 from gridmill.errors import UnavailableError
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import PodEvent
@@ -149,7 +150,8 @@ def _pod_gone(
     if deployment is None:
         return
     if pod.state == PodState.STARTING:
-        _count_failure(control, deployment, sight)
+        if not (sight.unfit and note_unfit(control, deployment, pod, sight.message)):
+            _count_failure(control, deployment, sight)
         control.unwilling.setdefault(deployment.resource, set()).add(pod.node)
     deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=sight.message))
     if all(p.state == PodState.GONE for p in deployment.pods):

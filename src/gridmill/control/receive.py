@@ -87,6 +87,7 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
     control.pods[channel] = pod.id
     control.failed_bring_ups.pop(deployment.resource, None)
     control.unwilling.get(deployment.resource, set()).discard(pod.node)
+    control.unfit.get(deployment.resource, {}).pop(pod.node, None)
     control.silent_since.pop(deployment.id, None)
     state = PodState.ENDING if pod.state == PodState.ENDING else PodState.UP
     if (pod.state, pod.address) != (state, hello.address):

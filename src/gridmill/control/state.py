@@ -175,6 +175,9 @@ class Control:
     unwilling: dict[str, set[str]] = field(
         default_factory=dict
     )  # nodes, by resource; until a pod came up there
+    unfit: dict[str, dict[str, tuple[float, str]]] = field(
+        default_factory=dict
+    )  # by resource and node: when, and what, a node said that it lacks
     troubles: dict[str, str] = field(default_factory=dict)  # what was told of what, until it is over
     discarded: list[str] = field(default_factory=list)
     listings: dict[str, Future[Any]] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Any
 from gridmill.control.ledger import Ledger
 from gridmill.control.references import fetch_artifact
 from gridmill.control.state import Control
+from gridmill.control.unfit import why_left_aside
 from gridmill.errors import NotFoundError
 from gridmill.model.deployment import Deployment
 from gridmill.model.run import Attempt, JobRun, Run
@@ -63,7 +64,12 @@ def _whys(control: Control, job_runs: Iterable[JobRun]) -> Mapping[str, str]:
     """Why each waits, as far as it is known here."""
     snapshot, now = control.ledger.snapshot, control.now()
     waits = Waits(snapshot, now)
-    return {job_run.id: why_waiting(snapshot, job_run.id, now, waits) for job_run in job_runs}
+    return {
+        one.id: "; ".join(
+            filter(None, (why_waiting(snapshot, one.id, now, waits), why_left_aside(control, one)))
+        )
+        for one in job_runs
+    }
 
 
 def _apart(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], list[JobRun]]:

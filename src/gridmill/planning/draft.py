@@ -9,7 +9,7 @@ from gridmill.model.plan import BringUp, Interrupt, Plan, Refuse, Release, Start
 from gridmill.planning.fair import Shares
 from gridmill.planning.interruptible import Running
 from gridmill.planning.lane import Lane
-from gridmill.planning.limits import Problem, problem_of_resource
+from gridmill.planning.limits import Problem, problem_of_resource, will_do_without
 from gridmill.planning.queue import Demand, Ticket
 from gridmill.planning.room import Key, Nodes, Pods, Whole
 from gridmill.planning.snapshot import Snapshot
@@ -42,10 +42,13 @@ class Draft:
         now: float,
         limit: int | None,
         unwilling: Mapping[str, Collection[str]] = NONE,
+        unfit: Mapping[str, Collection[str]] = NONE,
     ) -> None:
         self.snapshot = snapshot
         self.now = now
         self.unwilling = unwilling  # nodes that are tried last, by resource
+        self._unfit = unfit
+        self._left_aside: dict[str, Collection[str]] = {}
         self._left = inf if limit is None else limit  # decisions that may still be made
         self._held_until = snapshot.lines.held_until
         self._attempts_of = snapshot.places.on
@@ -55,6 +58,7 @@ class Draft:
         self._where: list[str] = []  # pods of those, in the same order
         self._filled: dict[str, tuple[Whole, int]] = {}  # pods that get jobs, and how many they then have
         self.shares = Shares(snapshot, now) if snapshot.projects else None
+        self._kept_quotas: dict[str, str] = {}  # by project, the job for which others are making room in it
         self.running: dict[
             str, tuple[Running, ...]
         ] = {}  # by resource, once somebody looks whom to interrupt
@@ -103,6 +107,14 @@ class Draft:
             self._nodes[site] = self.snapshot.places.nodes.get(site, Nodes()).copy()
         return self._nodes[site]
 
+    def left_aside(self, lane: Lane) -> Collection[str]:
+        """The nodes that lack what they promised for a resource, as long as others will do."""
+        if lane.name not in self._left_aside:
+            unfit = self._unfit.get(lane.name, ())
+            will_do = not unfit or will_do_without(self.snapshot, lane.resource, unfit)
+            self._left_aside[lane.name] = unfit if will_do else ()
+        return self._left_aside[lane.name]
+
     def can_start(self, job_run_id: str) -> bool:
         """Not refused, not held back, and without a live attempt."""
         return (
@@ -111,9 +123,19 @@ class Draft:
             and job_run_id not in self._attempts_of
         )
 
-    def is_over_quota(self, demand: Demand) -> bool:
-        """Whether the quota of its project leaves too little for it now."""
-        return self.shares is not None and self.shares[demand.project].is_over(demand)
+    def is_over_quota(self, ticket: Ticket) -> bool:
+        """Whether the quota of its project leaves too little for it now, or is kept for another."""
+        if self.shares is None:
+            return False
+        demand = ticket[4].demand
+        if self._kept_quotas and self._kept_quotas.get(demand.project, ticket[3]) != ticket[3]:
+            return True
+        return self.shares[demand.project].is_over(demand)
+
+    def keep_quota(self, demand: Demand, job_run_id: str) -> None:
+        """Let no other job of its project have what comes free for a job that is over its quota."""
+        if self.shares is not None and self.shares[demand.project].is_over(demand):
+            self._kept_quotas[demand.project] = job_run_id
 
     def is_starving(self, job_run_id: str) -> bool:
         """Whether it has waited so long that room is kept free for it."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gridmill.model.amounts import show_bytes
 from gridmill.model.project import Project
@@ -22,6 +22,8 @@ from gridmill.planning.snapshot import Snapshot
 HALF_LIFE_SECONDS = 7 * 86_400.0
 AHEAD_SECONDS = 600.0
 """A place that is held counts so much ahead: projects take turns also within one plan."""
+NO_BOUND = 2**62
+"""A whole number, as the others are: comparing these is quicker than with a fraction."""
 _ROUNDING = 1e-6
 """Sums of fractions of CPUs may be off by so much; quotas are told in thousandths."""
 
@@ -63,26 +65,34 @@ class Standing:
 
     def start(self, demand: Demand, workers: int) -> None:
         """It holds so many ranks of a job more; fewer, where it is negative."""
-        places = (demand.gpus or 1) * workers
+        memory_bytes, gpus, cpus = demand[:3]
+        places = (gpus or 1) * workers
         self._places += places
         self.score += places * self.per_place
         if self.bounded:
-            self._cpus -= (demand.cpus or 1.0) * workers
-            self._memory_bytes -= demand.memory_bytes * workers
-            self._gpus -= demand.gpus * workers
+            self._cpus -= (cpus or 1.0) * workers
+            self._memory_bytes -= memory_bytes * workers
+            if gpus:
+                self._gpus -= gpus * workers
+
+    def give_back(self, cpus: float, memory_bytes: int, gpus: int) -> None:
+        """One attempt of it, which was given so much, would end."""
+        self._cpus += cpus
+        self._memory_bytes += memory_bytes
+        self._gpus += gpus
 
     def is_over(self, demand: Demand) -> bool:
         """Whether the quota leaves too little for such a job, a gang with all its ranks."""
-        workers = demand.workers
-        return self.bounded and (
-            (demand.cpus or 1.0) * workers > self._cpus
-            or demand.memory_bytes * workers > self._memory_bytes
-            or 0 < demand.gpus * workers > self._gpus
-        )
+        if not self.bounded:
+            return False
+        memory_bytes, gpus, cpus, workers = demand[0], demand[1], demand[2] or 1.0, demand[7]
+        if workers > 1:
+            memory_bytes, gpus, cpus = memory_bytes * workers, gpus * workers, cpus * workers
+        return cpus > self._cpus or memory_bytes > self._memory_bytes or 0 < gpus > self._gpus
 
 
-def _left(most: int | None, used: int) -> float:
-    return math.inf if most is None else most - used
+def _left(most: int | None, used: int) -> int:
+    return NO_BOUND if most is None else most - used
 
 
 class Shares(dict[str, Standing]):
@@ -158,16 +168,21 @@ def bounds(project: Project, tally: Tally, demand: Demand) -> Iterator[Bound]:
         yield Bound(str(tally.gpus), str(gpus), f"{project.gpus} GPUs")
 
 
+_Place: TypeAlias = tuple[int, float, Ticket, list[Ticket], Standing]
+"""(-priority, score, first job, all jobs, standing) of a project. First jobs differ: no rest is compared."""
+
+
 class FairLine(Line):
     """A line of several projects, each in its own order. Priorities go before shares."""
 
-    __slots__ = ("_heaps", "_order", "_shares")
+    __slots__ = ("_heaps", "_order", "_shares", "_standing")
 
     def __init__(self, lanes: dict[str, Lane], shares: Shares) -> None:
         super().__init__(lanes)
         self._shares = shares
         self._heaps: dict[str, list[Ticket]] = {}
-        self._order: list[tuple[int, float, Ticket]] = []  # a heap of the first of each project
+        self._order: list[_Place] = []  # a heap of the first of each project
+        self._standing: Standing | None = None
 
     def join(self, lane: Lane) -> None:
         """Let the lane's waiting jobs in."""
@@ -184,20 +199,22 @@ class FairLine(Line):
 
     def first(self) -> tuple[Ticket, Lane] | None:
         """The first, and its lane. Since it was asked last only the first one's project has changed."""
-        order, heap = self._order, self._heap
-        if not order:
-            order += [self._place(heap) for heap in self._heaps.values() if heap]
-            heapify(order)
+        order, heap, standing = self._order, self._heap, self._standing
+        if not order or standing is None:
+            self._set_up()
         elif heap:
-            heapreplace(order, self._place(heap))
+            ticket = heap[0]
+            heapreplace(order, (ticket[0], standing.score, ticket, heap, standing))
         else:
             heappop(order)
         if not order:
             return None
-        first = order[0][2]
-        self._heap = self._heaps[first[4].demand.project]
-        return first, self._lanes[first[4].resource]
+        _, _, ticket, self._heap, self._standing = order[0]
+        return ticket, self._lanes[ticket[4].resource]
 
-    def _place(self, heap: list[Ticket]) -> tuple[int, float, Ticket]:
-        ticket = heap[0]
-        return ticket[0], self._shares[ticket[4].demand.project].score, ticket
+    def _set_up(self) -> None:
+        for project, heap in self._heaps.items():
+            if heap:
+                standing = self._shares[project]
+                self._order.append((heap[0][0], standing.score, heap[0], heap, standing))
+        heapify(self._order)

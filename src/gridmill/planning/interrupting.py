@@ -1,17 +1,25 @@
 """Running jobs that can resume make room for one whose turn comes long before theirs."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from math import inf
 
 from gridmill.model.amounts import Amounts
 from gridmill.model.interruption import Interruption
 from gridmill.model.plan import Interrupt
 from gridmill.planning.draft import Draft
+from gridmill.planning.fair import Standing
 from gridmill.planning.interruptible import Running, running_on
-from gridmill.planning.lane import Lane
-from gridmill.planning.queue import Demand, Ticket
+from gridmill.planning.lane import Lane, Line
+from gridmill.planning.queue import Demand, Ticket, demand_of
 from gridmill.planning.room import Slot, places_in
-from gridmill.planning.service import RESTART_SECONDS, UNKNOWN_SECONDS, Interruptible, to_interrupt
+from gridmill.planning.service import (
+    RESTART_SECONDS,
+    UNKNOWN_SECONDS,
+    Interruptible,
+    may_interrupt,
+    to_interrupt,
+)
 
 MOST_TRIES = 20
 """For so many jobs of a resource, the first in line, a plan looks for others to interrupt."""
@@ -19,7 +27,8 @@ MOST_TRIES = 20
 
 def interrupt_for(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     """Have running jobs of its resource make room for a job that finds none: the fewest, on one pod or, for a
-    gang, on all. None while others are making room there, or room is coming."""
+    gang, on all; where it is its quota that has no room, those of its own project. None while others are
+    making room there, or room is coming."""
     if lane.name not in draft.snapshot.places.resumable or lane.interrupting or lane.reclaimed:
         return
     if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[3]):
@@ -31,6 +40,13 @@ def interrupt_for(draft: Draft, lane: Lane, ticket: Ticket) -> None:
         draft.interrupt(_asked(draft, ticket[3], one))
 
 
+def note_over_quota(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> None:
+    """Its turn comes to have others of its project make room in their quota, if any of them can resume."""
+    if lane.name in draft.snapshot.places.resumable and lane.over_quota < MOST_TRIES:
+        lane.over_quota += 1
+        line.add(ticket)
+
+
 def keep_what_is_made(draft: Draft, lane: Lane) -> None:
     """What comes free while jobs make room is for the one they make it for; for nobody else."""
     places = draft.snapshot.places
@@ -40,6 +56,7 @@ def keep_what_is_made(draft: Draft, lane: Lane) -> None:
         if job_run is None or not draft.can_start(job_run.id):
             continue
         lane.beneficiary = job_run.id
+        draft.keep_quota(demand_of(job_run), job_run.id)
         if job_run.job.gang > 1:
             amounts = job_run.sizing.amounts
             lane.keep(Demand(amounts.memory_bytes, amounts.gpus, 0.0, 0, job_run.job.kind))
@@ -95,12 +112,57 @@ def _choose(draft: Draft, lane: Lane, ticket: Ticket, running: Sequence[Running]
     if demand.alone or not running:
         return []
     slots = {slot.key[2]: slot for slot in lane.slots() if slot.key[2] not in terms}
+    if draft.shares is not None and draft.is_over_quota(ticket):
+        own = [one for one in running if one.project == demand.project]
+        return _until_within(draft.shares[demand.project], slots, ticket, own)
     if demand.workers > 1:
         return _least(slots, ticket, running)
     here = (name for name in sorted(slots) if demand.node in ("", slots[name].whole.node))
     on = _by_pod(running)
     ways = (_least({name: slots[name]}, ticket, on[name]) for name in here if name in on)
     return min((way for way in ways if way), key=_cost, default=[])
+
+
+def _until_within(
+    standing: Standing, slots: Mapping[str, Slot], ticket: Ticket, running: Sequence[Running]
+) -> list[Running]:
+    """Those whose end leaves room in their project's quota and, on whichever pods, for the job. Empty: they
+    are not enough, or the quota is only kept for another."""
+    demand = ticket[4].demand
+    if not standing.is_over(demand):
+        return []
+    here = {name: slot for name, slot in slots.items() if demand.node in ("", slot.whole.node)}
+    left, free = copy(standing), _places(here, demand, ())
+    chosen: list[Running] = []
+    for one, gained in zip(running, _gains(here, demand, running), strict=True):
+        if not may_interrupt(ticket[1][0], one.due):
+            return []
+        chosen.append(one)
+        _give_back(left, one)
+        free += gained.amount
+        if free >= demand.workers and not left.is_over(demand):
+            return _needed_within(standing, here, demand, chosen)
+    return []
+
+
+def _give_back(standing: Standing, one: Running) -> None:
+    for attempt in one.attempts:
+        given = attempt.given
+        standing.give_back(attempt.asked_cpus, given.memory_bytes, given.gpus)
+
+
+def _needed_within(
+    standing: Standing, slots: Mapping[str, Slot], demand: Demand, chosen: list[Running]
+) -> list[Running]:
+    """Without those that would end in vain."""
+    for one in tuple(chosen):
+        others = [other for other in chosen if other is not one]
+        left = copy(standing)
+        for other in others:
+            _give_back(left, other)
+        if not left.is_over(demand) and _places(slots, demand, others) >= demand.workers:
+            chosen = others
+    return chosen
 
 
 def _by_pod(running: Sequence[Running]) -> Mapping[str, list[Running]]:

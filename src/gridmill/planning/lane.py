@@ -26,9 +26,10 @@ class Lane:
     """`closed`: nothing further fits its pods. `stuck`: nothing further can be brought up for it either.
     `reserved`: room is kept for one of its jobs (a gang's in `kept`). `reclaimed`: room is being taken back
     for one; `interrupting`: running jobs are making room for one (`beneficiary`, once they were asked).
-    `tries`: for how many it was tried to make room so. `fair`: several projects wait. `kept_free`: a pod that
-    waits for the first. `alive`: pods that are up, coming or planned. `wish`: what a new pod should have,
-    once that was asked.
+    `tries`: for how many it was tried to make room so; `over_quota`: how many of those that the quota of
+    their project has no room for have come into that line. `fair`: several projects wait. `kept_free`: a pod
+    that waits for the first. `alive`: pods that are up, coming or planned. `members`: those behind the first
+    of a class, once that was dealt with. `wish`: what a new pod should have, once that was asked.
     """
 
     __slots__ = (
@@ -36,7 +37,6 @@ class Lane:
         "_heads",
         "_last_head",
         "_last_of",
-        "_members",
         "_most_memory",
         "_passed",
         "_too_much",
@@ -49,8 +49,10 @@ class Lane:
         "interrupting",
         "kept",
         "kept_free",
+        "members",
         "name",
         "open",
+        "over_quota",
         "planned",
         "queue",
         "reclaimed",
@@ -75,6 +77,7 @@ class Lane:
         self.interrupting = name in snapshot.places.yielding
         self.beneficiary = ""
         self.tries = 0
+        self.over_quota = 0
         self.kept_free: Slot | None = None
         self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
         self.alive = len(self.open) + len(self.coming)
@@ -88,7 +91,7 @@ class Lane:
         self.fair = False
         self._last_of: dict[str, Ticket | None] = {}
         self._passed: dict[str, deque[Ticket]] = {}
-        self._members: dict[JobClass, Iterator[Ticket]] = {}
+        self.members: dict[JobClass, Iterator[Ticket]] = {}
 
     @property
     def workers_left(self) -> int | None:
@@ -103,7 +106,11 @@ class Lane:
         projects wait (`fair`), of the same project."""
         if self.fair and ticket is not None:
             project = ticket[4].demand.project
-            return self.next_class_of(project) if ticket is self._last_of[project] else None
+            if ticket is not self._last_of[project]:
+                return None
+            passed = self._passed.get(project)
+            head = self._last_of[project] = passed.popleft() if passed else self._next_head_of(project)
+            return head
         if ticket is not self._last_head:
             return None
         self._last_head = next(self._heads, None)
@@ -111,26 +118,21 @@ class Lane:
 
     def next_class_of(self, project: str) -> Ticket | None:
         """The first job of the next class of one project; those of others in between are kept for them."""
-        self._last_of[project] = self._next_head_of(project)
+        passed = self._passed.get(project)
+        self._last_of[project] = passed.popleft() if passed else self._next_head_of(project)
         return self._last_of[project]
 
     def _next_head_of(self, project: str) -> Ticket | None:
-        passed = self._passed.get(project)
-        if passed:
-            return passed.popleft()
         for head in self._heads:
             if head[4].demand.project == project:
                 return head
             self._passed.setdefault(head[4].demand.project, deque()).append(head)
         return None
 
-    def next_member(self, ticket: Ticket) -> Ticket | None:
-        """The job behind this one in its class."""
-        group = ticket[4]
-        members = self._members.get(group)
-        if members is None:
-            members = self._members[group] = iter(group.members)
-            next(members)
+    def behind_first(self, group: JobClass) -> Ticket | None:
+        """The second job of a class; those behind it come from `members`."""
+        members = self.members[group] = iter(group.members)
+        next(members)
         return next(members, None)
 
     def find(self, demand: Demand) -> Key | None:
@@ -279,7 +281,15 @@ class Line:
     def move_on(self, lane: Lane) -> None:
         """The first was dealt with: those behind it come in line."""
         first = self._heap[0]
-        member = lane.next_member(first) if len(first[4].members) > 1 else None
+        behind = lane.members.get(first[4])
+        if behind is not None:  # the next class came in line behind the first of this one
+            member = next(behind, None)
+            if member is None:
+                heappop(self._heap)
+            else:
+                heapreplace(self._heap, member)
+            return
+        member = lane.behind_first(first[4]) if len(first[4].members) > 1 else None
         if member is None:
             self.leave_with_class(lane)
             return

@@ -1,5 +1,7 @@
 """What can never run as things are, and the sentence that says so."""
 
+from collections.abc import Collection
+from itertools import islice
 from typing import NamedTuple
 
 from gridmill.model.amounts import Amounts, show_bytes
@@ -131,9 +133,22 @@ def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem
     )
 
 
-def most_places(snapshot: Snapshot, resource: Resource, demand: Demand) -> int:
-    """For how many ranks there would be a place at once if the nodes that are there were empty."""
-    nodes = snapshot.sites[resource.site].nodes
+def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[str]) -> bool:
+    """Whether all that waits for a resource would have a place, in its turn, on other nodes than those."""
+    queue = snapshot.lines.waiting.get(resource.name)
+    if queue is None or resource.site not in snapshot.sites:
+        return True
+    largest = [group.demand for group in islice(queue.largest_first(), 1)]
+    gangs = [demand for demand in queue.classes if demand.workers > 1]
+    return all(
+        most_places(snapshot, resource, demand, nodes) >= demand.workers for demand in (*largest, *gangs)
+    )
+
+
+def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without: Collection[str] = ()) -> int:
+    """For how many ranks there would be a place at once if the nodes that are there were empty; `without`
+    some of them."""
+    nodes = [node for node in snapshot.sites[resource.site].nodes if node.name not in without]
     places = [count for node in nodes for count in _places_on(node.capacity, resource, demand)]
     return sum(sorted(places, reverse=True)[: resource.workers])
 

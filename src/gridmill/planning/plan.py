@@ -1,6 +1,6 @@
 """Snapshot in, plan out: what to start where, what to bring up, release and refuse."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import inf, nextafter
 
 from gridmill.model.plan import Plan
@@ -8,7 +8,7 @@ from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import NONE, Draft
 from gridmill.planning.fair import FairLine
 from gridmill.planning.gangs import brings_up_gang, start_gang
-from gridmill.planning.interrupting import interrupt_for, keep_what_is_made
+from gridmill.planning.interrupting import interrupt_for, keep_what_is_made, note_over_quota
 from gridmill.planning.lane import Lane, Line, find_pod
 from gridmill.planning.lasting import find_lasting
 from gridmill.planning.limits import most_memory, most_places, problem_of
@@ -23,6 +23,7 @@ def plan(
     *,
     limit: int | None = None,
     unwilling: Mapping[str, Collection[str]] = NONE,
+    unfit: Mapping[str, Collection[str]] = NONE,
 ) -> Plan:
     """What to do now. Pure: the same snapshot and time give the same plan, and neither is changed.
 
@@ -30,11 +31,13 @@ def plan(
     place in the pipeline; no project gets more than its quota at once. Those that fit a
     pod that is up are started, smaller ones past larger ones, until a larger one has waited too long. For
     those that fit none, deployments are brought up and, where there is no room, idle ones released; where
-    there are none, running jobs that can resume are interrupted for those that are much shorter. `limit`
+    there are none, running jobs that can resume are interrupted for those that are much shorter, or of a
+    higher priority: also where the project's quota is what has no room, by jobs of the same project. `limit`
     bounds the decisions; a plan that was cut says so (`complete`). `unwilling` are, by resource, the nodes at
-    which its pods did not come up: these are the last to be tried.
+    which its pods did not come up: these are the last to be tried. Those that are `unfit` lack what they
+    promised: they are not tried as long as others will do.
     """
-    draft = Draft(snapshot, now, limit, unwilling)
+    draft = Draft(snapshot, now, limit, unwilling, unfit)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
     for lane in lanes.values():
         _refuse_too_large(draft, lane)
@@ -75,10 +78,10 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
     line, later = _line(draft, lanes), _line(draft, lanes)
     for lane in lanes.values():
         line.join(lane)
-    while not draft.is_full and (first := line.first()) is not None:
-        ticket, lane = first
-        if draft.is_over_quota(ticket[4].demand):
-            _pass_over(draft, line, lane, ticket)
+    for ticket, lane in _in_order(draft, line):
+        if draft.shares is not None and draft.is_over_quota(ticket):
+            if _pass_over(draft, line, lane, ticket):
+                note_over_quota(draft, later, lane, ticket)
         elif lane.closed:
             _keep_room_if_starving(draft, lane, ticket)
             line.leave()
@@ -100,15 +103,22 @@ def _line(draft: Draft, lanes: dict[str, Lane]) -> Line:
     return Line(lanes) if draft.shares is None or len(projects) < 2 else FairLine(lanes, draft.shares)
 
 
-def _pass_over(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> None:
-    """The quota of its project is used up, for all that ask for the same; or it is too small ever."""
+def _in_order(draft: Draft, line: Line) -> Iterator[tuple[Ticket, Lane]]:
+    """The first in line, again and again: whoever asks deals with it, until the plan is full."""
+    while not draft.is_full and (first := line.first()) is not None:
+        yield first
+
+
+def _pass_over(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> bool:
+    """The quota of its project is used up, for all that ask for the same; False: it is too small ever."""
     problem = draft.shares.problem(ticket[4].demand) if draft.shares is not None else None
     if problem is None:
         line.leave_with_class(lane)
-        return
+        return True
     if draft.can_start(ticket[3]):
         draft.refuse(ticket[3], problem)
     line.move_on(lane)
+    return False
 
 
 def _is_started(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
@@ -163,9 +173,9 @@ def _lacks_nodes(draft: Draft, lane: Lane, demand: Demand) -> bool:
 
 def _make_room(draft: Draft, line: Line) -> None:
     """Bring up deployments for what found no pod: in order, counting on those that are coming."""
-    while not draft.is_full and (first := line.first()) is not None:
-        ticket, lane = first
-        if draft.is_over_quota(ticket[4].demand):
+    for ticket, lane in _in_order(draft, line):
+        if draft.shares is not None and draft.is_over_quota(ticket):
+            interrupt_for(draft, lane, ticket)
             _pass_over(draft, line, lane, ticket)
         elif lane.stuck:
             interrupt_for(draft, lane, ticket)

@@ -29,7 +29,8 @@ class PodSight:
 
     `began` and `ends` are the Unix times at which the site began it and will end it, where it does. Of what
     is GONE: `cause` is why its attempts ended with it, `use` what the site measured of it, `hopeless` that
-    another one like it would fare the same.
+    another one like it would fare the same, `unfit` that its node lacks what it promised: on another one it
+    may come up.
     """
 
     sight: Sight
@@ -39,6 +40,7 @@ class PodSight:
     cause: Cause = Cause.LOST
     use: Use | None = None
     hopeless: bool = False
+    unfit: bool = False
 
 
 class Doors(Protocol):

@@ -101,7 +101,7 @@ class SimulatedWorld:
 
     `behave` decides what each attempt does. `step` lets everything that is due happen; `next_event` says
     when the next thing is due. Faults are methods; `dial_seconds` is how long a new pod takes
-    to dial in; on nodes that are `unfit` none ever comes up.
+    to dial in; on nodes that are `unfit` none ever comes up, and those that are `lacking` say why.
     """
 
     def __init__(
@@ -120,6 +120,8 @@ class SimulatedWorld:
         self._away_until = 0.0
         self._doubt_until = 0.0
         self.unfit: set[str] = set()
+        self.lacking: set[str] = set()
+        self._lacked: set[str] = set()
         self.dial_seconds = 0.1
 
     def nodes(self) -> tuple[Node, ...]:
@@ -147,7 +149,9 @@ class SimulatedWorld:
         for order in orders:
             if order.pod_id not in self.ever:
                 self.ever.add(order.pod_id)
-                if order.node in self.unfit:
+                if order.node in self.lacking:
+                    self._lacked.add(order.pod_id)
+                if order.node in self.unfit | self.lacking:
                     continue
                 connect_at = self.clock.monotonic() + self.dial_seconds
                 self.pods[order.pod_id] = SimulatedPod(order=order, connect_at=connect_at)
@@ -157,7 +161,12 @@ class SimulatedWorld:
         self._be_there()
         if self.clock.monotonic() < self._doubt_until:
             return dict.fromkeys(pod_ids, PodSight(sight=Sight.UNKNOWN))
-        return {name: PodSight(sight=Sight.RUNNING if name in self.pods else Sight.GONE) for name in pod_ids}
+        return {name: self._sight(name) for name in pod_ids}
+
+    def _sight(self, name: str) -> PodSight:
+        if name in self._lacked:
+            return PodSight(sight=Sight.GONE, message="its node has no GPU", unfit=True)
+        return PodSight(sight=Sight.RUNNING if name in self.pods else Sight.GONE)
 
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """The journal of a pod that was killed while it could still write."""

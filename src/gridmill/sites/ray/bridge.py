@@ -179,8 +179,9 @@ class Bridge:
         return PodSight(sight=Sight.GONE, message="its node has left the cluster before it was placed")
 
     def _told(self, pod_id: str) -> PodSight:
+        unfit = False
         try:
-            sight, message = ray.get(self._asked.pop(pod_id))
+            sight, message, unfit = ray.get(self._asked.pop(pod_id))
         except RayActorError as error:
             if "creation task" not in str(error):
                 return self._without_keeper(pod_id)
@@ -190,7 +191,7 @@ class Bridge:
         self._lost_since.pop(pod_id, None)
         if sight == Sight.GONE:
             self._let_go(pod_id)
-        return PodSight(sight=Sight(sight), message=message)
+        return PodSight(sight=Sight(sight), message=message, unfit=unfit)
 
     def _let_go(self, pod_id: str) -> None:
         """It has ended by itself: its place is given back."""

@@ -18,13 +18,18 @@ class Machine:
     gpus: int | None = None
 
 
-def why_unfit(order: PodOrder, root_mark: Path, machine: Machine, gpus: str = "") -> str:
-    """Why not; empty when it can. `root_mark` lies in `.sites` of the storage root, `gpus` are those that Ray
-    gave, as in CUDA_VISIBLE_DEVICES."""
+def why_unseen(root_mark: Path) -> str:
+    """Why the storage root is not there; empty when it is. `root_mark` lies in its `.sites`."""
+    if root_mark.exists():
+        return ""
+    host, root = socket.gethostname(), root_mark.parent.parent
+    return f"the storage root {root} is not seen on host {host}; mount it there under the same path"
+
+
+def why_unfit(order: PodOrder, machine: Machine, gpus: str = "") -> str:
+    """What it lacks of what it promised; empty when it has it. `gpus` are those that Ray gave, as in
+    CUDA_VISIBLE_DEVICES."""
     host = socket.gethostname()
-    if not root_mark.exists():
-        root = root_mark.parent.parent
-        return f"the storage root {root} is not seen on host {host}; mount it there under the same path"
     return _without_memory(host, order.capacity.memory_bytes, machine) or _without_gpu(host, gpus, machine)
 
 

@@ -22,7 +22,7 @@ from gridmill.settings import Settings, read_settings
 from gridmill.sites.ended import clear, clear_old
 from gridmill.sites.local import LocalSite, memory_of_machine
 from gridmill.sites.machine import count_gpus, look_at_machine
-from gridmill.sites.ray.fit import Machine, why_unfit
+from gridmill.sites.ray.fit import Machine, why_unfit, why_unseen
 from gridmill.sites.ray.knock import knock
 from gridmill.sites.ray.wire import Answer
 
@@ -65,6 +65,7 @@ class Keeper:
         given = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray gave us
         os.environ["GRIDMILL_GPUS"] = given
         self._site = _site(self._order.home, environment)
+        self._lacks = False
         self._unfit = self._bring_up(Path(root_mark), given)
 
     def _bring_up(self, root_mark: Path, gpus: str) -> str:
@@ -80,19 +81,22 @@ class Keeper:
                     claimed_bytes=self._site.claimed_bytes(),
                     gpus=count_gpus(),
                 )
-                unfit = why_unfit(self._order, root_mark, machine, gpus)
+                unfit = why_unseen(root_mark)
+                if not unfit:
+                    unfit = why_unfit(self._order, machine, gpus)
+                    self._lacks = bool(unfit)
                 if not unfit:
                     self._site.bring_up([self._order])
         except (OSError, GridmillError) as error:
             return f"host {socket.gethostname()}: {error}"
         return unfit
 
-    def sight(self) -> tuple[str, str]:
-        """What this node sees of the pod."""
+    def sight(self) -> tuple[str, str, bool]:
+        """What this node sees of the pod, and whether it lacks what it promised."""
         if self._unfit:
-            return Sight.GONE.value, self._unfit
+            return Sight.GONE.value, self._unfit, self._lacks
         seen = self._site.observe([self._order.pod_id])[self._order.pod_id]
-        return seen.sight.value, seen.message
+        return seen.sight.value, seen.message, False
 
     def end(self) -> None:
         """End the pod and its jobs. Nobody asks for it again: nothing of it stays."""
