@@ -186,3 +186,36 @@ def test_two_gangs_do_not_wait_for_each_other_for_ever():
     finish(grid)
     assert the_run(grid).state is RunState.SUCCEEDED
     assert replace(the_job(grid, "a"), id="").attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("roles", "serving"),
+    [({"worker": 2, "ps": 1}, {"ps"}), ({"chief": 1, "worker": 2, "ps": 1}, {"ps", "worker"})],
+)
+def test_ranks_that_only_serve_end_with_those_that_they_served(roles, serving):
+    """A parameter server never ends by itself; nor, beside a chief, do the workers that it leads."""
+
+    def behave(order):
+        me = order.gang.me
+        return Behaviour(seconds=1e6 if me.role in serving else 5.0 + me.rank)
+
+    job = Job(name="train", command=CommandSpec(run="true", roles=roles), cache=False)
+    grid = started(behave, NODES, job)
+    finish(grid)
+    assert the_run(grid).state is RunState.SUCCEEDED, the_job(grid).message
+    assert the_job(grid).ended - the_job(grid).started < 100.0
+    assert {one.state for one in attempts(grid).values()} == {AttemptState.SUCCEEDED}
+    assert len(the_job(grid).artifacts) == 1
+
+
+def test_a_rank_that_serves_and_fails_before_fails_the_gang():
+    def behave(order):
+        if order.gang.me.role == "ps":
+            return Behaviour(seconds=1.0, outcome=AttemptState.FAILED, cause=Cause.EXIT)
+        return Behaviour(seconds=60.0)
+
+    job = Job(name="train", command=CommandSpec(run="true", roles={"worker": 2, "ps": 1}), cache=False)
+    grid = started(behave, NODES, job)
+    finish(grid)
+    assert the_run(grid).state is RunState.FAILED
+    assert "rank 2 of 3" in the_job(grid).message

@@ -1,6 +1,6 @@
 """A gang's attempt: its ranks are placed together, and end together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -8,13 +8,13 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.post import send_to_pod, stop_message
 from gridmill.control.state import Control
 from gridmill.model.deployment import Deployment
-from gridmill.model.gang import Gang
+from gridmill.model.gang import Gang, roles_in_order
 from gridmill.model.message import Outcome
 from gridmill.model.run import Attempt, JobRun
 from gridmill.model.site import LOCAL
 from gridmill.model.state import ATTEMPT_MOVES, AttemptState, check_move
 from gridmill.planning.rendezvous import choose_ports, gang_of
-from gridmill.planning.together import together
+from gridmill.planning.together import to_dismiss, together
 
 
 def meet(control: Control, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:
@@ -64,34 +64,43 @@ def gang_for(control: Control, transaction: Transaction, attempt: Attempt, job_r
     """What goes with its order; None where it is no rank of a gang."""
     if not attempt.ranks:
         return None
-    spec = job_run.job.command or job_run.job.training
     deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
     elsewhere = deployment is not None and deployment.site != LOCAL
     return gang_of(
         members_of(transaction, attempt),
         attempt.rank,
-        spec.roles if spec is not None else {},
+        _roles(job_run),
         by_pod=attempt.given.gpus > 0 and elsewhere,
         restarts=max(0, job_run.attempts - 1),
     )
 
 
+def _roles(job_run: JobRun) -> Mapping[str, int]:
+    spec = job_run.job.command or job_run.job.training
+    return spec.roles if spec is not None else {}
+
+
 def note_end(
     control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome
 ) -> tuple[Attempt, Outcome] | None:
-    """Note how a rank ended, and have the others end where it failed. Rank 0's attempt, standing for all, and
-    the gang's outcome once all ranks have ended; None until then.
+    """Note how a rank ended, and have the others end where it failed, or those that only served where it was
+    the last of those that they served. Rank 0's attempt, standing for all, and the gang's outcome once all
+    ranks have ended; None until then.
 
     Ranks keep their places until then: nobody else gets half of the room in which the gang may start again.
     """
     if attempt.outcome is not None:
         return None
+    if attempt.dismissed:
+        outcome = Outcome(state=AttemptState.SUCCEEDED, use=outcome.use, metrics=outcome.metrics)
     check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
     transaction.put(replace(attempt, outcome=outcome, ended=transaction.now))
     members = members_of(transaction, attempt)
     if any(member.outcome is None for member in members):
         if outcome.state != AttemptState.SUCCEEDED:
-            _end_others(control, transaction, members, attempt.rank)
+            _end(control, transaction, members, f"rank {attempt.rank} of its gang has ended")
+        else:
+            _dismiss(control, transaction, attempt, members)
         return None
     for member in members[1:]:
         transaction.put(_final(member, transaction.now))
@@ -99,11 +108,22 @@ def note_end(
     return replace(head, outcome=None), whole
 
 
-def _end_others(control: Control, transaction: Transaction, members: Sequence[Attempt], rank: int) -> None:
+def _dismiss(
+    control: Control, transaction: Transaction, attempt: Attempt, members: Sequence[Attempt]
+) -> None:
+    job_run = transaction.get(JobRun, attempt.job_run_id)
+    serving = to_dismiss(members, roles_in_order(len(members), _roles(job_run))) if job_run else ()
+    dismissed = [replace(member, dismissed=True) for member in serving if not member.dismissed]
+    transaction.put(*dismissed)
+    _end(control, transaction, dismissed, "those that it served have ended")
+
+
+def _end(control: Control, transaction: Transaction, members: Sequence[Attempt], why: str) -> None:
+    """Those that have not ended and were not asked to."""
     for member in members:
         if member.outcome is None and not member.stop_requested and member.interrupted is None:
             transaction.put(replace(member, stop_requested=True))
-            message = stop_message(control, member.id, f"rank {rank} of its gang has ended")
+            message = stop_message(control, member.id, why)
             transaction.then(partial(send_to_pod, control, member.pod_id, message))
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from gridmill.errors import InputError
 from gridmill.model.noun import dataclass
 
-ROLES = ("chief", "worker", "ps", "evaluator")
+CHIEF, WORKER, SERVER = "chief", "worker", "ps"
+ROLES = (CHIEF, WORKER, SERVER, "evaluator")
 """What a rank can be, where a framework tells ranks apart (TensorFlow's names)."""
-WORKER = "worker"
 MOST_RANKS = 10_000
 
 

@@ -8,7 +8,7 @@ from gridmill.model.interruption import Interruption
 from gridmill.model.job import Job, JobSize
 from gridmill.model.message import Outcome
 from gridmill.model.noun import dataclass
-from gridmill.model.part import Part
+from gridmill.model.part import Part, Told
 from gridmill.model.pipeline import Scalar
 from gridmill.model.project import DEFAULT
 from gridmill.model.resource import Sizing, Use
@@ -58,7 +58,8 @@ class JobRun:
     reads, and `size` what was known of its size, both settled when it became ready. `force`: it runs although
     nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is kept; None:
     no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each a JobRun of its
-    own with its `part`; then an attempt of the job makes one version of what they made.
+    own with its `part`; then an attempt of the job makes one version of what they made. `told` is what the
+    attempt that did a part told of it.
     """
 
     id: str
@@ -89,6 +90,7 @@ class JobRun:
     probe: float | None = None
     part: Part | None = None
     parts: int = 0
+    told: Told | None = None
     ready: float | None = None
     started: float | None = None
     ended: float | None = None
@@ -111,7 +113,8 @@ class Attempt:
     A gang's attempt is one record per rank, all with the id of rank 0's in `gang` and their number in
     `ranks` (0: no gang); ids of the others end in their rank. `address` and `port` are where the rank is
     reached. A rank that has ended keeps its place and its `outcome` until all have; then rank 0's record
-    tells of the gang: its state is how the gang ended, its use what all used together.
+    tells of the gang: its state is how the gang ended, its use what all used together. One that is
+    `dismissed` only served the others, which have all succeeded: however it ends then, it has too.
     """
 
     id: str
@@ -143,3 +146,4 @@ class Attempt:
     address: str = ""
     port: int = 0
     outcome: Outcome | None = None
+    dismissed: bool = False

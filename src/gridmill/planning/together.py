@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gridmill.model.gang import CHIEF, SERVER, WORKER
 from gridmill.model.message import Outcome
 from gridmill.model.resource import Use
 from gridmill.model.run import Attempt
@@ -31,6 +32,20 @@ def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
     return head, replace(outcome, use=together_used([one.use for one in outcomes]))
 
 
+def to_dismiss(members: Sequence[Attempt], roles: Sequence[str]) -> tuple[Attempt, ...]:
+    """The ranks that only serve others and go on, once all others have succeeded. `roles` are by rank.
+
+    Parameter servers never end by themselves; beside them nor do workers that a chief gives their work.
+    """
+    if SERVER not in roles:
+        return ()
+    serving = {SERVER, WORKER} if CHIEF in roles else {SERVER}
+    named = tuple(zip(members, roles, strict=True))
+    led = [member for member, role in named if role not in serving]
+    done = bool(led) and all(_of(one).state is AttemptState.SUCCEEDED for one in led)
+    return tuple(one for one, role in named if role in serving and one.outcome is None) if done else ()
+
+
 def _of(member: Attempt) -> Outcome:
     return member.outcome or Outcome(state=AttemptState.LOST)
 
@@ -48,18 +63,20 @@ def together_used(uses: Sequence[Use]) -> Use:
         wall_seconds=max(use.wall_seconds for use in uses),
         cpu_seconds=sum(use.cpu_seconds for use in uses),
         peak_memory_bytes=max(use.peak_memory_bytes for use in uses),
-        system_seconds=_added([use.system_seconds for use in uses]),
-        disk_seconds=_added([use.disk_seconds for use in uses]),
-        read_bytes=_counted([use.read_bytes for use in uses]),
-        written_bytes=_counted([use.written_bytes for use in uses]),
+        system_seconds=added([use.system_seconds for use in uses]),
+        disk_seconds=added([use.disk_seconds for use in uses]),
+        read_bytes=counted([use.read_bytes for use in uses]),
+        written_bytes=counted([use.written_bytes for use in uses]),
     )
 
 
-def _added(values: Sequence[float | None]) -> float | None:
+def added(values: Sequence[float | None]) -> float | None:
+    """Seconds together; None where any is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
 
-def _counted(values: Sequence[int | None]) -> int | None:
+def counted(values: Sequence[int | None]) -> int | None:
+    """Bytes together; None where any are not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
