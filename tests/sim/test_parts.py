@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from tests.sim.test_races import command, finish
 
+from gridmill.control.advising import advice_on
 from gridmill.control.views import attempts_of, run_view
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Artifact
@@ -77,6 +78,19 @@ def test_a_dataset_is_cut_by_its_buckets_where_it_has_an_entity():
         run = finish(grid, grid.submit(Pipeline(name="p", jobs=(command("rows"), job))))
         assert run.state == RunState.SUCCEEDED
         assert len({one.pod_id for one in parts_of(grid)}) == len(parts_of(grid)) == count
+
+
+def test_what_its_parts_took_is_one_measurement_of_a_dataset_and_makes_advice():
+    grid = simulation(lambda order: Behaviour(seconds=20.0 if order.part else 1.0))
+    basis = Basis(table="rows", time="t", entity=("user",))
+    job = Job(name="features", dataset=DatasetSpec(basis=basis, buckets=8))
+    finish(grid, grid.submit(Pipeline(name="p", jobs=(command("rows"), job))))
+    [known] = grid.node.control.ledger.snapshot.history.of_job("p/features", "dataset/features")
+    assert known.parallel is not None
+    assert (known.parallel.workers, known.parallel.shards, known.parallel.pods) == (3, 3, 3)
+    found = advice_on(grid.node.control, job, "p")
+    assert found is not None
+    assert [one.workers for one in found.measured] == [3]
 
 
 def test_as_few_parts_as_the_workers_need():

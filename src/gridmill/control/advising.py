@@ -10,11 +10,13 @@ from gridmill.model.advice import Advice
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun, Run
 from gridmill.model.view import RunView
 from gridmill.planning.advice import Known, advise, most_of
-from gridmill.planning.probes import has_workers, probe_job
+from gridmill.planning.probes import has_workers, may_be_cut, probe_job
 from gridmill.planning.sizing import subject_of
+from gridmill.planning.snapshot import Snapshot
 from gridmill.ports.keys import key_of
 
 LATEST_RUNS = 10
@@ -36,7 +38,14 @@ def advice_on(control: Control, job: Job, pipeline: str) -> Advice | None:
     name = f"{pipeline}/{job.name}"
     measured = snapshot.history.of_workers(name, subject_of(job, pipeline))
     most = most_of(resource, snapshot.largest(resource.site))
-    return advise(Known(name=name, job=job, measured=measured, most=most))
+    pods = _pods(snapshot, resource) if may_be_cut(job) else 0
+    return advise(Known(name=name, job=job, measured=measured, most=most, pods=pods))
+
+
+def _pods(snapshot: Snapshot, resource: Resource) -> int:
+    """As many as it is set to have, or one on each node."""
+    site = snapshot.sites.get(resource.site)
+    return resource.workers or max(1, len(site.nodes) if site else 1)
 
 
 class AdviceCases(Cases):
@@ -48,15 +57,12 @@ class AdviceCases(Cases):
         with self._node.lock:
             found = advice_on(self._control, declared.job, declared.pipeline.name)
         if found is None:
-            raise ConflictError(
-                f"no attempt of {name} has told of its workers yet",
-                hint=f"Run it once; or `gridmill advise {name} --probe` tries it on a part of its data.",
-            )
+            raise _nothing_told(name, declared.job)
         return found
 
     def advice_on_run(self, view: RunView) -> tuple[Advice, ...]:
         """On those of a run's jobs that have told of their workers."""
-        jobs = [line.job.job for line in view.jobs if has_workers(line.job.job)]
+        jobs = [one for one in (line.job.job for line in view.jobs) if has_workers(one) or may_be_cut(one)]
         with self._node.lock:
             found = [advice_on(self._control, job, view.run.pipeline) for job in jobs]
         return tuple(one for one in found if one is not None)
@@ -68,6 +74,11 @@ class AdviceCases(Cases):
         if not 0 < share <= 1:
             raise InputError(f"share is {share}; it must be above 0 and at most 1", place="share")
         declared = self._job(name)
+        if not has_workers(declared.job):
+            raise InputError(
+                f"{name} cannot be probed: it is done in parts, which have machines of their own",
+                hint="Each run in another number of parts tells more.",
+            )
         job = probe_job(declared.job, declared.pipeline.name, workers)
         with self._node.changing() as transaction:
             run = begin_run(self._control, transaction, replace(declared.pipeline, jobs=(job,)), force=True)
@@ -89,10 +100,11 @@ class AdviceCases(Cases):
                 f"there is no job {name!r}",
                 hint="It is called PIPELINE/JOB; run the pipeline or apply it first.",
             )
-        if not has_workers(found.job):
+        if not (has_workers(found.job) or may_be_cut(found.job)):
             raise InputError(
-                f"{name} has no workers: a {found.job.kind} job is one process",
-                hint=f"Advice is on prediction jobs. `gridmill show job {pipeline}/{job}` says what it used.",
+                f"{name} has no workers: it is one process",
+                hint="Advice is on predictions, and on sinks and datasets that are done in parts. "
+                f"`gridmill show job {pipeline}/{job}` says what it used.",
             )
         return found
 
@@ -111,6 +123,13 @@ class AdviceCases(Cases):
                 if job_run.job.name == job:
                     return _Declared(job=job_run.job, pipeline=_as_run(run))
         return None
+
+
+def _nothing_told(name: str, job: Job) -> ConflictError:
+    hint = f"Run it once; or `gridmill advise {name} --probe` tries it on a part of its data."
+    if may_be_cut(job):
+        hint = "Run it once in parts, on several machines."
+    return ConflictError(f"no attempt of {name} has told of its workers yet", hint=hint)
 
 
 def _as_run(run: Run) -> Pipeline:

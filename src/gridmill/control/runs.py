@@ -18,7 +18,7 @@ from gridmill.model.run import Run
 from gridmill.model.view import DryRun, RunView
 from gridmill.planning.dry_run import dry_run
 from gridmill.planning.graph import order
-from gridmill.planning.probes import has_workers
+from gridmill.planning.probes import has_workers, may_be_cut
 
 
 class RunCases(AlterationCases):
@@ -60,7 +60,7 @@ class RunCases(AlterationCases):
 
     def _advice(self, job: Job, pipeline: str) -> str:
         """One line, from the lock's holder."""
-        found = advice_on(self._control, job, pipeline) if has_workers(job) else None
+        found = advice_on(self._control, job, pipeline) if has_workers(job) or may_be_cut(job) else None
         return found.summary if found else ""
 
     def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:

@@ -7,12 +7,13 @@ from gridmill.control.defects import defect
 from gridmill.control.gangs import note_end
 from gridmill.control.inputs import checkpoints_uri
 from gridmill.control.ledger import Transaction
-from gridmill.control.parted import discard_parts, left_behind
+from gridmill.control.parted import discard_parts, left_behind, parts_of
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.message import Outcome
+from gridmill.model.part import Told
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Use
 from gridmill.model.run import Attempt, JobRun
@@ -30,6 +31,7 @@ from gridmill.planning.fair import charged
 from gridmill.planning.history import PROBE
 from gridmill.planning.progress import settle
 from gridmill.planning.sizing import subject_of
+from gridmill.planning.whole import parallel_of_whole, use_of_whole
 
 LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
 
@@ -84,15 +86,53 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
         after = publish(control, transaction, after, attempt_id=ended.id, outputs=outcome.outputs)
         if checkpoints := checkpoints_uri(job_run):
             transaction.then(partial(control.discarded.append, checkpoints))
+    if job_run.part is not None:
+        after = replace(after, told=_told(ended))
     transaction.put(after)
-    if not (job_run.part or job_run.parts):  # a part's use tells nothing of the whole
-        measure(control, transaction, after, ended, outcome)
+    told = _whole(transaction, after, outcome)
+    if told is not None:
+        measure(control, transaction, after, ended, told)
     if after.state in FINISHED_JOBS:
         dependents = [job.id for job in control.ledger.snapshot.dependents_of(job_run.id)]
         control.candidates.add(job_run.run_id, dependents or [job_run.id])
         _look_again(control, transaction, job_run)
         discard_parts(control, transaction, job_run)
     transaction.then(partial(_forget, control, job_run.id))
+
+
+def _told(ended: Attempt) -> Told | None:
+    if ended.state != AttemptState.SUCCEEDED:
+        return None
+    return Told(
+        began=ended.started or ended.placed, ended=ended.ended or ended.placed, use=ended.use or Use()
+    )
+
+
+def _whole(transaction: Transaction, job_run: JobRun, outcome: Outcome) -> Outcome | None:
+    """What the attempt tells of the job: with its parts, where it put these together. None: nothing; a part
+    does not."""
+    if job_run.part is not None:
+        return None
+    if not job_run.parts:
+        return outcome
+    told = [part.told for part in parts_of(transaction, job_run) if part.told is not None]
+    if job_run.job.prediction is not None or len(told) < job_run.parts:
+        return None
+    rows, unit = _extent(job_run)
+    work = f"{subject_of(job_run.job, job_run.pipeline)} by {unit}"
+    return replace(
+        outcome,
+        use=use_of_whole(told, outcome.use or Use()),
+        parallel=parallel_of_whole(work, rows, told),
+    )
+
+
+def _extent(job_run: JobRun) -> tuple[int, str]:
+    """How much it had to do, and in what that is counted."""
+    size = job_run.size or JobSize()
+    if job_run.job.sink is not None and size.input_bytes:
+        return size.input_bytes, "bytes"
+    return (size.rows, "rows") if size.rows else (1, "whole")
 
 
 def _charge(control: Control, transaction: Transaction, ended: Attempt) -> None:

@@ -15,7 +15,8 @@ class Parallel:
     sum over the shards, `longest_seconds` the longest, `deviation` how far they lie apart for their rows
     (standard deviation over mean). Of the busy seconds the workers and their helpers were on CPUs for
     `cpu_seconds` (more than one a second with several threads), ready without one for `delay_seconds`, and
-    stood still for the disk for `disk_seconds`. None: the system does not count it.
+    stood still for the disk for `disk_seconds`. None: the system does not count it. `pods`: on so many they
+    were, where each part of the job had one; what the attempt's peak of memory is told of is one of these.
     """
 
     work: str
@@ -35,6 +36,7 @@ class Parallel:
     disk_seconds: float | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None
+    pods: int = 1
 
     @property
     def share(self) -> float:

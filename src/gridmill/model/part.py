@@ -1,6 +1,7 @@
 """A part of a job that is done on several machines."""
 
 from gridmill.model.noun import dataclass
+from gridmill.model.resource import Use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,3 +12,12 @@ class Part:
     number: int
     count: int
     node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the attempt that did a part told of it: Unix times, and what it used."""
+
+    began: float
+    ended: float
+    use: Use

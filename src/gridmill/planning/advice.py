@@ -36,12 +36,19 @@ RULE = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What advice is made from. `measured` are attempts and probes of the job, oldest first; `most` is what
-    one pod could get at its site."""
+    one pod could get at its site. `pods`: of a job that is done in parts, on how many machines at most; 0:
+    its workers are its own, in one pod."""
 
     name: str  # pipeline/job
     job: Job
     measured: Sequence[Measurement]
     most: Amounts
+    pods: int = 0
+
+    @property
+    def cpus(self) -> float:
+        """All that its workers could have together."""
+        return self.most.cpus * max(1, self.pods)
 
 
 def most_of(resource: Resource, largest: Amounts) -> Amounts:
@@ -116,7 +123,7 @@ def advise(known: Known) -> Advice | None:
 def curve_of(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> Curve:
     """What these attempts say of the time of any number of workers, for the data of the newest one."""
     rows = attempts[-1][1].whole_rows
-    cpus = known.most.cpus
+    cpus = known.cpus
     law = fit([_trial(parallel, rows, cpus) for _, parallel in attempts])
     opening_load = min(_opening_load(parallel, cpus) for _, parallel in attempts)
     waits = [_opening_wait(parallel) for _, parallel in attempts]
@@ -129,6 +136,7 @@ def curve_of(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> 
         cpu_share=fmean(_cpu_share(parallel, cpus) for _, parallel in attempts),
         rows=rows,
         wanted=known.job.prediction.shards if known.job.prediction else None,
+        even=known.pods > 0,
     )
 
 
@@ -240,7 +248,9 @@ def worth_of(curve: Curve, known: Known, attempts: Sequence[tuple[Measurement, P
 
 
 def _by_memory(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> int:
-    """Workers that the site's memory holds beside what an attempt took."""
+    """Workers that the site's memory holds beside what an attempt took; a part has a machine of its own."""
+    if known.pods:
+        return known.pods
     one, told = max(attempts, key=lambda pair: pair[1].rows)
     left = known.most.memory_bytes - one.use.peak_memory_bytes
     return max(1, told.workers + left // WORKER_BYTES) if known.most.memory_bytes else MOST_WORKERS
@@ -318,7 +328,10 @@ def _unknown(curve: Curve, newest: Measurement) -> Iterator[str]:
 def _probes(
     curve: Curve, attempts: Sequence[tuple[Measurement, Parallel]], known: Known
 ) -> tuple[Probe, ...]:
-    """At most two, while fewer than three numbers of workers are known."""
+    """At most two, while fewer than three numbers of workers are known. Of a job in parts none: each would
+    be a whole run."""
+    if known.pods:
+        return ()
     numbers = set(curve.law.numbers)
     if len(numbers) > 2:
         return ()

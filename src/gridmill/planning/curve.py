@@ -16,6 +16,7 @@ class Curve:
     The second bound is that of operational analysis (P. J. Denning, J. P. Buzen, The Operational Analysis of
     Queueing Network Models, ACM Computing Surveys 1978): no number of workers computes faster than the CPUs.
     `cpu_share` is CPU seconds per worker-second at the shards; `wanted` the declared number of shards.
+    `even`: each worker has one, as large as the others'.
     """
 
     law: WorkLaw
@@ -26,6 +27,7 @@ class Curve:
     cpu_share: float
     rows: int
     wanted: int | None = None
+    even: bool = False
 
     def seconds(self, workers: int) -> float:
         """Wall seconds of an attempt."""
@@ -38,8 +40,11 @@ class Curve:
 
     def stage(self, workers: int) -> float:
         """The shards."""
-        free = self.law.work(workers) * stretch(self.rows, workers, self.wanted) / workers
+        free = self.law.work(workers) * self._stretch(workers) / workers
         return max(free, self._least)
+
+    def _stretch(self, workers: int) -> float:
+        return 1.0 if self.even else stretch(self.rows, workers, self.wanted)
 
     @property
     def _least(self) -> float:
@@ -86,6 +91,6 @@ class Curve:
         """How T(n) changes with the law's parameters and the serial seconds."""
         if self.stage(workers) == self._least:
             return self.cpu_share / self.cpus, 0.0, 0.0, 1.0
-        factor = stretch(self.rows, workers, self.wanted) / workers
+        factor = self._stretch(workers) / workers
         alone, contention, coherence = (term * factor for term in terms(workers))
         return alone, contention, coherence, 1.0

@@ -14,7 +14,8 @@ from gridmill.model.site import LOCAL
 from gridmill.model.view import DryRun, PlannedJob
 from gridmill.planning.graph import order
 from gridmill.planning.limits import problem_of, problem_of_resource
-from gridmill.planning.parts import parts_line
+from gridmill.planning.parts import cut_job, parts_line
+from gridmill.planning.probes import may_be_cut
 from gridmill.planning.queue import Demand
 from gridmill.planning.room import most_jobs
 from gridmill.planning.sizing import size_job
@@ -62,8 +63,11 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
         largest=snapshot.largest(fitting.site),
     )
     sizing, site = sized(job), snapshot.sites.get(fitting.site)
+    found = cut_job(job, size, fitting, site, sized) if site is not None else None
     why = parts_line(job, size, fitting, site, sized) if site is not None else ""
-    if why:
+    if found is not None and may_be_cut(job):
+        sizing = found.whole
+    elif why:
         sizing = replace(sizing, why=(*sizing.why, why))
     return PlannedJob(
         job=job.name,

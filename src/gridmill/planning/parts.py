@@ -12,10 +12,10 @@ from gridmill.model.sink import SinkSpec
 from gridmill.model.site import Site
 from gridmill.planning.footprint import workers_of
 from gridmill.planning.limits import gpus_of
-from gridmill.planning.probes import leaves_workers_open
+from gridmill.planning.probes import entity_of, leaves_workers_open
 
-Size = Callable[[Job], Sizing]
-"""The size of one attempt of a job."""
+Size = Callable[..., Sizing]
+"""The size of one attempt of a job: of a part, where it is given in how many (`parts`)."""
 PART_BYTES = 256 * MIB
 """Files of a sink's source that make a further part, where it is not declared how many there are."""
 BUCKET_ROWS = 5_000_000
@@ -33,7 +33,7 @@ class Cut:
 
 def cut_job(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> Cut | None:
     """None: it is done in one. The same job is cut alike wherever it has as many machines."""
-    pods = _pods(resource, site, size(job).amounts.memory_bytes)
+    pods = _pods(resource, site, size(job, parts=max(1, len(site.nodes))).amounts.memory_bytes)
     if pods < 2:
         return None
     if job.dataset is not None:
@@ -74,12 +74,11 @@ def _cpus(resource: Resource, site: Site, pods: int) -> float:
 
 def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size: Size) -> Cut | None:
     """By its buckets: the rows of an entity lie in one of them."""
-    entity = spec.basis.entity if spec.basis else spec.entity if spec.time else ()
-    buckets = (spec.buckets or -(-(rows or 0) // BUCKET_ROWS)) if entity else 1
+    buckets = (spec.buckets or -(-(rows or 0) // BUCKET_ROWS)) if entity_of(spec) else 1
     count = min(pods, buckets)
     if count < 2:
         return None
-    whole = size(job)
+    whole = size(job, parts=count)
     why = f"in {show_count(count, 'part')}, each on a pod of its own with some of {buckets} buckets"
     return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
 
@@ -91,7 +90,7 @@ def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size
     count = min(pods, spec.parts or -(-(input_bytes or 0) // PART_BYTES))
     if count < 2:
         return None
-    whole = size(job)
+    whole = size(job, parts=count)
     why = f"in {show_count(count, 'part')}, each on a pod of its own with some of the files"
     return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
 

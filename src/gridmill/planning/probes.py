@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job
 from gridmill.model.prediction import PredictionSpec
 
@@ -11,9 +12,21 @@ def has_workers(job: Job) -> bool:
     return job.prediction is not None
 
 
+def may_be_cut(job: Job) -> bool:
+    """Whether a job without workers of its own may be done in parts, on several machines at once."""
+    if job.dataset is not None:
+        return bool(entity_of(job.dataset))
+    return job.sink is not None and job.sink.source.splits
+
+
 def leaves_workers_open(job: Job) -> bool:
     """Whether Gridmill is to choose how many."""
     return job.prediction is not None and job.prediction.workers is None
+
+
+def entity_of(spec: DatasetSpec) -> tuple[str, ...]:
+    """The columns by which its rows are cut; none: it is done in one."""
+    return spec.basis.entity if spec.basis else spec.entity if spec.time else ()
 
 
 def probe_job(job: Job, pipeline: str, workers: int) -> Job:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from gridmill.model.amounts import MIB, Amounts, show_bytes
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
+from gridmill.model.parallel import Parallel
 from gridmill.model.resource import Measurement, Resource, Sizing
 from gridmill.planning.advice import Known, advised_workers, most_of, pace_of
 from gridmill.planning.footprint import (
@@ -71,9 +72,17 @@ def _suffix(path: str | tuple[str, ...]) -> str:
 
 
 def size_job(
-    job: Job, size: JobSize, history: History, *, pipeline: str, resource: Resource, largest: Amounts
+    job: Job,
+    size: JobSize,
+    history: History,
+    *,
+    pipeline: str,
+    resource: Resource,
+    largest: Amounts,
+    parts: int = 1,
 ) -> Sizing:
-    """The size of one attempt. `largest` is the most that one pod could get at the resource's site.
+    """The size of one attempt, of one of so many `parts` where the job is done in parts. `largest` is the
+    most that one pod could get at the resource's site.
 
     Memory is what the job declares; else what measurements of the same job say, scaled by its size; else the
     model of its kind, corrected by measurements of its subject. An estimate is cut at `largest` and at the
@@ -83,7 +92,7 @@ def size_job(
     known = _known(job, history, pipeline, resource, largest)
     advised = advised_workers(known) if known and leaves_workers_open(job) else None
     workers = advised or workers_of(job, size, job.cpus or resource.cpus or largest.cpus)
-    estimate = _declared(job) or _estimate(job, size, history, pipeline, workers)
+    estimate = _declared(job) or _estimate(job, size, history, pipeline, workers, parts)
     memory, why = estimate.memory_bytes, [estimate.why]
     if job.memory_bytes is None:
         memory, cut = _cut(memory, resource, largest)
@@ -150,19 +159,23 @@ def _declared(job: Job) -> _Estimate | None:
     )
 
 
-def _estimate(job: Job, size: JobSize, history: History, pipeline: str, workers: int) -> _Estimate:
+def _estimate(
+    job: Job, size: JobSize, history: History, pipeline: str, workers: int, parts: int
+) -> _Estimate:
     subject = subject_of(job, pipeline)
     same_job = history.of_job(f"{pipeline}/{job.name}", subject)
     if same_job:
-        return _by_job(job, size, same_job, workers)
+        return _by_job(job, size, same_job, workers, parts)
     same_subject = () if is_plain(job) else history.of_subject(subject)
     return _by_model(job, size, workers, same_subject)
 
 
-def _by_job(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int) -> _Estimate:
+def _by_job(
+    job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int, parts: int
+) -> _Estimate:
     """The largest peak, scaled to this size, plus a margin that shrinks as attempts add up."""
     measured = _alike(size, _crewed(measured, workers))
-    peaks = [_scaled_peak(job, size, known, workers) for known in measured]
+    peaks = [_scaled_peak(job, size, known, workers, parts) for known in measured]
     margin = MARGINS.get(len(peaks), MARGIN)
     memory = _at_least_floor(max(peaks) * margin, job)
     largest = max(_needed(known) for known in measured)
@@ -183,21 +196,30 @@ def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measuremen
     return alike if len(alike) >= len(MARGINS) + 1 else measured
 
 
-def _scaled_peak(job: Job, size: JobSize, known: Measurement, workers: int) -> int:
-    """The base stays, the rest grows with the cells (or the bytes read). More workers than were measured may
-    each take as much as those did; fewer make it no smaller."""
+def _scaled_peak(job: Job, size: JobSize, known: Measurement, workers: int, parts: int) -> int:
+    """The base stays, the rest grows with the cells (or the bytes read) of a part. More workers than were
+    measured may each take as much as those did; fewer make it no smaller. Nor do more parts than were
+    measured: these may be uneven."""
+    told = known.parallel
     peak, ratio = _needed(known), _growth(size, known.size)
+    if told is not None and told.pods > parts:
+        ratio *= told.pods / parts
     fixed = min(footprint_of(job).base_bytes, peak)
-    crowd = workers / known.parallel.workers if known.parallel else 1.0
+    crowd = workers / _crew(told) if told else 1.0
     return int(max(fixed + (peak - fixed) * ratio, peak * crowd if crowd > 1 else 0))
 
 
 def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measurement, ...]:
     """Those with as many workers, else with the next more, else with the most: a guess from fewer is the
     wilder one."""
-    crews = sorted({known.parallel.workers for known in measured if known.parallel})
+    crews = sorted({_crew(known.parallel) for known in measured if known.parallel})
     nearest = next((crew for crew in crews if crew >= workers), max(crews, default=0))
-    return tuple(known for known in measured if not known.parallel or known.parallel.workers == nearest)
+    return tuple(known for known in measured if not known.parallel or _crew(known.parallel) == nearest)
+
+
+def _crew(told: Parallel) -> int:
+    """Workers of one pod."""
+    return max(1, told.workers // told.pods)
 
 
 def _growth(size: JobSize, before: JobSize) -> float:

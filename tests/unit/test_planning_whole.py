@@ -1,0 +1,103 @@
+"""What a job in parts tells of itself: to advice, and to its next size."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.test_sizing import history_of, measured
+
+from gridmill.model.advice import Bound
+from gridmill.model.amounts import GIB, MIB, Amounts
+from gridmill.model.dataset import Basis, DatasetSpec
+from gridmill.model.job import Job, JobSize
+from gridmill.model.part import Told
+from gridmill.model.resource import Measurement, Use, default_resource
+from gridmill.planning.advice import Known, advise
+from gridmill.planning.sizing import size_job
+from gridmill.planning.whole import parallel_of_whole, use_of_whole
+
+JOB = Job(name="features", dataset=DatasetSpec(basis=Basis(table="rows", time="t", entity=("user",))))
+GATHERED = Use(wall_seconds=2.0, cpu_seconds=1.0, peak_memory_bytes=100 * MIB, disk_seconds=0.5)
+
+
+def told(began, seconds, *, cpu_share=1.0, peak=400 * MIB, disk_seconds=0.0):
+    use = Use(
+        wall_seconds=seconds,
+        cpu_seconds=seconds * cpu_share,
+        peak_memory_bytes=peak,
+        disk_seconds=disk_seconds,
+        read_bytes=1000,
+    )
+    return Told(began=began, ended=began + seconds, use=use)
+
+
+def test_the_whole_took_from_the_first_parts_begin_to_the_gathers_end():
+    use = use_of_whole([told(10.0, 20.0), told(12.0, 30.0, peak=500 * MIB)], GATHERED)
+    assert (use.wall_seconds, use.cpu_seconds, use.peak_memory_bytes) == (34.0, 51.0, 500 * MIB)
+    assert use.disk_seconds == 0.5
+    assert use.read_bytes is None, "of one that was not told"
+
+
+@pytest.mark.parametrize(
+    ("begins", "workers"), [((0.0, 0.0, 0.0), 3), ((0.0, 0.0, 10.0), 2), ((0.0, 10.0, 20.0), 1)]
+)
+def test_its_workers_are_the_parts_that_were_at_work_at_once(begins, workers):
+    whole = parallel_of_whole("dataset", 100, [told(begin, 10.0) for begin in begins])
+    assert (whole.workers, whole.pods, whole.shards) == (workers, workers, 3)
+    assert (whole.busy_seconds, whole.cpu_seconds, whole.read_bytes) == (30.0, 30.0, 3000)
+    assert whole.stage_seconds == max(begins) + 10.0
+
+
+def attempt(number, parts, *, work_seconds=60.0, cpu_share=0.2, peak=400 * MIB, rows=10**6):
+    """In so many parts, each of them at the same time; waiting for something most of it."""
+    each = [told(0.0, work_seconds / parts, cpu_share=cpu_share, peak=peak) for _ in range(parts)]
+    known = measured(JOB, peak, JobSize(rows=rows, columns=10), number=number)
+    whole = parallel_of_whole("dataset/features by rows", rows, each)
+    return replace(known, use=use_of_whole(each, GATHERED), parallel=whole)
+
+
+def advice_on(*attempts: Measurement, pods=4):
+    most = Amounts(cpus=1.0, memory_bytes=8 * GIB)
+    found = advise(Known(name="p/features", job=JOB, measured=attempts, most=most, pods=pods))
+    assert found is not None
+    return found
+
+
+def test_advice_on_parts_knows_that_each_has_a_machine():
+    found = advice_on(attempt(1, 1), attempt(2, 2))
+    assert found.bound is Bound.WAITING
+    four = found.forecast(4)
+    assert four is not None
+    assert four.seconds == pytest.approx(2.0 + 15.0, rel=0.05)
+    assert found.worth == 4, "no more than there are machines"
+    assert not found.probes, "each would be a whole run"
+
+
+def test_parts_that_compute_are_not_held_to_the_cpus_of_one_machine():
+    found = advice_on(attempt(1, 1, cpu_share=1.0), attempt(2, 2, cpu_share=1.0))
+    two, four = found.forecast(2), found.forecast(4)
+    assert two is not None
+    assert four is not None
+    assert four.speedup > 1.8 * two.speedup * 0.95
+    assert found.bound is Bound.CPU
+
+
+def test_a_part_is_sized_by_what_parts_took_and_the_whole_in_one_by_all_of_them():
+    history = history_of(*(attempt(number, 4, peak=600 * MIB) for number in range(3)))
+    size = JobSize(rows=10**6, columns=10)
+
+    def of(parts: int) -> int:
+        made = size_job(
+            JOB,
+            size,
+            history,
+            pipeline="p",
+            resource=default_resource(JOB.kind),
+            largest=Amounts(cpus=4.0, memory_bytes=64 * GIB),
+            parts=parts,
+        )
+        return made.amounts.memory_bytes
+
+    assert of(4) == of(8), "parts may be uneven"
+    assert of(4) < 1.4 * 600 * MIB
+    assert of(2) > 1.5 * of(4) * 0.9
+    assert of(1) > of(2)
