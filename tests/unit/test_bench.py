@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from bench import chains, measure, planning, table
+from bench import chains, measure, planning, sizing, table
 from bench.measure import (
     Machine,
     Result,
@@ -110,3 +110,14 @@ def test_an_unknown_benchmark_is_refused():
     )
     assert done.returncode == 2
     assert "there is no nothing; there are startup" in done.stderr
+
+
+def test_examples_whose_data_is_not_here_are_not_measured_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sizing, "DATA", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sizing", sizing.PUBLISHED])
+    sizing.main()
+    said = capsys.readouterr().out
+    assert "not measured: ett, flights, whose data is not in" in said
+    assert "published: nothing was measured" in said

@@ -15,11 +15,11 @@ import typer
 from gridmill import __version__
 from gridmill.cli.render import table
 from gridmill.cli.session import Json, emit, settings_of, show
-from gridmill.errors import GridmillError
+from gridmill.errors import GridmillError, StorageError
 from gridmill.model.amounts import GIB, show_bytes
 from gridmill.sdk.dial import dial_home
 from gridmill.settings import Settings
-from gridmill.storage.filesystem import find_mount
+from gridmill.storage.filesystem import check_root, find_mount
 
 _PACKAGES = {
     "sinks and datasets": ("pyarrow", "deltalake", "duckdb"),
@@ -82,6 +82,10 @@ def _folder(what: str, path: Path) -> Check:
     kind = f" on {mount.type}" if mount is not None else ""
     if what == "home" and mount is not None and mount.shared:
         return what, False, f"{path}{kind}: the home must be on a local disk (the storage root need not)"
+    try:
+        check_root(there)
+    except StorageError as error:
+        return what, False, f"{path}{kind}: {error.message}"
     return what, free >= _LEAST_FREE_BYTES, f"{path}{kind}, {show_bytes(free)} free"
 
 

@@ -49,6 +49,8 @@ def show_plan(made: DryRun) -> None:
     for job in made.jobs:
         if job.problem:
             screen.print(f"{job.job} cannot run: {job.problem}", markup=False)
+        elif job.doubt:
+            screen.print(f"{job.job} may fail: {job.doubt}", markup=False)
     screen.print(f"expected: {took}, {show_bytes(made.peak_memory_bytes)} of memory at most at once")
 
 

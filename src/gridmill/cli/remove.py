@@ -4,17 +4,27 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.nouns import NounName
+from gridmill.cli.complete import complete_nouns
 from gridmill.cli.session import Json, emit, session
 from gridmill.errors import InputError
 from gridmill.model.amounts import show_bytes, show_count
 from gridmill.model.view import Removal
-from gridmill.sdk.lookup import ARTIFACTS, Noun, find_noun, read_noun, remove_noun
+from gridmill.sdk.lookup import ARTIFACTS, REMOVED, Noun, find_noun, read_noun, remove_noun
+
+Removed = Annotated[
+    str,
+    typer.Argument(
+        metavar="NOUN",
+        help=f"One of {', '.join((*REMOVED, *sorted(ARTIFACTS)))}.",
+        autocompletion=complete_nouns,
+        show_default=False,
+    ),
+]
 
 
 def remove(
     context: typer.Context,
-    noun: NounName,
+    noun: Removed,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.", show_default=False)],
     force: Annotated[
         bool, typer.Option("--force", help="Versions: also where aliases or other versions refer to them.")

@@ -38,6 +38,7 @@ What = Annotated[
         show_default=False,
     ),
 ]
+Altered = Annotated[Configured, typer.Argument(metavar="NOUN", help="resource or sink.", show_default=False)]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Its name; of a model PIPELINE/JOB.", show_default=False)
 ]
@@ -127,7 +128,7 @@ def configure(
 
 def alter(
     context: typer.Context,
-    what: What,
+    what: Altered,
     name: Name,
     change: Annotated[
         list[str] | None,
@@ -156,9 +157,16 @@ def alter(
     if what == Configured.SINK:
         with session(context) as client:
             return alter_sink(client, name, change or [], as_json=json)
-    if what != Configured.RESOURCE or change:
+    if what in (Configured.MODEL, Configured.DATASET):
         raise InputError(
             f"a {what} version never changes", hint=f"`gridmill configure {what}` moves its aliases."
+        )
+    if what != Configured.RESOURCE:
+        raise InputError(f"a {what} is not altered", hint=f"`gridmill configure {what} {name}` changes it.")
+    if change:
+        raise InputError(
+            f"of a resource nothing can be {'removed' if change[0] == 'remove' else 'added'}",
+            hint=f"Its settings are options: gridmill alter resource {name} --memory 12GiB",
         )
     given: dict[str, Any] = {
         "cpus": cpus,

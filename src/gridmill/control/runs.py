@@ -6,6 +6,7 @@ from gridmill.control.advising import advice_on
 from gridmill.control.alterations import AlterationCases
 from gridmill.control.altered import as_altered
 from gridmill.control.begin import begin_run, check_project, chosen, resources_used, resume_run, stop_run
+from gridmill.control.foresight import with_columns_checked
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.listings import list_sources
 from gridmill.control.unchanged import unchanged_jobs
@@ -51,10 +52,11 @@ class RunCases(AlterationCases):
             unchanged = unchanged_jobs(self._control, pipeline, listings)
             made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged)
             advice = {job.name: self._advice(job, pipeline.name) for job in pipeline.jobs}
+            checked = [with_columns_checked(self._control, pipeline, one, unchanged) for one in made.jobs]
         problems = {name: explained(one.error) for name, one in listings.items() if one.error}
         told = (
             replace(job, problem=job.problem or problems.get(job.job, ""), advice=advice[job.job])
-            for job in made.jobs
+            for job in checked
         )
         return replace(made, jobs=tuple(told))
 

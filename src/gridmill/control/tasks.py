@@ -87,13 +87,22 @@ def _with_counts(control: Control, task: LoadTask, version: Artifact | None) -> 
 
 
 def _scheduled(control: Control, task: LoadTask) -> LoadTask:
+    """By its own schedule, that of its pipeline, or both: whichever comes first."""
     schedules = control.ledger.snapshot.schedules
-    schedule = schedules.get(task.sink) or schedules.get(task.sink.partition("/")[0])
-    if schedule is None:
+    known = [schedules[name] for name in (task.sink, task.sink.partition("/")[0]) if name in schedules]
+    if not known:
         return task
-    view = schedule_view(control, schedule)
-    following = view.next[0] if view.next else _next_look(control, schedule)
-    return replace(task, schedule=schedule.spec.text, following=following, why=task.why or view.why)
+    views = [schedule_view(control, schedule) for schedule in known]
+    looks = [
+        view.next[0] if view.next else _next_look(control, schedule)
+        for view, schedule in zip(views, known, strict=True)
+    ]
+    return replace(
+        task,
+        schedule="; ".join(schedule.spec.text for schedule in known),
+        following=min((look for look in looks if look is not None), default=None),
+        why=task.why or views[0].why,
+    )
 
 
 def _next_look(control: Control, schedule: Schedule) -> float | None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from pydantic_core import ValidationError
 
+from gridmill.declarations.code import check_code
 from gridmill.declarations.explain import explain
 from gridmill.declarations.nodes import Document, Fields, parse_documents
 from gridmill.declarations.parameters import fill_in, word
@@ -54,12 +55,16 @@ def read_declarations(path: Path, *, set_values: Mapping[str, object] = _NOTHING
 def parse_declarations(
     text: str, *, file: str = "-", folder: str = "", set_values: Mapping[str, object] = _NOTHING
 ) -> tuple[Declared, ...]:
-    """What the text of a file declares; `file` is how messages call it. Raises PipelineError."""
+    """What the text of a file declares; `file` is how messages call it, `folder` where it lies: what it
+    names of the project's code must be there. Raises PipelineError."""
     documents = parse_documents(text, file)
     if not documents:
         raise PipelineError("the file is empty", place=file, hint=_START)
     problems: list[Problem] = []
     nouns = [_noun(document, set_values, problems) for document in documents]
+    for document, noun in zip(documents, nouns, strict=True):
+        if folder and isinstance(noun, Pipeline):
+            problems += check_code(document, noun, Path(folder))
     if problems:
         raise to_error(file, problems)
     written = Written(text=text, file=file, values={key: word(value) for key, value in set_values.items()})

@@ -27,6 +27,14 @@ class JobResult:
     parallel: Parallel | None = None
 
 
+CODE = "code"
+"""Where in a job's work folder, and in a model's, the project's code lies."""
+
+
+class PrunedError(Exception):
+    """Whoever asked for this training wants it no further: another one will be better."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
     """One attempt, from the inside. Text printed to stdout and stderr becomes its log.

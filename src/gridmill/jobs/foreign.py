@@ -1,5 +1,6 @@
 """Models that only their own code can use: asked in a process of their own, in their own environment."""
 
+import json
 import os
 import subprocess
 import sys
@@ -68,7 +69,7 @@ class CodePredictor:
         np.save(source, inputs)
         try:
             assert helper.process.stdin is not None
-            helper.process.stdin.write(f"{source} {result}\n")
+            helper.process.stdin.write(json.dumps([str(source), str(result)]) + "\n")
             helper.process.stdin.flush()
             answered = helper.replies.readline()
         except BrokenPipeError:
@@ -76,8 +77,9 @@ class CodePredictor:
         if not answered:
             raise self._ended(helper)
         found = np.load(result)
-        if len(found) != len(inputs):
-            raise DataError(f"{self.card.predict} gave {len(found)} answers for {len(inputs)} rows")
+        if found.ndim == 0 or len(found) != len(inputs):
+            answers = len(found) if found.ndim else 1
+            raise DataError(f"{self.card.predict} gave {answers} answers for {len(inputs)} rows")
         return shaped(found, self.card)
 
     def _ended(self, helper: Helper) -> JobError:

@@ -30,11 +30,9 @@ class HeldOut:
         return there, place[there].astype(np.int64)
 
 
-def save_held_out(folder: Path, held_out: HeldOut) -> int:
-    """Write it into a model's folder; returns the size in bytes."""
-    path = folder / FILE
-    np.savez(path, rows=held_out.rows, folds=held_out.folds, predicted=held_out.predicted)
-    return path.stat().st_size
+def save_held_out(folder: Path, held_out: HeldOut) -> None:
+    """Write it into a model's folder."""
+    np.savez(folder / FILE, rows=held_out.rows, folds=held_out.folds, predicted=held_out.predicted)
 
 
 def load_held_out(folder: Path) -> HeldOut:

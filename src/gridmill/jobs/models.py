@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import onnxruntime
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.errors import DataError, StorageError
@@ -138,7 +139,13 @@ class GraphPredictor:
         """See Predictor."""
         taken = self._session.get_inputs()[0]
         given = inputs.astype(np.float32) if taken.type == "tensor(float)" else inputs
-        found: Floats = self._session.run([self._output], {taken.name: given})[0].astype(np.float64)
+        try:
+            found: Floats = np.asarray(self._session.run([self._output], {taken.name: given})[0], np.float64)
+        except (InvalidArgument, TypeError, ValueError) as error:
+            raise DataError(
+                f"{GRAPH} does not take {len(self.card.inputs)} inputs and give numbers: {error}",
+                hint="It takes floats or doubles [rows, inputs], and gives [rows] or [rows, classes].",
+            ) from error
         return shaped(found, self.card)
 
     @cached_property
@@ -210,8 +217,8 @@ def predict_rows(predictor: Predictor, inputs: Floats, starts: Integers, rows: I
     return np.concatenate(parts)
 
 
-def save_model(folder: Path, card: Card, graph: bytes | None, weights: bytes | None = None) -> int:
-    """Write a model's files; returns their size in bytes. The folder must be the attempt's own."""
+def save_model(folder: Path, card: Card, graph: bytes | None, weights: bytes | None = None) -> None:
+    """Write a model's files. The folder must be the attempt's own."""
     contents = {
         CARD: json.dumps(to_builtins(card), indent=1).encode(),
         GRAPH: graph,
@@ -220,7 +227,6 @@ def save_model(folder: Path, card: Card, graph: bytes | None, weights: bytes | N
     for name, content in contents.items():
         if content is not None:
             (folder / name).write_bytes(content)
-    return sum(len(content) for content in contents.values() if content is not None)
 
 
 def load_card(folder: Path) -> Card:

@@ -83,7 +83,8 @@ class Removal:
 class PlannedJob:
     """One line of a dry run. `wave` numbers jobs that can run side by side, from 1; `starts` and `ends`
     are expected seconds from the start of the run (None: no measurement to tell from). `advice` says
-    in a line what other numbers of workers would buy; empty where nothing was measured."""
+    in a line what other numbers of workers would buy; empty where nothing was measured. `problem` says why it
+    cannot run, `doubt` why it may fail."""
 
     job: str
     kind: str
@@ -96,6 +97,7 @@ class PlannedJob:
     starts: float | None = None
     ends: float | None = None
     problem: str = ""
+    doubt: str = ""
     advice: str = ""
 
 

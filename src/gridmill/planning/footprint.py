@@ -141,6 +141,12 @@ def workers_of(job: Job, size: JobSize, cpus: float) -> int:
     return max(1, min(wanted, int(cpus)))
 
 
+def leaves_trials_open(job: Job) -> bool:
+    """Whether it is a search that does not say how many of its trials run side by side."""
+    search = job.training.search if job.training else None
+    return search is not None and search.parallel is None
+
+
 def model_name(job: Job) -> str:
     """How sentences name the model: `training/lstm`, `command`."""
     return f"training/{job.training.model}" if job.training else str(job.kind)

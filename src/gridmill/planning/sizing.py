@@ -14,6 +14,7 @@ from gridmill.planning.footprint import (
     data_bytes,
     footprint_of,
     is_plain,
+    leaves_trials_open,
     memory_of,
     model_name,
     swarm_bytes,
@@ -97,6 +98,9 @@ def size_job(
     if job.memory_bytes is None:
         memory, cut = _cut(memory, resource, largest)
         why += cut
+        if cut and leaves_trials_open(job):
+            workers = max(1, int(workers * memory / estimate.memory_bytes))
+            why.append(f"as many trials side by side as that is enough for: {workers}")
     if workers > 1:
         why.append(f"{workers} workers share it")
     if job.gang:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from gridmill.errors import InputError, InternalError
+from gridmill.jobs.context import CODE
 from gridmill.jobs.gang import gang_environment
 from gridmill.model.gang import Gang
 from gridmill.model.job import CommandSpec
@@ -184,7 +185,7 @@ def prepare(order: Order, home: Path, work: Path) -> Program:
 
 def unpack_code(order: Order, home: Path, work: Path) -> Path:
     """A private copy of the project's code, `code` in the work folder. Raises InputError, StorageError."""
-    code = work / "code"
+    code = work / CODE
     (work / "tmp").mkdir(parents=True, exist_ok=True)
     if order.bundle is None:
         code.mkdir()

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from gridmill.jobs.context import CODE
 from gridmill.model.artifact import Input
 from gridmill.model.job import JobKind
 from gridmill.model.message import Order
@@ -66,10 +67,20 @@ def prepare_foreign(order: Order, home: Path, work: Path) -> None:
             pythons[""] = _python(home, wanted)
     for entry in order.inputs:
         if _needs_code(entry) and (text := str(entry.artifact.output.details.get("environment") or "")):
-            file = work / f"requirements-{len(pythons)}.txt"
-            file.write_text(text)
-            pythons[entry.name] = _python(home, Requirements(file=file, text=text, bundle=""))
+            pythons[entry.name] = _python(home, requirements_of(entry, text, order, work))
     os.environ["GRIDMILL_PYTHONS"] = json.dumps(pythons)
+
+
+def requirements_of(entry: Input, text: str, order: Order, work: Path) -> Requirements:
+    """Those that a model was trained with: in the copy of its code, as they may refer to other files."""
+    output = entry.artifact.output
+    name, bundle = output.details.get("requirements"), output.details.get("bundle")
+    kept = Path(order.root) / output.uri / CODE / str(name)
+    if name and kept.is_file():
+        return Requirements(file=kept, text=text, bundle=str(bundle or ""))
+    file = work / f"requirements-{entry.name.replace('/', '.')}.txt"
+    file.write_text(text)
+    return Requirements(file=file, text=text, bundle="")
 
 
 def _python(home: Path, requirements: Requirements) -> str:

@@ -12,8 +12,9 @@ from gridmill.model.noun import dataclass
 SHARED = frozenset(
     {
         "nfs", "nfs4", "lustre", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "gpfs", "beegfs",
-        "pvfs2", "orangefs", "virtiofs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse",
-        "fuse.rclone",
+        "pvfs2", "orangefs", "virtiofs", "ocfs2", "gfs2", "wekafs", "fuse.glusterfs",
+        "fuse.ceph-fuse", "fuse.juicefs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse",
+        "fuse.blobfuse2", "fuse.rclone",
     }
 )  # fmt: skip
 """File systems that other machines may write to at the same time."""

@@ -5,14 +5,15 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gridmill.errors import InputError, JobError
-from gridmill.jobs.context import JobContext
+from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.foreign import RUNNER
 from gridmill.jobs.models import GRAPH, load_graph
 from gridmill.jobs.training.fitted import Fitted
@@ -20,7 +21,6 @@ from gridmill.jobs.training.frame import Frame
 from gridmill.model.training import TrainingSpec
 
 PICKLED = ("model.joblib", "model.pkl")
-CODE = "code"
 OUTSIDE = 255
 POLL_SECONDS = 0.2
 
@@ -76,7 +76,7 @@ def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None
         "options": dict(spec.options),
     }
     (context.work / "training.json").write_text(json.dumps(facts))
-    (context.work / "metrics.jsonl").touch()
+    (context.work / "metrics.jsonl").write_bytes(b"")
 
 
 def _run(
@@ -92,19 +92,27 @@ def _run(
     ]
     with subprocess.Popen(argv, cwd=code, env=_variables(spec, context)) as process:
         tell = _teller(context, curve)
-        while True:
-            try:
-                process.wait(POLL_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
+        try:
+            while not _ended(process):
                 tell()
-        tell()
+            tell(last=True)
+        except PrunedError:
+            process.kill()
+            raise
     if process.returncode == -signal.SIGKILL and context.order.gang is not None:
         os.kill(os.getpid(), signal.SIGKILL)  # the pod tells a rank that was killed from one that failed
     if process.returncode != 0:
         raise JobError(
             f"{script} ended with exit code {process.returncode}", hint="The job's log has what it wrote."
         )
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> bool:
+    try:
+        process.wait(POLL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _variables(spec: TrainingSpec, context: JobContext) -> dict[str, str]:
@@ -121,18 +129,27 @@ def _variables(spec: TrainingSpec, context: JobContext) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def _teller(context: JobContext, curve: list[tuple[float, float, float]]) -> Callable[[], None]:
-    """Passes on the lines that have come since, and makes the curve of the two usual losses."""
+class Teller(Protocol):
+    """Passes on the lines that have come since; at the `last` also one that does not end."""
+
+    def __call__(self, *, last: bool = False) -> None:
+        """See Teller."""
+
+
+def _teller(context: JobContext, curve: list[tuple[float, float, float]]) -> Teller:
+    """It makes the curve of the two usual losses."""
     file, read = context.work / "metrics.jsonl", 0
     losses: dict[float, dict[str, float]] = {}
 
-    def tell() -> None:
+    def tell(*, last: bool = False) -> None:
         nonlocal read
-        content = file.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        for line in content[read:whole].splitlines():
+        with file.open("rb") as lines:
+            lines.seek(read)
+            content = lines.read()
+        whole = len(content) if last else content.rfind(b"\n") + 1
+        for line in content[:whole].splitlines():
             _tell(context, line, losses)
-        read = whole
+        read += whole
         both = [(step, one) for step, one in sorted(losses.items()) if len(one) == 2]
         curve[:] = [(step, one["train_loss"], one["validation_loss"]) for step, one in both]
 
@@ -142,13 +159,17 @@ def _teller(context: JobContext, curve: list[tuple[float, float, float]]) -> Cal
 def _tell(context: JobContext, line: bytes, losses: dict[float, dict[str, float]]) -> None:
     try:
         said = json.loads(line)
-        name, value, step = str(said["name"]), float(said["value"]), said.get("step")
+        name, value = str(said["name"]), float(said["value"])
+        step = None if said.get("step") is None else float(said["step"])
     except (ValueError, KeyError, TypeError, AttributeError):
         print(f"not a metric, in GRIDMILL_METRICS: {line.decode(errors='replace')}", flush=True)
         return
+    if not isfinite(value) or not isfinite(step or 0.0):
+        print(f"metric {name} is {value}" + ("" if step is None else f" at step {step:g}"), flush=True)
+        return
     context.metric(name, value, step=step)
     if step is not None and name in ("train_loss", "validation_loss"):
-        losses.setdefault(float(step), {})[name] = value
+        losses.setdefault(step, {})[name] = value
 
 
 def _take_file(spec: TrainingSpec, context: JobContext, code: Path) -> None:
@@ -196,6 +217,8 @@ def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
             hint="If you trust where it comes from, write `trust: true`. Models as ONNX need no trust.",
             place="training.trust",
         )
+    if spec.environment:  # it may refer to other files of the project
+        shutil.copytree(code, context.output / CODE, symlinks=True)
     return found
 
 

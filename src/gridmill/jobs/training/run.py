@@ -79,8 +79,9 @@ def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
     held_out, measured = _held_out(frame, spec, context) if spec.folds else (None, {})
     found |= measured
     card = replace(card, metrics=found)
-    size_bytes = save_model(context.output, card, fitted.graph, fitted.weights)
-    size_bytes += save_held_out(context.output, held_out) if held_out else 0
+    save_model(context.output, card, fitted.graph, fitted.weights)
+    if held_out:
+        save_held_out(context.output, held_out)
     for name, value in found.items():
         context.metric(name, value)
     run_id = (
@@ -92,13 +93,14 @@ def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
         kind=ArtifactKind.MODEL,
         uri=context.order.output_uri,
         rows=card.rows,
-        size_bytes=size_bytes,
+        size_bytes=sum(path.stat().st_size for path in context.output.rglob("*") if path.is_file()),
         metrics=found,
         details={
             **_details(card, frame, fitted),
             "calibration": calibration_curve(predictor, frame),
             "mlflow_run": run_id,
         }
+        | ({"requirements": spec.environment, "bundle": context.order.bundle} if card.environment else {})
         | (_searched(found_best) if found_best else {}),
     )
     size = JobSize(rows=len(frame.target), columns=frame.inputs.shape[1])

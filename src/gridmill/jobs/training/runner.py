@@ -2,8 +2,9 @@
 only.
 
 `runner.py fit FILE:FUNCTION` calls the function once with the data of the training.
-`runner.py predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) answers lines "INPUTS OUTPUTS",
-paths of npy files, each with a line on that descriptor; the first line there says that the code is loaded.
+`runner.py predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) answers lines
+[INPUTS, OUTPUTS], paths of npy files in JSON, each with a line on that descriptor; the first line there says
+that the code is loaded.
 """
 
 import importlib.util
@@ -21,8 +22,17 @@ def fit(target: str) -> None:
     """The function is called with the training's data; what it returns as a mapping become metrics."""
     data = training_data()
     found = function(target)(data)
-    if found:
-        (data.output / "metrics.json").write_text(json.dumps({k: float(v) for k, v in found.items()}))
+    if found is not None:
+        (data.output / "metrics.json").write_text(json.dumps(as_metrics(found, target)))
+
+
+def as_metrics(found: Any, target: str) -> dict[str, float]:  # noqa: ANN401  whatever a user returns
+    """What a function returned, as names and numbers. Ends the process where it is something else."""
+    try:
+        return {str(name): float(value) for name, value in dict(found).items()}
+    except (TypeError, ValueError) as error:
+        kind = type(found).__name__
+        raise SystemExit(f"{target} returned a {kind}: metrics are names with numbers ({error})") from None
 
 
 def training_data() -> SimpleNamespace:
@@ -61,7 +71,10 @@ def function(target: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    found: Callable[..., Any] = getattr(module, name)
+    found: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(found):
+        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise SystemExit(f"{path} has no function {name!r}; it has: {', '.join(there) or 'none'}")
     return found
 
 
@@ -74,7 +87,7 @@ def predict(descriptor: str, folder: str, target: str) -> None:
         replies.write("loaded\n")
         replies.flush()
         for line in sys.stdin:
-            source, result = line.split()
+            source, result = json.loads(line)
             found = np.asarray(answer(Path(folder), np.load(source)))
             np.save(result, found.astype(float), allow_pickle=False)
             replies.write("done\n")

@@ -6,7 +6,9 @@ reads the dataset once and does one trial after the other.
 """
 
 import json
+import os
 import selectors
+import shutil
 import sys
 import time
 import warnings
@@ -22,7 +24,7 @@ from optuna.trial import Trial, TrialState
 
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.children import Child, raise_error, start_child
-from gridmill.jobs.context import JobContext
+from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.metrics import NAMES
 from gridmill.model.metric import HIGHER_IS_BETTER
 from gridmill.model.search import EarlyStop, Range, Search, Value
@@ -48,13 +50,9 @@ class Found:
     best: int
 
 
-class PrunedError(Exception):
-    """This trial will not be the best."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialContext(JobContext):
-    """A context that asks after each epoch whether to go on."""
+    """A context that asks after each epoch whether to go on. Trials that run side by side share no folder."""
 
     ask: Callable[[float, float], bool] = field(default=lambda step, value: False)
 
@@ -70,6 +68,13 @@ class TrialContext(JobContext):
     def checkpoints(self) -> Path | None:
         """None: what a killed trial had learned is learned again."""
         return None
+
+    @property
+    def output(self) -> Path:
+        """What it leaves is measured, and is no part of the model."""
+        path = self.work / "output"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
 
 
 def with_parameters(spec: TrainingSpec, values: Mapping[str, Value]) -> TrainingSpec:
@@ -271,15 +276,26 @@ class _Crew:
             return False
 
         own = {one.name: getattr(self._context, one.name) for one in fields(JobContext)}
+        own["work"] = _own_folder(self._context.work)
         context = TrialContext(**own, ask=ask if self._spec.model in STEPWISE else go_on)
         while order := next_order():
             try:
                 report({"value": attempt(with_parameters(self._spec, json.loads(order)), context)})
             except PrunedError:
                 report({"pruned": True})
-            except InputError as error:  # these settings cannot be learned with: others may
+            except (InputError, JobError) as error:  # these settings cannot be learned with: others may
                 report({"failed": str(error)})
+            shutil.rmtree(context.output)
         sys.stdout.flush()
+
+
+def _own_folder(work: Path) -> Path:
+    """Of this process, with a copy of the code, if there is any."""
+    folder = work / "trials" / str(os.getpid())
+    folder.mkdir(parents=True)
+    if (work / CODE).is_dir():
+        shutil.copytree(work / CODE, folder / CODE, symlinks=True)
+    return folder
 
 
 def check_metric(metric: str | None, objective: Objective) -> str:

@@ -1,0 +1,59 @@
+"""What is wrong with the columns that jobs name, told before a run by the versions that they read."""
+
+from dataclasses import replace
+
+from gridmill.control.references import find_version
+from gridmill.control.state import Control
+from gridmill.errors import NotFoundError
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.job import Job
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.sink import SinkSpec
+from gridmill.model.view import PlannedJob
+from gridmill.planning.columns import Known, missing
+
+
+def with_columns_checked(
+    control: Control, pipeline: Pipeline, planned: PlannedJob, unchanged: frozenset[str]
+) -> PlannedJob:
+    """The job with what it would fail with, or may: a table that is loaded again may get the column."""
+    job = pipeline.job(planned.job)
+    there, later = _known(control, pipeline, job, unchanged)
+    wrong, unsure = missing(job, there), missing(job, later)
+    return replace(planned, problem=planned.problem or "; ".join(wrong), doubt="; ".join(unsure))
+
+
+def _known(control: Control, pipeline: Pipeline, job: Job, unchanged: frozenset[str]) -> tuple[Known, Known]:
+    """The columns of tables that stand as they are, and of sinks that are loaded again. What other jobs will
+    make anew is not known."""
+    sinks = {one.name: one.sink for one in pipeline.jobs if one.sink is not None}
+    there: dict[str, tuple[str, ...]] = {}
+    later: dict[str, tuple[str, ...]] = {}
+    for name in job.spec.references():
+        found = _version(control, name if "/" in name else f"{pipeline.name}/{name}")
+        if found is None:
+            continue
+        if "/" in name or name in unchanged:
+            there[name] = _columns(found, job)
+        elif name in sinks:
+            later[name] = (*_columns(found, job), *_declared(sinks[name]))
+    return there, later
+
+
+def _version(control: Control, reference: str) -> Artifact | None:
+    try:
+        found = find_version(control, reference)
+    except NotFoundError:
+        return None
+    return None if found.removed else found
+
+
+def _columns(version: Artifact, job: Job) -> tuple[str, ...]:
+    """Of a dataset that is learned from, its features."""
+    if job.training is not None and version.kind == ArtifactKind.DATASET:
+        return tuple(version.output.details.get("features") or ())
+    return tuple(column.name for column in version.output.columns)
+
+
+def _declared(sink: SinkSpec) -> tuple[str, ...]:
+    return (*sink.columns, *sink.select, *sink.rename.values(), *sink.add)

@@ -1,0 +1,101 @@
+"""Columns that datasets and trainings name, held against those that their tables had when last made.
+
+Expressions are SQL, which only the job itself can read: of these nothing is said.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+from gridmill.model.dataset import DatasetSpec, Lag, Window
+from gridmill.model.job import Job
+from gridmill.model.noun import dataclass
+
+Known = Mapping[str, tuple[str, ...]]
+"""The columns of each table, by the name that the declaration gives it; of a dataset its features are enough.
+What is not known is not there."""
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A column that a declaration names: at which field, of which table."""
+
+    field: str
+    table: str
+    column: str
+
+
+def missing(job: Job, known: Known) -> tuple[str, ...]:
+    """What a job names and its tables do not have, as sentences."""
+    found = (one for one in _named(job) if one.table in known and one.column not in known[one.table])
+    return tuple(dict.fromkeys(_told(one, known[one.table]) for one in found))
+
+
+def _told(one: Named, there: tuple[str, ...]) -> str:
+    near = get_close_matches(one.column.lower(), [name.lower() for name in there], n=1)
+    meant = next((name for name in there if near and name.lower() == near[0]), None)
+    help_ = f"did you mean {meant!r}?" if meant else f"it has {', '.join(there)}"
+    return f"{one.field}: {one.table!r} has no {one.column!r}; {help_}"
+
+
+def _named(job: Job) -> Iterator[Named]:
+    if job.training is not None:
+        for name in job.training.features:
+            yield Named(field="training.features", table=job.training.dataset, column=name)
+    if job.dataset is not None and job.dataset.basis is not None:
+        yield from _of_basis(job.dataset)
+        yield from _of_joins(job.dataset)
+        yield from _of_past(job.dataset)
+        yield from _of_label(job.dataset)
+
+
+def _of_basis(spec: DatasetSpec) -> Iterator[Named]:
+    basis = spec.basis
+    assert basis is not None
+    columns = {"time": (basis.time,), "entity": basis.entity, "columns": basis.columns}
+    yield from _each(basis.table, {f"basis.{name}": named for name, named in columns.items()})
+
+
+def _of_joins(spec: DatasetSpec) -> Iterator[Named]:
+    basis = spec.basis.table if spec.basis else ""
+    for kind, joins in (("joins", spec.joins), ("asof_joins", spec.asof_joins)):
+        for number, join in enumerate(joins):
+            field = f"{kind}[{number}]"
+            yield from _each(basis, {f"{field}.on": join.on})
+            yield from _each(join.table, {f"{field}.on": join.on, f"{field}.columns": join.columns})
+            yield from _known_at(join.table, field, join.known_at)
+
+
+def _of_past(spec: DatasetSpec) -> Iterator[Named]:
+    basis = spec.basis.table if spec.basis else ""
+    parts: list[tuple[str, Window | Lag]] = [(f"windows[{n}]", one) for n, one in enumerate(spec.windows)]
+    parts += [(f"lags[{n}]", one) for n, one in enumerate(spec.lags)]
+    for field, part in parts:
+        table = part.table or basis
+        yield from _each(basis, {f"{field}.on": part.on})
+        yield from _each(table, {f"{field}.on": part.on})
+        if part.table is not None or spec.label is None or part.column != spec.label.name:
+            yield from _each(table, {f"{field}.column": (part.column,)})
+        yield from _known_at(table, field, part.known_at)
+
+
+def _of_label(spec: DatasetSpec) -> Iterator[Named]:
+    basis, label = spec.basis.table if spec.basis else "", spec.label
+    if label is None:
+        return
+    yield from _each(basis, {"label.on": label.on})
+    yield from _each(label.table or basis, {"label.on": label.on, "label.column": label.sources})
+    if label.table is not None:  # else it may be any column or feature of the row
+        yield from _known_at(label.table, "label", label.known_at)
+
+
+def _known_at(table: str, field: str, text: str | None) -> Iterator[Named]:
+    """Only where it is one word; SQL's own words that are no columns (`now`) are no sense here anyway."""
+    if text is not None and _WORD.fullmatch(text):
+        yield from _each(table, {f"{field}.known_at": (text,)})
+
+
+def _each(table: str, columns: Mapping[str, tuple[str, ...]]) -> Iterator[Named]:
+    for field, names in columns.items():
+        yield from (Named(field=f"dataset.{field}", table=table, column=name) for name in names)
