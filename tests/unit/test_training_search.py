@@ -8,10 +8,13 @@ import optuna
 import pytest
 from learning_data import series, training_context, write_dataset
 
+from gridmill.codec import decode, encode
+from gridmill.declarations import parse_declarations
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.training.run import run
-from gridmill.jobs.training.search import JOURNAL
+from gridmill.jobs.training.search import JOURNAL, is_whole
+from gridmill.model.pipeline import Pipeline
 from gridmill.model.search import EarlyStop, Range, Search
 from gridmill.model.training import ModelKind, TrainingSpec
 
@@ -109,3 +112,18 @@ def test_a_search_in_which_every_trial_fails_says_why(tmp_path):
 def test_a_search_that_makes_no_sense_is_refused(search, text):
     with pytest.raises(InputError, match=text):
         TrainingSpec(dataset="d", model=ModelKind.LSTM, search=search).check()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "whole"), [("[0, 1]", True), ("[0.0, 1.0]", False), ("{log: [1, 8.0]}", False)]
+)
+def test_options_of_ones_own_are_whole_where_they_are_written_so(bounds, whole):
+    text = f"""
+pipeline: p
+jobs:
+  d: {{dataset: {{sql: select 1}}}}
+  m: {{training: {{dataset: d, model: custom, script: a.py, search: {{parameters: {{c: {bounds}}}}}}}}}
+"""
+    (pipeline,) = parse_declarations(text)
+    spec = decode(encode(pipeline), Pipeline).job("m").training  # as it comes to a pod
+    assert is_whole(spec, "c", spec.search.parameters["c"]) == whole

@@ -80,6 +80,10 @@ def _number(value: object) -> float:
     raise wrong(NUMBER.expected)
 
 
+def _as_written(value: object) -> int | float:
+    return _whole(value) if isinstance(value, int) else _number(value)
+
+
 def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -153,6 +157,7 @@ AUTO = Leaf(
     schema={"anyOf": [{"type": "integer"}, {"const": "auto"}, PARAMETER]},
 )
 NUMBER = Leaf(expected="a number", parse=_number, schema=_or_parameter("number"))
+AS_WRITTEN = Leaf(expected="a number", parse=_as_written, schema=NUMBER.schema)
 FLAG = Leaf(expected="true or false", parse=_flag, schema=_or_parameter("boolean"))
 DURATION = _unit(parse_seconds, "a duration such as 5m", "ms|[sS]|[mM]|min|[hH]|[dD]")
 SIZE = _unit(parse_bytes, "a size such as 2GiB", "[kKmMgGtT]([iI]?[bB])?|[bB]")

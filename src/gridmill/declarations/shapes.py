@@ -47,7 +47,11 @@ _NOT_WRITTEN: Mapping[type, set[str]] = {
 _WRITTEN_TRUE = frozenset({Continuous, Each})
 _FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
 _SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes"}
-_LEAVES: Mapping[tuple[type, str], Leaf] = {(PredictionSpec, "workers"): leaves.AUTO}
+_LEAVES: Mapping[tuple[type, str], Leaf] = {
+    (PredictionSpec, "workers"): leaves.AUTO,
+    (Range, "between"): leaves.AS_WRITTEN,
+    (Range, "log"): leaves.AS_WRITTEN,
+}
 _UNITS = {"_seconds": leaves.DURATION, "_bytes": leaves.SIZE}
 _COUNTS = ("rows", "columns")
 _SCALARS = frozenset({str, int, float, bool})

@@ -20,14 +20,15 @@ class EarlyStop(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
     """What a setting may be: a number `between` two, the same on a scale of powers (`log`), or one `among`
-    several. Whole numbers stay whole where the setting is one."""
+    several. Whole numbers stay whole where the setting is one; of a custom training's options where both
+    bounds are written as whole numbers: [0, 1] is 0 or 1, [0.0, 1.0] any number between."""
 
-    between: tuple[float, ...] = ()
-    log: tuple[float, ...] = ()
+    between: tuple[int | float, ...] = ()
+    log: tuple[int | float, ...] = ()
     among: tuple[Value, ...] = ()
 
     @property
-    def bounds(self) -> tuple[float, ...]:
+    def bounds(self) -> tuple[int | float, ...]:
         """Lowest and highest; empty for one among several."""
         return self.between or self.log
 

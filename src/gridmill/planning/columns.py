@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from gridmill.model.dataset import DatasetSpec, Lag, Window
+from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
 
@@ -59,12 +59,12 @@ def _of_basis(spec: DatasetSpec) -> Iterator[Named]:
 
 def _of_joins(spec: DatasetSpec) -> Iterator[Named]:
     basis = spec.basis.table if spec.basis else ""
-    for kind, joins in (("joins", spec.joins), ("asof_joins", spec.asof_joins)):
-        for number, join in enumerate(joins):
-            field = f"{kind}[{number}]"
-            yield from _each(basis, {f"{field}.on": join.on})
-            yield from _each(join.table, {f"{field}.on": join.on, f"{field}.columns": join.columns})
-            yield from _known_at(join.table, field, join.known_at)
+    joins: list[tuple[str, Join | AsOfJoin]] = [(f"joins[{n}]", one) for n, one in enumerate(spec.joins)]
+    joins += [(f"asof_joins[{n}]", one) for n, one in enumerate(spec.asof_joins)]
+    for field, join in joins:
+        yield from _each(basis, {f"{field}.on": join.on})
+        yield from _each(join.table, {f"{field}.on": join.on, f"{field}.columns": join.columns})
+        yield from _known_at(join.table, field, join.known_at)
 
 
 def _of_past(spec: DatasetSpec) -> Iterator[Named]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gridmill.model.amounts import MIB, Amounts, show_bytes
+from gridmill.model.amounts import MIB, Amounts, show_bytes, show_count
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
@@ -106,7 +106,9 @@ def size_job(
     if job.gang:
         why.append(f"each of {job.gang} ranks gets so much")
     if advised:
-        why.append(f"{workers} workers: the number worth paying for, by what earlier attempts measured")
+        why.append(
+            f"{show_count(workers, 'worker')}: the number worth paying for, by what earlier attempts measured"
+        )
     return Sizing(
         amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=_gpus(resource)),
         workers=job.gang or workers,

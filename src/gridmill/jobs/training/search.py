@@ -312,7 +312,7 @@ def check_metric(metric: str | None, objective: Objective) -> str:
 
 def suggest(trial: Trial, name: str, one: Range, spec: TrainingSpec) -> Value:
     """A value from the range; whole where the option is a whole number, or both bounds of a custom one
-    are."""
+    are written as such."""
     if one.among:
         chosen = trial.suggest_categorical(name, list(one.among))
         assert chosen is not None
@@ -326,7 +326,7 @@ def suggest(trial: Trial, name: str, one: Range, spec: TrainingSpec) -> Value:
 def is_whole(spec: TrainingSpec, name: str, one: Range) -> bool:
     """Whether only whole numbers make sense."""
     if spec.model == ModelKind.CUSTOM:
-        return all(float(bound).is_integer() for bound in one.bounds)
+        return all(isinstance(bound, int) for bound in one.bounds)
     kind = next(field.type for field in fields(TrainingSpec) if field.name == name)
     return kind in (int, int | None)
 
