@@ -166,6 +166,19 @@ WAYS = {
         windows=(Window(column="x", aggregates=(Aggregate.MEAN, Aggregate.LAST), span_rows=5),),
         encoders=(),
     ),
+    "nothing left to the query": replace(
+        SPEC,
+        windows=(
+            Window(
+                column="x", aggregates=(Aggregate.MEAN, Aggregate.STD, Aggregate.LAST), span_seconds=86400
+            ),
+            Window(
+                column="p", aggregates=(Aggregate.COUNT,), span_seconds=86400, table="prices", known_at="k"
+            ),
+        ),
+        label=None,
+        encoders=(),
+    ),
     "drawn": replace(SPEC, split=HASHED, encoders=()),
 }
 

@@ -193,6 +193,18 @@ def alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
     return close and bool(one.is_null().equals(other.is_null()))
 
 
+def test_keys_that_are_equal_stay_what_each_of_them_was(tmp_path: Path) -> None:
+    case = DatasetCase(tmp_path)
+    times = pa.array([START + timedelta(seconds=n) for n in range(4)], pa.timestamp("us", "UTC"))
+    case.give("obs", {"t": times, "e": [0.0, -0.0, -0.0, 0.0], "f": ["a"] * 4, "x": [1.0, 2.0, 3.0, 4.0]})
+    window = Window(column="x", aggregates=(Aggregate.SUM,), span_seconds=60)
+    spec = DatasetSpec(basis=Basis(table="obs", time="t", entity=("f", "e")), windows=(window,))
+    made = case.table(case.make(spec))
+    assert made["x_sum_1m"].to_pylist() == [None, 1.0, 3.0, 6.0]
+    assert np.signbit(made["e"].to_numpy()).tolist() == [False, True, True, False]
+    assert made["f"].to_pylist() == ["a"] * 4
+
+
 def test_what_is_too_large_to_hold_is_left_to_the_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

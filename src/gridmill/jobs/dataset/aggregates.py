@@ -53,10 +53,11 @@ def sums(values: Values, frames: Frames) -> Floats:
     """Sums; 0 of nothing."""
     numbers = values.numbers.astype(np.float64, copy=False)
     finite = np.isfinite(numbers)
-    scaled = _scale(np.where(finite, numbers, 0.0), values.offsets, frames)
+    whole = bool(finite.all())
+    scaled = _scale(numbers if whole else np.where(finite, numbers, 0.0), values.offsets, frames)
     made = scaled.between(frames)
     doubtful = scaled.doubtful(frames, made)
-    if not finite.all():
+    if not whole:
         doubtful |= _between(_running((~finite).astype(np.int64)), frames) > 0
     found = made * scaled.unit(frames.keys)
     at = np.flatnonzero(doubtful)
@@ -128,8 +129,8 @@ class _Scaled:
 
     running: Ints
     absolute: Ints | None
-    lossy: Ints | None
-    """The running number of values that are no whole number of units; None where all are."""
+    lossy: Flags | None
+    """Which values are no whole number of units; None where all are."""
     units: Floats
 
     def unit(self, keys: Ints) -> Floats:
@@ -145,7 +146,9 @@ class _Scaled:
         whole = made if self.absolute is None else _between(self.absolute, frames)
         doubtful: Flags = 0.5 * frames.lengths > TOLERANCE * whole
         at = np.flatnonzero(doubtful)
-        doubtful[at] = self.lossy[frames.high[at]] > self.lossy[frames.low[at]]
+        if len(at):
+            lossy = _running(self.lossy.astype(np.int64))
+            doubtful[at] = lossy[frames.high[at]] > lossy[frames.low[at]]
         return doubtful
 
 
@@ -167,7 +170,7 @@ def _scale(numbers: Floats, offsets: Ints, frames: Frames) -> _Scaled:
     return _Scaled(
         running,
         _running(np.abs(whole).astype(np.int64)) if signed else None,
-        _running(lossy.astype(np.int64)) if lossy.any() else None,
+        lossy if lossy.any() else None,
         np.exp2(-shift),
     )
 

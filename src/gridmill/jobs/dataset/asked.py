@@ -15,6 +15,8 @@ from gridmill.model.dataset import Aggregate, Window
 CHUNK = "__chunk"
 """The table of the rows that are computed at a time, with what was found beside them."""
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+_ALIKE = (*_INTEGERS, "VARCHAR", "BOOLEAN", "DATE", "TIMESTAMP")
+"""Of these, values that are equal are the same: unlike 0.0 and -0.0."""
 _ORDERED = (*_INTEGERS, "FLOAT", "DOUBLE", "TIMESTAMP", "DATE")
 
 
@@ -89,6 +91,10 @@ class Quick:
 
     `rows` (SQL) are the dataset's rows with what they are computed from; `ties` (SQL) order those of an
     entity at the same time. `moves`: the query still joins or sorts.
+
+    `again` are the entity's columns that are the same in each of its rows, and `time` the column that the
+    times are of: neither need be sorted with the rows (empty: they must). The query drops the rows up to the
+    moment `after` (None: it keeps all); they are there to be looked back at.
     """
 
     sql: str
@@ -97,6 +103,14 @@ class Quick:
     entity: tuple[str, ...]
     ties: tuple[str, ...]
     asked: Asked
+    again: tuple[str, ...] = ()
+    time: str = ""
+    after: datetime | None = None
+
+
+def is_alike(type_: str) -> bool:
+    """Whether equal values of that type are the same."""
+    return type_ in _ALIKE
 
 
 def is_found(aggregate: Aggregate, type_: str) -> bool:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from gridmill.jobs.dataset.asked import Quick, Theirs
 from gridmill.jobs.dataset.beside import Loaded, own_features, their_features
-from gridmill.jobs.dataset.frames import NOWHERE, Asking, Ints, Own, own_rows
+from gridmill.jobs.dataset.frames import NOWHERE, Asking, Ints, Own, changes, own_rows
 from gridmill.jobs.dataset.sqltext import AT, CODE, RANK, ROW, TIME, UPTO, moment, quote_all
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.model.part import Part
@@ -34,19 +34,25 @@ MOST_VALUES = 96_000_000
 """What is held of an entity, or of another table; of more the query takes care, which can spill to disk."""
 KNOWN, NUMBER, PIECE = "__known", "__chunk_number", "__piece"
 COUNTED, ENTITIES = "__counted", "__entities"
-RECENT = "__recent"
+RECENT, NEWEST = "__recent", "__newest"
 COUNT = "__count"
 _Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What all chunks look at; `chunks` is how many there are, `chunk_values` what most of them have."""
+    """What all chunks look at; `starts` is the number of each chunk's first entity, `chunk_values` what most
+    chunks have."""
 
     quick: Quick
     loaded: tuple[Loaded, ...]
-    chunks: int
+    starts: Ints
     chunk_values: int
+
+    @property
+    def chunks(self) -> int:
+        """How many there are."""
+        return len(self.starts)
 
 
 def prepare_chunks(
@@ -64,15 +70,18 @@ def prepare_chunks(
     _number(engine, COUNTED, quick.rows, quick.entity)
     wanted = min(chunk_rows or CHUNK_ROWS, most)
     _cut_entities(engine, wanted)
-    largest, chunks = f"coalesce(max({COUNT}), 0)", f'coalesce(max("{NUMBER}") + 1, 0)'
-    told = f"SELECT {largest} AS largest, {chunks} AS chunks FROM {ENTITIES}"
-    [found] = fetch_rows(engine, told)
-    if rows > most and int(found["largest"]) * columns > MOST_VALUES:
+    text = f'SELECT min("{CODE}") AS start, max({COUNT}) AS largest FROM {ENTITIES} GROUP BY "{NUMBER}"'
+    found = engine.sql(f"{text} ORDER BY start").to_arrow_table()
+    if rows > most and _integers(found["largest"]).max(initial=0) * columns > MOST_VALUES:
         return None
-    if any(_size(engine, theirs) > MOST_VALUES for theirs in quick.asked.theirs):
-        return None
-    loaded = tuple(_load(engine, theirs, f"__keys{n}") for n, theirs in enumerate(quick.asked.theirs))
-    return Prepared(quick, loaded, int(found["chunks"]), wanted * columns)
+    loaded: list[Loaded] = []
+    for number, theirs in enumerate(quick.asked.theirs):
+        known, keys = _known(engine, theirs), f"__keys{number}"
+        _number(engine, keys, known, theirs.on)
+        if _size(engine, theirs, keys) > MOST_VALUES:
+            return None
+        loaded.append(_load(engine, theirs, known, keys))
+    return Prepared(quick, tuple(loaded), _integers(found["start"]), wanted * columns)
 
 
 def _keeps_types(engine: duckdb.DuckDBPyConnection, sql: str) -> bool:
@@ -119,16 +128,13 @@ def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
     )
 
 
-def _size(engine: duckdb.DuckDBPyConnection, theirs: Theirs) -> int:
+def _size(engine: duckdb.DuckDBPyConnection, theirs: Theirs, keys: str) -> int:
     columns = 2 + len(theirs.order) + len(theirs.overs)
-    return columns * int(fetch_rows(engine, f"SELECT count(*) AS n FROM (\n{theirs.sql}\n)")[0]["n"])
+    rows = f"SELECT coalesce(sum({COUNT}), 0)::BIGINT AS n FROM {quoted(keys)}"
+    return columns * int(fetch_rows(engine, rows)[0]["n"])
 
 
-def _load(engine: duckdb.DuckDBPyConnection, theirs: Theirs, name: str) -> Loaded:
-    known = f'SELECT * FROM (\n{theirs.sql}\n) WHERE "{KNOWN}" IS NOT NULL'
-    if theirs.after is not None:
-        known = _recent(engine, known, theirs, theirs.after)
-    _number(engine, name, known, theirs.on)
+def _load(engine: duckdb.DuckDBPyConnection, theirs: Theirs, known: str, name: str) -> Loaded:
     wanted = f"r.* EXCLUDE ({', '.join(quote_all(theirs.on))})" if _are_spare(theirs) else "r.*"
     text = f'{_numbered(known, theirs.on, name, wanted)} ORDER BY "{CODE}", "{KNOWN}"'
     rows = engine.sql(text).to_arrow_table()
@@ -137,13 +143,21 @@ def _load(engine: duckdb.DuckDBPyConnection, theirs: Theirs, name: str) -> Loade
     return Loaded(theirs, own.known, rows.drop_columns([CODE, KNOWN]), name)
 
 
-def _recent(engine: duckdb.DuckDBPyConnection, known: str, theirs: Theirs, after: datetime) -> str:
+def _known(engine: duckdb.DuckDBPyConnection, theirs: Theirs) -> str:
+    known = f'SELECT * FROM (\n{theirs.sql}\n) WHERE "{KNOWN}" IS NOT NULL'
+    return known if theirs.after is None else _recent(engine, known, theirs.on, theirs.after)
+
+
+def _recent(engine: duckdb.DuckDBPyConnection, known: str, on: tuple[str, ...], after: datetime) -> str:
     """The rows that are asked for, kept as a table: they are few of many."""
-    by = f"PARTITION BY {', '.join(quote_all(theirs.on))}" if theirs.on else ""
-    newest = f'max("{KNOWN}") FILTER (WHERE "{KNOWN}" <= {moment(after)}) OVER ({by})'
+    keys = quote_all(on)
+    newest = ", ".join((*keys, f'max("{KNOWN}") AS "{NEWEST}"'))
+    by = f"GROUP BY {', '.join(keys)}" if keys else ""
+    earlier = f'SELECT {newest} FROM (\n{known}\n) WHERE "{KNOWN}" <= {moment(after)} {by}'
+    same = " AND ".join(f"r.{key} = n.{key}" for key in keys) or "true"
     engine.execute(
-        f"CREATE OR REPLACE TABLE {quoted(RECENT)} AS "
-        f'{known} QUALIFY "{KNOWN}" >= coalesce({newest}, "{KNOWN}")'
+        f"CREATE OR REPLACE TABLE {quoted(RECENT)} AS SELECT r.* FROM (\n{known}\n) AS r "
+        f'LEFT JOIN (\n{earlier}\n) AS n ON {same} WHERE r."{KNOWN}" >= coalesce(n."{NEWEST}", r."{KNOWN}")'
     )
     return f"SELECT * FROM {quoted(RECENT)}"
 
@@ -183,15 +197,17 @@ def _integers(column: pa.ChunkedArray) -> Ints:
 def cut_chunks(
     engine: duckdb.DuckDBPyConnection, prepared: Prepared, part: Part | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The chunks in order, those of a part: their numbers and their rows, by entity and time."""
+    """The chunks in order, those of a part: their numbers and their rows, by entity and time, without the
+    columns that `with_keys` adds: what is sorted should be little."""
     quick = prepared.quick
     mine = f' WHERE k."{NUMBER}" % {part.count} = {part.number}' if part is not None else ""
-    columns = f'r.*, k."{NUMBER}"'
+    spare = quote_all((*quick.again, *([quick.time] if quick.time else [])))
+    columns = f"r.* EXCLUDE ({', '.join(spare)})" if spare else "r.*"
     text = f'{_numbered(quick.rows, quick.entity, ENTITIES, columns)}{mine} ORDER BY "{CODE}", "{TIME}"'
     waiting: list[pa.Table] = []
     before = 0
     for batch in engine.sql(text).to_arrow_reader(BATCH_ROWS):
-        for number, rows in _by_number(pa.Table.from_batches([batch])):
+        for number, rows in _by_number(pa.Table.from_batches([batch]), prepared.starts):
             if waiting and number != before:
                 yield before, pa.concat_tables(waiting)
                 waiting = []
@@ -201,14 +217,26 @@ def cut_chunks(
         yield before, pa.concat_tables(waiting)
 
 
-def _by_number(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
     """Rows in the order of their chunks, cut where the next one begins."""
-    numbers = _integers(rows[NUMBER])
-    rows = rows.drop_columns([NUMBER])
-    begins = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
-    for begin, end in pairwise(begins):
-        if end > begin:
-            yield int(numbers[begin]), rows.slice(begin, end - begin)
+    codes = _integers(rows[CODE])
+    for begin, end in pairwise(np.unique([0, *np.searchsorted(codes, starts), len(codes)])):
+        number = np.searchsorted(starts, codes[begin], "right") - 1
+        yield int(number), rows.slice(begin, end - begin)
+
+
+def with_keys(engine: duckdb.DuckDBPyConnection, prepared: Prepared, number: int, rows: pa.Table) -> pa.Table:
+    """A chunk with the columns that were not sorted with it: its entities', and its times by their name."""
+    quick = prepared.quick
+    if quick.time:
+        rows = rows.append_column(quick.time, rows[TIME])
+    if quick.again:
+        listed = ", ".join(quote_all(quick.again))
+        text = f'SELECT {listed} FROM {ENTITIES} WHERE "{NUMBER}" = {number} ORDER BY "{CODE}"'
+        keys = engine.sql(text).to_arrow_table().combine_chunks()
+        each = keys.take(pa.array(_integers(rows[CODE]) - prepared.starts[number]))
+        rows = pa.table([*rows.columns, *each.columns], names=[*rows.column_names, *quick.again])
+    return rows
 
 
 def cut_pieces(prepared: Prepared, rows: pa.Table) -> Iterator[pa.Table]:
@@ -226,16 +254,21 @@ def cut_pieces(prepared: Prepared, rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def find_beside(engine: duckdb.DuckDBPyConnection, prepared: Prepared, rows: pa.Table) -> pa.Table:
-    """The piece, its ties in order, with all that was asked beside its columns."""
+    """The piece, its ties in order, with all that was asked beside its columns; less the rows that the query
+    would drop for their time."""
     quick = prepared.quick
-    codes, times = _integers(rows[CODE]), _integers(rows[TIME])
-    rows, own = _untied(engine, rows, own_rows(codes, times), quick.ties)
-    found = {**_places(quick, own), **own_features(rows, own, quick.asked)}
+    rows, own = _untied(engine, rows, own_rows(_integers(rows[CODE]), _integers(rows[TIME])), quick.ties)
+    asks, asking, places = own, rows, _places(quick, own)
+    if quick.after is not None:
+        at = np.flatnonzero(own.times > np.datetime64(quick.after, "us").astype(np.int64))
+        asks, asking = own.only(at), rows.take(at)
+        places = {name: column.take(at) for name, column in places.items()}
+    found = {**places, **own_features(rows, asks, quick.asked)}
     for loaded in prepared.loaded:
-        keys = _find_keys(engine, loaded, rows, own, quick.entity)
-        found |= their_features(loaded, Asking(loaded.known, keys, times))
+        keys = _find_keys(engine, loaded, asking, asks.keys, quick.entity)
+        found |= their_features(loaded, Asking(loaded.known, keys, asks.times))
     names = [name for name in rows.column_names if name != CODE]
-    return pa.table([*(rows[name] for name in names), *found.values()], names=[*names, *found])
+    return pa.table([*(asking[name] for name in names), *found.values()], names=[*names, *found])
 
 
 def _places(quick: Quick, own: Own) -> dict[str, pa.Array]:
@@ -259,15 +292,17 @@ def _last_at_once(own: Own) -> Ints:
 
 
 def _find_keys(
-    engine: duckdb.DuckDBPyConnection, loaded: Loaded, rows: pa.Table, own: Own, entity: tuple[str, ...]
+    engine: duckdb.DuckDBPyConnection, loaded: Loaded, rows: pa.Table, owners: Ints, entity: tuple[str, ...]
 ) -> Ints:
-    """The number of each row's key in the other table."""
+    """The number of each row's key in the other table; `owners` tell which rows are of the same entity."""
     on = loaded.theirs.on
     if not on:
         return np.zeros(rows.num_rows, np.int64)
     if set(on) <= set(entity):
-        firsts = own.known.offsets[:-1]
-        return _look_up(engine, loaded, rows.select(on).take(pa.array(firsts)))[own.keys]
+        new = changes(owners)
+        firsts = rows.select(on).take(pa.array(np.flatnonzero(new)))
+        found: Ints = _look_up(engine, loaded, firsts)[np.cumsum(new) - 1]
+        return found
     return _look_up(engine, loaded, rows.select(on))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gridmill.jobs.dataset.asked import CHUNK, Asked, Back, Over, Quick, split_window
+from gridmill.jobs.dataset.asked import CHUNK, Asked, Back, Over, Quick, is_alike, split_window
 from gridmill.jobs.dataset.feeds import (
     FUNCTIONS,
     PAST,
@@ -147,7 +147,7 @@ def _quick(
     scope: Scope,
     final: str,
 ) -> Quick | None:
-    asked = Asked()
+    asked, types = Asked(), tables[basis.table]
     stages = _stages(spec, basis, tables, read, replace(scope, number=0, buckets=1), asked)
     if not asked:
         return None
@@ -160,6 +160,9 @@ def _quick(
         entity=basis.entity,
         ties=tuple(quote_all(_ties(basis, read))),
         asked=asked,
+        again=tuple(name for name in basis.entity if name != basis.time and is_alike(types.get(name, ""))),
+        time=basis.time if types.get(basis.time) == "TIMESTAMP" else "",
+        after=None if moves else scope.after,
     )
 
 

@@ -75,16 +75,21 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """The rows that look at the earlier rows of their own key."""
+    """The rows that look at the earlier rows of their own key, and when they are."""
 
     known: Known
     keys: Ints
+    times: Ints
     first: Ints
     """Of each row the first one of its key at the same time: what lies before it was known."""
 
+    def only(self, places: Ints) -> "Own":
+        """Those of the rows that are at these places."""
+        return Own(self.known, self.keys[places], self.times[places], self.first[places])
+
     def before(self, seconds: float) -> Frames:
         """The rows known in that time before."""
-        low = self.known.find(self.keys, self.known.times - _microseconds(seconds), "left")
+        low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
         return Frames(low, self.first, self.keys)
 
     def newest(self, rows: int) -> Frames:
@@ -100,10 +105,10 @@ class Own:
 def own_rows(codes: Ints, times: Ints) -> Own:
     """Of rows sorted by code and time."""
     places = np.arange(len(codes))
-    new = _changes(codes)
+    new = changes(codes)
     known = Known(np.append(places[new], len(codes)), times)
-    first = np.maximum.accumulate(np.where(new | _changes(times), places, 0))
-    return Own(known, np.cumsum(new) - 1, first)
+    first = np.maximum.accumulate(np.where(new | changes(times), places, 0))
+    return Own(known, np.cumsum(new) - 1, times, first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ def _microseconds(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
-def _changes(values: Ints) -> Flags:
+def changes(values: Ints) -> Flags:
     """Where a value is not the one before it; the first always."""
     changed = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=changed[1:])

@@ -23,6 +23,7 @@ from gridmill.jobs.dataset.chunks import (
     find_beside,
     in_turn,
     prepare_chunks,
+    with_keys,
 )
 from gridmill.jobs.dataset.encode import Step, encode_batches, encoded_schema, fit_all, save_encoders
 from gridmill.jobs.dataset.encoders import Fitted
@@ -168,7 +169,8 @@ def _write_chunks(
             register_tables(own.engine, tables)
         counted = Tally()
         name = f"{stem}-{number:04d}" if prepared.chunks > 1 else stem
-        make.write(_read_pieces(own.engine, prepared, rows), name, counted)
+        whole = with_keys(own.engine, prepared, number, rows)
+        make.write(_read_pieces(own.engine, prepared, whole), name, counted)
         return counted
 
     for counted in in_turn(chunks, do, _side_by_side(make.context, prepared)):
@@ -181,17 +183,22 @@ def _kept(
 ) -> Iterator[pa.Table]:
     for batch in batches:
         context.progress(tally.kept + tally.dropped.total(), query.rows or None, "rows")
-        table = pa.Table.from_batches([batch])
-        reasons = table[DROPPED]
-        tally.dropped.update(_counts(reasons.drop_null()))
-        if query.final is not None and TIME in table.column_names:
-            final = table.filter(pc.less_equal(table[TIME], pa.scalar(query.final, table[TIME].type)))
-            tally.final.update(_counts(final[DROPPED].drop_null()))
-        kept = table.filter(pc.is_null(reasons))
+        table = kept = pa.Table.from_batches([batch])
+        if table[DROPPED].null_count < table.num_rows:
+            _count_dropped(table, query, tally)
+            kept = table.filter(pc.is_null(table[DROPPED]))
         tally.kept += kept.num_rows
         if "split" in kept.column_names:
             tally.splits.update(_counts(kept["split"].drop_null().cast(pa.string())))
         yield (table if DROPPED in schema.names else kept).select(schema.names).cast(schema)
+
+
+def _count_dropped(table: pa.Table, query: Query, tally: Tally) -> None:
+    reasons = table[DROPPED]
+    tally.dropped.update(_counts(reasons.drop_null()))
+    if query.final is not None and TIME in table.column_names:
+        final = pc.less_equal(table[TIME], pa.scalar(query.final, table[TIME].type))
+        tally.final.update(_counts(reasons.filter(final).drop_null()))
 
 
 def _counts(values: pa.Array) -> dict[str, int]:
