@@ -53,6 +53,16 @@ def test_whole_numbers_that_grow_take_next_to_no_space(tmp_path: Path) -> None:
     assert pq.read_table(path) == table
 
 
+def test_texts_that_come_as_numbers_of_a_dictionary_are_texts(tmp_path: Path) -> None:
+    pieces = [PLAIN.slice(start, 2) for start in range(0, 5, 2)]  # each gets a dictionary of its own
+    coded = [piece.set_column(4, "text", piece["text"].dictionary_encode()) for piece in pieces]
+    (part,) = write_parquet(coded, PLAIN.schema, tmp_path, "a")
+    assert pq.read_schema(part.path) == PLAIN.schema
+    assert str(pq.read_table(part.path).to_pylist()) == str(PLAIN.to_pylist())
+    chunk = pq.read_metadata(part.path).row_group(0).column(4)
+    assert (chunk.has_dictionary_page, chunk.statistics.min, chunk.statistics.max) == (True, "", "b")
+
+
 @pytest.mark.parametrize("table", [PLAIN, NESTED], ids=["plain", "nested"])
 def test_extremes_are_those_of_all_files(table: pa.Table, tmp_path: Path) -> None:
     first, second = written(table.slice(0, 2), tmp_path / "1"), written(table.slice(2), tmp_path / "2")

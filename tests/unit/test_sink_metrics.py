@@ -114,7 +114,7 @@ def test_missing_values_are_drift(case: SinkCase) -> None:
 
 @pytest.mark.parametrize("rows", [1, 999, SAMPLE_ROWS, 3 * SAMPLE_ROWS + 17, 11 * SAMPLE_ROWS])
 def test_the_sample_is_every_nth_row_however_it_comes(rows: int) -> None:
-    table = pa.table({"a": pa.array(range(rows), pa.int64())})
+    table = pa.record_batch({"a": pa.array(range(rows), pa.int64())})
     for batch in (777, 10_000, rows):
         sample = Sample()
         for start in range(0, rows, batch):
@@ -132,3 +132,11 @@ def test_facts_of_a_column_that_came_later() -> None:
 def test_what_is_not_a_number_is_in_no_bin() -> None:
     found = histograms(pa.table({"a": [1.0, float("nan"), 2.0, None] * 5}))["a"]
     assert (found["edges"], found["counts"]) == ([1.0, 2.0], [0, 5, 5, 10])
+
+
+def test_the_most_frequent_texts_are_bins_the_first_come_first() -> None:
+    texts = ["b", "a", None, "c", "b", "a"] * 3 + [f"rare {n % 25}" for n in range(50)]
+    found = histograms(pa.table({"a": texts, "key": [str(n) for n in range(len(texts))]}))
+    assert found["a"]["values"] == ["b", "a", "c", *(f"rare {n}" for n in range(17))]
+    assert found["a"]["counts"] == [6, 6, 3, *[2] * 17, 16, 3]
+    assert "key" not in found

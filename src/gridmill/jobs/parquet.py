@@ -2,7 +2,9 @@
 
 import errno
 import os
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +48,9 @@ class _PartWriter:
     stem: str
     schema: pa.Schema
     file_rows: int
+    syncing: Executor
     parts: list[Part] = field(default_factory=list)
+    _synced: list[Future[None]] = field(default_factory=list)
     _waiting: list[pa.Table] = field(default_factory=list)
     _waiting_rows: int = 0
     _writer: pq.ParquetWriter | None = None
@@ -63,6 +67,8 @@ class _PartWriter:
         if self._waiting_rows:
             self._write_group(self._waiting_rows)
         self._close_file()
+        for synced in self._synced:
+            synced.result()
 
     def abandon(self) -> None:
         if self._writer is not None:
@@ -76,8 +82,9 @@ class _PartWriter:
     def _write_group(self, rows: int) -> None:
         table = pa.concat_tables(self._waiting)
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path(), self.schema, **forms_of(self.schema))
-        self._writer.write_table(table.slice(0, rows), row_group_size=rows)
+            self._writer = _open_writer(self._path(), self.schema, table.schema)
+        # A row group has one dictionary: Parquet's writer gives up dictionaries where it finds a second.
+        self._writer.write_table(table.slice(0, rows).unify_dictionaries(), row_group_size=rows)
         rest = table.slice(rows)
         self._waiting, self._waiting_rows = [rest], rest.num_rows
         self._rows += rows
@@ -89,9 +96,33 @@ class _PartWriter:
             return
         self._writer.close()
         path = self._path()
-        _sync(path)
+        self._synced.append(self.syncing.submit(_sync, path))  # while the next file is written
         self.parts.append(Part(path=path, rows=self._rows, size_bytes=path.stat().st_size))
         self._writer, self._rows = None, 0
+
+
+def _open_writer(path: Path, schema: pa.Schema, given: pa.Schema) -> pq.ParquetWriter:
+    """For tables as `given`, which may have texts as numbers of a dictionary; they are read as `schema`."""
+    forms = forms_of(schema)
+    coded = pa.schema(map(_coded, schema, given))
+    if coded == schema:
+        return pq.ParquetWriter(path, schema, **forms)
+    if not any(_is_long(item.type) for item in coded):
+        # For each batch the writer looks for the least and greatest of the texts that it refers to.
+        forms |= {"write_batch_size": GROUP_ROWS, "max_rows_per_page": GROUP_ROWS}
+    writer = pq.ParquetWriter(path, coded, store_schema=False, **forms)
+    writer.add_key_value_metadata({"ARROW:schema": b64encode(schema.serialize()), **(schema.metadata or {})})
+    return writer
+
+
+def _coded(item: pa.Field, given: pa.Field) -> pa.Field:
+    same = pa.types.is_dictionary(given.type) and given.type.value_type == item.type
+    return item.with_type(given.type) if same else item
+
+
+def _is_long(kind: pa.DataType) -> bool:
+    """Whether a page of so many values may be large."""
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind))
 
 
 def forms_of(schema: pa.Schema) -> dict[str, Any]:
@@ -125,10 +156,11 @@ def write_parquet(
 ) -> tuple[Part, ...]:
     """Write `STEM-00000.parquet`, ..., none for no rows; on any error nothing remains.
 
+    Texts may come as numbers of a dictionary, in all batches alike.
     Raises StorageError when the disk is full, and whatever `batches` raises.
     """
-    writer = _PartWriter(folder=folder, stem=stem, schema=schema, file_rows=file_rows)
-    with storage_errors(folder):
+    with storage_errors(folder), ThreadPoolExecutor(1, "sync") as syncing:
+        writer = _PartWriter(folder=folder, stem=stem, schema=schema, file_rows=file_rows, syncing=syncing)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             for batch in batches:

@@ -1,6 +1,6 @@
 """Parquet files: their own types, batch by batch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,11 +9,14 @@ import pyarrow.parquet as pq
 
 from gridmill.errors import DataError
 from gridmill.jobs.parquet import rows_at_once
+from gridmill.jobs.sink.extremes import leaves
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.reading import Seen, Types, check_names
 from gridmill.model.source import Compression, Source
 
 BATCH_ROWS = 65_536
+_CODED_BYTES = 4
+"""A text takes less than that, on average, where only its number in a dictionary is written."""
 
 
 @dataclass(slots=True)
@@ -36,9 +39,9 @@ class Columnar:
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None
     ) -> Iterator[pa.Table]:
-        """All rows."""
+        """All rows. Texts, also by `types`, stay numbers of a dictionary where the file has them so."""
         done = 0
-        with self._opened() as parquet:
+        with self._opened(types) as parquet:
             total = max(1, parquet.metadata.num_rows)
             rows = rows_at_once(len(columns or parquet.schema_arrow.names), BATCH_ROWS)
             for batch in parquet.iter_batches(rows, columns=list(columns) if columns else None):
@@ -51,7 +54,7 @@ class Columnar:
         return (None for _ in rows)
 
     @contextmanager
-    def _opened(self) -> Iterator[pq.ParquetFile]:
+    def _opened(self, types: Types | None = None) -> Iterator[pq.ParquetFile]:
         if self.file.compression != Compression.NONE:
             raise DataError(
                 f"a Parquet file cannot be read through {self.file.compression}",
@@ -59,7 +62,32 @@ class Columnar:
                 place=self.file.name,
             )
         try:
-            with pq.ParquetFile(self.file.local()) as parquet:
-                yield parquet
+            with pa.OSFile(str(self.file.local())) as file:
+                parquet = pq.ParquetFile(file)
+                coded = _repeating(parquet, types or {})
+                yield (
+                    pq.ParquetFile(file, read_dictionary=coded, metadata=parquet.metadata)
+                    if coded
+                    else parquet
+                )
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"not a readable Parquet file: {error}", place=self.file.name) from error
+
+
+def _repeating(parquet: pq.ParquetFile, types: Types) -> list[int]:
+    """The leaves that are texts, also by `types`, and that the file holds by dictionaries all through."""
+    told = parquet.metadata
+    groups = [told.row_group(number) for number in range(told.num_row_groups)]
+    return [
+        leaf
+        for name, leaf in leaves(parquet.schema_arrow)
+        if parquet.schema_arrow.field(name).type == types.get(name) == pa.string()
+        and _is_coded([group.column(leaf) for group in groups])
+    ]
+
+
+def _is_coded(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
+    """Whether they are smaller than texts can be, each of which takes 4 bytes beside its own."""
+    size = sum(chunk.total_uncompressed_size for chunk in chunks)
+    small: bool = size < _CODED_BYTES * sum(chunk.num_values for chunk in chunks)
+    return small and all(chunk.has_dictionary_page for chunk in chunks)

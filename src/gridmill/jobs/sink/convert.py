@@ -49,6 +49,11 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
+def is_coded(kind: pa.DataType) -> bool:
+    """Texts as numbers of a dictionary."""
+    return bool(pa.types.is_dictionary(kind) and kind.value_type == pa.string())
+
+
 def is_nested(kind: pa.DataType) -> bool:
     """Lists, structs, maps and bytes: kept as they are."""
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

@@ -7,13 +7,14 @@ shifted. Without any drift, PSI / (1/n + 1/m) is about chi-square with one degre
 differ by chance, and are not warned of.
 """
 
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import isnan, log, sqrt
+from math import log, sqrt
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 BINS = 10
 VALUES = 20
@@ -33,43 +34,63 @@ def histograms(sample: pa.Table) -> dict[str, Histogram]:
 
 
 def _histogram(column: pa.ChunkedArray) -> Histogram | None:
-    rows = _values(column) if _drifts(column.type) else []
-    values = [value for value in rows if value is not None]
-    different = len(set(values))
-    if not values or (different > _KEY_SHARE * len(values) and not pa.types.is_floating(column.type)):
+    if _is_text(column.type):
+        return _of_texts(_counted(column))
+    return _of_numbers(column) if _is_number(column.type) else None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_boolean(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _counted(column: pa.ChunkedArray) -> dict[Any, int]:
+    """How often each value is there, in the order in which they come; None is what is missing."""
+    counted = pc.value_counts(column)
+    values, counts = counted.field("values").to_pylist(), counted.field("counts").to_pylist()
+    return dict(zip(values, counts, strict=True))
+
+
+def _of_texts(counted: Mapping[Any, int]) -> Histogram | None:
+    there = {value: count for value, count in counted.items() if value is not None}
+    if not there or len(there) > _KEY_SHARE * sum(there.values()):
         return None
-    if pa.types.is_string(column.type) or pa.types.is_boolean(column.type):
-        top = [value for value, _ in Counter(values).most_common(VALUES)]
-        return {"values": top, "counts": _counts(rows, values=top)}
-    ordered = sorted(values)
-    edges = sorted({ordered[len(ordered) * number // BINS] for number in range(1, BINS)})
-    return {"edges": edges, "counts": _counts(rows, edges=edges)}
+    top = sorted(there, key=lambda value: -there[value])[:VALUES]
+    return {"values": top, "counts": _by_value(counted, top)}
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    """What is not a number counts as missing: it has no order."""
-    return [None if isinstance(value, float) and isnan(value) else value for value in column.to_pylist()]
-
-
-def _drifts(kind: pa.DataType) -> bool:
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return bool(number or pa.types.is_string(kind) or pa.types.is_boolean(kind))
-
-
-def _counts(
-    column: Sequence[Any], *, edges: Sequence[Any] | None = None, values: Sequence[Any] = ()
-) -> list[int]:
-    places = {value: number for number, value in enumerate(values)}
-    bins = len(values) if edges is None else len(edges)
-    counts = [0] * (bins + 2)
-    for value in column:
-        if value is None:
-            counts[-1] += 1
-        elif edges is None:
-            counts[places.get(value, bins)] += 1
-        else:
-            counts[bisect_right(edges, value)] += 1
+def _by_value(counted: Mapping[Any, int], values: Sequence[Any]) -> list[int]:
+    places: dict[Any, int] = {value: number for number, value in enumerate(values)} | {None: -1}
+    counts = [0] * (len(values) + 2)
+    for value, count in counted.items():
+        counts[places.get(value, len(values))] += count
     return counts
+
+
+def _of_numbers(column: pa.ChunkedArray) -> Histogram | None:
+    ordered = np.sort(_numbers(column))
+    whole = pa.types.is_integer(column.type)
+    if not len(ordered) or (whole and len(np.unique(ordered)) > _KEY_SHARE * len(ordered)):
+        return None
+    edges = np.unique([ordered[len(ordered) * number // BINS] for number in range(1, BINS)]).tolist()
+    return {"edges": edges, "counts": _by_edge(column, edges)}
+
+
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """What is not a number counts as missing: it has no order."""
+    values: npt.NDArray[Any] = column.drop_null().to_numpy()
+    there: npt.NDArray[Any] = values[~np.isnan(values)]
+    return there
+
+
+def _by_edge(column: pa.ChunkedArray, edges: Sequence[Any]) -> list[int]:
+    values = _numbers(column)
+    bins = np.searchsorted(edges, values, side="right")
+    counts: list[int] = np.bincount(bins, minlength=len(edges) + 1).tolist()
+    return [*counts, len(column) - len(values)]
 
 
 def drifts(before: Mapping[str, Histogram], sample: pa.Table) -> dict[str, float]:
@@ -86,10 +107,11 @@ def drifts(before: Mapping[str, Histogram], sample: pa.Table) -> dict[str, float
 
 
 def _in_same_bins(histogram: Histogram, column: pa.ChunkedArray) -> list[int] | None:
-    text = pa.types.is_string(column.type) or pa.types.is_boolean(column.type)
-    if text != ("values" in histogram) or not _drifts(column.type):
-        return None
-    return _counts(_values(column), edges=histogram.get("edges"), values=histogram.get("values", ()))
+    if _is_text(column.type) and "values" in histogram:
+        return _by_value(_counted(column), histogram["values"])
+    if _is_number(column.type) and "edges" in histogram:
+        return _by_edge(column, histogram["edges"])
+    return None
 
 
 def _psi(before: Sequence[int], now: Sequence[int]) -> float:

@@ -16,14 +16,14 @@ def extremes(paths: Iterable[Path], schema: pa.Schema) -> Extremes:
     found: dict[str, tuple[Any, Any]] = {}
     for path in paths:
         with pq.ParquetFile(path) as file:
-            for name, leaf in _leaves(schema):
+            for name, leaf in leaves(schema):
                 for low, high in _of_groups(file, name, leaf):
                     before = found.get(name, (low, high))
                     found[name] = (min(before[0], low), max(before[1], high))
     return found
 
 
-def _leaves(schema: pa.Schema) -> Iterator[tuple[str, int]]:
+def leaves(schema: pa.Schema) -> Iterator[tuple[str, int]]:
     """The plain columns by their places in a footer, which tells of what is inside the others one by one."""
     at = 0
     for item in schema:

@@ -16,6 +16,7 @@ from gridmill.jobs.sink.convert import (
     TextRules,
     convert,
     convert_fitting,
+    is_coded,
     is_nested,
 )
 from gridmill.jobs.sink.delimited import Delimited
@@ -72,7 +73,8 @@ class Loading:
     later: set[str] = field(default_factory=set)
     """Columns that came with a later file: others may lack them."""
     hasty: bool = False
-    """Whether CSV is read as what its beginning looks like; HastyError where that was wrong."""
+    """Whether CSV is read as what its beginning looks like (HastyError where that was wrong), and texts of
+    Parquet stay numbers of a dictionary where they are that in the file."""
     layout: Layout = field(init=False)
     untold: tuple[str, ...] = field(default=(), init=False)
     """Columns of the schema without a value or a declaration to tell their type."""
@@ -234,11 +236,17 @@ class Loading:
         surprises = sorted(set(batch.column_names) - set(schema.names))
         if surprises:
             raise _has_more(reader.file, surprises)
-        return pa.Table.from_arrays(columns, schema=schema)
+        items = (
+            item.with_type(one.type) if is_coded(one.type) else item
+            for item, one in zip(schema, columns, strict=True)
+        )
+        return pa.Table.from_arrays(columns, schema=pa.schema(items))
 
     def _column(
         self, column: pa.ChunkedArray, item: pa.Field, rules: TextRules, reader: Reader, row: int
     ) -> pa.ChunkedArray:
+        if self.hasty and is_coded(column.type) and item.type == pa.string():
+            return column
         try:
             return convert(column, item.type, rules)
         except MisfitError as error:

@@ -9,7 +9,9 @@ from threading import Event, Thread
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
@@ -34,20 +36,21 @@ class Sample:
     _kept: list[pa.Table] = field(default_factory=list)
     _rows: int = 0
 
-    def see(self, rows: pa.Table) -> None:
+    def see(self, rows: pa.RecordBatch) -> None:
         """Take what falls on the steps."""
-        picked = list(range(self._next, rows.num_rows, self.step))
+        picked = range(self._next, rows.num_rows, self.step)
         self._next = (picked[-1] + self.step if picked else self._next) - rows.num_rows
         if not picked:
             return
-        self._kept.append(rows.take(picked))
+        taken = rows.take(np.arange(picked.start, picked.stop, picked.step))
+        self._kept.append(pa.Table.from_batches([_texts(taken)]))
         self._rows += len(picked)
         while self._rows > 2 * SAMPLE_ROWS:
             self._thin()
 
     def _thin(self) -> None:
         halved = self.rows()
-        self._kept = [halved.take(list(range(0, halved.num_rows, 2)))]
+        self._kept = [halved.take(np.arange(0, halved.num_rows, 2))]
         # The next picked row is a whole new step behind the last that stays.
         self._next += self.step if halved.num_rows % 2 else 0
         self._rows, self.step = self._kept[0].num_rows, self.step * 2
@@ -55,6 +58,21 @@ class Sample:
     def rows(self) -> pa.Table:
         """What was taken."""
         return pa.concat_tables(self._kept) if self._kept else pa.table({})
+
+
+def _texts(rows: pa.RecordBatch, *, once: bool = False) -> pa.RecordBatch:
+    """Texts as texts, where they are numbers of a dictionary; with `once` each different one only once, which
+    is quicker to count, and missing else."""
+    for at, item in enumerate(rows.schema):
+        if pa.types.is_dictionary(item.type):
+            column = _once(rows[at]) if once else rows[at].cast(item.type.value_type)
+            rows = rows.set_column(at, item.name, column)
+    return rows
+
+
+def _once(column: pa.DictionaryArray) -> pa.Array:
+    found = column.dictionary.take(pc.unique(column.indices))
+    return pa.concat_arrays([found, pa.nulls(len(column) - len(found), found.type)])
 
 
 def _set() -> Event:
@@ -103,9 +121,9 @@ class Meter:
 
     def _seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            self.sample.see(pa.Table.from_batches([batch]))
+            self.sample.see(batch)
             self.tally.see(batch)
-            yield batch
+            yield _texts(batch, once=not self.own)
 
     def _work(self) -> None:
         try:

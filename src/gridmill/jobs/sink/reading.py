@@ -36,7 +36,7 @@ class Reader(Protocol):
 
         A batch may lack a column in which it has no value (JSON lines). With `types` a format of texts may
         give values of these types where that is quicker, and raises HastyError for one that is not of its
-        type as it is written.
+        type as it is written; another may give texts as numbers of a dictionary.
         """
         ...
 
