@@ -74,6 +74,13 @@ def test_best_goes_by_the_metric_that_was_set(cases: Service) -> None:
     assert cases.artifact("w/m@best").number == 2
 
 
+def test_best_goes_by_a_metric_that_there_is(cases: Service) -> None:
+    with pytest.raises(InputError, match="no version of 'w/m' was measured by 'validation_acu'") as caught:
+        cases.set_alias(alias("best", metric="max:validation_acu"))
+    assert caught.value.hint == "Did you mean 'validation_auc'?"
+    assert cases.aliases() == ()
+
+
 def test_an_alias_moves_only_from_where_it_is_expected(cases: Service) -> None:
     cases.set_alias(alias("prod", 1), expected=0)
     cases.set_alias(alias("prod", 2), expected=1)

@@ -1,6 +1,7 @@
 """Use cases of versions: what jobs made, and the names that users give them."""
 
 from dataclasses import replace
+from difflib import get_close_matches
 
 from gridmill.control.cases import Cases
 from gridmill.control.lineage import code_of, names_of, version_view
@@ -12,6 +13,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.compared import ModelComparison
 from gridmill.model.comparison import differences, key_of_rows
 from gridmill.model.look import Look, Preview, VersionDiff
+from gridmill.model.metric import read_metric
 from gridmill.model.run import Attempt
 from gridmill.model.side_by_side import LAST, check_models, references_of, side_by_side
 from gridmill.model.view import Removal, VersionView
@@ -47,7 +49,7 @@ class VersionCases(Cases):
             if alias.number is not None:
                 self._check_alive(f"{alias.name}@{alias.number}")
             else:
-                find_version(self._control, alias.name)
+                self._check_measured(alias)
             before = find_alias(self._control, alias.id)
             if expected is not None and (before.number if before else 0) != expected:
                 raise StaleVersionError(_moved(alias, before, expected))
@@ -61,6 +63,16 @@ class VersionCases(Cases):
         artifact = find_version(self._control, artifact_id)
         if artifact.removed:
             raise NotFoundError(f"{artifact.id} was removed", hint="Choose a version that is there.")
+
+    def _check_measured(self, alias: Alias) -> None:
+        """A metric that no version has would be found out when the alias is used."""
+        find_version(self._control, alias.name)
+        metric = read_metric(alias.metric)[0]
+        known = {name for one in versions_of(self._control, alias.name) for name in one.output.metrics}
+        if metric not in known:
+            near = get_close_matches(metric, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(sorted(known))}."
+            raise InputError(f"no version of {alias.name!r} was measured by {metric!r}", hint=hint)
 
     def remove_alias(self, alias_id: str) -> None:
         """Forget an alias; one that is not there is fine."""

@@ -175,6 +175,12 @@ class TrainingSpec:
                     hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
                     place=f"training.{one.name}",
                 )
+        if self.track is not None and not self.track.startswith(("http://", "https://")):
+            raise InputError(
+                f"{self.track!r} is no address of an MLflow server",
+                hint="Write http://HOST:PORT, or https://.",
+                place="training.track",
+            )
         if "@" in urlsplit(self.track or "").netloc:
             raise InputError(
                 "an address with a user or password would be kept and printed",
