@@ -4,29 +4,34 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """More threads than processors learn at once here: those that wait must not burn what others need."""
 
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.load_profile("patient")
-"""How long an example takes says how busy the machine is."""
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
+"""How long an example takes says how busy the machine is; a test that passed draws the same again."""
 
 LONGEST_FIRST = (
     "e2e/test_slurm.py",
-    "e2e/test_crash.py",
+    "e2e/test_join.py",
     "e2e/test_real_data.py",
     "e2e/test_ray_hosts.py",
+    "e2e/test_crash.py",
     "contract/test_site_ray.py",
     "docs/test_runs.py",
-    "e2e/test_join.py",
     "sim/test_faults.py",
     "e2e/test_crash_verbs.py",
+    "e2e/test_images_arriving.py",
     "e2e/test_custom.py",
+    "e2e/test_training_gang.py",
+    "e2e/test_training_resumed.py",
     "unit/test_dataset_feeds.py",
 )
 """Files that take minutes. Workers take whole files in this order: none is left alone with one at the end."""

@@ -120,7 +120,7 @@ class Machines:
         [away] = [one for one in pair if one.hosts == ["beta"]]
         [beside] = [one for one in pair if one is not away]
         beside.go()
-        assert beside.process.wait(60) == 0, self.said(beside.name)
+        assert beside.process.wait(300) == 0, self.said(beside.name)
         return away
 
     def ended_well(self, run: Waiting, *hosts: str) -> None:

@@ -53,7 +53,7 @@ def object_store() -> Iterator[str | None]:
 def make_bucket(endpoint: str, name: str) -> None:
     """A new, empty bucket."""
     who = "AWS4-HMAC-SHA256 Credential=test/20240101/us-east-1/s3/aws4_request"
-    httpx.put(f"{endpoint}/{name}", headers={"Authorization": who}).raise_for_status()
+    httpx.put(f"{endpoint}/{name}", headers={"Authorization": who}, timeout=120).raise_for_status()
 
 
 def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:

@@ -6,26 +6,25 @@ import socket
 import tempfile
 from pathlib import Path
 
-_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_COUNT = 10_000
+_FIRST, _COUNT = 4_000, 6_000
 
 
 def free_port() -> int:
     """A port of this machine's loopback that nobody listens on.
 
-    It lies below those that the kernel gives to connections and to whoever asks for any port, and no process
-    of this user is given the same one for a long time: the last one is kept in a file.
+    It lies below those that Ray's workers (10,000 to 19,999) and ranks of gangs take, and those that the
+    kernel gives to connections and to whoever asks for any port. No process of this user is given the same
+    one for a long time: the last one is kept in a file.
     """
-    first = int(_RANGE.read_text().split()[0]) - _COUNT
     with (Path(tempfile.gettempdir()) / f"gridmill-test-ports-{os.geteuid()}").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         last = int(file.read() or 0)
         port = next(
-            at for at in (first + (last + step) % _COUNT for step in range(1, _COUNT)) if _is_free(at)
+            at for at in (_FIRST + (last + step) % _COUNT for step in range(1, _COUNT)) if _is_free(at)
         )
         file.truncate(0)
-        file.write(str(port - first))
+        file.write(str(port - _FIRST))
     return port
 
 

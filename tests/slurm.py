@@ -55,7 +55,7 @@ class SlurmCluster:
     cgroups: bool = False
     apart: bool = False
     accounting: bool = False
-    slurmd_timeout: int = 10
+    slurmd_timeout: int = 60
     kill_wait: int = 5
     min_job_age: int = 600
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -260,7 +260,7 @@ class SlurmCluster:
             "ReturnToService=2",
             "SlurmctldTimeout=10",
             f"SlurmdTimeout={self.slurmd_timeout}",
-            "MessageTimeout=5",
+            "MessageTimeout=20",
             f"MinJobAge={self.min_job_age}",
             f"KillWait={self.kill_wait}",
             "SlurmdParameters=config_overrides",

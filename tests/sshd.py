@@ -67,7 +67,7 @@ def ssh_server(environment: Mapping[str, str]) -> Iterator[Sshd]:
 
 
 def _wait(server: "subprocess.Popen[bytes]", log: Path) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while "Server listening" not in log.read_text():
         if server.poll() is not None or time.monotonic() > until:
             raise RuntimeError(log.read_text())

@@ -208,7 +208,7 @@ class TestTls(LinkSuite):
 
     def test_one_who_speaks_no_tls_is_closed(self, harness):
         harness.start()
-        with socket.create_connection(("127.0.0.1", harness.port), timeout=60) as sock:
+        with socket.create_connection(("127.0.0.1", harness.port), timeout=120) as sock:
             sock.sendall(encode_message(hello("p-1.0")) + b"\n" * 100)
             with contextlib.suppress(ConnectionResetError):
                 while sock.recv(4096):
@@ -225,7 +225,7 @@ class TestTls(LinkSuite):
             clock.advance(11)
             assert not link.connect()  # gives the attempt up
             with first:
-                first.settimeout(60)
+                first.settimeout(120)
                 while first.recv(4096):
                     pass
 

@@ -46,11 +46,25 @@ class SlurmHarness(LocalHarness):
         self.grid.close()
 
 
+@pytest.fixture
+def harness(link, tmp_path, cluster, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    harness = SlurmHarness(tmp_path, {"link": link, "control": "localhost"})
+    yield harness
+    harness.close()
+    cluster.wait(lambda: not cluster.jobs())
+
+
+@pytest.mark.parametrize("link", ["spool"])
 class TestSlurm(SiteSuite):
-    @pytest.fixture(params=["spool", "tls"])
-    def harness(self, request, tmp_path, cluster, monkeypatch):
-        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
-        harness = SlurmHarness(tmp_path, {"link": request.param, "control": "localhost"})
-        yield harness
-        harness.close()
-        cluster.wait(lambda: not cluster.jobs())
+    """All of it."""
+
+
+@pytest.mark.parametrize("link", ["tls"])
+class TestSlurmOverTls:
+    """What pods say and hear there."""
+
+    test_a_pod_runs = SiteSuite.test_a_pod_runs_from_the_moment_it_was_brought_up
+    test_bringing_up_again = SiteSuite.test_bringing_up_again_starts_nothing
+    test_what_is_torn_down = SiteSuite.test_what_is_torn_down_is_gone_with_its_jobs
+    test_another_control_node = SiteSuite.test_another_control_node_finds_the_pods

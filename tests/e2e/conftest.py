@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,22 @@ PATIENCE_SECONDS = 120.0
 
 
 def eventually(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> bool:
-    """True as soon as the condition holds; False when it did not in time."""
+    """True as soon as the condition holds; False when it did not in time. What takes long to look at, as a
+    command does, is looked at half of the time: the other half is for what it waits for."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while True:
+        begun = time.monotonic()
+        if condition():
+            return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
-    return True
+        time.sleep(max(0.02, min(1.0, time.monotonic() - begun)))
+
+
+def files_below(folder: Path, name: str) -> list[Path]:
+    """Those whose name matches, below a folder that others change meanwhile: what vanishes is passed over."""
+    walked = os.walk(folder)
+    return [Path(at) / found for at, _, files in walked for found in files if fnmatch(found, name)]
 
 
 def processes_mentioning(text: str) -> list[int]:

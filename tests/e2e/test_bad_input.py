@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.conftest import Place
+from tests.e2e.conftest import Place, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -107,4 +107,4 @@ def test_bad_input_gets_one_clear_error(place: Place, case: str):
     for word in words:
         assert word in said, said
     assert "Traceback" not in said
-    assert not place.leftovers()
+    assert eventually(lambda: not place.leftovers())

@@ -12,7 +12,7 @@ from tests.e2e.conftest import Place
 pytestmark = pytest.mark.e2e
 
 WEATHER = Path(__file__).resolve().parents[2] / "examples" / "weather"
-EPOCHS = 3
+EPOCHS = 1
 CLOSE = {"lstm": 1e-4, "gbdt": 0.02, "naive": 1e-6}
 """The script has the pipeline's columns in the same order, draws its batches alike and begins with the same
 weights. Trees of the same rows are alike too; but means and deviations of windows are added up in another

@@ -4,12 +4,13 @@ import json
 import os
 import pickle
 import shutil
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Place
+from tests.e2e.conftest import Place, a_place
 
 pytestmark = pytest.mark.e2e
 
@@ -17,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "custom"
 BUILT = "GRIDMILL_TEST_ENVIRONMENTS"
 OWN = "environment: requirements.txt"
 
-POINTS = """
+REFUSED = """
 pipeline: points
 jobs:
   points:
@@ -28,8 +29,9 @@ jobs:
                case when i % 10 < 7 then 'train' when i % 10 = 7 then 'validation' else 'test' end as split
         from range(600) as rows(i) order by i
       label: {column: side}
-  model:
-    training: {dataset: points, model: custom, SETTINGS}
+  pickled: {training: {dataset: points, model: custom, file: evil.pkl}}
+  fails: {training: {dataset: points, model: custom, script: fails.py}}
+  leaves_nothing: {training: {dataset: points, model: custom, script: leaves_nothing.py}}
 """
 
 
@@ -53,6 +55,8 @@ def get_its_packages(example: str, file: Path) -> None:
 def test_an_example_learns_and_a_swarm_predicts(place: Place, example: str):
     project = Path(shutil.copytree(EXAMPLES / example, place.folder / "project"))
     get_its_packages(example, project / "pipeline.yaml")
+    if example == "scikit-learn":
+        a_prediction_by_a_models_own_code_needs_trust_too(place, project / "pipeline.yaml")
     view = place.json("run", project / "pipeline.yaml", timeout=600)
     assert view["run"]["state"] == "succeeded", [one["job"]["message"] for one in view["jobs"]]
     model, predicted = output(view, "model"), output(view, "predicted")
@@ -61,11 +65,17 @@ def test_an_example_learns_and_a_swarm_predicts(place: Place, example: str):
     assert predicted["metrics"]["test_log_loss"] == pytest.approx(model["metrics"]["test_log_loss"], rel=1e-5)
 
 
-def run_points(place: Place, settings: str, files: dict[str, bytes]) -> dict:
-    file = place.write(POINTS.replace("SETTINGS", settings))
-    for name, content in files.items():
-        (file.parent / name).write_bytes(content)
-    return place.json("run", file)
+def a_prediction_by_a_models_own_code_needs_trust_too(place: Place, file: Path) -> None:
+    text = file.read_text()
+    file.write_text(text.replace(", trust: true", ""))
+    view = place.json("run", file)
+    assert "predicts by its own code" in message(view, "predicted")
+    assert "trust: true" in json.dumps(view)
+    file.write_text(text)
+
+
+def message(view: dict, name: str) -> str:
+    return next(one["job"]["message"] for one in view["jobs"] if one["job"]["job"]["name"] == name)
 
 
 class Evil:
@@ -78,34 +88,31 @@ class Evil:
         return (os.mkdir, (str(self.mark),))
 
 
-def test_a_pickle_is_not_loaded_without_trust(place: Place):
-    mark = place.folder / "ran"
-    view = run_points(place, "file: evil.pkl", {"evil.pkl": pickle.dumps(Evil(mark))})
-    message = next(one["job"]["message"] for one in view["jobs"] if one["job"]["job"]["name"] == "model")
-    assert "evil.pkl is a pickled model: loading it can do anything on this machine" in message
-    assert not mark.exists()
-    run_points(place, "file: evil.pkl, trust: true", {})
-    assert mark.exists(), "the pickle of this test does nothing: it would not have been noticed either"
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, dict]]:
+    """Three models that come to nothing, in one run."""
+    with a_place(tmp_path_factory.mktemp("refused")) as place:
+        file = place.write(REFUSED)
+        (file.parent / "evil.pkl").write_bytes(pickle.dumps(Evil(place.folder / "ran")))
+        (file.parent / "fails.py").write_text("raise SystemExit('no luck today')")
+        (file.parent / "leaves_nothing.py").write_text("print('done')")
+        yield place, place.json("run", file)
 
 
-def test_a_prediction_by_a_models_own_code_needs_trust_too(place: Place):
-    shutil.copytree(EXAMPLES / "scikit-learn", place.folder / "project")
-    file = place.folder / "project" / "pipeline.yaml"
-    file.write_text(file.read_text().replace(", trust: true", ""))
-    view = place.json("run", file)
-    message = next(one["job"]["message"] for one in view["jobs"] if one["job"]["job"]["name"] == "predicted")
-    assert "predicts by its own code" in message
-    assert "trust: true" in json.dumps(view)
+def test_a_pickle_is_not_loaded_without_trust(refused: tuple[Place, dict]):
+    place, view = refused
+    dangers = "evil.pkl is a pickled model: loading it can do anything on this machine"
+    assert dangers in message(view, "pickled")
+    assert not (place.folder / "ran").exists()
+    place.json("run", place.write(REFUSED.replace("evil.pkl", "evil.pkl, trust: true")), "--only", "pickled")
+    assert (place.folder / "ran").exists(), "this pickle does nothing: it would not have been noticed either"
 
 
-def test_a_script_that_fails_leaves_its_words_in_the_log(place: Place):
-    view = run_points(place, "script: train.py", {"train.py": b"raise SystemExit('no luck today')"})
-    message = next(one["job"]["message"] for one in view["jobs"] if one["job"]["job"]["name"] == "model")
-    assert "train.py ended with exit code 1" in message
-    assert "no luck today" in place.gridmill("logs", view["run"]["id"], "model").stdout
+def test_a_script_that_fails_leaves_its_words_in_the_log(refused: tuple[Place, dict]):
+    place, view = refused
+    assert "fails.py ended with exit code 1" in message(view, "fails")
+    assert "no luck today" in place.gridmill("logs", view["run"]["id"], "fails").stdout
 
 
-def test_a_script_that_leaves_no_model_is_told_what_to_leave(place: Place):
-    view = run_points(place, "script: train.py", {"train.py": b"print('done')"})
-    message = next(one["job"]["message"] for one in view["jobs"] if one["job"]["job"]["name"] == "model")
-    assert "left no model that can predict" in message
+def test_a_script_that_leaves_no_model_is_told_what_to_leave(refused: tuple[Place, dict]):
+    assert "left no model that can predict" in message(refused[1], "leaves_nothing")

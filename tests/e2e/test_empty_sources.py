@@ -2,9 +2,14 @@
 
 import signal
 import sqlite3
+from contextlib import closing
 
 import pytest
 
+from gridmill.model.artifact import Artifact
+from gridmill.model.run import Run
+from gridmill.model.state import RunState
+from gridmill.stores.sql import make
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 
 pytestmark = pytest.mark.e2e
@@ -33,8 +38,14 @@ def change(place: Place, *statements: str) -> None:
     database.close()
 
 
-def ended(place: Place) -> list[dict]:
-    return [run for run in place.json("list", "runs") if run["ended"]]
+def ended(place: Place) -> list[Run]:
+    with closing(make(place.home / "store.db")) as store:
+        return [record.noun for record in store.list(Run) if record.noun.ended]
+
+
+def has_model(place: Place) -> bool:
+    with closing(make(place.home / "store.db")) as store:
+        return bool(store.list(Artifact, parent="shop/model"))
 
 
 def jobs(place: Place, run: str) -> dict[str, tuple[str, str]]:
@@ -49,22 +60,22 @@ def test_jobs_behind_an_empty_table_are_skipped_until_there_are_rows(place: Plac
     assert place.gridmill("apply", "-f", file).returncode == 0
     server = place.start("up")
     assert eventually(lambda: len(ended(place)) >= 2)
-    first, second = sorted(ended(place), key=lambda run: run["order"])[:2]
-    assert (first["state"], first["message"]) == ("succeeded", "2 skipped, 1 succeeded")
-    assert (second["state"], second["message"]) == ("succeeded", "2 skipped, 1 unchanged")
-    found = jobs(place, first["id"])
+    first, second = sorted(ended(place), key=lambda run: run.order)[:2]
+    assert (first.state, first.message) == (RunState.SUCCEEDED, "2 skipped, 1 succeeded")
+    assert (second.state, second.message) == (RunState.SUCCEEDED, "2 skipped, 1 unchanged")
+    found = jobs(place, first.id)
     assert found["data"] == ("skipped", "no rows yet in `sales`: runs once there are some")
     assert found["model"] == ("skipped", "needs `data` skipped")
     rows = ((n, f"2024-01-{n:02}", float(n % 7)) for n in range(1, 31))
     change(place, *(f"INSERT INTO sales VALUES ({n}, 'a', '{day}', {price})" for n, day, price in rows))
-    assert eventually(lambda: place.json("list", "models"))
-    assert {run["state"] for run in ended(place)} == {"succeeded"}
+    assert eventually(lambda: has_model(place))
+    assert {run.state for run in ended(place)} == {RunState.SUCCEEDED}
     server.send_signal(signal.SIGTERM)
     server.wait(PATIENCE_SECONDS)
 
 
 def test_a_run_by_hand_fails_and_says_so(place: Place) -> None:
-    file = place.write(PIPELINE)
+    file = place.write(PIPELINE.partition("  model:\n")[0])
     change(place, "CREATE TABLE sales (id INTEGER, shop TEXT, sold TIMESTAMP, price DOUBLE)")
     done = place.gridmill("run", file)
     assert done.returncode == 1

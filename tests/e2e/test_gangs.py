@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Place
+from tests.e2e.conftest import Place, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -101,7 +101,7 @@ def test_a_rank_killed_from_outside_restarts_the_gang_from_its_checkpoint(place:
     assert f"[0] began at 3 port {job['attempts'][1]['port']} of 2" in logs
     assert f"[1] began at 3 port {job['attempts'][1]['port']} of 2" in logs
     assert not list((place.home / "storage").glob("checkpoints/p/j/*")), "nothing is left of a success"
-    assert not place.leftovers()
+    assert eventually(lambda: not place.leftovers())
 
 
 def test_ranks_end_together_write_together_and_have_roles(place: Place):

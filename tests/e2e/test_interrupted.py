@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Place, eventually
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -96,6 +96,7 @@ def test_it_is_interrupted_waits_with_a_reason_and_goes_on(place: Place):
     page = (place.folder / "report.html").read_text()
     assert "project science" in page
     assert "interrupted for urgent-1/first" in page
-    assert not list(place.home.rglob("checkpoints/long/count/*")), "nothing is kept of what is done"
+    kept = place.home / "storage/checkpoints/long/count"
+    assert eventually(lambda: not any(kept.glob("*"))), "nothing is kept of what is done"
     up.terminate()
-    assert up.wait(timeout=30) == 0
+    assert up.wait(timeout=PATIENCE_SECONDS) == 0

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.e2e.conftest import Place, eventually
-from tests.e2e.test_survive import pod_pids
+from tests.e2e.test_training_resumed import pod_of
 
 pytestmark = pytest.mark.e2e
 
@@ -71,7 +71,7 @@ jobs:
       constraints: [{unique: [id]}, {column: y, max: 5}]
       metrics: {total: sum(id)}
 """
-ROWS = 400_000
+ROWS = 200_000
 
 
 def test_a_sink_is_loaded_in_two_pods_and_a_killed_one_costs_its_part_alone(place: Place):
@@ -84,9 +84,17 @@ def test_a_sink_is_loaded_in_two_pods_and_a_killed_one_costs_its_part_alone(plac
             raw.writelines(lines)
     run = place.start("run", file, "--json")
     written = place.home / "storage/sinks/loads/load"
-    assert eventually(lambda: len(set(written.glob("loads-1.load.p*/*"))) == 2, 60), "both parts have begun"
-    os.kill(pod_pids(place)[0], signal.SIGKILL)
-    out, err = run.communicate(timeout=120)
+    begun: list[str] = []
+
+    def has_begun() -> bool:
+        begun[:] = [path.parent.name for path in written.glob("loads-1.load.p*/*")]
+        return bool(begun)
+
+    assert eventually(has_begun), "no part has begun"
+    pod = pod_of(place, begun[0])
+    assert pod is not None
+    os.kill(pod, signal.SIGKILL)
+    out, err = run.communicate(timeout=300)
     assert run.returncode == 0, err
     loaded = job(json.loads(out), "load")
     assert sorted(len(part["attempts"]) for part in loaded["parts"]) == [1, 2]

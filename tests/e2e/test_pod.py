@@ -62,7 +62,8 @@ def test_of_a_job_that_was_ended_with_its_pod_no_end_is_said(grid, first):
     grid.control.send(Start(order=grid.command("p-1.j.1", "exec sleep 300")))
     pids = {"job": started_pid(grid, "p-1.j.1"), "pod": pod_pid(grid)}
     for name in sorted(pids, key=lambda name: name != first):
-        os.kill(pids[name], signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # its pod may have ended it already
+            os.kill(pids[name], signal.SIGTERM)
     grid.control.wait(lambda: grid.site.observe(["r-1.0"])["r-1.0"].sight == Sight.GONE)
     assert is_gone(pids["job"])
     said = [*grid.control.events, *grid.site.last_words("r-1.0")]
@@ -161,10 +162,15 @@ def test_no_process_is_left_behind(any_grid):
 
 
 def spare_of(grid):
-    """The process that waits to become the next command."""
-    grid.control.wait(lambda: processes.children(pod_pid(grid)))
-    [spare] = processes.children(pod_pid(grid))
-    return spare
+    """The process that waits to become the next command; the one that tidies up may be there for a moment."""
+    waiting = []
+
+    def alone():
+        waiting[:] = [pid for pid in processes.children(pod_pid(grid)) if not is_gone(pid)]
+        return len(waiting) == 1
+
+    grid.control.wait(alone)
+    return waiting[0]
 
 
 def test_a_command_becomes_the_process_that_was_forked_ahead(any_grid):

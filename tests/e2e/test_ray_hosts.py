@@ -87,7 +87,7 @@ class Lab:
         found: dict[str, object] = json.loads(told[-1])
         return found
 
-    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 200.0) -> None:
         until = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < until, f"waited in vain until {what}"
@@ -138,7 +138,7 @@ def on_beta(lab: Lab, name: str) -> tuple["subprocess.Popen[bytes]", Path, Path]
     [away] = [one for one in pair if hosts_of(one[1]) == ["beta"]]
     [beside] = [one for one in pair if one is not away]
     beside[2].touch()
-    assert beside[0].wait(60) == 0
+    assert beside[0].wait(200) == 0
     return away
 
 

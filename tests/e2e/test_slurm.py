@@ -1,6 +1,7 @@
 """Runs at a Slurm site, on a real Slurm: what is right there, what fails there, and that nothing is left."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, R
 from gridmill.model.view import RunView
 from gridmill.settings import read_settings
 from tests import sshd
-from tests.e2e.conftest import Place, eventually, processes_mentioning
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually, processes_mentioning
 from tests.slurm import (
     HOW_TO_GET_ACCOUNTING,
     HOW_TO_GET_IT,
@@ -68,10 +69,10 @@ class Lab:
         written = "".join(f", {name}: {value}" for name, value in fields.items())
         return self.start(f'pipeline: p\nat: lab\njobs:\n  j: {{command: "{run}"{written}}}\n')
 
-    def wait(self, condition: Callable[[], object], what: str, seconds: float = 90.0) -> None:
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
         assert eventually(condition, seconds), f"waited in vain until {what}"
 
-    def ended(self, run_id: str, seconds: float = 90.0) -> RunView:
+    def ended(self, run_id: str, seconds: float = PATIENCE_SECONDS) -> RunView:
         self.wait(lambda: self.node.grid.run(run_id).run.state in FINISHED_RUNS, "the run ends", seconds)
         return self.node.grid.run(run_id)
 
@@ -90,6 +91,10 @@ class Lab:
     def says(self, run_id: str, name: str = "j") -> str:
         events = self.node.grid.events(run_id, job=name, limit=1000)
         return "".join(event.body["text"] for event in events if event.type == "log")
+
+    def where(self) -> str:
+        """The node of its only batch job."""
+        return self.cluster.run("squeue", "-h", "-o", "%N").strip()
 
     def close(self) -> None:
         """The end: nothing of it runs anywhere, and nothing waits."""
@@ -133,7 +138,7 @@ def private(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         lab.close()
 
 
-def killed_once(lab: Lab, run_id: str, seconds: float = 90.0) -> tuple[Attempt, Attempt]:
+def killed_once(lab: Lab, run_id: str, seconds: float = PATIENCE_SECONDS) -> tuple[Attempt, Attempt]:
     """The two attempts of a job whose first pod was ended from outside."""
     view = lab.ended(run_id, seconds)
     assert view.run.state == RunState.SUCCEEDED, view.run.message
@@ -382,17 +387,17 @@ def test_a_run_that_is_stopped_is_cancelled_there(lab: Lab) -> None:
 # --- daemons and nodes that die
 
 
-@pytest.mark.parametrize("private", [{"apart": True}], indirect=True)
+@pytest.mark.parametrize("private", [{"apart": True, "slurmd_timeout": 10}], indirect=True)
 def test_a_node_that_loses_power_has_its_job_run_on_another(private: Lab) -> None:
     run_id = private.command(HANGS_ONCE.format(flag=private.flag))
     private.hangs(run_id)
-    private.cluster.power_off("n1")
+    private.cluster.power_off(private.where())
     first, second = killed_once(private, run_id)
     assert first.message.startswith("Slurm ended it, NODE_FAIL: a node of it failed or stopped answering")
     assert second.pod_id != first.pod_id
 
 
-@pytest.mark.parametrize("private", [{}], indirect=True)
+@pytest.mark.parametrize("private", [{"slurmd_timeout": 10}], indirect=True)
 def test_a_node_that_slurm_has_lost_ends_its_pods_before_their_work_is_done_again(private: Lab) -> None:
     """Its slurmd is dead, its pods are not: they find in their folders that they are to end."""
     flag = private.flag
@@ -401,7 +406,7 @@ def test_a_node_that_slurm_has_lost_ends_its_pods_before_their_work_is_done_agai
         f"echo $$ > {flag}; exec sleep 300"
     )
     private.hangs(run_id)
-    private.cluster.kill("n1")
+    private.cluster.kill(private.where())
     first, _ = killed_once(private, run_id)
     assert "NODE_FAIL" in first.message
     assert "twice" not in private.says(run_id)
@@ -469,11 +474,12 @@ def test_a_control_node_killed_meanwhile_finds_its_pods_again(cluster: SlurmClus
     node.wait()
     (place.folder / "go").touch()
     place.start("up", **environment)
-    done = (
-        place.json("status", "p-1", **environment)
-        if eventually(lambda: place.json("status", "p-1", **environment)["run"]["state"] == "succeeded")
-        else None
-    )
-    assert done is not None
-    assert [len(job["attempts"]) for job in done["jobs"]] == [1]
+
+    def has_ended() -> bool:  # it may be asked while it is only coming up
+        done = place.gridmill("status", "p-1", "--json", **environment)
+        return done.returncode == 0 and json.loads(done.stdout)["run"]["state"] == "succeeded"
+
+    assert eventually(has_ended)
+    jobs = place.json("status", "p-1", **environment)["jobs"]
+    assert [len(job["attempts"]) for job in jobs] == [1]
     assert eventually(lambda: not cluster.jobs())

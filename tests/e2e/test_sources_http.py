@@ -13,7 +13,6 @@ from gridmill.jobs.sink.run import run
 from gridmill.model.artifact import Output
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
-from tests.e2e.conftest import eventually
 from tests.unit.sink_case import SinkCase
 
 pytestmark = pytest.mark.e2e
@@ -23,7 +22,8 @@ CSV = "a,b\n" + "".join(f"{n},x\n" for n in range(20_000))
 
 @dataclass
 class Site:
-    """What the server does. `faults` go one a request: a status, or 'cut' in the middle of a body."""
+    """What the server does. `faults` go one a request: a status, 'cut' in the middle of a body, or what is to
+    happen before it answers 503."""
 
     server: ThreadingHTTPServer
     body: bytes = CSV.encode()
@@ -48,6 +48,9 @@ class Handler(BaseHTTPRequestHandler):
         fault = site.faults.pop(0) if site.faults else None
         if isinstance(fault, int):
             self.send_error(fault)
+        elif callable(fault):
+            fault()
+            self.send_error(503)
         elif site.redirect and self.path == "/moved.csv":
             self.send_response(302)
             self.send_header("Location", site.redirect)
@@ -70,8 +73,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("ETag", site.tag)
         self.end_headers()
-        self.wfile.write(body[: len(body) // 2] if cut else body)
-        site.sent_bytes += len(body) // 2 if cut else len(body)
+        sent = body[: len(body) // 2] if cut else body
+        site.sent_bytes += len(sent)  # before the client can have it all
+        self.wfile.write(sent)
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
@@ -124,12 +128,12 @@ def test_without_ranges_it_begins_again(site: Site, case: SinkCase) -> None:
 
 
 def test_a_file_that_changed_while_it_was_fetched_is_not_mixed(site: Site, case: SinkCase) -> None:
-    site.faults = ["cut", 503]
-    load_of = threading.Thread(target=load, args=(case, f"{site.url}/a.csv"))
-    load_of.start()
-    assert eventually(lambda: len(site.seen) >= 2)
-    site.body, site.tag = CSV.replace("x", "y").encode(), '"two"'
-    load_of.join()
+    def change() -> None:
+        site.body, site.tag = CSV.replace("x", "y").encode(), '"two"'
+
+    site.faults = ["cut", change]
+    load(case, f"{site.url}/a.csv")
+    assert len(site.seen) == 3
     assert {row["b"] for row in case.rows()} == {"y"}
 
 

@@ -33,8 +33,6 @@ jobs:
           url: postgresql://gridmill:${env:SHOP_PASSWORD}@127.0.0.1:PORT/DATABASE
           table: sales
           cursor: id
-  count:
-    dataset: {sql: "SELECT count(*) AS rows FROM sales", tables: sales}
 """
 
 
@@ -128,7 +126,7 @@ def test_killed_in_the_middle_no_row_is_lost_or_doubled(place: Place, postgresql
     text = PIPELINE.replace("PORT", str(postgresql.port)).replace("DATABASE", database)
     file = place.write(text)
     env = {"SHOP_PASSWORD": postgresql.password}
-    for number in range(4):
+    for number in range(2):
         postgresql.execute(insert.format(number * 50_000 + 1, (number + 1) * 50_000), database)
         started = place.start("run", file, **env)
         with postgresql.connect("postgres") as watch:
@@ -140,11 +138,11 @@ def test_killed_in_the_middle_no_row_is_lost_or_doubled(place: Place, postgresql
         started.wait(PATIENCE_SECONDS)
     assert place.gridmill("run", file, **env).returncode == 0
     again = place.json("run", file, **env)
-    assert [job["job"]["state"] for job in again["jobs"]] == ["unchanged", "unchanged"]
+    assert [job["job"]["state"] for job in again["jobs"]] == ["unchanged"]
     table = DeltaTable(place.home / "storage" / "sinks" / "shop" / "sales" / "table").to_pyarrow_table(
         columns=["id"]
     )
-    assert sorted(table["id"].to_pylist()) == list(range(1, 200_001))
+    assert sorted(table["id"].to_pylist()) == list(range(1, 100_001))
     assert not holds(place.home, postgresql.password)
 
 

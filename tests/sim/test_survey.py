@@ -124,12 +124,12 @@ def test_a_port_that_takes_its_time_to_close_holds_up_nobody(grid: Grid):
     grid.cases.add_site(LAB)
     grid.control.aside = Beside(lambda: None)
     gate = threading.Event()
-    grid.living[0].closing = lambda: gate.wait(20.0)
+    grid.living[0].closing = lambda: gate.wait(120.0)
     grid.cases.remove_site("lab")
     assert "lab" not in grid.control.sites
     assert len(grid.living) == 1
     gate.set()
-    grid.control.aside.finish(20.0)
+    grid.control.aside.finish(120.0)
     assert grid.living == []
 
 
@@ -163,7 +163,7 @@ def test_a_site_that_hangs_does_not_keep_others_from_being_looked_at(grid: Grid)
 
     def hangs() -> tuple[Node, ...]:
         asked.append(1)
-        go.wait(20)
+        go.wait(120)
         return (SMALL,)
 
     grid.cases.add_site(LAB)
@@ -173,11 +173,11 @@ def test_a_site_that_hangs_does_not_keep_others_from_being_looked_at(grid: Grid)
     ports["next"].answer = lambda: (seen.set(), (SMALL, LARGE))[1]
     for _ in range(2):
         grid.surveyor.look_around()
-        assert seen.wait(20)
+        assert seen.wait(120)
         seen.clear()
-        grid.surveyor._looks["next"].join(20)
+        grid.surveyor._looks["next"].join(120)
     go.set()
-    grid.surveyor._looks["lab"].join(20)
+    grid.surveyor._looks["lab"].join(120)
     assert asked == [1]
 
 

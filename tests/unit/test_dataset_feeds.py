@@ -31,7 +31,7 @@ START = datetime(2020, 1, 1, tzinfo=UTC)
 Row = Mapping[str, Any]
 ALL = tuple(Aggregate)
 QUICK = settings(
-    max_examples=15,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
@@ -213,7 +213,7 @@ def declarations(draw: st.DrawFn) -> DatasetSpec:
     )
 
 
-@settings(QUICK, max_examples=40)
+@settings(QUICK, max_examples=20)
 @given(spec=declarations(), observed=OBSERVED, news=NEWS, data=st.data())
 def test_no_row_at_or_after_the_basis_time_changes_a_feature(
     spec: DatasetSpec, observed: list[Row], news: list[Row], data: st.DataObject

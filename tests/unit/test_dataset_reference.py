@@ -29,7 +29,7 @@ OBSERVED = st.lists(
 NEWS = st.lists(st.fixed_dictionaries({"e": ENTITIES, "m": MINUTES, "n": VALUES}), min_size=1, max_size=20)
 SOME_NEWS: list[Row] = [{"e": "a", "m": 0, "n": 0.0}]
 QUICK = settings(
-    max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 
 SPEC = DatasetSpec(

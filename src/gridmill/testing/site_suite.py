@@ -12,7 +12,7 @@ class SiteHarness(ABC):
     """A site and the world it acts on; subclasses say which."""
 
     site: SitePort
-    deadline_seconds: float = 60.0
+    deadline_seconds: float = 120.0
 
     @abstractmethod
     def order(self, pod_id: str) -> PodOrder:

@@ -13,7 +13,7 @@ from gridmill.testing.store_samples import a_resource, a_run, an_event
 
 _THREADS = 6
 _BATCHES = 20
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 120.0
 
 
 def check_one_of_many_threads_wins(open_store: Callable[[], Store]) -> None:
