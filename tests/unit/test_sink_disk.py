@@ -31,7 +31,7 @@ def test_nothing_half_written_is_visible(tmp_path: Path) -> None:
     case.write("b.csv", "a,b\n" + "".join(f"{n},{n * 7919 % 10007}x{n}\n" for n in range(100_000)))
     process = get_context("spawn").Process(target=_load_on_a_full_disk, args=(tmp_path,))
     process.start()
-    process.join(60)
+    process.join()
     assert process.exitcode == 0
     assert case.rows() == [{"a": 1, "b": "x"}]
     assert len(list((tmp_path / "root" / TABLE).glob("*.parquet"))) == 1
