@@ -2,6 +2,7 @@
 
 import threading
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from test_races import command, finish, service, simulation
 from test_versions import alias, model
 
 from gridmill.codec import decode, encode
-from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
+from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.artifact import Artifact
 from gridmill.model.pipeline import Pipeline
 from gridmill.ports.store import Put
@@ -87,7 +88,9 @@ def test_runs_go_on_counting_where_the_other_grid_stopped(tmp_path: Path) -> Non
     for _ in range(2):
         run = one.submit(pipeline)
         finish(one, run)
-        (tmp_path / "one/root" / service(one).artifact("w/m").output.uri).mkdir(parents=True)
+        made = tmp_path / "one/root" / service(one).artifact("w/m").output.uri
+        made.mkdir(parents=True)
+        (made / "file").write_bytes(b"1")
     service(one).export_project(("w",), str(tmp_path / "p.zip"))
     service(other).import_project(str(tmp_path / "p.zip"))
     assert service(other).version("w/m@1").artifact.run_id == "w-1"
@@ -218,6 +221,15 @@ def test_what_is_not_there_and_what_runs_is_not_exported(tmp_path: Path) -> None
     with pytest.raises(ConflictError, match="w-1"):
         service(grid).export_project(("w",), str(tmp_path / "p.zip"))
     assert not (tmp_path / "p.zip").exists()
+
+
+def test_a_version_that_lost_files_is_not_passed_on_as_whole(tmp_path: Path) -> None:
+    grid, one = at(tmp_path / "one"), model(1, 1.0)
+    lost = replace(one, output=replace(one.output, size_bytes=5))
+    keep(grid, tmp_path / "one", lost, {"model.json": b"{}"})
+    with pytest.raises(StorageError, match="w/m@1 has lost files: 2 B of 5 B are there"):
+        service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+    assert list(tmp_path.glob("*p.zip*")) == []
 
 
 def test_what_changes_while_it_is_exported_is_a_conflict(

@@ -16,6 +16,8 @@ from uuid import uuid4
 
 from gridmill.codec import decode, encode
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
+from gridmill.model.amounts import show_bytes
+from gridmill.model.artifact import ArtifactKind
 from gridmill.model.noun import dataclass
 from gridmill.model.parcel import Parcel
 from gridmill.storage.staging import staging
@@ -103,6 +105,7 @@ def write_archive(target: Path, project: Parcel, root: Path, bundles: Path, chec
     """
     draft = target.with_name(f".{target.name}.{uuid4().hex}.draft")
     try:
+        _check_whole(project, root)
         target.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
             entries = {name: _add(archive, name, path) for name, path in _sources(project, root, bundles)}
@@ -120,6 +123,21 @@ def write_archive(target: Path, project: Parcel, root: Path, bundles: Path, chec
     finally:
         draft.unlink(missing_ok=True)
     return target.stat().st_size
+
+
+def _check_whole(project: Parcel, root: Path) -> None:
+    """Raise StorageError for a version that has lost files: the archive would pass it on as whole."""
+    for one in project.artifacts:
+        if one.removed or one.kind == ArtifactKind.SINK or not one.output.uri:
+            continue  # a table's own log tells what it has
+        wanted = one.output.size_bytes
+        there = sum(path.stat().st_size for path in _files(root / one.output.uri))
+        if there < wanted:
+            raise StorageError(
+                f"{one.id} has lost files: {show_bytes(there)} of {show_bytes(wanted)} are there",
+                hint=f"Remove it (`gridmill remove {one.kind} {one.id}`), and export again.",
+                place=str(root / one.output.uri),
+            )
 
 
 def _sources(project: Parcel, root: Path, bundles: Path) -> Iterator[tuple[str, Path]]:
