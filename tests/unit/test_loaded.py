@@ -22,6 +22,7 @@ def version(**details: object) -> Artifact:
         ({"id": "1704067200000-3"}, "1704067200000-3", 60),
         ({"etag": "abc", "content": "0123", "size_bytes": 3}, "2 files", None),
         ({"files": "eJwDAAAAAAE="}, "2 files", None),
+        ({"files": "eJwDAAAAAAE=", "count": 44}, "44 files", None),
     ],
 )
 def test_positions_are_shown_as_people_know_them(position: object, shown: str, lag: float | None) -> None:

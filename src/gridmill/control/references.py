@@ -80,8 +80,10 @@ def _best(control: Control, name: str, metric: str) -> Artifact:
 
 def _what_there_is(control: Control, reference: str) -> str:
     name, _ = split_reference(reference)
-    numbers = [str(one.number) for one in versions_of(control, name)[:5]]
+    versions = versions_of(control, name)
+    numbers = [str(one.number) for one in versions[:5]]
     if not numbers:
         return "`gridmill list artifacts` shows what there is."
+    best = [BEST] if best_of(versions, best_by(control, name)) is not None else []
     names = [alias.alias for alias in aliases_of(control, name) if alias.alias != BEST]
-    return f"{name} has the versions {', '.join(numbers)}; and {', '.join((LATEST, BEST, *names))}."
+    return f"{name} has the versions {', '.join(numbers)}; and {', '.join((LATEST, *best, *names))}."

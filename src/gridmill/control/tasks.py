@@ -45,7 +45,9 @@ def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun 
         )
     source = altered(spec, alterations).source if spec is not None else None
     for written in _sources(source, version):
-        yield _with_counts(control, replace(task, source=written), version)
+        told = _with_counts(control, replace(task, source=written), version)
+        whole = source is not None and source.sql is not None and source.sql.cursor is None
+        yield replace(told, position="all of it") if whole and version is not None else told
 
 
 def _why(control: Control, job: JobRun) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from gridmill.model.amounts import show_number
+from gridmill.model.amounts import show_count, show_number
 from gridmill.model.artifact import Artifact
 
 _REASONS = 3
@@ -34,8 +34,9 @@ def position_of(artifact: Artifact) -> str:
     said = [text for text in map(_said, positions.values()) if text]
     if said:
         return ", ".join(said)
-    files = artifact.output.details.get("files", 0)
-    return f"{files:,} file{'s' * (files != 1)}"
+    counted = (at.get("count") for at in positions.values() if isinstance(at, Mapping))
+    files = next((count for count in counted if count), artifact.output.details.get("files", 0))
+    return show_count(files, "file")
 
 
 def _said(position: object) -> str:
