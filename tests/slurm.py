@@ -43,12 +43,14 @@ def has_memory_cgroups() -> bool:
 class SlurmCluster:
     """Nodes n1, n2 ... with fake GPUs. Partitions: `main`, and `low`, whose jobs `main` preempts.
 
-    `cgroups` holds jobs to their memory. `apart` gives each node a PID namespace of its own: it can be
-    powered off. `accounting` starts slurmdbd, so that `sacct` has something to say.
+    `called` is the name of the only node instead. `cgroups` holds jobs to their memory. `apart` gives each
+    node a PID namespace of its own: it can be powered off. `accounting` starts slurmdbd, so that `sacct` has
+    something to say.
     """
 
     folder: Path
     nodes: int = 2
+    called: str = ""
     cpus: int = 4
     memory_mib: int = 4000
     gpus: int = 0
@@ -69,7 +71,7 @@ class SlurmCluster:
     @property
     def names(self) -> list[str]:
         """Its nodes."""
-        return [f"n{number}" for number in range(1, self.nodes + 1)]
+        return [self.called] if self.called else [f"n{number}" for number in range(1, self.nodes + 1)]
 
     # --- starting and stopping
 

@@ -49,7 +49,8 @@ def _torch(gang: Gang) -> dict[str, str]:
 
 
 def _jax(gang: Gang) -> dict[str, str]:
-    """What `jax.distributed.initialize()` reads; rank 0 is the coordinator."""
+    """Rank 0 is the coordinator, whose address `jax.distributed.initialize` reads by itself; the number of
+    processes and its own are told to it (JAX 0.7 looks for these in a few cluster managers' words alone)."""
     first = gang.members[0]
     return {
         "JAX_COORDINATOR_ADDRESS": _reached(first),
