@@ -70,7 +70,7 @@ def test_a_training_killed_in_the_middle_ends_with_the_same_weights(place: Place
                 return at["epoch"] >= 3 and at["batch"] > 2
         return False
 
-    assert eventually(in_the_middle), "no checkpoint came"
+    assert eventually(in_the_middle, 600), "no checkpoint came"
     pod = pod_of(place, "resumed-1.lstm.1")
     assert pod is not None
     os.kill(pod, signal.SIGKILL)
