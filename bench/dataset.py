@@ -180,6 +180,7 @@ def spent(name: str, folder: Path, load: str = "all") -> tuple[float, float, int
     """Wall and CPU seconds and peak bytes of one contestant in a process of its own."""
     begin = time.perf_counter()
     env = {**os.environ, FOLDER: str(folder), "GRIDMILL_BENCH_LOAD": load}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled already
     done = subprocess.run(
         (str(_python(name)), "-m", "bench.dataset", name),
         env=env,

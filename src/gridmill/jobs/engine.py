@@ -8,13 +8,13 @@ import duckdb
 
 from gridmill.jobs.context import JobContext
 
-BASE_BYTES = 150 * 2**20
-"""What Python and the libraries take before any row is read."""
+BASE_BYTES = 192 * 2**20
+"""What Python and the libraries take before any row is read, and Parquet's writer for a row group."""
 MEMORY_SHARE = 0.7
 """Of the attempt's other memory; the rest is for Arrow batches on their way and Parquet's writer."""
 SMALL_SHARE = 0.35
 """Where much is held beside the engine."""
-LEAST_MEMORY_BYTES = 96 * 2**20
+LEAST_MEMORY_BYTES = 144 * 2**20
 
 
 @contextmanager

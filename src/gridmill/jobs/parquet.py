@@ -19,16 +19,18 @@ from gridmill.errors import StorageError
 GROUP_ROWS = 131_072
 """Rows of a Parquet row group: the unit that is read, and held while written."""
 FILE_ROWS = 16 * GROUP_ROWS
-MOST_CELLS, LEAST_ROWS = 32 * GROUP_ROWS, 1024
-"""What is held at once of a wide table: so many values (of numbers 32 MiB), yet so many rows."""
+MOST_CELLS, LEAST_ROWS = 16 * GROUP_ROWS, 1024
+"""What is held at once of a wide table: so many values (of numbers 16 MiB), yet so many rows."""
+BATCH_CELLS = 8 * GROUP_ROWS
+"""What goes from a query to its reader at once, of which several are on their way."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_TEXTS = ("No space left", "Disk quota exceeded", "os error 28", "os error 122", "File too large")
 
 
-def rows_at_once(columns: int, most: int) -> int:
-    """How many rows of a table with so many columns are held at once, at most `most`."""
-    return min(most, max(LEAST_ROWS, MOST_CELLS // max(1, columns)))
+def rows_at_once(columns: int, most: int, cells: int = MOST_CELLS) -> int:
+    """How many rows of a table with so many columns are held at once, at most `most`, of `cells` values."""
+    return min(most, max(LEAST_ROWS, cells // max(1, columns)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ import pyarrow.dataset as ds
 from gridmill.jobs.ahead import ahead
 
 _AHEAD = 1
+_WIDE = 16
+"""Of so many columns a row group is large, and its columns are read side by side: none is read ahead."""
 
 
 class Thrifty(ds.FileSystemDataset):  # type: ignore[misc]
@@ -52,7 +54,7 @@ class Thrifty(ds.FileSystemDataset):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """A dataset's rows as they are read: while one row group is in use the next is on its way."""
+    """A dataset's rows as they are read: of few columns, the next row group while one is in use."""
 
     table: Thrifty
     columns: Sequence[str]
@@ -64,7 +66,8 @@ class Turns:
         return pa.RecordBatchReader.from_batches(schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        for group in ahead(self._groups(), _AHEAD):
+        groups = self._groups()
+        for group in groups if len(self.columns) > _WIDE else ahead(groups, _AHEAD):
             yield from group.to_batches()
 
     def _groups(self) -> Iterator[pa.Table]:

@@ -23,13 +23,15 @@ from gridmill.jobs.dataset.beside import Loaded, own_features, their_features
 from gridmill.jobs.dataset.frames import NOWHERE, Asking, Ints, Own, changes, own_rows
 from gridmill.jobs.dataset.sqltext import AT, CODE, RANK, ROW, TIME, UPTO, moment, quote_all
 from gridmill.jobs.engine import fetch_rows, quoted
+from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once
 from gridmill.model.part import Part
 
 CHUNK_ROWS = 1_048_576
 PIECE_ROWS, PIECE_VALUES = 262_144, 3_000_000
 BATCH_ROWS = 131_072
-CHUNK_VALUES = 16_000_000
-"""Of wider rows fewer are computed at a time; but never fewer than BATCH_ROWS."""
+CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
+"""Of wider rows fewer are computed at a time, fewer still of rows of more than WIDE columns; but never fewer
+than BATCH_ROWS."""
 MOST_VALUES = 96_000_000
 """What is held of an entity, or of another table; of more the query takes care, which can spill to disk."""
 KNOWN, NUMBER, PIECE = "__known", "__chunk_number", "__piece"
@@ -66,7 +68,7 @@ def prepare_chunks(
         _keeps_types(engine, t.sql) for t in quick.asked.theirs
     ):
         return None
-    most = max(BATCH_ROWS, CHUNK_VALUES // columns)
+    most = max(BATCH_ROWS, (CHUNK_VALUES if columns <= WIDE else WIDE_VALUES) // columns)
     _number(engine, COUNTED, quick.rows, quick.entity)
     wanted = min(chunk_rows or CHUNK_ROWS, most)
     _cut_entities(engine, wanted)
@@ -206,7 +208,8 @@ def cut_chunks(
     text = f'{_numbered(quick.rows, quick.entity, ENTITIES, columns)}{mine} ORDER BY "{CODE}", "{TIME}"'
     waiting: list[pa.Table] = []
     before = 0
-    for batch in engine.sql(text).to_arrow_reader(BATCH_ROWS):
+    found = engine.sql(text)
+    for batch in found.to_arrow_reader(rows_at_once(len(found.columns), BATCH_ROWS, BATCH_CELLS)):
         for number, rows in _by_number(pa.Table.from_batches([batch]), prepared.starts):
             if waiting and number != before:
                 yield before, pa.concat_tables(waiting)

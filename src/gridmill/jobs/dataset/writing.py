@@ -31,7 +31,7 @@ from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.engine import BASE_BYTES, SMALL_SHARE
-from gridmill.jobs.parquet import rows_at_once, write_parquet
+from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once, write_parquet
 from gridmill.jobs.tables import plain_schema
 from gridmill.jobs.thrifty import thrifty
 from gridmill.model.dataset import DatasetSpec
@@ -131,7 +131,7 @@ def _read_pieces(
 
 
 def _reader(found: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:
-    return found.to_arrow_reader(rows_at_once(len(found.columns), CHUNK_ROWS))
+    return found.to_arrow_reader(rows_at_once(len(found.columns), CHUNK_ROWS, BATCH_CELLS))
 
 
 def _prepare_chunks(engine: duckdb.DuckDBPyConnection, query: Query) -> Prepared | None:
