@@ -63,13 +63,10 @@ class Columnar:
             )
         try:
             with pa.OSFile(str(self.file.local())) as file:
-                parquet = pq.ParquetFile(file)
-                coded = _repeating(parquet, types or {})
-                yield (
-                    pq.ParquetFile(file, read_dictionary=coded, metadata=parquet.metadata)
-                    if coded
-                    else parquet
-                )
+                told = pq.ParquetFile(file)
+                coded = _repeating(told, types or {})
+                # With a buffer ahead Arrow would hold all that was read of the file until its end.
+                yield pq.ParquetFile(file, read_dictionary=coded, metadata=told.metadata, pre_buffer=False)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"not a readable Parquet file: {error}", place=self.file.name) from error
 
