@@ -19,9 +19,11 @@ _OF_PODS = "pgrep -af '[g]ridmill.pod|[g]ridmill.jobs|ray::[K]eeper|[u]ntil ' ||
 _WAITS = """
 pipeline: {name}
 at: {site}
+resources:
+  all-of-a-host-{name}: {{type: command, site: {site}, cpus: 2, memory: 256MiB, keep: 0s}}
 jobs:
   long:
-    cpus: 2
+    resource: all-of-a-host-{name}
     command: "exec 9>> {lock}; flock -n 9 || echo twice >> {marks}; hostname >> {marks}; \
 until [ -e {go} ]; do sleep 0.1; done; hostname"
 """
