@@ -145,7 +145,7 @@ class Machines:
         """What the sites say of their nodes."""
         return self.gridmill("list", "sites", "--json")
 
-    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 300.0) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 200.0) -> None:
         """Fails with the ends of all logs."""
         until = time.monotonic() + seconds
         while not condition():
@@ -153,7 +153,9 @@ class Machines:
             time.sleep(0.1)
 
     def _logs(self) -> str:
-        return "\n".join(f"{path.name}: {path.read_text()[-800:]}" for path in self.shared.glob("*.log"))
+        logs = [f"{path.name}: {path.read_text()[-800:]}" for path in self.shared.glob("*.log")]
+        told = [self.gridmill(*words, check=False) for words in (("status",), ("list", "deployments"))]
+        return "\n".join([*logs, *told])
 
 
 @contextmanager

@@ -262,6 +262,10 @@ def test_a_gang_whose_node_is_away_holds_and_takes_nothing_however_long_it_waits
         assert (made.bring_ups, made.releases) == ((), ())
     snapshot = Snapshot([a_run(), a_site(share=1.0), PAIR, a_deployment(), GANG])
     assert "needs 2 places at once" in why_waiting(snapshot, GANG.id, NOW)
+    snapshot = Snapshot([a_run(), a_site(share=1.0), PAIR, GANG])
+    assert why_waiting(snapshot, GANG.id, NOW).endswith("at once for its workers; site local has room for 1")
+    snapshot = Snapshot([a_run(), a_site(share=1.0, count=2), PAIR, GANG])
+    assert why_waiting(snapshot, GANG.id, NOW) == "`a` is about to be brought up"
     (wanted,) = plan_of(a_site(share=1.0), PAIR, GANG, command("b"), a_job("x", resource="b")).bring_ups
     assert wanted.resource.name == "b"
 
@@ -337,6 +341,34 @@ def test_what_is_idle_for_its_keep_is_released():
     made = plan_of(replace(idle, idle_since=NOW - 9))
     assert made.releases == ()
     assert made.again_at == NOW + 1
+
+
+def lost_one_of_two(kind, **fields):
+    whole = a_deployment(pods=2, **fields)
+    [first, second] = whole.pods
+    nodes = tuple(Node(name=f"n{k}", capacity=whole.sizing.amounts) for k in range(2))
+    site = Site(name="local", kind=kind, nodes=nodes, cpu_share=1.0)
+    return replace(whole, pods=(first, replace(second, state=PodState.GONE))), site
+
+
+def test_where_a_site_holds_the_place_of_a_lost_pod_nothing_more_goes_there():
+    resource = command(workers=2)
+    deployment, site = lost_one_of_two(SiteKind.RAY)
+    made = plan_of(resource, site, a_run(), a_job("x"), deployment)
+    assert [release.deployment_id for release in made.releases] == ["a-1"]
+    assert made.starts == ()
+    deployment, site = lost_one_of_two(SiteKind.SIMULATED)
+    made = plan_of(resource, site, a_run(), a_job("x"), deployment)
+    assert (made.releases, [start.pod_id for start in made.starts]) == ((), ["a-1.0"])
+
+
+def test_what_still_runs_where_a_pod_is_lost_counts_among_the_workers():
+    deployment, site = lost_one_of_two(SiteKind.RAY)
+    busy = a_job("busy", state=JobState.RUNNING)
+    nouns = (site, a_run(), busy, an_attempt(busy), a_job("x"), a_job("y", order=1), deployment)
+    made = plan_of(command(workers=2), *nouns)
+    assert (made.releases, made.starts) == ((), ())
+    assert [up.nodes for up in made.bring_ups] == [("n1",)]
 
 
 def test_what_an_active_run_still_needs_is_kept():

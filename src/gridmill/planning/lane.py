@@ -80,7 +80,7 @@ class Lane:
         self.over_quota = 0
         self.kept_free: Slot | None = None
         self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
-        self.alive = len(self.open) + len(self.coming)
+        self.alive = len(self.open) + len(self.coming) + len(snapshot.places.broken.get(name, ()))
         self.wish: Amounts | None = None
         self._up = snapshot.places.open.get(name, _NO_PODS)
         self._most_memory = most_memory(snapshot, resource)

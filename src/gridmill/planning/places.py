@@ -63,7 +63,8 @@ class Places:
     what deployments have not claimed; `idle`, by resource, the deployments without attempts with the time
     their keep ends; `resumable`, by resource, the running attempts that may be interrupted (rank 0 of a
     gang), longest-running first, and `yielding` those that were asked to end and have not (all ranks);
-    `tallies`, by project, what live attempts hold.
+    `tallies`, by project, what live attempts hold; `broken`, by resource, the living pods of deployments that
+    are to go as soon as they are idle.
     """
 
     def __init__(self) -> None:
@@ -72,6 +73,7 @@ class Places:
         self.attempts: dict[str, Attempt] = {}
         self.open: dict[str, Pods] = {}
         self.coming: dict[str, Pods] = {}
+        self.broken: dict[str, dict[str, None]] = {}
         self.nodes: dict[str, Nodes] = {}
         self.idle: dict[str, Ordered[tuple[float, str]]] = {}
         self.resumable: dict[str, Ordered[tuple[float, str]]] = {}
@@ -201,7 +203,7 @@ class Places:
         self.deployments[deployment.id] = deployment
         if deployment.state == DeploymentState.RELEASING:
             self.leaving[deployment.id] = None
-        if old is None or old.state != deployment.state:
+        if old is None or old.state != deployment.state or self.is_broken(old) != self.is_broken(deployment):
             self._replace_pods(old.pods if old else (), deployment)
         elif old.pods is not deployment.pods:
             self._replace_changed_pods(old, deployment)
@@ -242,11 +244,23 @@ class Places:
             self.terms[pod.id] = (deployment.created if pod.began is None else pod.began, pod.ends)
         self.claims.setdefault((deployment.site, pod.node), {})[pod.id] = pod.capacity
         self._refresh_node(deployment.site, pod.node)
-        if deployment.state in _SERVING and pod.state != PodState.ENDING:
+        if deployment.state not in _SERVING or pod.state == PodState.ENDING:
+            return
+        if self.is_broken(deployment):
+            self.broken.setdefault(deployment.resource, {})[pod.id] = None
+        else:
             index = self.open if pod.state == PodState.UP else self.coming
             node = pod.node if deployment.pinned or self._places_as_planned(deployment.site) else ""
             slot = slot_of(pod.id, pod.capacity, self._given(pod.id), deployment.id, node)
             index.setdefault(deployment.resource, Pods()).set(slot)
+
+    def is_broken(self, deployment: Deployment) -> bool:
+        """It has lost a pod, and its site holds that pod's place as long as the deployment stands: it takes
+        no more jobs. (Ray moves the place of a lost node to any node with room, and keeps it there.)"""
+        known = self.sites.get(deployment.site)
+        if known is None or known.kind is not SiteKind.RAY:
+            return False
+        return any(pod.state == PodState.GONE for pod in deployment.pods)
 
     def _places_as_planned(self, site: str) -> bool:
         """Slurm puts pods where it likes, unless it is told."""
@@ -256,6 +270,7 @@ class Places:
     def _forget_pod(self, deployment: Deployment, pod: Pod) -> None:
         self.owners.pop(pod.id, None)
         self.terms.pop(pod.id, None)
+        forget(self.broken, deployment.resource, pod.id)
         for index in (self.open, self.coming):
             pods = index.get(deployment.resource)
             if pods is not None:

@@ -230,11 +230,14 @@ def _warm(draft: Draft) -> None:
 
 
 def _expire(draft: Draft) -> None:
-    """Release what stood idle for its keep, but not while jobs of active runs will still need it."""
-    lines = draft.snapshot.lines
-    for name, entries in sorted(draft.snapshot.places.idle.items()):
+    """Release idle ones: broken ones, and those whose keep is over unless jobs of active runs need them."""
+    lines, places = draft.snapshot.lines, draft.snapshot.places
+    for name, entries in sorted(places.idle.items()):
         needed = sum(len(line[name]) for line in (lines.waiting, lines.blocked) if name in line)
         idle = [entry for entry in entries if entry[1] not in draft.used | draft.released]
+        for broken in [entry for entry in idle if places.is_broken(places.deployments[entry[1]])]:
+            draft.release(broken[1], "a pod of it is lost")
+            idle.remove(broken)
         for until, deployment_id in idle[: max(0, len(idle) - needed)]:
             if until > draft.now:
                 draft.wake_at(until)

@@ -12,7 +12,7 @@ from gridmill.planning.fair import Shares, bounds
 from gridmill.planning.limits import fits_now, gpus_of, problem_of, problem_of_resource, show
 from gridmill.planning.places import Tally
 from gridmill.planning.queue import Demand, demand_of, rank_of
-from gridmill.planning.room import Pods
+from gridmill.planning.room import Nodes, Pods, most_jobs
 from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.waits import Waits
 
@@ -148,6 +148,17 @@ def _why_not_in_pods(pods: Pods, resource: Resource, demand: Demand) -> str:
     return "is about to start"
 
 
+def _places_to_come(nodes: Nodes, resource: Resource, asked: Amounts, demand: Demand) -> int:
+    """For how many of a gang's ranks pods that could come up now would have room; at most all."""
+    places = 0
+    for _, free in nodes.items():
+        while asked.fits_in(free) and places < demand.workers:
+            memory = resource.memory_bytes or free.memory_bytes
+            places += min(most_jobs(asked.cpus or free.cpus), memory // max(1, demand.memory_bytes))
+            free -= Amounts(cpus=asked.cpus or free.cpus, memory_bytes=memory, gpus=asked.gpus)
+    return places
+
+
 def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
     site = snapshot.sites[resource.site]
     if not site.nodes:
@@ -168,6 +179,12 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
     ]
     most = max(free, default=0)
     if most >= needed:
+        if (
+            demand.workers > 1
+            and (places := _places_to_come(nodes, resource, asked, demand)) < demand.workers
+        ):
+            has = f"site {site.name} has room for {places}"
+            return f"needs {demand.workers} places at once for its workers; {has}"
         return f"`{resource.name}` is about to be brought up"
     return (
         f"needs {show_bytes(needed)} for `{resource.name}`; other deployments leave "
