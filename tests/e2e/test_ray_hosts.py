@@ -357,12 +357,17 @@ def test_a_cable_pulled_for_a_moment_costs_nothing(lab: Lab) -> None:
 
 def test_a_control_node_killed_finds_its_jobs_again(lab: Lab) -> None:
     run = lab.waiting_on_beta("killed")
-    lab.kill(lab.alpha, "up")
-    run.process.wait(60)
+    for program in (run.name, "up"):
+        lab.kill(lab.alpha, program)
     lab.control()
     run.go()
-    lab.wait(lambda: '"succeeded"' in lab.gridmill("show", "killed-1", "--json"), "it ends")
-    assert run.hosts == ["beta"]
+
+    def view() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(lab.gridmill("status", f"{run.name}-1", "--json"))
+        return found
+
+    lab.wait(lambda: state(view()) == "succeeded", "it ends")
+    assert (attempts(view()), run.hosts) == ([1], ["beta"])
 
 
 def test_a_head_that_is_started_anew_has_lost_its_pods_and_their_work_is_done_again(lab: Lab) -> None:
