@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled; nothing public tells clusters apart
+from ray.exceptions import AuthenticationError, RpcError
+
 import ray
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError
@@ -23,12 +26,11 @@ from gridmill.sites.ended import clear, clear_old
 from gridmill.sites.local import LocalSite, memory_of_machine
 from gridmill.sites.machine import count_gpus, look_at_machine
 from gridmill.sites.ray.fit import Machine, why_unfit, why_unseen
-from gridmill.sites.ray.knock import knock
 from gridmill.sites.ray.wire import Answer
 
 GIVE_UP_SHARE = 0.5
 """Of the patience after which a lost node's pods are taken for gone: by then a keeper there has ended."""
-_KNOCK_SECONDS = 1.0
+_ASK_SECONDS = 1.0
 
 
 def _site(home: str, environment: Mapping[str, str]) -> LocalSite:
@@ -36,18 +38,20 @@ def _site(home: str, environment: Mapping[str, str]) -> LocalSite:
     return LocalSite(replace(settings, home=Path(home)), lifeline=True)
 
 
-def _mind_the_head(address: str, seconds: float) -> None:
-    """End this process, and with it the pod, once the cluster's head was out of reach for that long: cut off,
-    the pod's jobs may soon run elsewhere. (Ray's agents give up only when they hear that they are dead.)"""
-    host, _, port = address.rpartition(":")
+def _mind_the_head(head: GcsClient, seconds: float) -> None:
+    """End this process, and with it the pod, once the cluster's head was out of reach for that long, or that
+    of another cluster is at its address: the pod's jobs may soon run elsewhere. (Ray's agents give up only
+    when they hear that they are dead.) A head that comes back with its state is the same."""
     heard = time.monotonic()
     while time.monotonic() - heard < seconds:
         try:
-            knock(host, int(port), _KNOCK_SECONDS)
+            head.internal_kv_exists(b"session_name", b"session", timeout=_ASK_SECONDS)
             heard = time.monotonic()
-        except OSError:
+        except AuthenticationError:
+            break
+        except RpcError:
             pass
-        time.sleep(_KNOCK_SECONDS)
+        time.sleep(_ASK_SECONDS)
     os._exit(1)
 
 
@@ -58,7 +62,8 @@ class Keeper:
     def __init__(
         self, order: bytes, environment: Mapping[str, str], root_mark: str, patience_seconds: float
     ) -> None:
-        head = ray.get_runtime_context().gcs_address
+        address = ray.get_runtime_context().gcs_address
+        head = GcsClient(address=address, cluster_id=GcsClient(address=address).cluster_id.hex())
         watch = (head, patience_seconds * GIVE_UP_SHARE)
         threading.Thread(target=_mind_the_head, args=watch, daemon=True).start()
         self._order = decode(order, PodOrder)
