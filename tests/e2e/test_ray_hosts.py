@@ -16,6 +16,7 @@ import pytest
 from gridmill.testing.hosts import Host, Network, why_no_hosts
 from tests.machines import Machines, attempts, messages, state, two_hosts
 from tests.ray import ENVIRONMENT, GIB, needs_ray
+from tests.wrong_clock import HOW_TO_GET_IT, can_be_made, wrong_clock
 
 pytestmark = [
     pytest.mark.e2e,
@@ -25,6 +26,7 @@ pytestmark = [
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 QUIET = ("--disable-usage-stats", "--object-store-memory=100000000", "--num-cpus=2", "--block")
 LIES = ("--num-gpus=2", f"--memory={900 * GIB}")
+SKEW = 300
 UP, TOO_SLOW = "Ray runtime started", "timed out during startup"
 
 
@@ -48,20 +50,16 @@ class Lab(Machines):
         )
         self._ray(self.alpha, "head", *where)
 
-    def join(self, host: Host, ahead: tuple[str, ...] = ()) -> None:
+    def join(self, host: Host) -> None:
         where = (f"--address={self.alpha.address}:6379", f"--node-ip-address={host.address}")
-        self._ray(host, host.name, *where, *LIES, ahead=ahead)
+        self._ray(host, host.name, *where, *LIES)
 
-    def _ray(self, host: Host, name: str, *words: str, ahead: tuple[str, ...] = ()) -> None:
+    def _ray(self, host: Host, name: str, *words: str) -> None:
         """`ray start`, again where the machine is too busy: Ray gives itself 30 s."""
-        self.start(host, name, *RAY, "start", *words, *QUIET, ahead=ahead)
+        self.start(host, name, *RAY, "start", *words, *QUIET)
         self.wait(lambda: any(said in self.said(name) for said in (UP, TOO_SLOW)), f"Ray is up: {name}")
         if TOO_SLOW in self.said(name):
-            self._ray(host, name, *words, ahead=ahead)
-
-    def leave(self, host: Host) -> None:
-        self.kill(host, host.name, "TERM")
-        self.wait(lambda: host.name not in self.nodes(), f"{host.name} has left")
+            self._ray(host, name, *words)
 
     def both(self) -> None:
         """Until the site has both hosts."""
@@ -416,3 +414,32 @@ def test_a_link_back_after_ray_gave_up_and_before_we_do_has_nothing_run_twice(la
     lab.wait(lambda: not raylet(lab.beta), "beta has heard that it is lost")
     lab.join(lab.beta)
     lab.ended_well(run, "beta", "alpha")
+
+
+@pytest.mark.skipif(not can_be_made(), reason=HOW_TO_GET_IT)
+@pytest.mark.parametrize("skew", [SKEW, -SKEW])
+def test_a_host_whose_clock_is_wrong_keeps_time(lab: Lab, skew: int) -> None:
+    """It runs jobs, ends them at their timeouts, and tells when they ended and how long they took."""
+    name = f"clock{'-fast' if skew > 0 else '-slow'}"
+    text = f"""
+pipeline: {name}
+at: lab
+jobs:
+  told: {{command: {{run: "date +%s", each: true}}}}
+  late: {{command: {{run: "sleep 100", each: true}}, timeout: 3s}}
+"""
+    with wrong_clock(lab.beta, lab.shared, skew):
+        view = lab.ended(lab.run(text, name), name)
+    now = time.time()
+    told, late = job(view, "told")["parts"], job(view, "late")["parts"]
+    assert [(part["node"], part["job"]["state"]) for part in told] == [
+        ("alpha", "succeeded"),
+        ("beta", "succeeded"),
+    ]
+    right, wrong = (int(part["job"]["message"]) for part in told)
+    assert abs(wrong - right - skew) < SKEW / 2
+    assert ["3.0 s" in part["job"]["message"] for part in late] == [True, True], messages(view)
+    for [one] in (part["attempts"] for part in (*told, *late)):
+        assert 0.0 <= one["ended"] - one["started"] < SKEW / 2
+        assert one["use"]["wall_seconds"] < SKEW / 2
+        assert abs(one["ended"] - now) < SKEW / 2
