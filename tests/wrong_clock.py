@@ -62,5 +62,7 @@ def wrong_clock(host: Host, folder: Path, seconds: int) -> Iterator[None]:
     words = ("cc", "-shared", "-fPIC", f"-DSECONDS={seconds}", "-x", "c", "-", "-o", str(library))
     subprocess.run(words, input=_SOURCE, text=True, check=True)
     host.run("sh", "-c", 'echo "$0" > /etc/ld.so.preload', str(library))
-    yield
-    host.run("rm", "/etc/ld.so.preload")
+    try:
+        yield
+    finally:
+        host.run("rm", "/etc/ld.so.preload")
