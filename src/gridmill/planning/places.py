@@ -257,15 +257,17 @@ class Places:
     def is_broken(self, deployment: Deployment) -> bool:
         """It has lost a pod, and its site holds that pod's place as long as the deployment stands: it takes
         no more jobs. (Ray moves the place of a lost node to any node with room, and keeps it there.)"""
-        known = self.sites.get(deployment.site)
-        if known is None or known.kind is not SiteKind.RAY:
+        if self._kind(deployment.site) is not SiteKind.RAY:
             return False
         return any(pod.state == PodState.GONE for pod in deployment.pods)
 
     def _places_as_planned(self, site: str) -> bool:
         """Slurm puts pods where it likes, unless it is told."""
+        return self._kind(site) is not SiteKind.SLURM
+
+    def _kind(self, site: str) -> SiteKind | None:
         known = self.sites.get(site)
-        return known is None or known.kind is not SiteKind.SLURM
+        return None if known is None else known.kind
 
     def _forget_pod(self, deployment: Deployment, pod: Pod) -> None:
         self.owners.pop(pod.id, None)

@@ -11,9 +11,9 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS
 _TYPE_AT = 3
 
 
-def knock(host: str, port: int, seconds: float = SECONDS) -> str:
+def knock(host: str, port: int) -> str:
     """This machine's address on the way there. Raises OSError where nobody answers."""
-    with socket.create_connection((host, port), timeout=seconds) as opened:
+    with socket.create_connection((host, port), timeout=SECONDS) as opened:
         return str(opened.getsockname()[0])
 
 
