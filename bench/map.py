@@ -192,13 +192,15 @@ class Bench:
         return self.made["points"], self.made["model"]
 
 
-def cpu_of(found: object) -> float:
+def cpu_of(found: object, *, used: bool = False) -> float:
     """CPU seconds of all attempts in a view of a run."""
     if isinstance(found, list):
-        return sum(map(cpu_of, found))
+        return sum(cpu_of(one) for one in found)
     if not isinstance(found, dict):
         return 0.0
-    return float(found.get("cpu_seconds") or 0.0) + sum(map(cpu_of, found.values()))
+    if used:
+        return float(found.get("cpu_seconds") or 0.0)
+    return sum(cpu_of(one, used=name == "use") for name, one in found.items() if name != "told")
 
 
 def write_events(folder: Path, count: int) -> None:

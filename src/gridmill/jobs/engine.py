@@ -19,14 +19,18 @@ LEAST_MEMORY_BYTES = 144 * 2**20
 
 @contextmanager
 def open_engine(
-    context: JobContext, tables: Mapping[str, Any] | None = None, *, share: float = MEMORY_SHARE
+    context: JobContext,
+    tables: Mapping[str, Any] | None = None,
+    *,
+    share: float = MEMORY_SHARE,
+    database: str = ":memory:",
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that sees nothing but `tables` (Arrow tables, datasets or readers, each a view).
 
     It takes that share of the attempt's memory, and spills to its work folder. Rows without ORDER BY keep the
-    order they are read in.
+    order they are read in. `database` is a file in which its own tables are kept.
     """
-    with duckdb.connect(config=_config(context, share)) as connection:
+    with duckdb.connect(database, config=_config(context, share)) as connection:
         for statement in ("SET TimeZone = 'UTC'", "SET enable_external_access = false"):
             connection.execute(statement)
         for name, table in (tables or {}).items():

@@ -1,12 +1,9 @@
-"""Tables as jobs read them: versions in, columns described."""
+"""Tables as jobs read them."""
 
 import operator
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Sequence
 from functools import reduce
-from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +14,6 @@ from deltalake.exceptions import DeltaError
 from gridmill.codec import from_builtins
 from gridmill.errors import InputError, StorageError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.engine import fetch_rows, open_engine, quoted
 from gridmill.jobs.thrifty import thrifty
 from gridmill.model.artifact import ArtifactKind, Column, Output
 from gridmill.model.outage import Outage
@@ -100,56 +96,3 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
     """The columns in Arrow's words."""
     return tuple(Column(name=item.name, type=str(item.type)) for item in schema)
-
-
-def describe(
-    context: JobContext, table: ds.Dataset | pa.RecordBatchReader, columns: Sequence[str]
-) -> Mapping[str, Mapping[str, Any]]:
-    """Per column: nulls, min, max, distinct (approximate); of numbers mean and std too. JSON values.
-
-    Nested columns are left out. The rows are read once.
-    """
-    plain = [name for name in columns if not pa.types.is_nested(table.schema.field(name).type)]
-    if not plain:
-        return {}
-    parts = [
-        f"{expression} AS {quoted(f'{number} {fact}')}"
-        for number, name in enumerate(plain)
-        for fact, expression in facts_of(name, table.schema.field(name).type).items()
-    ]
-    with open_engine(context, {"described": table}) as engine:
-        row = fetch_rows(engine, f"SELECT {', '.join(parts)} FROM described")[0]
-    described: dict[str, dict[str, Any]] = {name: {} for name in plain}
-    for key, value in row.items():
-        number, _, fact = key.partition(" ")
-        described[plain[int(number)]][fact] = json_value(value)
-    return described
-
-
-def facts_of(name: str, kind: pa.DataType) -> Mapping[str, str]:
-    """What is told of a column of that type, each as SQL over its rows."""
-    column = quoted(name)
-    facts = {"nulls": f"count(*) - count({column})", "distinct": f"approx_count_distinct({column})"}
-    if not pa.types.is_binary(kind):
-        facts |= {"min": f"min({column})", "max": f"max({column})"}
-    if pa.types.is_integer(kind):  # always finite
-        facts |= {"mean": f"avg({column})", "std": f"stddev_samp({column})"}
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        number = f"{column}::DOUBLE"
-        finite = f"CASE WHEN isfinite({number}) THEN {number} END"  # each FILTER copies all columns
-        facts |= {"mean": f"avg({finite})", "std": f"stddev_samp({finite})"}
-    return facts
-
-
-def json_value(value: object) -> Any:  # noqa: ANN401  JSON has no better type
-    """As JSON has it: times in ISO 8601, long text cut, what is not a finite number None."""
-    match value:
-        case bool() | int() | None:
-            return value
-        case float():
-            return value if isfinite(value) else None
-        case datetime() | date():
-            return value.isoformat()
-        case str():
-            return value if len(value) <= 80 else f"{value[:77]}..."
-    return str(value)

@@ -1,6 +1,7 @@
 """What a dataset version says about itself: parts its columns play, statistics, lineage."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,55 @@ from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.statistics import Sample, looked_at, statistics
 from gridmill.jobs.dataset.writing import Tally
+from gridmill.jobs.facts import describe, join_facts, note_facts
 from gridmill.jobs.features import is_number, is_text
-from gridmill.jobs.tables import columns_of, describe
+from gridmill.jobs.tables import columns_of
 from gridmill.jobs.thrifty import Thrifty, thrifty
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.dataset import DatasetSpec, Join, Label
 from gridmill.model.job import JobSize
+
+NOTE, SAMPLE = ".facts.duckdb", ".sample.arrow"
+"""What a part leaves beside its rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """A version's files as they are described: over the training rows (or all)."""
+
+    table: Thrifty
+    names: Sequence[str]
+    sample: Sample
+
+    @property
+    def over(self) -> str:
+        """Of which rows facts are told."""
+        return "the training split" if "split" in self.table.schema.names else "the dataset"
+
+    def files(self) -> Mapping[str, pa.RecordBatchReader]:
+        """The rows of each file; the sample is taken as they go by."""
+        return {Path(one.path).name: self._passing(one) for one in self.table.get_fragments()}
+
+    def _passing(self, file: ds.Fragment) -> pa.RecordBatchReader:
+        which = ds.field("split") == "train" if "split" in self.table.schema.names else None
+        columns = list(dict.fromkeys((*self.names, *self.sample.columns)))
+        schema = pa.schema([self.table.schema.field(name) for name in columns])
+        rows = thrifty(ds.FileSystemDataset([file], self.table.schema, file.format, file.filesystem))
+        batches = self.sample.passing(rows.turns(columns, which).to_reader())
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _look(query: Query, steps: Sequence[Step], folder: Path) -> _Look:
+    table = thrifty(ds.dataset(sorted(str(path) for path in folder.glob("*.parquet")), format="parquet"))
+    further = {step.name for step in query.compiled.steps[1:]}
+    features = learnable(encoded_features(query.compiled.features, steps), table.schema)
+    columns = looked_at(table.schema, features, query.compiled.label)
+    rows = max(query.rows, table.count_rows())
+    return _Look(
+        table=table,
+        names=[name for name in table.schema.names if name not in further],
+        sample=Sample(schema=table.schema, columns=columns, rows=rows),
+    )
 
 
 def describe_rows(
@@ -29,30 +73,33 @@ def describe_rows(
 ) -> Mapping[str, Any]:
     """Facts and statistics of the columns over the training rows (or all). Raises DataError for a constant
     label."""
-    table = thrifty(ds.dataset(sorted(str(path) for path in folder.glob("*.parquet")), format="parquet"))
-    split, compiled = "split" in table.schema.names, query.compiled
-    further = {step.name for step in compiled.steps[1:]}
-    names = [name for name in table.schema.names if name not in further]
-    features = learnable(encoded_features(compiled.features, steps), table.schema)
-    sample = Sample(
-        schema=table.schema,
-        columns=looked_at(table.schema, features, compiled.label),
-        rows=table.count_rows(),
-    )
-    train = ds.field("split") == "train" if split else None
-    facts = describe(context, _read_once(table, names, sample, train), names)
-    check_label(compiled.label, facts, "the training split" if split else "the dataset")
-    return {"columns": facts, "statistics": statistics(sample)}
+    look = _look(query, steps, folder)
+    facts = describe(context, look.files(), look.names, look.table.schema)
+    check_label(query.compiled.label, facts, look.over)
+    return {"columns": facts, "statistics": statistics(look.sample)}
 
 
-def _read_once(
-    table: Thrifty, names: Sequence[str], sample: Sample, which: ds.Expression | None
-) -> pa.RecordBatchReader:
-    """The rows in their order; the sample is taken as they go by."""
-    columns = list(dict.fromkeys((*names, *sample.columns)))
-    schema = pa.schema([table.schema.field(name) for name in columns])
-    batches = table.turns(columns, which).to_reader()
-    return pa.RecordBatchReader.from_batches(schema, sample.passing(batches))
+def note_part(context: JobContext, query: Query, folder: Path) -> None:
+    """Look at a part's rows, for `describe_parts`."""
+    if not any(folder.glob("*.parquet")):
+        return
+    look = _look(query, (), folder)
+    note_facts(context, look.files(), look.names, look.table.schema, folder / NOTE)
+    sample = look.sample.table()
+    with pa.OSFile(str(folder / SAMPLE), "wb") as sink, pa.ipc.new_file(sink, sample.schema) as writer:
+        writer.write_table(sample)
+
+
+def describe_parts(query: Query, parts: Sequence[Path], folder: Path) -> Mapping[str, Any]:
+    """What `describe_rows` says of the rows that several parts wrote. Raises DataError."""
+    noted = [part for part in parts if (part / NOTE).exists()]
+    look = _look(query, (), folder)
+    for part in noted:
+        with pa.OSFile(str(part / SAMPLE)) as source:
+            look.sample.take(pa.ipc.open_file(source).read_all())
+    facts = join_facts([part / NOTE for part in noted], look.names, look.table.schema)
+    check_label(query.compiled.label, facts, look.over)
+    return {"columns": facts, "statistics": statistics(look.sample)}
 
 
 def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_kept, check_splits
-from gridmill.jobs.dataset.describe import describe_rows, make_result
+from gridmill.jobs.dataset.describe import describe_parts, describe_rows, make_result, note_part
 from gridmill.jobs.dataset.encode import Step, load_encoders
 from gridmill.jobs.dataset.incremental import Kept, find_kept, link_files, recent_rows
 from gridmill.jobs.dataset.parts import take_together, write_tally
@@ -62,14 +62,18 @@ def run(context: JobContext) -> JobResult:
             part = context.order.part
             stem = _continue(kept, Tally() if part else tally, context.work / "kept" if part else draft)
             folder = draft / RAW if spec.encoders and not part else draft
-            if context.order.parts:
-                take_together(folder, [context.below_root(uri) for uri in context.order.parts], tally)
+            parts = [context.below_root(uri) for uri in context.order.parts]
+            if parts:
+                take_together(folder, parts, tally)
             else:
                 write_rows(
                     context, engine, query, folder, tally, tables=seen, whole=bool(spec.encoders), stem=stem
                 )
+        told = kept is None and not spec.encoders  # by each part of its own rows
         if part is not None:
             write_tally(draft, tally)
+            if told:
+                note_part(context, query, draft)
             _publish(draft, target)
             return JobResult()
         _count_keyless(query, tally)
@@ -79,7 +83,11 @@ def run(context: JobContext) -> JobResult:
         if spec.encoders:
             frozen = load_encoders(kept.folder) if kept else ()
             steps = write_encoded(spec, query, draft, stem, frozen)
-        facts = _known_facts(kept, query) or describe_rows(context, query, steps, draft)
+        facts = _known_facts(kept, query) or (
+            describe_parts(query, parts, draft)
+            if parts and told
+            else describe_rows(context, query, steps, draft)
+        )
         _publish(draft, target)
     finally:
         rmtree(draft, ignore_errors=True)

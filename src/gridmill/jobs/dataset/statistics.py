@@ -25,7 +25,7 @@ def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> 
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """Every n-th of the rows that go by, in `columns`; of so many `rows` at most SAMPLE_ROWS."""
+    """Every n-th of each file's rows that go by, in `columns`; of so many `rows` about SAMPLE_ROWS."""
 
     schema: pa.Schema
     columns: Sequence[str]
@@ -39,7 +39,8 @@ class Sample:
         return max(1, -(-self.rows // SAMPLE_ROWS))
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches."""
+        """The same batches, of one file."""
+        self._seen = 0
         for batch in batches:
             self._see(batch.select(list(self.columns)))
             yield batch
@@ -50,6 +51,10 @@ class Sample:
             chosen = np.arange(first, batch.num_rows, self.every)
             self._parts.append(batch.take(chosen) if self.every > 1 else batch)
         self._seen += batch.num_rows
+
+    def take(self, table: pa.Table) -> None:
+        """Rows that another one chose."""
+        self._parts += table.to_batches()
 
     def table(self) -> pa.Table:
         """What was kept of them."""

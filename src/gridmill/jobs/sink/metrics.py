@@ -17,9 +17,9 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.expressions import check_syntax
 from gridmill.jobs.engine import fetch_rows, open_engine, quoted
+from gridmill.jobs.facts import json_value
 from gridmill.jobs.sink.extremes import extremes
 from gridmill.jobs.sink.facts import Facts, Tally
-from gridmill.jobs.tables import json_value
 
 SAMPLE_ROWS = 10_000
 _WAITING = 4

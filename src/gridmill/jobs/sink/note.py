@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from gridmill.jobs.context import JobContext
+from gridmill.jobs.facts import describe
 from gridmill.jobs.parquet import Part
 from gridmill.jobs.sink.drift import drifts, histograms
 from gridmill.jobs.sink.facts import Facts, merged
@@ -18,7 +19,6 @@ from gridmill.jobs.sink.rejects import count_reasons
 from gridmill.jobs.sink.sieve import Sieve
 from gridmill.jobs.sink.table import SinkTable
 from gridmill.jobs.sink.writing import kept_rows
-from gridmill.jobs.tables import describe
 from gridmill.jobs.thrifty import thrifty
 
 MOST_NAMES = 20
@@ -92,7 +92,8 @@ class Noted:
         if kept is None:
             return {}
         rows = thrifty(ds.dataset(kept.files, schema=self.schema))
-        return describe(self.context, rows, self.schema.names)
+        names = self.schema.names
+        return describe(self.context, {"": rows.turns().to_reader()}, names, self.schema)
 
 
 def by_source(
