@@ -68,6 +68,19 @@ def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
     return Cli(tmp_path, capfd)
 
 
+def test_a_kept_pipeline_is_run_by_its_name_without_its_file(cli: Cli) -> None:
+    assert cli("apply", "-f", cli.file, "--set", "rate=3") == 0
+    cli.file.unlink()
+    assert cli("run", "demo", "--set", "rat=4") == 2
+    assert "there is no parameter `rat`; did you mean `rate`?" in cli.err
+    assert cli("start", "run", "demo", "--set", "rate=4") == 0
+    assert cli.fake.pipeline("demo").jobs[1].command.run == "echo 4"
+    assert cli("run", "demo", "--only", "first") == 0
+    assert "1 of 1 jobs done" in cli.out
+    assert cli("run", "dem") == 4
+    assert "there is no pipeline 'dem'" in cli.err
+
+
 def test_run_says_each_change_and_sums_up(cli: Cli) -> None:
     assert cli("run", cli.file, "--set", "rate=2") == 0
     assert "first: running on default-command-1 (1 CPU, 1 GiB)" in cli.err

@@ -2,18 +2,21 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from rich.console import Console, Group
 
+from gridmill.cli.versions import _told
 from gridmill.errors import InputError, StorageError
 from gridmill.jobs.look import compare_rows, preview
 from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.model.comparison import differences, key_of_rows
-from gridmill.model.look import Look
+from gridmill.model.look import Difference, Look, VersionDiff
 from gridmill.storage.look import ask
 
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
@@ -107,3 +110,11 @@ def test_datasets_and_predictions_know_what_tells_their_rows_apart() -> None:
     columns = tuple(Column(name=name, type="string") for name in ("shop", "day", "row", "prediction"))
     assert key_of_rows(version(1, "p", ArtifactKind.PREDICTION, columns=columns)) == ("shop", "day")
     assert key_of_rows(version(1, "s", ArtifactKind.SINK)) == ()
+
+
+def test_sizes_read_as_sizes() -> None:
+    grown = Difference(part="facts", name="size_bytes", before=2048, after=3 * 1024**2)
+    screen = Console(file=StringIO(), width=80)
+    screen.print(Group(*_told(VersionDiff(before="m@1", after="m@2", differences=(grown,)))))
+    said = screen.file.getvalue()
+    assert said.splitlines()[2].split() == ["size", "2", "KiB", "3", "MiB", "+153500.0%"]

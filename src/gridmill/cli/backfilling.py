@@ -9,7 +9,7 @@ from gridmill.cli.parameters import Force, Set, read_set
 from gridmill.cli.session import Json, emit, say, session
 from gridmill.errors import InputError
 from gridmill.model.backfill import BackfillView, ChunkState
-from gridmill.sdk.backfills import is_name
+from gridmill.sdk.project import is_name
 
 
 def backfill(

@@ -8,7 +8,12 @@ import typer
 
 from gridmill.errors import InputError
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)]
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE|NAME", help="The pipeline file (YAML), or the name of a kept one.", show_default=False
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Give a parameter its value; repeatable."),

@@ -21,6 +21,7 @@ from gridmill.errors import TABLE, InputError, InterruptedRunError, JobError
 from gridmill.model.state import RunState
 from gridmill.model.view import RunView
 from gridmill.sdk.client import Client
+from gridmill.sdk.project import is_name
 
 _SERVE_AFTER_SECONDS = 2.0
 """An embedded control node listens only once a run has taken this long: short runs do not pay for it."""
@@ -66,7 +67,7 @@ def run(
 
     def begin(client: Client) -> RunView:
         pipeline = client.prepare(file, read_set(set or ()))
-        if pipeline.schedules:
+        if pipeline.schedules and not is_name(file):
             texts = ", ".join(spec.text for spec in pipeline.schedules.values())
             say(
                 f"this runs it once: its schedule ({texts}) needs `gridmill up` and "

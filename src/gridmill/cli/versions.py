@@ -80,9 +80,19 @@ def _told(found: VersionDiff) -> Iterator[RenderableType]:
 
 
 def _table(part: str, some: list[Difference]) -> RenderableType:
-    rows = [(one.name, _value(one.before), _value(one.after), _step(one)) for one in some[:_SHOWN]]
+    rows = [_row(one) for one in some[:_SHOWN]]
     more = [Text(f"... and {len(some) - _SHOWN} more: --json")] if len(some) > _SHOWN else []
     return Group(table(part, "before", "after", "", rows=rows), *more)
+
+
+def _row(one: Difference) -> tuple[str, ...]:
+    if one.name == "size_bytes":
+        return "size", _size(one.before), _size(one.after), _step(one)
+    return one.name, _value(one.before), _value(one.after), _step(one)
+
+
+def _size(value: Any) -> str:  # noqa: ANN401  None where a version has none
+    return "" if value is None else show_bytes(value)
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  whatever a record tells

@@ -9,6 +9,8 @@ from gridmill.declarations.problems import Path, Problem, did_you_mean, show_val
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LITERAL = "Write $${ for a ${ that is meant for the shell."
+_READ_BY_JOB = (("sink", "source"), ("training", "track"))
+"""Fields of a job in which `${env:NAME}` may stand."""
 Word = str | Whole | Real | bool
 
 
@@ -93,7 +95,7 @@ class _Filling:
             return "${"
         if name in words:
             return _show(words[name])
-        if name.startswith("env:") and "source" in path:
+        if name.startswith("env:") and path[2:4] in _READ_BY_JOB:
             return match[0]  # read where the job runs, and kept nowhere
         if name.startswith("env:"):
             said = f"`{match[0]}`: the environment is not read; declare a parameter and pass it with --set"

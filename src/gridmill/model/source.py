@@ -68,7 +68,7 @@ class SqlSource:
                 hint="For example postgresql+psycopg://user@host/database, or sqlite:///shop.db.",
                 place="sql.url",
             )
-        _check_no_secret(self.url, "sql.url")
+        check_no_secret(self.url, "sql.url")
         if self.lag is not None and (self.cursor is None or self.lag < 0):
             raise InputError("`lag` is 0 or more, and goes with a `cursor`", place="sql.lag")
 
@@ -92,14 +92,15 @@ class StreamSource:
         """Raise InputError for a URL that is not Redis's or holds a password, and for no rows."""
         if not self.url.startswith(("redis://", "rediss://", "unix://", "${env:")):
             raise InputError("this is no Redis URL", hint="redis://HOST:6379/0", place="stream.url")
-        _check_no_secret(self.url, "stream.url")
+        check_no_secret(self.url, "stream.url")
         if self.max_rows < 1:
             raise InputError("`max_rows` must be more than 0", place="stream.max_rows")
         if self.wait_seconds < 0:
             raise InputError("`wait` must not be negative", place="stream.wait_seconds")
 
 
-def _check_no_secret(url: str, place: str) -> None:
+def check_no_secret(url: str, place: str) -> None:
+    """Raise InputError for a password that is not read from the environment."""
     in_front = _SECRET_IN_HTTP if url.startswith(HTTP) else _SECRET_IN_URL
     secret = in_front.match(url) or _SECRET_IN_OPTIONS.search(url)
     if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
@@ -194,7 +195,7 @@ class Source:
             raise InputError("an endpoint begins with http:// or https://", place="source.endpoint")
         for path in self.paths:
             if path.startswith(HTTP):
-                _check_no_secret(path, "source.path")
+                check_no_secret(path, "source.path")
         for name, value in self.headers.items():
             _check_no_secret_header(name, value)
         try:

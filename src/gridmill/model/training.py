@@ -10,6 +10,7 @@ from gridmill.errors import InputError
 from gridmill.model.gang import check_gang
 from gridmill.model.noun import dataclass
 from gridmill.model.search import Search
+from gridmill.model.source import HTTP, check_no_secret
 
 
 class ModelKind(StrEnum):
@@ -96,7 +97,8 @@ class TrainingSpec:
     features: tuple[str, ...] = ()
     seed: int = 0
     track: str | None = None
-    """The address of an MLflow server (`http://host:5000`) that is told of it. A dead one fails nothing."""
+    """The address of an MLflow server (`http://host:5000`) that is told of it while it learns. A dead one
+    fails nothing. `${env:NAME}` in it is read from the environment where the job runs."""
     search: Search | None = None
     """Try several settings first, and learn with the best."""
     folds: int | None = None
@@ -175,18 +177,7 @@ class TrainingSpec:
                     hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
                     place=f"training.{one.name}",
                 )
-        if self.track is not None and not self.track.startswith(("http://", "https://")):
-            raise InputError(
-                f"{self.track!r} is no address of an MLflow server",
-                hint="Write http://HOST:PORT, or https://.",
-                place="training.track",
-            )
-        if "@" in urlsplit(self.track or "").netloc:
-            raise InputError(
-                "an address with a user or password would be kept and printed",
-                hint="Name the server only: http://HOST:PORT.",
-                place="training.track",
-            )
+        self._check_track()
         self._check_ranges()
         self._check_workers()
         self._check_search(own)
@@ -198,6 +189,17 @@ class TrainingSpec:
                 "a custom model has a `script`, or a `file`: one of them",
                 hint="`script: train.py` learns a model; `file: model.onnx` takes one that exists.",
                 place="training.script",
+            )
+
+    def _check_track(self) -> None:
+        if self.track is None or self.track.startswith("${env:"):
+            return
+        check_no_secret(self.track, "training.track")
+        if not _is_address(self.track):
+            raise InputError(
+                f"{self.track!r} is no address of an MLflow server",
+                hint="Write http://HOST:PORT, or https://.",
+                place="training.track",
             )
 
     def _check_workers(self) -> None:
@@ -258,6 +260,14 @@ class TrainingSpec:
             if not right:
                 value = getattr(self, name)
                 raise InputError(f"{name} is {value}; it must be {rule}", place=f"training.{name}")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        address = urlsplit(text)
+        return text.startswith(HTTP) and bool(address.hostname) and address.port != 0
+    except ValueError:  # the port
+        return False
 
 
 def _default(one: Field[Any]) -> object:

@@ -11,7 +11,7 @@ from gridmill.model.moment import read_moment
 from gridmill.model.pipeline import Pipeline
 from gridmill.planning.backfills import check_bounds, spans
 from gridmill.sdk.connected import Connected
-from gridmill.sdk.project import read_project, with_bundle, words
+from gridmill.sdk.project import is_name, read_project, with_bundle, words
 
 
 class BackfillVerbs(Connected):
@@ -79,12 +79,6 @@ def _chunk(file: Path, values: Mapping[str, Any], span: tuple[str, str]) -> Chun
     begins, ends = span
     pipeline = read_project(file, {**values, "from": begins, "to": ends})
     return Chunk(pipeline=replace(pipeline, written=None), begins=begins, ends=ends)
-
-
-def is_name(pipeline: str | Path) -> bool:
-    """Whether a pipeline's name is meant, and not its file."""
-    path = Path(pipeline)
-    return path.suffix not in (".yaml", ".yml") and len(path.parts) == 1 and not path.is_file()
 
 
 def _whole(begins: str, ends: str) -> float:

@@ -7,14 +7,39 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gridmill.errors import InputError
+from gridmill.errors import InputError, PipelineError
 from gridmill.model.amounts import MIB, show_bytes
 from gridmill.model.pipeline import Pipeline
 from gridmill.ports.grid import Grid
 from gridmill.settings import Settings
 
 Source = str | Path | Pipeline
-"""A pipeline file, or the noun."""
+"""A pipeline file, the name of a kept pipeline, or the noun."""
+
+
+def is_name(source: Source) -> bool:
+    """Whether a kept pipeline's name is meant, and not its file."""
+    if isinstance(source, Pipeline):
+        return False
+    path = Path(source)
+    return path.suffix not in (".yaml", ".yml") and len(path.parts) == 1 and not path.is_file()
+
+
+def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
+    """A kept pipeline as it was applied last, with its code of then; with `values` its text is read again.
+
+    Raises PipelineError, InputError.
+    """
+    if not values:
+        return kept
+    if kept.written is None:
+        raise PipelineError(
+            f"pipeline {kept.name!r} was kept without the text of its file, which other values need",
+            hint="Apply it again (`gridmill apply -f FILE`), or run its file.",
+        )
+    read = import_module("gridmill.declarations").read_again
+    again: Pipeline = read(kept.written, folder=kept.folder, set_values=words(values))
+    return replace(again, bundle=kept.bundle)
 
 
 def read_project(source: Source, values: Mapping[str, Any] | None) -> Pipeline:

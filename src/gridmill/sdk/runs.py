@@ -18,7 +18,7 @@ from gridmill.model.view import DryRun, RunView
 from gridmill.ports.grid import Grid
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.lookup import find_run, job_of
-from gridmill.sdk.project import Source, read_all, read_project, with_bundle
+from gridmill.sdk.project import Source, is_name, kept_again, read_all, read_project, with_bundle
 
 Kept: TypeAlias = Pipeline | Resource | Site
 
@@ -56,7 +56,8 @@ class RunVerbs(Connected):
         check: bool = False,
         on_tick: Callable[[Tick], None] | None = None,
     ) -> RunView:
-        """Run a pipeline file or noun; with `wait`, until it ends. `set` gives parameters.
+        """Run a pipeline file, a kept one by its name, or a noun; with `wait`, until it ends. `set` gives
+        parameters.
 
         `on_tick` is called a few times a second. With `check` a run that does not succeed raises JobError.
         """
@@ -64,7 +65,10 @@ class RunVerbs(Connected):
         return self.wait(view.run.id, on_tick=on_tick, check=check) if wait else view
 
     def prepare(self, pipeline: Source, set: Mapping[str, Any] | None = None) -> Pipeline:
-        """The pipeline as the control node takes it: read, with parameters, its code bundle put."""
+        """The pipeline as the control node takes it: read, with parameters, its code bundle put. A kept one
+        is as it was applied last, whatever became of its file."""
+        if is_name(pipeline):
+            return kept_again(self.grid.pipeline(str(pipeline)), set)
         return with_bundle(read_project(pipeline, set), self.grid, self.settings)
 
     def plan(self, pipeline: Source, *, set: Mapping[str, Any] | None = None) -> DryRun:

@@ -35,6 +35,7 @@ from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
 if TYPE_CHECKING:
     from gridmill.jobs.training.search import Found, TryOut  # Optuna is for those who search
+    from gridmill.jobs.training.tracking import Tracker  # httpx for those who track
 
 MODULES: Mapping[ModelKind, str] = {
     kind: f"gridmill.jobs.training.{kind}" for kind in ModelKind
@@ -65,6 +66,13 @@ def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
 
 
 def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
+    if spec.track is None or context.rank:
+        return _learn(context, spec)
+    with import_module("gridmill.jobs.training.tracking").tracking(spec, context) as tracker:
+        return _learn(tracker.context, spec, tracker)
+
+
+def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = None) -> JobResult:
     found_best = _search(context, spec) if spec.search else None
     if found_best is not None:
         spec = found_best.spec
@@ -84,11 +92,7 @@ def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
         save_held_out(context.output, held_out)
     for name, value in found.items():
         context.metric(name, value)
-    run_id = (
-        import_module("gridmill.jobs.training.tracking").track(spec.track, context, card, fitted)
-        if spec.track
-        else None
-    )
+    run_id = tracker.finish(card, found_best) if tracker else None
     output = Output(
         kind=ArtifactKind.MODEL,
         uri=context.order.output_uri,

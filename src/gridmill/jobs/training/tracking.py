@@ -1,83 +1,195 @@
-"""What a training came to, told to an MLflow server: by its REST API, and never at the training's expense."""
+"""A training told to an MLflow server while it is learned, and never at the training's expense."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import httpx
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.models import Card
-from gridmill.jobs.training.fitted import Fitted
+from gridmill.jobs.training.mlflow_server import METRICS_A_BATCH, TROUBLES, Metric, Server, plain
+from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.settings import fill_in_environment
 
-TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-"""Seconds. A busy server takes its time; one that is not there is found out at once."""
-METRICS_A_BATCH, LONGEST_VALUE = 1000, 500
+if TYPE_CHECKING:
+    from gridmill.jobs.training.search import Found  # Optuna is for those who search
+
+EVERY_SECONDS, AGAIN_SECONDS, REST = 5.0, 60.0, 20
+"""How often metrics are sent, and how soon a server that failed is tried again; in any case after so many
+times as long as the server took."""
+MOST_WAITING = 100_000
+"""Metrics that a server that is away is told later; of more the oldest are left out."""
+KEPT = "mlflow-run"
+"""In the folder of checkpoints: the run that the attempt after a killed one goes on with."""
+_STATES = {"COMPLETE": "FINISHED", "PRUNED": "KILLED"}
+
+Tell = Callable[[str, float, float | None], None]
+Trial = Mapping[str, Any]
 
 
-def track(url: str, context: JobContext, card: Card, fitted: Fitted) -> str | None:
-    """Log the model as a run of the experiment named like the pipeline; returns its id.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedContext(JobContext):
+    """A context whose metrics are told twice."""
 
-    None where the server does not answer, or not as MLflow does: a line in the log says so.
-    """
+    tell: Tell = field(default=lambda name, value, step: None)
+
+    def metric(self, name: str, value: float, step: float | None = None) -> None:
+        """As JobContext's; silent where that is."""
+        JobContext.metric(self, name, value, step)
+        if self.events_fd is not None and isfinite(value):
+            self.tell(name, value, step)
+
+
+@contextmanager
+def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["Tracker"]:
+    """Tell the server in `spec.track` of the training that is done within. One that fails costs lines in the
+    log. Raises InputError for an environment variable that is not set."""
+    tracker = Tracker(spec, context)
     try:
-        with httpx.Client(base_url=url.rstrip("/") + "/api/2.0/mlflow", timeout=TIMEOUT) as client:
-            return _log(client, context, card, fitted)
-    except (httpx.HTTPError, httpx.InvalidURL, KeyError, TypeError, ValueError) as error:
-        print(f"not told to MLflow at {url}: {type(error).__name__}: {error}", flush=True)
-        return None
+        tracker.begin()
+        yield tracker
+    except BaseException as error:
+        tracker.end("FAILED" if isinstance(error, Exception) else "KILLED")
+        raise
+    finally:
+        tracker.close()
 
 
-def _log(client: httpx.Client, context: JobContext, card: Card, fitted: Fitted) -> str:
-    now = int(time.time() * 1000)
-    order = context.order
-    run = _post(
-        client,
-        "runs/create",
-        experiment_id=_experiment(client, order.pipeline),
-        run_name=f"{order.job.name} {order.attempt_id}",
-        start_time=now,
-        tags=_pairs({"gridmill.attempt": order.attempt_id, "gridmill.dataset": card.dataset}),
-    )
-    run_id: str = run["run"]["info"]["run_id"]
-    parameters = {"model": card.kind.value, "seed": card.seed, **card.options}
-    _post(client, "runs/log-batch", run_id=run_id, params=_pairs(parameters))
-    metrics = _metrics(card, fitted, now)
-    for first in range(0, len(metrics), METRICS_A_BATCH):
-        _post(client, "runs/log-batch", run_id=run_id, metrics=metrics[first : first + METRICS_A_BATCH])
-    _post(client, "runs/update", run_id=run_id, status="FINISHED", end_time=int(time.time() * 1000))
-    return run_id
+class Tracker:
+    """One run at the server. What the server does not take waits, and is told when it answers again."""
+
+    def __init__(self, spec: TrainingSpec, context: JobContext) -> None:
+        url = spec.track or ""
+        self._url, self._spec, self._context = url, spec, context
+        self._server = Server(fill_in_environment(url, "training.track", in_url=True))
+        self._experiment, self._run = "", ""
+        self._waiting: deque[Metric] = deque(maxlen=MOST_WAITING)
+        self._begun, self._next, self._said = _now(), 0.0, False
+
+    @property
+    def context(self) -> JobContext:
+        """What to train with, so that the server is told of metrics."""
+        own = {one.name: getattr(self._context, one.name) for one in fields(JobContext)}
+        return TrackedContext(**own, tell=self._tell)
+
+    def begin(self) -> None:
+        """Make the run, so that it is seen to be under way."""
+        self._try(self._open, "it is told later")
+
+    def _tell(self, name: str, value: float, step: float | None) -> None:
+        self._waiting.append(_metric(name, value, step))
+        if time.monotonic() >= self._next:
+            self._try(self._send, "it is told later")
+
+    def finish(self, card: Card, search: "Found | None" = None) -> str | None:
+        """Tell what it came to; the run's id. None where the server does not answer: a line in the log says
+        so. The trials of a search become runs of their own, below it."""
+
+        def act() -> None:
+            self._send()
+            parameters = {"model": card.kind.value, "seed": card.seed, **card.options}
+            self._server.log_parameters(self._run, parameters)
+            if search is not None:
+                for trial in search.trials:
+                    self._send_trial(trial, search.metric)
+            self._server.set_state(self._run, "FINISHED", _now())
+
+        return self._run if self._try(act, "") else None
+
+    def end(self, state: str) -> None:
+        """Tell that nothing came of it, where the server knows of it."""
+        if self._run:
+            self._try(lambda: self._server.set_state(self._run, state, _now()), "")
+
+    def close(self) -> None:
+        """Let the server's connections go."""
+        self._server.close()
+
+    def _try(self, act: Callable[[], None], otherwise: str) -> bool:
+        """Whether the server took it; the first time that it does not, and the last, a line says so."""
+        begun = time.monotonic()
+        try:
+            act()
+        except TROUBLES as error:
+            if not (self._said and otherwise):
+                why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                print(
+                    f"not told to MLflow at {self._url}: {why}" + (f"; {otherwise}" if otherwise else ""),
+                    flush=True,
+                )
+            self._said, took = True, time.monotonic() - begun
+            self._next = time.monotonic() + max(AGAIN_SECONDS, REST * took)
+            return False
+        self._next = time.monotonic() + max(EVERY_SECONDS, REST * (time.monotonic() - begun))
+        return True
+
+    def _open(self) -> None:
+        """The run that a killed attempt left, else a new one."""
+        if self._run:
+            return
+        self._experiment = self._server.experiment(self._context.order.pipeline)
+        kept = self._kept()
+        if kept is not None and kept.exists():
+            self._take_over(kept.read_text())
+        if not self._run:
+            order = self._context.order
+            name = f"{order.job.name} {order.attempt_id}"
+            self._run = self._server.create(self._experiment, name, self._begun, self._tags())
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(self._run)
+
+    def _take_over(self, run_id: str) -> None:
+        try:
+            self._server.set_state(run_id, "RUNNING")
+        except TROUBLES:
+            return  # it was deleted, or another server had it
+        self._run = run_id
+
+    def _kept(self) -> Path | None:
+        """None for a script, whose folder of checkpoints is its own."""
+        folder = self._context.checkpoints
+        return folder / KEPT if folder is not None and self._spec.model != ModelKind.CUSTOM else None
+
+    def _tags(self) -> Mapping[str, str]:
+        order = self._context.order
+        tags = {
+            "mlflow.source.type": "JOB",
+            "mlflow.source.name": f"{order.pipeline}/{order.job.name}",
+            "gridmill.run": order.run_id,
+            "gridmill.attempt": order.attempt_id,
+            "gridmill.dataset": self._context.input(self._spec.dataset).id,
+        }
+        return tags | ({"gridmill.code": order.bundle} if order.bundle else {})
+
+    def _send(self) -> None:
+        self._open()
+        while self._waiting:
+            some = list(islice(self._waiting, METRICS_A_BATCH))
+            self._server.log_metrics(self._run, some)
+            for _ in some:
+                self._waiting.popleft()
+
+    def _send_trial(self, trial: Trial, metric: str) -> None:
+        tags = {"mlflow.parentRunId": self._run, "gridmill.attempt": self._context.order.attempt_id}
+        ended = _now()
+        begun = ended - int(1000 * (trial["seconds"] or 0.0))
+        run_id = self._server.create(self._experiment, f"trial {trial['number']}", begun, tags)
+        self._server.log_parameters(run_id, trial["parameters"])
+        if trial["value"] is not None:
+            self._server.log_metrics(run_id, [_metric(f"validation_{metric}", trial["value"], None)])
+        self._server.set_state(run_id, _STATES.get(trial["state"].upper(), "FAILED"), ended)
 
 
-def _experiment(client: httpx.Client, name: str) -> str:
-    answer = client.get("/experiments/get-by-name", params={"experiment_name": name})
-    if answer.status_code == httpx.codes.NOT_FOUND:
-        created: str = _post(client, "experiments/create", name=name)["experiment_id"]
-        return created
-    answer.raise_for_status()
-    found: str = answer.json()["experiment"]["experiment_id"]
-    return found
+def _metric(name: str, value: float, step: float | None) -> Metric:
+    return {"key": plain(name), "value": value, "timestamp": _now(), "step": int(step or 0)}
 
 
-def _post(client: httpx.Client, path: str, **body: Any) -> dict[str, Any]:  # noqa: ANN401
-    answer = client.post(f"/{path}", json=body)
-    answer.raise_for_status()
-    content: dict[str, Any] = answer.json()
-    return content
-
-
-def _pairs(values: Mapping[str, object]) -> list[dict[str, str]]:
-    return [{"key": name, "value": str(value)[:LONGEST_VALUE]} for name, value in values.items()]
-
-
-def _metrics(card: Card, fitted: Fitted, now: int) -> Sequence[Mapping[str, Any]]:
-    """The final ones, and the curves by step."""
-    last = [
-        {"key": name, "value": value, "timestamp": now, "step": 0} for name, value in card.metrics.items()
-    ]
-    curves: list[dict[str, Any]] = [
-        {"key": name, "value": point[place], "timestamp": now, "step": int(point[0])}
-        for point in fitted.curve
-        for place, name in ((1, "train_loss"), (2, "validation_loss"))
-    ]
-    return [*last, *curves]
+def _now() -> int:
+    """In milliseconds since 1970."""
+    return int(time.time() * 1000)

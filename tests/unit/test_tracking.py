@@ -1,0 +1,190 @@
+"""What an MLflow server is told of a training, and what becomes of the training when the server fails."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learning_data import series, training_context, write_dataset
+from tests.mlflow import Books, mlflow_like
+from tests.ports import free_port
+
+from gridmill.errors import InputError
+from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.training import tracking
+from gridmill.jobs.training.mlflow_server import Server
+from gridmill.jobs.training.run import run
+from gridmill.model.search import Range, Search
+
+LSTM = {"sequence": 6, "hidden": 8, "epochs": 3, "batch_size": 64}
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EVERY_SECONDS", "AGAIN_SECONDS", "REST"):
+        monkeypatch.setattr(tracking, name, 0.0)
+
+
+@pytest.fixture
+def events(tmp_path: Path):
+    with (tmp_path / "events").open("wb") as file:
+        yield file.fileno()
+
+
+def context_of(root: Path, events: int, url: str, model: str = "lstm", **options: Any) -> JobContext:
+    options = (LSTM if model == "lstm" else {}) | options
+    context = training_context(root, write_dataset(root, series(160)), model, track=url, **options)
+    order = replace(context.order, checkpoint_uri="checkpoints/p/m/f", workers=2)
+    return replace(context, order=order, events_fd=events)
+
+
+def metrics_of(run: dict[str, Any]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for one in run["data"]["metrics"]:
+        found.setdefault(one["key"], []).append(one["value"])
+    return found
+
+
+def pairs(run: dict[str, Any], kind: str) -> dict[str, str]:
+    return {one["key"]: one["value"] for one in run["data"][kind]}
+
+
+def while_learning(
+    context: JobContext, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]
+) -> JobResult:
+    """Train, and do something after the metrics of each epoch were told."""
+    tell = tracking.Tracker._tell
+
+    def told(tracker: tracking.Tracker, name: str, value: float, step: float | None) -> None:
+        tell(tracker, name, value, step)
+        if name == "validation_loss" and step is not None:
+            act(int(step))
+
+    monkeypatch.setattr(tracking.Tracker, "_tell", told)
+    return run(context)
+
+
+def test_a_run_is_seen_while_it_learns(tmp_path: Path, events: int, monkeypatch: pytest.MonkeyPatch):
+    books, seen = Books(), []
+    with mlflow_like(books, free_port()) as url:
+        context = context_of(tmp_path, events, url)
+
+        def look(epoch: int) -> None:
+            (one,) = books.runs.values()
+            seen.append((one["info"]["status"], len(metrics_of(one)["validation_loss"])))
+
+        result = while_learning(context, monkeypatch, look)
+    assert seen == [("RUNNING", 1), ("RUNNING", 2), ("RUNNING", 3)]
+    (one,) = books.runs.values()
+    assert one["info"]["status"] == "FINISHED"
+    details = result.outputs[0].details
+    assert metrics_of(one)["validation_loss"] == [point[2] for point in details["curve"]]
+    assert metrics_of(one)["test_rmse"] == [result.metrics["test_rmse"]]
+    assert pairs(one, "params")["hidden"] == "8"
+    assert pairs(one, "tags")["gridmill.dataset"] == "p/d@1"
+    assert details["mlflow_run"] == one["info"]["run_id"]
+
+
+def test_a_server_that_goes_costs_a_line_and_is_told_when_it_is_back(
+    tmp_path: Path, events: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    books, port = Books(), free_port()
+    with ExitStack() as first, ExitStack() as second:
+        url = first.enter_context(mlflow_like(books, port))
+
+        def go_and_come(epoch: int) -> None:
+            if epoch == 1:
+                first.close()
+            if epoch == 3:
+                second.enter_context(mlflow_like(books, port))
+
+        context = context_of(tmp_path, events, url, epochs=4)
+        result = while_learning(context, monkeypatch, go_and_come)
+    (one,) = books.runs.values()
+    assert one["info"]["status"] == "FINISHED"
+    assert metrics_of(one)["validation_loss"] == [point[2] for point in result.outputs[0].details["curve"]]
+    assert capfd.readouterr().out.count("not told to MLflow") == 1
+
+
+def test_a_server_that_is_not_there_fails_nothing(
+    tmp_path: Path, events: int, capfd: pytest.CaptureFixture[str]
+):
+    url = f"http://127.0.0.1:{free_port()}"
+    result = run(context_of(tmp_path, events, url))
+    assert result.outputs[0].details["mlflow_run"] is None
+    said = [line for line in capfd.readouterr().out.splitlines() if "not told to MLflow" in line]
+    assert [f"at {url}: ConnectError" in line for line in said] == [True, True]  # at first, and in the end
+    assert "it is told later" in said[0]
+    assert "later" not in said[1]
+
+
+def test_the_attempt_after_a_killed_one_goes_on_with_its_run(tmp_path: Path, events: int):
+    books = Books()
+    with mlflow_like(books, free_port()) as url:
+        context = context_of(tmp_path, events, url)
+        assert context.order.job.training is not None
+        killed = tracking.Tracker(context.order.job.training, context)
+        killed.begin()
+        run(context)
+        assert [one["info"]["status"] for one in books.runs.values()] == ["FINISHED"]
+        books.runs.clear()  # somebody deleted it
+        run(context)
+    assert [one["info"]["status"] for one in books.runs.values()] == ["FINISHED"]
+
+
+def test_what_could_not_be_learned_failed_there_too(tmp_path: Path, events: int):
+    books = Books()
+    with mlflow_like(books, free_port()) as url, pytest.raises(InputError, match="learning"):
+        run(context_of(tmp_path, events, url, learning_rate=1e30))
+    assert [one["info"]["status"] for one in books.runs.values()] == ["FAILED"]
+
+
+def test_trials_of_a_search_are_runs_below_it(tmp_path: Path, events: int):
+    books = Books()
+    search = Search(trials=3, parameters={"max_leaves": Range(between=(2, 9))})
+    with mlflow_like(books, free_port()) as url:
+        result = run(context_of(tmp_path, events, url, "gbdt", search=search, trees=5))
+    whole, *trials = books.runs.values()
+    assert [one["info"]["run_name"] for one in trials] == ["trial 0", "trial 1", "trial 2"]
+    for one, told in zip(trials, result.outputs[0].details["search"]["trials"], strict=True):
+        assert pairs(one, "tags")["mlflow.parentRunId"] == whole["info"]["run_id"]
+        assert pairs(one, "params") == {"max_leaves": str(told["parameters"]["max_leaves"])}
+        assert metrics_of(one)["validation_rmse"] == [told["value"]]
+        assert one["info"]["status"] == "FINISHED"
+    assert len(metrics_of(whole)["trial_rmse"]) == 3
+
+
+def test_trainings_that_begin_together_make_one_experiment():
+    books = Books(askers=3)
+    with mlflow_like(books, free_port()) as url, ThreadPoolExecutor(3) as crew:
+        found = list(crew.map(lambda _: Server(url).experiment("p"), range(3)))
+    assert found == ["1", "1", "1"]
+
+
+def test_a_password_is_read_from_the_environment_and_said_nowhere(
+    tmp_path: Path, events: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    books, port = Books(), free_port()
+    monkeypatch.setenv("MLFLOW_SECRET", "s/e:c@ret")
+    context = context_of(tmp_path, events, f"http://me:${{env:MLFLOW_SECRET}}@127.0.0.1:{port}", "naive")
+    with mlflow_like(books, port):
+        run(context)
+    assert set(books.authorizations) == {"Basic bWU6cy9lOmNAcmV0"}
+    run(context)
+    said = capfd.readouterr().out
+    assert "not told to MLflow at http://me:${env:MLFLOW_SECRET}@127.0.0.1" in said
+    assert "s/e" not in said
+    assert "s%2Fe" not in said
+
+
+def test_names_that_mlflow_does_not_take_are_written_otherwise():
+    books = Books()
+    with mlflow_like(books, free_port()) as url:
+        server = Server(url)
+        run_id = server.create(server.experiment("p"), "r", 0, {})
+        server.log_parameters(run_id, {f"a(b)%{number}": number for number in range(150)})
+    assert len(pairs(books.runs[run_id], "params")) == 150
+    assert pairs(books.runs[run_id], "params")["a_b__7"] == "7"
