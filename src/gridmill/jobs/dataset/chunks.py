@@ -58,9 +58,15 @@ class Prepared:
 
 
 def prepare_chunks(
-    engine: duckdb.DuckDBPyConnection, quick: Quick, columns: int, rows: int, chunk_rows: int | None
+    engine: duckdb.DuckDBPyConnection,
+    other: duckdb.DuckDBPyConnection,
+    quick: Quick,
+    columns: int,
+    rows: int,
+    chunk_rows: int | None,
 ) -> Prepared | None:
-    """Numbers the entities and reads the other tables; None where too much would have to be held at once.
+    """Numbers the entities and, at the same time and by the `other` connection, reads the other tables; None
+    where too much would have to be held at once.
 
     `columns` are those that the query gives; `chunk_rows` is what is wanted. Raises duckdb.Error.
     """
@@ -69,13 +75,29 @@ def prepare_chunks(
     ):
         return None
     most = max(BATCH_ROWS, (CHUNK_VALUES if columns <= WIDE else WIDE_VALUES) // columns)
-    _number(engine, COUNTED, quick.rows, quick.entity)
     wanted = min(chunk_rows or CHUNK_ROWS, most)
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(_load_all, other, quick)
+        starts = _number_entities(engine, quick, columns, rows, most, wanted)
+        loaded = loading.result()
+    return None if starts is None or loaded is None else Prepared(quick, loaded, starts, wanted * columns)
+
+
+def _number_entities(
+    engine: duckdb.DuckDBPyConnection, quick: Quick, columns: int, rows: int, most: int, wanted: int
+) -> Ints | None:
+    """The number of each chunk's first entity; None where an entity has too many rows."""
+    _number(engine, COUNTED, quick.rows, quick.entity)
     _cut_entities(engine, wanted)
     text = f'SELECT min("{CODE}") AS start, max({COUNT}) AS largest FROM {ENTITIES} GROUP BY "{NUMBER}"'
     found = engine.sql(f"{text} ORDER BY start").to_arrow_table()
     if rows > most and _integers(found["largest"]).max(initial=0) * columns > MOST_VALUES:
         return None
+    return _integers(found["start"])
+
+
+def _load_all(engine: duckdb.DuckDBPyConnection, quick: Quick) -> tuple[Loaded, ...] | None:
+    """The other tables; None where one has too many values."""
     loaded: list[Loaded] = []
     for number, theirs in enumerate(quick.asked.theirs):
         known, keys = _known(engine, theirs), f"__keys{number}"
@@ -83,7 +105,7 @@ def prepare_chunks(
         if _size(engine, theirs, keys) > MOST_VALUES:
             return None
         loaded.append(_load(engine, theirs, known, keys))
-    return Prepared(quick, tuple(loaded), _integers(found["start"]), wanted * columns)
+    return tuple(loaded)
 
 
 def _keeps_types(engine: duckdb.DuckDBPyConnection, sql: str) -> bool:
@@ -223,7 +245,7 @@ def cut_chunks(
 def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
     """Rows in the order of their chunks, cut where the next one begins."""
     codes = _integers(rows[CODE])
-    for begin, end in pairwise(np.unique([0, *np.searchsorted(codes, starts), len(codes)])):
+    for begin, end in pairwise(sorted({0, *np.searchsorted(codes, starts).tolist(), len(codes)})):
         number = np.searchsorted(starts, codes[begin], "right") - 1
         yield int(number), rows.slice(begin, end - begin)
 

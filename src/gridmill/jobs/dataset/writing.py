@@ -82,7 +82,7 @@ def write_rows(
     context.progress(0, query.rows or None, "rows", "sorting and joining")
     make = _Maker(context=context, query=query, folder=folder, whole=whole)
     try:
-        prepared = _prepare_chunks(engine, query)
+        prepared = _prepare_chunks(engine, query, tables)
         if prepared is not None:
             _write_chunks(make, engine, prepared, tables, tally, stem)
             return
@@ -134,15 +134,25 @@ def _reader(found: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:
     return found.to_arrow_reader(rows_at_once(len(found.columns), CHUNK_ROWS, BATCH_CELLS))
 
 
-def _prepare_chunks(engine: duckdb.DuckDBPyConnection, query: Query) -> Prepared | None:
+def _prepare_chunks(
+    engine: duckdb.DuckDBPyConnection, query: Query, tables: Mapping[str, ds.Dataset]
+) -> Prepared | None:
     quick = query.compiled.quick
     if quick is None:
         return None
     columns = len(query.compiled.columns) + len(quick.entity) + WORK_COLUMNS
-    count = len(query.buckets)
-    if query.whole:
-        return prepare_chunks(engine, quick, columns, query.rows, query.rows)
-    return prepare_chunks(engine, quick, columns, query.rows, -(-query.rows // count) if query.cut else None)
+    cut = -(-query.rows // len(query.buckets)) if query.cut else None
+    wanted = query.rows if query.whole else cut
+    return prepare_chunks(engine, _another(engine, tables), quick, columns, query.rows, wanted)
+
+
+def _another(
+    engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset]
+) -> duckdb.DuckDBPyConnection:
+    """A connection for another thread that sees the same."""
+    made = engine.cursor()
+    register_tables(made, tables)
+    return made
 
 
 def _side_by_side(context: JobContext, prepared: Prepared) -> int:
@@ -165,8 +175,7 @@ def _write_chunks(
 
     def do(number: int, rows: pa.Table) -> Tally:
         if not hasattr(own, "engine"):
-            own.engine = engine.cursor()
-            register_tables(own.engine, tables)
+            own.engine = _another(engine, tables)
         counted = Tally()
         name = f"{stem}-{number:04d}" if prepared.chunks > 1 else stem
         whole = with_keys(own.engine, prepared, number, rows)
