@@ -6,11 +6,19 @@ from dataclasses import replace
 import pytest
 
 from gridmill.model.amounts import GIB, Amounts
+from gridmill.model.deployment import Deployment
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import Node
-from gridmill.model.state import FINISHED_RUNS, LIVE_ATTEMPTS, AttemptState, Cause, RunState
+from gridmill.model.state import (
+    FINISHED_RUNS,
+    LIVE_ATTEMPTS,
+    AttemptState,
+    Cause,
+    DeploymentState,
+    RunState,
+)
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.simulated import Behaviour
 from gridmill.testing.simulation import Simulation
@@ -117,6 +125,23 @@ def test_a_gang_is_placed_again_on_other_ports_when_its_pod_dies():
     assert the_job(grid).losses == 1
     assert len(set(ports[:3])) == 1
     assert ports[0] != ports[-1]
+
+
+def test_a_gang_goes_on_elsewhere_where_one_pod_of_its_deployment_is_gone_and_the_others_hang():
+    grid = started(
+        lambda order: Behaviour(seconds=1000.0 if order.attempt_id.startswith("p-1.train.1") else 5.0)
+    )
+    assert grid.run_until(lambda: len(grid.world.executions) == 3)
+    [deployment] = grid.node.control.ledger.snapshot.deployments.values()
+    gone, *others = deployment.pods
+    assert others
+    for pod in others:
+        grid.world.cut_link(pod.id, 1e6)
+    grid.world.kill_pod(gone.id)
+    finish(grid)
+    assert the_run(grid).state is RunState.SUCCEEDED
+    assert grid.clock.now() - the_run(grid).created < 2 * grid.limits.greeting_seconds
+    assert grid.store.get(Deployment, deployment.id).noun.state is DeploymentState.GONE
 
 
 def test_nothing_starts_where_one_rank_has_no_place():

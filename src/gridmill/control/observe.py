@@ -118,11 +118,12 @@ def _record(control: Control, transaction: Transaction, deployment: Deployment, 
 def _mind_silence(
     control: Control, transaction: Transaction, deployment: Deployment, sights: Mapping[str, PodSight]
 ) -> None:
-    """Release a deployment whose pods all run, and none of which has had a link for too long: it never
-    greeted, or hangs. What it was running is lost."""
+    """Release a deployment whose pods, but for those that are gone, all run, and none of which has had a link
+    for too long: it never greeted, or hangs. What it was running is lost."""
     running = {name for name, sight in sights.items() if sight.sight == Sight.RUNNING}
     now = control.clock.monotonic()
-    if not all(pod.id in running and pod.id not in control.channels for pod in deployment.pods):
+    left = [pod for pod in deployment.pods if pod.state != PodState.GONE]
+    if not all(pod.id in running and pod.id not in control.channels for pod in left):
         control.silent_since.pop(deployment.id, None)
     elif now - control.silent_since.setdefault(deployment.id, now) >= control.limits.greeting_seconds:
         control.silent_since.pop(deployment.id)
