@@ -5,20 +5,19 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
-from gridmill.errors import ConflictError, InputError, NotFoundError
-from gridmill.model.amounts import GIB, Amounts
+from gridmill.errors import InputError, NotFoundError
+from gridmill.model.amounts import GIB
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event, EventType
 from gridmill.model.job import JobKind
-from gridmill.model.node import NodeView
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import ProjectView
-from gridmill.model.resource import Resource, Sizing
+from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Node, Site, SiteKind
+from gridmill.model.site import Site
 from gridmill.model.state import (
     DONE_JOBS,
     FINISHED_JOBS,
@@ -32,8 +31,7 @@ from gridmill.testing.acted import SIZE, ended, job_run, reset, with_needs
 from gridmill.testing.advising import FakeAdvising
 from gridmill.testing.alterations import FakeAlterations
 from gridmill.testing.sharing import FakeSharing
-
-T = TypeVar("T")
+from gridmill.testing.sites import FakeSites, found
 
 _OF_JOB = frozenset({"state", "message", "started", "ended"})
 _KINDS = {
@@ -45,10 +43,6 @@ _KINDS = {
 }
 
 
-HERE = Node(name="here", capacity=Amounts(cpus=2, memory_bytes=8 * GIB))
-with_changes = replace  # where an argument is called replace
-
-
 class Act(StrEnum):
     """What a job of a FakeGrid does when the run starts or is resumed."""
 
@@ -58,7 +52,7 @@ class Act(StrEnum):
 
 
 @dataclass(slots=True)
-class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing):
+class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     """Implements `gridmill.ports.grid.Grid`. Runs happen at once, inside `start_run` and `resume`.
 
     `acts` says what each job does (by its name; default: succeed). Time is `now`, moved by a second per
@@ -151,7 +145,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing):
 
     def run(self, run_id: str) -> RunView:
         """See Grid."""
-        return _found(self._views, run_id, "run")
+        return found(self._views, run_id, "run")
 
     def resume(self, run_id: str) -> RunView:
         """See Grid."""
@@ -198,66 +192,13 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing):
             self._changed.wait_for(there, timeout=wait_seconds)
             return there()
 
-    def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
-        """See Grid."""
-        self.calls.append(f"configure {resource.name}")
-        self._resources[resource.name] = resource
-        amounts = Amounts(
-            cpus=resource.cpus or 1.0, memory_bytes=resource.memory_bytes or GIB, gpus=resource.gpus
-        )
-        return resource, Sizing(amounts=amounts, workers=resource.workers or 1, why=("as asked",))
-
-    def resources(self) -> tuple[Resource, ...]:
-        """See Grid."""
-        return tuple(self._resources[name] for name in sorted(self._resources))
-
-    def remove_resource(self, name: str) -> None:
-        """See Grid."""
-        _found(self._resources, name, "resource")
-        self.calls.append(f"remove resource {name}")
-        del self._resources[name]
-
-    def sites(self) -> tuple[Site, ...]:
-        """See Grid."""
-        local = Site(name="local", kind=SiteKind.LOCAL, nodes=(HERE,))
-        return (local, *(self._sites[name] for name in sorted(self._sites)))
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        """See Grid."""
-        return tuple(NodeView(site=site.name, node=HERE, claimed=Amounts()) for site in self.sites())
-
-    def add_site(self, site: Site, *, replace: bool = False) -> Site:
-        """See Grid. Every site has one node."""
-        known = self._sites.get(site.name)
-        seen = with_changes(site, nodes=(HERE,))
-        if known not in (None, seen) and not replace:
-            raise ConflictError(f"there is a site {site.name!r} with other settings")
-        self.calls.append(f"add site {site.name}")
-        self._sites[site.name] = seen
-        return seen
-
-    def remove_site(self, name: str) -> None:
-        """See Grid."""
-        _found(self._sites, name, "site")
-        self.calls.append(f"remove site {name}")
-        del self._sites[name]
-
-    def deployments(self) -> tuple[Deployment, ...]:
-        """See Grid."""
-        return tuple(self._deployments.values())
-
-    def release(self, deployment_id: str) -> None:
-        """See Grid."""
-        self.calls.append(f"release {deployment_id}")
-        self._deployments.pop(deployment_id, None)
-
     def pipelines(self) -> tuple[Pipeline, ...]:
         """See Grid."""
         return tuple(self._pipelines[name] for name in sorted(self._pipelines))
 
     def pipeline(self, name: str) -> Pipeline:
         """See Grid."""
-        return _found(self._pipelines, name, "pipeline")
+        return found(self._pipelines, name, "pipeline")
 
     def remove_pipeline(self, name: str) -> None:
         """See Grid."""
@@ -387,17 +328,9 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing):
 
     def _change(self, job_id: str, **changes: Any) -> None:  # noqa: ANN401  fields of JobView and JobRun
         view = self._job(job_id)
-        of_job = {
-            key: value for key, value in changes.items() if key in ("state", "message", "started", "ended")
-        }
+        of_job = {key: value for key, value in changes.items() if key in _OF_JOB}
         of_view = {key: value for key, value in changes.items() if key not in of_job}
         changed = replace(view, job=replace(view.job, **of_job), **of_view)
         run = self._views[view.job.run_id]
         jobs = tuple(changed if one.job.id == job_id else one for one in run.jobs)
         self._views[view.job.run_id] = replace(run, jobs=jobs)
-
-
-def _found(table: Mapping[str, T], key: str, what: str) -> T:
-    if key not in table:
-        raise NotFoundError(f"there is no {what} {key!r}")
-    return table[key]
