@@ -42,7 +42,7 @@ COMMAND = CommandSpec(run="true")
 
 SIZES: dict[str, Callable[[int], int]] = {
     "one class": lambda _: GIB,
-    "400 classes": lambda number: (number % 20 + 1) * 200 * MIB,
+    "400 classes": lambda number: (number // RESOURCES % 20 + 1) * 200 * MIB,  # the rest says the resource
     "all different": lambda number: GIB + number * 1000,
 }
 
