@@ -91,6 +91,44 @@ def test_a_node_at_which_pods_did_not_come_up_is_tried_last():
         assert wish.nodes == nodes
 
 
+def a_ray_site(count):
+    return replace(a_site(count=count), kind=SiteKind.RAY)
+
+
+def broken(*busy):
+    """Two workers on n0 and n1 and a third that was lost; these jobs still run there, on the first."""
+    whole = a_deployment(memory=12 * GIB, pods=3, idle_since=None)
+    pods = tuple(replace(pod, node=f"n{number}") for number, pod in enumerate(whole.pods))
+    return [
+        replace(whole, pods=(*pods[:2], replace(pods[2], state=PodState.GONE))),
+        *busy,
+        *(an_attempt(job, "a-1.0") for job in busy),
+    ]
+
+
+def test_a_deployment_on_ray_that_lost_a_pod_is_replaced_by_a_second_one_where_there_is_room():
+    """The pods of it that are idle will run nothing again: they count no more as the resource's workers."""
+    busy = a_job("x", state=JobState.RUNNING)
+    trainers = command(workers=3, memory_bytes=12 * GIB)
+    wanted = [a_run(), busy, a_job("y"), trainers, a_ray_site(5), *broken(busy)]
+    made = plan(Snapshot(wanted), NOW)
+    assert not started(made)
+    [wish] = made.bring_ups
+    assert sorted(wish.nodes) == ["n2", "n3"], "one of three workers still runs something"
+
+
+def test_a_deployment_on_ray_that_lost_a_pod_says_so_to_who_waits_and_goes_when_it_is_idle():
+    busy = a_job("x", state=JobState.RUNNING)
+    trainers = command(workers=3, memory_bytes=12 * GIB)
+    wanted = [a_run(), a_job("y"), trainers, a_ray_site(2)]
+    snapshot = Snapshot([*wanted, busy, *broken(busy)])
+    assert not plan(snapshot, NOW).bring_ups
+    told = "a-1 lost a pod, takes no more jobs and goes once 1 job there has ended"
+    assert told in why_waiting(snapshot, "p-1/y", NOW)
+    released = plan(Snapshot([*wanted, *broken()]), NOW).releases
+    assert [one.deployment_id for one in released] == ["a-1"]
+
+
 def test_a_node_that_lacks_what_it_promised_is_left_aside_while_others_will_do():
     full = a_deployment("b-1", "b", memory=16 * GIB, cpus=16.0, idle_since=None)
     wanted = [a_run(), a_job("x"), command(), command("b"), a_site(count=2), full]  # n0 has no room now

@@ -28,8 +28,9 @@ class Lane:
     for one; `interrupting`: running jobs are making room for one (`beneficiary`, once they were asked).
     `tries`: for how many it was tried to make room so; `over_quota`: how many of those that the quota of
     their project has no room for have come into that line. `fair`: several projects wait. `kept_free`: a pod
-    that waits for the first. `alive`: pods that are up, coming or planned. `members`: those behind the first
-    of a class, once that was dealt with. `wish`: what a new pod should have, once that was asked.
+    that waits for the first. `alive`: pods that are up (of broken deployments those that run something),
+    coming or planned. `members`: those behind the first of a class, once that was dealt with. `wish`: what a
+    new pod should have, once that was asked.
     """
 
     __slots__ = (
@@ -80,7 +81,7 @@ class Lane:
         self.over_quota = 0
         self.kept_free: Slot | None = None
         self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
-        self.alive = len(self.open) + len(self.coming) + len(snapshot.places.broken.get(name, ()))
+        self.alive = len(self.open) + len(self.coming) + snapshot.places.busy_broken(name)
         self.wish: Amounts | None = None
         self._up = snapshot.places.open.get(name, _NO_PODS)
         self._most_memory = most_memory(snapshot, resource)

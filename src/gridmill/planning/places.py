@@ -261,6 +261,11 @@ class Places:
             return False
         return any(pod.state == PodState.GONE for pod in deployment.pods)
 
+    def busy_broken(self, resource: str) -> int:
+        """How many pods of its broken deployments still run something: the others will never do again, and
+        new ones may come up in their stead."""
+        return sum(pod_id in self.on for pod_id in self.broken.get(resource, ()))
+
     def _places_as_planned(self, site: str) -> bool:
         """Slurm puts pods where it likes, unless it is told."""
         return self._kind(site) is not SiteKind.SLURM

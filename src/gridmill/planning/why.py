@@ -66,7 +66,11 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Wait
         return problem.message
     told = job_run.message if job_run.interruptions else ""
     quota = _why_quota(snapshot, job_run, demand)
-    room = (_why_no_room(snapshot, resource, demand), *_before(snapshot, job_run, now))
+    room = (
+        _why_no_room(snapshot, resource, demand),
+        _what_is_broken(snapshot, resource.name),
+        *_before(snapshot, job_run, now),
+    )
     wait = waits.of(job_run.id)
     parts = (told, *((quota,) if quota else room), "" if wait is None else str(wait))
     return "; ".join(part for part in parts if part)
@@ -119,6 +123,22 @@ def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
     if coming is not None:
         return f"`{resource.name}` is coming up{_what_keeps(snapshot, coming)}"
     return _why_not_brought_up(snapshot, resource, demand)
+
+
+def _what_is_broken(snapshot: Snapshot, resource: str) -> str:
+    """`trainers-1 lost a pod, takes no more jobs and goes once 2 jobs there have ended`."""
+    places = snapshot.places
+    names = sorted({places.owners[pod_id] for pod_id in places.broken.get(resource, ())})
+    if not names:
+        return ""
+    count = sum(len(places.on.get(name, ())) for name in names)
+    lost = (
+        "lost a pod, takes no more jobs and goes"
+        if len(names) == 1
+        else "lost pods, take no more jobs and go"
+    )
+    until = f"once {show_count(count, 'job')} there {'has' if count == 1 else 'have'} ended"
+    return f"{', '.join(names)} {lost} {until}"
 
 
 def _what_keeps(snapshot: Snapshot, coming: Pods) -> str:
