@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.sim.test_races import command, finish
 
@@ -18,6 +19,7 @@ from gridmill.model.run import JobRun
 from gridmill.model.site import Node
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
 from gridmill.stores.memory import make as make_memory
+from gridmill.testing.advising import parallel_attempt
 from gridmill.testing.faults import FaultScript, FaultyStore
 from gridmill.testing.simulated import Behaviour, Execution
 from gridmill.testing.simulation import Simulation
@@ -91,6 +93,22 @@ def test_what_its_parts_took_is_one_measurement_of_a_dataset_and_makes_advice():
     found = advice_on(grid.node.control, job, "p")
     assert found is not None
     assert [one.workers for one in found.measured] == [3]
+
+
+def test_what_a_swarm_in_parts_tells_of_its_workers_makes_advice():
+    told = parallel_attempt(1, workers=6, work_seconds=120.0).parallel
+    grid = simulation(
+        lambda order: (
+            Behaviour(seconds=20.0) if order.part else Behaviour(parallel=told if order.parts else None)
+        )
+    )
+    finish(grid, grid.submit(swarm()))
+    [known] = grid.node.control.ledger.snapshot.history.of_job("p/swarm", "prediction")
+    assert known.parallel == replace(told, pods=3)
+    assert known.use.wall_seconds > 20.0, "the parts, and the attempt that put them together"
+    found = advice_on(grid.node.control, swarm().job("swarm"), "p")
+    assert found is not None
+    assert [one.workers for one in found.measured] == [6]
 
 
 def test_as_few_parts_as_the_workers_need():

@@ -1,6 +1,7 @@
 """What a job in parts tells of itself: to advice, and to its next size."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tests.unit.test_sizing import history_of, measured
@@ -10,10 +11,14 @@ from gridmill.model.amounts import GIB, MIB, Amounts
 from gridmill.model.dataset import Basis, DatasetSpec
 from gridmill.model.job import Job, JobSize
 from gridmill.model.part import Told
+from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Measurement, Use, default_resource
+from gridmill.model.site import Node, Site, SiteKind
 from gridmill.planning.advice import Known, advise
+from gridmill.planning.parts import cut_job
 from gridmill.planning.sizing import size_job
-from gridmill.planning.whole import parallel_of_whole, use_of_whole
+from gridmill.planning.whole import parallel_of_swarm, parallel_of_whole, use_of_whole
+from gridmill.testing.advising import parallel_attempt
 
 JOB = Job(name="features", dataset=DatasetSpec(basis=Basis(table="rows", time="t", entity=("user",))))
 GATHERED = Use(wall_seconds=2.0, cpu_seconds=1.0, peak_memory_bytes=100 * MIB, disk_seconds=0.5)
@@ -101,3 +106,65 @@ def test_a_part_is_sized_by_what_parts_took_and_the_whole_in_one_by_all_of_them(
     assert of(4) < 1.4 * 600 * MIB
     assert of(2) > 1.5 * of(4) * 0.9
     assert of(1) > of(2)
+
+
+SWARM = Job(name="predict", prediction=PredictionSpec(dataset="features", models=("train",)))
+POD = Amounts(cpus=2.0, memory_bytes=8 * GIB)
+
+
+def swarm_attempt(number, workers, *, pods=1, cpu_share=1.0):
+    """In so many pods of two CPUs, each of them with as many workers; 60 worker-seconds."""
+    known = parallel_attempt(number, workers=workers, work_seconds=60.0, cpu_share=cpu_share)
+    if pods == 1:
+        return known
+    assert known.parallel is not None
+    told_by_parts = [told(0.0, known.parallel.stage_seconds) for _ in range(pods)]
+    return replace(known, parallel=parallel_of_swarm(known.parallel, told_by_parts))
+
+
+def advice_on_swarm(*attempts: Measurement, pods: int):
+    found = advise(Known(name="weather/predict", job=SWARM, measured=attempts, most=POD, pods=pods))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("begins", "workers", "pods"), [((0.0, 1.0), 6, 2), ((0.0, 10.0), 3, 1)])
+def test_a_swarm_in_parts_had_the_workers_of_those_that_were_at_work_at_once(begins, workers, pods):
+    known = parallel_attempt(1, workers=6, work_seconds=60.0).parallel
+    assert known is not None
+    whole = parallel_of_swarm(known, [told(begin, 10.0) for begin in begins])
+    assert (whole.workers, whole.pods) == (workers, pods)
+    assert whole.stage_seconds == (known.stage_seconds if pods == 2 else 20.0)
+    assert replace(whole, workers=6, pods=1, stage_seconds=known.stage_seconds) == known, "all else is kept"
+
+
+def test_a_swarm_in_parts_is_not_held_to_the_cpus_of_one_machine():
+    attempts = swarm_attempt(1, 2), swarm_attempt(2, 6, pods=3)
+    found, alone = advice_on_swarm(*attempts, pods=3), advice_on_swarm(*attempts[:1], pods=1)
+    assert [one.workers for one in found.measured] == [2, 6]
+    six, crowded = found.forecast(4), alone.forecast(4)
+    assert six is not None
+    assert crowded is not None
+    assert six.seconds < 0.6 * crowded.seconds, "four that compute want two machines of two CPUs"
+    assert found.probes, "a probe is one pod's"
+    assert max(probe.workers for probe in found.probes) <= 2
+
+
+def test_workers_that_advice_gives_a_swarm_are_spread_over_its_pods():
+    history = history_of(swarm_attempt(1, 2), swarm_attempt(2, 6, pods=3))
+    nodes = tuple(Node(name=name, capacity=POD) for name in "abc")
+    resource = default_resource(SWARM.kind)
+    site = Site(name="local", kind=SiteKind.SIMULATED, nodes=nodes)
+    sized = partial(
+        size_job,
+        size=JobSize(rows=64_000),
+        history=history,
+        pipeline="weather",
+        resource=resource,
+        largest=POD,
+    )
+    found = cut_job(SWARM, JobSize(rows=64_000), resource, site, sized)
+    assert found is not None
+    assert (found.count, found.part.workers) == (3, 2)
+    assert found.part.expected_seconds == found.whole.expected_seconds
+    assert found.whole.expected_seconds == pytest.approx(2.5 + 10.0, rel=0.1)

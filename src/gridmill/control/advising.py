@@ -10,13 +10,12 @@ from gridmill.model.advice import Advice
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun, Run
 from gridmill.model.view import RunView
 from gridmill.planning.advice import Known, advise, most_of
+from gridmill.planning.parts import pods_of
 from gridmill.planning.probes import has_workers, may_be_cut, probe_job
 from gridmill.planning.sizing import subject_of
-from gridmill.planning.snapshot import Snapshot
 from gridmill.ports.keys import key_of
 
 LATEST_RUNS = 10
@@ -38,14 +37,9 @@ def advice_on(control: Control, job: Job, pipeline: str) -> Advice | None:
     name = f"{pipeline}/{job.name}"
     measured = snapshot.history.of_workers(name, subject_of(job, pipeline))
     most = most_of(resource, snapshot.largest(resource.site))
-    pods = _pods(snapshot, resource) if may_be_cut(job) else 0
-    return advise(Known(name=name, job=job, measured=measured, most=most, pods=pods))
-
-
-def _pods(snapshot: Snapshot, resource: Resource) -> int:
-    """As many as it is set to have, or one on each node."""
     site = snapshot.sites.get(resource.site)
-    return resource.workers or max(1, len(site.nodes) if site else 1)
+    pods = 1 if site is None else max(1, pods_of(resource, site))
+    return advise(Known(name=name, job=job, measured=measured, most=most, pods=pods))
 
 
 class AdviceCases(Cases):

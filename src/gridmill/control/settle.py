@@ -1,5 +1,6 @@
 """Ending an attempt: its record, its job's next state, the versions it made, what it measured."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,7 @@ from gridmill.errors import GridmillError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.message import Outcome
+from gridmill.model.parallel import Parallel
 from gridmill.model.part import Told
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Use
@@ -29,9 +31,10 @@ from gridmill.model.state import (
 )
 from gridmill.planning.fair import charged
 from gridmill.planning.history import PROBE
+from gridmill.planning.probes import has_workers
 from gridmill.planning.progress import settle
 from gridmill.planning.sizing import subject_of
-from gridmill.planning.whole import parallel_of_whole, use_of_whole
+from gridmill.planning.whole import parallel_of_swarm, parallel_of_whole, use_of_whole
 
 LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
 
@@ -116,15 +119,20 @@ def _whole(transaction: Transaction, job_run: JobRun, outcome: Outcome) -> Outco
     if not job_run.parts:
         return outcome
     told = [part.told for part in parts_of(transaction, job_run) if part.told is not None]
-    if job_run.job.prediction is not None or len(told) < job_run.parts:
+    if len(told) < job_run.parts:
+        return None
+    parallel = _parallel(job_run, outcome, told)
+    return replace(outcome, use=use_of_whole(told, outcome.use or Use()), parallel=parallel)
+
+
+def _parallel(job_run: JobRun, outcome: Outcome, told: Sequence[Told]) -> Parallel | None:
+    """Of a swarm its workers have told; the parts of another job are its workers themselves."""
+    if outcome.parallel is not None:
+        return parallel_of_swarm(outcome.parallel, told)
+    if has_workers(job_run.job):
         return None
     rows, unit = _extent(job_run)
-    work = f"{subject_of(job_run.job, job_run.pipeline)} by {unit}"
-    return replace(
-        outcome,
-        use=use_of_whole(told, outcome.use or Use()),
-        parallel=parallel_of_whole(work, rows, told),
-    )
+    return parallel_of_whole(f"{subject_of(job_run.job, job_run.pipeline)} by {unit}", rows, told)
 
 
 def _extent(job_run: JobRun) -> tuple[int, str]:

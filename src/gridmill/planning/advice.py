@@ -13,6 +13,7 @@ from gridmill.model.resource import Measurement, Resource
 from gridmill.planning.bound import blind_spot, bound_of, disturbed, shares_of, why_bound
 from gridmill.planning.curve import Curve
 from gridmill.planning.footprint import WORKER_BYTES
+from gridmill.planning.probes import has_workers
 from gridmill.planning.shards import PER_PROBE_WORKER
 from gridmill.planning.speedup import Trial, fit, fit_coherent
 
@@ -36,19 +37,23 @@ RULE = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What advice is made from. `measured` are attempts and probes of the job, oldest first; `most` is what
-    one pod could get at its site. `pods`: of a job that is done in parts, on how many machines at most; 0:
-    its workers are its own, in one pod."""
+    one pod could get at its site, of `pods` that it may have."""
 
     name: str  # pipeline/job
     job: Job
     measured: Sequence[Measurement]
     most: Amounts
-    pods: int = 0
+    pods: int = 1
 
     @property
     def cpus(self) -> float:
         """All that its workers could have together."""
-        return self.most.cpus * max(1, self.pods)
+        return self.most.cpus * self.pods
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether its parts are its workers, each in a pod of its own."""
+        return not has_workers(self.job)
 
 
 def most_of(resource: Resource, largest: Amounts) -> Amounts:
@@ -124,8 +129,8 @@ def curve_of(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> 
     """What these attempts say of the time of any number of workers, for the data of the newest one."""
     rows = attempts[-1][1].whole_rows
     cpus = known.cpus
-    law = fit([_trial(parallel, rows, cpus) for _, parallel in attempts])
-    opening_load = min(_opening_load(parallel, cpus) for _, parallel in attempts)
+    law = fit([_trial(parallel, rows, known.most) for _, parallel in attempts])
+    opening_load = min(_opening_load(parallel, known.most) for _, parallel in attempts)
     waits = [_opening_wait(parallel) for _, parallel in attempts]
     return Curve(
         law=law,
@@ -133,37 +138,38 @@ def curve_of(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> 
         opening_wait_seconds=max(waits),
         opening_load_seconds=opening_load,
         cpus=cpus,
-        cpu_share=fmean(_cpu_share(parallel, cpus) for _, parallel in attempts),
+        cpu_share=fmean(_cpu_share(parallel, known.most) for _, parallel in attempts),
         rows=rows,
         wanted=known.job.prediction.shards if known.job.prediction else None,
-        even=known.pods > 0,
+        even=known.in_parts,
     )
 
 
-def _trial(told: Parallel, rows: int, cpus: float) -> Trial:
+def _trial(told: Parallel, rows: int, most: Amounts) -> Trial:
     """Worker-seconds for all rows. Time without a CPU is not the law's: the curve knows how many CPUs there
     are, and what else ran on them will be something else the next time."""
     sampled = told.deviation**2 / max(1, told.shards) * (1.0 - told.share)
     clocked = TIMING_SECONDS**2 * told.shards / max(told.busy_seconds, 1e-6) ** 2
     return Trial(
         workers=told.workers,
-        work_seconds=max(1e-6, _running_seconds(told, cpus) * rows / max(1, told.rows)),
+        work_seconds=max(1e-6, _running_seconds(told, most) * rows / max(1, told.rows)),
         variance=sampled + clocked,
     )
 
 
-def _running_seconds(told: Parallel, cpus: float) -> float:
+def _running_seconds(told: Parallel, most: Amounts) -> float:
     """Worker-seconds at the shards, had each worker the CPU that it wants. Where the system does not count
     the time without one, it is what so many workers must take each other."""
     if told.delay_seconds is not None:
         return max(told.busy_seconds - told.delay_seconds, min(told.busy_seconds, told.cpu_seconds))
     wanted = told.workers * told.cpu_seconds / told.busy_seconds if told.busy_seconds else 0.0
+    cpus = most.cpus * told.pods
     return told.busy_seconds / max(1.0, wanted / cpus if cpus else 1.0)
 
 
-def _cpu_share(told: Parallel, cpus: float) -> float:
+def _cpu_share(told: Parallel, most: Amounts) -> float:
     """CPUs that a worker keeps busy while it has all it wants of them."""
-    running = _running_seconds(told, cpus)
+    running = _running_seconds(told, most)
     return told.cpu_seconds / running if running else 0.0
 
 
@@ -171,9 +177,10 @@ def _opening_wait(told: Parallel) -> float:
     return max(0.0, told.opening_seconds - told.opening_cpu_seconds - told.opening_delay_seconds)
 
 
-def _opening_load(told: Parallel, cpus: float) -> float:
+def _opening_load(told: Parallel, most: Amounts) -> float:
     """Seconds on and for a CPU, had one worker opened alone: they all open at once, on the CPUs there are.
     Of several attempts the least counts, which others disturbed least."""
+    cpus = most.cpus * told.pods
     crowd = max(1.0, told.workers / cpus) if cpus else 1.0
     return (told.opening_cpu_seconds + told.opening_delay_seconds) / crowd
 
@@ -208,7 +215,7 @@ def _forecasts(
     curve: Curve, attempts: Sequence[tuple[Measurement, Parallel]], known: Known
 ) -> tuple[Forecast, ...]:
     numbers = {*SHOWN, *curve.law.numbers, worth_of(curve, known, attempts)}
-    careful = _careful(curve, attempts)
+    careful = _careful(curve, attempts, known)
     return tuple(careful(curve.forecast(number)) for number in sorted(numbers))
 
 
@@ -232,11 +239,11 @@ class _Careful:
         return 1.0 if workers <= largest or largest == 1 else self.curve.speedup(largest)
 
 
-def _careful(curve: Curve, attempts: Sequence[tuple[Measurement, Parallel]]) -> _Careful:
+def _careful(curve: Curve, attempts: Sequence[tuple[Measurement, Parallel]], known: Known) -> _Careful:
     other = None
     if len(curve.law.numbers) == 2:
         rows = attempts[-1][1].whole_rows
-        other = replace(curve, law=fit_coherent([_trial(told, rows, curve.cpus) for _, told in attempts]))
+        other = replace(curve, law=fit_coherent([_trial(told, rows, known.most) for _, told in attempts]))
     return _Careful(curve=curve, other=other)
 
 
@@ -248,12 +255,13 @@ def worth_of(curve: Curve, known: Known, attempts: Sequence[tuple[Measurement, P
 
 
 def _by_memory(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> int:
-    """Workers that the site's memory holds beside what an attempt took; a part has a machine of its own."""
-    if known.pods:
+    """Workers that the memory of its pods holds beside what an attempt took; a part has a pod of its own."""
+    if known.in_parts:
         return known.pods
     one, told = max(attempts, key=lambda pair: pair[1].rows)
     left = known.most.memory_bytes - one.use.peak_memory_bytes
-    return max(1, told.workers + left // WORKER_BYTES) if known.most.memory_bytes else MOST_WORKERS
+    each = max(1, told.workers // told.pods + left // WORKER_BYTES)
+    return each * known.pods if known.most.memory_bytes else MOST_WORKERS
 
 
 def _measured(one: Measurement, told: Parallel, curve: Curve) -> Measured:
@@ -328,16 +336,15 @@ def _unknown(curve: Curve, newest: Measurement) -> Iterator[str]:
 def _probes(
     curve: Curve, attempts: Sequence[tuple[Measurement, Parallel]], known: Known
 ) -> tuple[Probe, ...]:
-    """At most two, while fewer than three numbers of workers are known. Of a job in parts none: each would
-    be a whole run."""
-    if known.pods:
+    """At most two, while fewer than three numbers of workers are known; each in one pod. Of a job whose
+    parts are its workers none: each would be a whole run."""
+    if known.in_parts:
         return ()
     numbers = set(curve.law.numbers)
     if len(numbers) > 2:
         return ()
-    most = max(
-        2, min(PROBE_WORKERS, _by_memory(known, attempts), round(min(curve.most_busy(), MOST_WORKERS)))
-    )
+    busy = round(min(curve.most_busy() / known.pods, MOST_WORKERS))
+    most = max(2, min(PROBE_WORKERS, _by_memory(known, attempts) // known.pods, busy))
     wanted = [number for number in (1, most, max(2, most // 2)) if number not in numbers]
     return tuple(_probe(curve, number) for number in dict.fromkeys(wanted[: 3 - len(numbers)]))[:2]
 

@@ -67,6 +67,8 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
     why = parts_line(job, size, fitting, site, sized) if site is not None else ""
     if found is not None and may_be_cut(job):
         sizing = found.whole
+    elif found is not None:
+        sizing = replace(found.part, why=(*found.part.why, why))
     elif why:
         sizing = replace(sizing, why=(*sizing.why, why))
     return PlannedJob(

@@ -10,9 +10,8 @@ from gridmill.model.noun import dataclass
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.sink import SinkSpec
 from gridmill.model.site import Site
-from gridmill.planning.footprint import workers_of
 from gridmill.planning.limits import gpus_of
-from gridmill.planning.probes import entity_of, leaves_workers_open
+from gridmill.planning.probes import entity_of
 
 Size = Callable[..., Sizing]
 """The size of one attempt of a job: of a part, where it is given in how many (`parts`)."""
@@ -33,7 +32,7 @@ class Cut:
 
 def cut_job(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> Cut | None:
     """None: it is done in one. The same job is cut alike wherever it has as many machines."""
-    pods = _pods(resource, site, size(job, parts=max(1, len(site.nodes))).amounts.memory_bytes)
+    pods = pods_of(resource, site, size(job, parts=max(1, len(site.nodes))).amounts.memory_bytes)
     if pods < 2:
         return None
     if job.dataset is not None:
@@ -42,7 +41,7 @@ def cut_job(job: Job, known: JobSize, resource: Resource, site: Site, size: Size
         return _cut_sink(job, job.sink, known.input_bytes, pods, size)
     if job.kind != JobKind.PREDICTION:
         return None
-    return _cut_swarm(job, known.rows, pods, _cpus(resource, site, pods), size)
+    return _cut_swarm(job, pods, replace(site.largest, cpus=_cpus(resource, site, pods)), size)
 
 
 def parts_line(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> str:
@@ -54,8 +53,9 @@ def parts_line(job: Job, known: JobSize, resource: Resource, site: Site, size: S
     return found.whole.why[-1] if found is not None else ""
 
 
-def _pods(resource: Resource, site: Site, memory_bytes: int) -> int:
-    """How many pods the resource may have: as set, else one on every node that is large enough."""
+def pods_of(resource: Resource, site: Site, memory_bytes: int = 0) -> int:
+    """How many pods the resource may have, for a job that takes so much memory in each: as set, else one on
+    every node that is large enough."""
     if resource.workers is not None:
         return resource.workers
     asked = Amounts(
@@ -95,18 +95,16 @@ def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size
     return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
 
 
-def _cut_swarm(job: Job, rows: int | None, pods: int, cpus: float, size: Size) -> Cut | None:
-    """As many workers in each part as its pod has CPUs; no more parts than that takes."""
+def _cut_swarm(job: Job, pods: int, pod: Amounts, size: Size) -> Cut | None:
+    """As many workers in each part as its `pod` has CPUs; no more parts than that takes."""
     spec = job.prediction
     assert spec is not None
-    workers = size(job).workers
-    if leaves_workers_open(job) and workers >= int(cpus):  # one machine is not enough
-        workers = workers_of(job, JobSize(rows=rows), cpus * pods)
-    count = min(pods, -(-workers // int(cpus)), spec.shards or workers)
+    swarm = size(job, largest=pod, pods=pods)
+    count = min(pods, -(-swarm.workers // int(pod.cpus)), spec.shards or swarm.workers)
     if count < 2:
         return None
-    each = -(-workers // count)
-    part = size(replace(job, prediction=replace(spec, workers=each)))
-    whole = size(replace(job, prediction=replace(spec, workers=1)))
+    each = -(-swarm.workers // count)
+    sizings = (size(replace(job, prediction=replace(spec, workers=n)), parts=count) for n in (each, 1))
+    part, whole = (replace(sizing, expected_seconds=swarm.expected_seconds) for sizing in sizings)
     why = f"in {show_count(count, 'part')}, each on a pod of its own with {show_count(each, 'worker')}"
     return Cut(count=count, part=replace(part, workers=each), whole=replace(whole, why=(*whole.why, why)))

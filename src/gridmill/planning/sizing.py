@@ -81,18 +81,19 @@ def size_job(
     resource: Resource,
     largest: Amounts,
     parts: int = 1,
+    pods: int = 1,
 ) -> Sizing:
     """The size of one attempt, of one of so many `parts` where the job is done in parts. `largest` is the
-    most that one pod could get at the resource's site.
+    most that one pod could get at the resource's site, `pods` on how many its workers may be.
 
     Memory is what the job declares; else what measurements of the same job say, scaled by its size; else the
     model of its kind, corrected by measurements of its subject. An estimate is cut at `largest` and at the
     resource's own memory, and says so; a declared amount is not (the planner refuses it).
     """
     size = _whole(job, size, resource)
-    known = _known(job, history, pipeline, resource, largest)
+    known = _known(job, history, pipeline, resource, largest, pods)
     advised = advised_workers(known) if known and leaves_workers_open(job) else None
-    workers = advised or workers_of(job, size, job.cpus or resource.cpus or largest.cpus)
+    workers = advised or workers_of(job, size, (job.cpus or resource.cpus or largest.cpus) * pods)
     estimate = _declared(job) or _estimate(job, size, history, pipeline, workers, parts)
     memory, why = estimate.memory_bytes, [estimate.why]
     if job.memory_bytes is None:
@@ -130,13 +131,15 @@ def _left(name: str, subject: str, size: JobSize, history: History) -> float | N
     return expected_left(known, 0.0) if known else None
 
 
-def _known(job: Job, history: History, pipeline: str, resource: Resource, largest: Amounts) -> Known | None:
+def _known(
+    job: Job, history: History, pipeline: str, resource: Resource, largest: Amounts, pods: int
+) -> Known | None:
     """What attempts of a job with workers measured."""
     if not has_workers(job):
         return None
     name = f"{pipeline}/{job.name}"
     measured = history.of_workers(name, subject_of(job, pipeline))
-    return Known(name=name, job=job, measured=measured, most=most_of(resource, largest))
+    return Known(name=name, job=job, measured=measured, most=most_of(resource, largest), pods=pods)
 
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:

@@ -43,6 +43,15 @@ def parallel_of_whole(work: str, rows: int, parts: Sequence[Told]) -> Parallel:
     )
 
 
+def parallel_of_swarm(told: Parallel, parts: Sequence[Told]) -> Parallel:
+    """What the workers of all parts told together, by how many parts were at work at once."""
+    at_once = _at_once(parts)
+    if at_once == len(parts):
+        return replace(told, pods=at_once)
+    workers = max(1, told.workers * at_once // len(parts))
+    return replace(told, pods=at_once, workers=workers, stage_seconds=_stage(parts))
+
+
 def _stage(parts: Sequence[Told]) -> float:
     return max(part.ended for part in parts) - min(part.began for part in parts)
 

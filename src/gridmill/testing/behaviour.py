@@ -4,18 +4,21 @@ from dataclasses import dataclass
 from random import Random
 
 from gridmill.model.message import Order
+from gridmill.model.parallel import Parallel
 from gridmill.model.state import AttemptState, Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """What a simulated job does: how long it runs, how it ends, how many log lines it writes."""
+    """What a simulated job does: how long it runs, how it ends, how many log lines it writes, and what its
+    workers tell of themselves."""
 
     seconds: float = 1.0
     outcome: AttemptState = AttemptState.SUCCEEDED
     cause: Cause | None = None
     lines: int = 1
     peak_memory_bytes: int = 2**20
+    parallel: Parallel | None = None
 
 
 def pick(random: Random, order: Order, *, failing: float = 0.0, killed: float = 0.0) -> Behaviour:

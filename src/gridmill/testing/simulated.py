@@ -377,6 +377,7 @@ class SimulatedWorld:
                 peak_memory_bytes=behaviour.peak_memory_bytes,
             ),
             outputs=_outputs(order, behaviour),
+            parallel=behaviour.parallel,
         )
         pod.journal_event(order, self.clock.now(), EventType.ENDED, {"outcome": to_builtins(outcome)})
         pod.seen[order.attempt_id] = behaviour.outcome
