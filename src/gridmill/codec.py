@@ -69,3 +69,19 @@ def decode_message(line: bytes) -> Message:
     except (msgspec.DecodeError, KeyError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a protocol message: {error}") from error
     return message
+
+
+def encode_passed(channel: int, message: Message | None) -> bytes:
+    """A message on its way to or from a farm's pod, as one JSON line without its newline: `[channel,
+    ["kind",{...}]]`; null for a connection that closed."""
+    return b"[%d,%s]" % (channel, b"null" if message is None else encode_message(message))
+
+
+def decode_passed(line: bytes) -> tuple[int, Message | None]:
+    """The channel and the message of a line. Raises InputError."""
+    try:
+        channel, body = msgspec.json.decode(line, type=tuple[int, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"not a passed message: {error}") from error
+    said = bytes(body).strip()
+    return channel, None if said == b"null" else decode_message(said)

@@ -1,0 +1,123 @@
+"""What a source (the Gridmill at home) and a farm (a light Gridmill elsewhere) say to each other."""
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from gridmill.model.message import PodOrder
+from gridmill.model.node import NodeLook
+from gridmill.model.noun import dataclass
+from gridmill.model.site import Node
+
+FARM_PROTOCOL = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """Said once, with the one-time secret of the join line. `request` is a certificate signing request (PEM):
+    the farm signs the certificate by which it knows this source from then on."""
+
+    source: str
+    secret: str
+    request: str
+    version: str
+    protocol: int = FARM_PROTOCOL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """`certificate` (PEM) and `token` are the source's; the token is told this once."""
+
+    certificate: str
+    token: str
+    version: str
+    protocol: int = FARM_PROTOCOL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarmLook:
+    """A farm as one source sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
+    of all sources, that wait for room; `staged_bytes` of `quota_bytes` are taken by what was carried there."""
+
+    version: str
+    protocol: int
+    root: str
+    nodes: tuple[Node, ...]
+    looks: Mapping[str, NodeLook] = field(default_factory=dict)
+    waiting: int = 0
+    staged_bytes: int = 0
+    quota_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deploy:
+    """Pods of one deployment, all or none. The farm ends them by itself when nothing has been heard of the
+    source for `lease_seconds`. `home` and `link` of the orders are the farm's to say."""
+
+    orders: tuple[PodOrder, ...]
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodNames:
+    """Which pods are asked about, or ended."""
+
+    pods: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """A file: its path in the tree (with `/`), and its content's chunks, in order, by their SHA-256 (hex)."""
+
+    path: str
+    size_bytes: int
+    chunks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A folder's (or a single file's) content; `chunk_bytes` is the size of all chunks but a file's last."""
+
+    files: tuple[FileEntry, ...]
+    chunk_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Make a tree of chunks that are there, at `uri` below the source's root, for an attempt; what it lacks
+    is answered and nothing is made then. What is there already with the same content is used. `writable`: the
+    files are copies of their own, not links to what others use too."""
+
+    uri: str
+    manifest: Manifest
+    attempt_id: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """Chunks, by hash, that are not there; none: it is done."""
+
+    chunks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashes:
+    """Chunks that are asked for."""
+
+    chunks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByBucket:
+    """Take these chunks from, or put them into, an export bucket that both sides reach: `url` is the bucket
+    and prefix (s3://…, file:///…), `options` its credentials and endpoint, never written down."""
+
+    url: str
+    chunks: tuple[str, ...]
+    options: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""A remote static cluster: a farm that is dialled over mutual TLS."""

@@ -1,0 +1,1 @@
+"""Carrying files: what is there already does not travel again."""
