@@ -36,7 +36,7 @@ class Joined:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmLook:
     """A farm as one source sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
-    of all sources, that wait for room; `staged_bytes` of `quota_bytes` are taken by what was carried there."""
+    of all sources, that wait for room; `staged_bytes` of `quota_bytes` are what was carried there."""
 
     version: str
     protocol: int
