@@ -38,8 +38,9 @@ RULES = """
 | three or more | {margin:.0%} |
 
 The largest peak counts, of the newest {per_job} attempts of the job (or {per_subject} of its kind), scaled to
-the size of now: the base stays, the rest grows with rows × columns. Times are the median of the newest
-{recent}.
+the size of now: the base stays, the rest grows with rows × columns. A dataset takes more where it is given
+more: attempts that had over {near:g} times what others got by with do not count. Times are the median of the
+newest {recent}.
 
 ## Times and counts
 
@@ -84,6 +85,7 @@ def _rules() -> str:
         once=sizing.MARGINS[1] - 1,
         twice=sizing.MARGINS[2] - 1,
         per_job=history.PER_JOB,
+        near=sizing.NEAR,
         per_subject=history.PER_SUBJECT,
         recent=forecast.RECENT,
         jobs=room.JOBS_PER_CPU,

@@ -7,6 +7,7 @@ from tests.sim.test_parts import NODES, node_of, simulation, view_of
 from tests.sim.test_races import finish
 
 from gridmill.cli.words import node_rows
+from gridmill.model.amounts import GIB, MIB
 from gridmill.model.each import Each
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.pipeline import Pipeline
@@ -98,3 +99,31 @@ def test_it_is_done_in_every_run():
     for _ in range(2):
         finish(grid, grid.submit(patch(), force=False))
     assert len(patches(grid)) == 6
+
+
+def test_what_the_neediest_node_took_sizes_the_next_run():
+    def behave(order) -> Behaviour:
+        on_b = order.part is not None and order.part.node == "b"
+        return Behaviour(seconds=9.0 if on_b else 3.0, peak_memory_bytes=300 * MIB if on_b else 5 * MIB)
+
+    grid = simulation(behave)
+    for _ in range(2):
+        finish(grid, grid.submit(patch()))
+    given = [one.order.given.memory_bytes for one in patches(grid)]
+    assert given == [768 * MIB] * 3 + [464 * MIB] * 3
+    [first, _] = grid.node.control.ledger.snapshot.history.of_job("p/patch", "command/p/patch")
+    assert first.use.wall_seconds >= 9.0
+
+
+def test_a_node_that_ran_out_of_memory_is_remembered_even_where_the_job_failed():
+    def behave(order) -> Behaviour:
+        on_b = order.part is not None and order.part.node == "b"
+        killed = Behaviour(outcome=AttemptState.FAILED, cause=Cause.MEMORY, peak_memory_bytes=GIB)
+        return killed if on_b else Behaviour()
+
+    grid = simulation(behave)
+    assert finish(grid, grid.submit(patch())).state == RunState.FAILED
+    before = len(patches(grid))
+    finish(grid, grid.submit(patch()))
+    again = [one.order.given.memory_bytes for one in patches(grid)[before:]]
+    assert min(again) >= 2 * 768 * MIB

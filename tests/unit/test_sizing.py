@@ -139,6 +139,40 @@ def test_a_peak_is_scaled_by_the_size():
     assert larger.amounts.memory_bytes == pytest.approx((200 + 2 * 500) * MIB * 1.5, rel=0.02)
 
 
+GIVEN_AND_PEAK = ((2144, 958), (1440, 736), (1344, 668))
+"""MiB that a dataset with windows over 1.5 million rows had, and took."""
+
+
+def of_three(job, given_and_peak=GIVEN_AND_PEAK, **fields):
+    size = JobSize(rows=1_500_000, columns=12)
+    runs = enumerate(given_and_peak)
+    return history_of(
+        *(measured(job, peak * MIB, size, number, given=had * MIB, **fields) for number, (had, peak) in runs)
+    )
+
+
+def test_what_takes_more_where_it_is_given_more_is_told_by_those_that_had_less():
+    job = Job(name="d", dataset=DatasetSpec(sql="select 1"))
+    more = JobSize(rows=1_875_000, columns=12)
+    assert 742 * MIB < sized(job, more, of_three(job)).amounts.memory_bytes <= 2 * 668 * MIB
+    assert sized(training(), more, of_three(training())).amounts.memory_bytes > 2 * 668 * MIB
+
+
+def test_what_had_less_because_there_was_less_to_do_does_not_tell_of_more():
+    job = Job(name="d", dataset=DatasetSpec(sql="select 1"))
+    history = of_three(job, GIVEN_AND_PEAK[1:])
+    history.add(measured(job, 230 * MIB, JobSize(rows=100_000, columns=12), 9, given=272 * MIB))
+    size = JobSize(rows=1_500_000, columns=12)
+    assert sized(job, size, history).amounts.memory_bytes > 736 * MIB
+
+
+def test_what_was_killed_for_its_memory_needed_it_whatever_others_got_by_with():
+    job = Job(name="d", dataset=DatasetSpec(sql="select 1"))
+    size, history = JobSize(rows=1_500_000, columns=12), of_three(job, GIVEN_AND_PEAK[1:])
+    history.add(measured(job, 2144 * MIB, size, 9, given=2144 * MIB, killed=True))
+    assert sized(job, size, history).amounts.memory_bytes > 2144 * MIB
+
+
 def test_other_jobs_of_the_subject_correct_the_model():
     other = replace(training(), name="other")
     size = JobSize(rows=10**6, columns=10)

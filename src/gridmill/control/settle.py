@@ -34,6 +34,7 @@ from gridmill.planning.history import PROBE
 from gridmill.planning.probes import has_workers
 from gridmill.planning.progress import settle
 from gridmill.planning.sizing import subject_of
+from gridmill.planning.together import together_used
 from gridmill.planning.whole import parallel_of_swarm, parallel_of_whole, use_of_whole
 
 LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
@@ -113,9 +114,9 @@ def _told(ended: Attempt) -> Told | None:
 
 def _whole(transaction: Transaction, job_run: JobRun, outcome: Outcome) -> Outcome | None:
     """What the attempt tells of the job: with its parts, where it put these together. None: nothing; a part
-    does not."""
+    does not, but that there is a node on which `each` needs more memory."""
     if job_run.part is not None:
-        return None
+        return outcome if job_run.part.node and outcome.cause == Cause.MEMORY else None
     if not job_run.parts:
         return outcome
     told = [part.told for part in parts_of(transaction, job_run) if part.told is not None]
@@ -266,6 +267,23 @@ def measure(
             memory_killed=killed,
             waited_seconds=_waited(job_run, attempt),
             parallel=outcome.parallel,
+        )
+    )
+
+
+def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[JobRun]) -> None:
+    """Record what a job used that was done on every node: the memory of the one that needed most."""
+    told = [(part, part.told.use) for part in parts if part.told is not None]
+    neediest, _ = max(told, key=lambda one: one[1].peak_memory_bytes)
+    transaction.put(
+        Measurement(
+            attempt_id=neediest.attempt_id or neediest.id,
+            subject=subject_of(job_run.job, job_run.pipeline),
+            job=job_run.name,
+            size=job_run.size or JobSize(rows=job_run.job.rows),
+            given=neediest.sizing.amounts,
+            use=together_used([use for _, use in told]),
+            ended=transaction.now,
         )
     )
 

@@ -34,13 +34,14 @@ ROWS_PER_WORKER = 100_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """`floor_bytes` is the least a job of the kind is ever given; `unknown_bytes` stands for the data when
-    its size is not known at all."""
+    its size is not known at all. What `spills` takes more where it is given more, and gets by with less."""
 
     base_bytes: int
     cell_bytes: float
     floor_bytes: int
     unknown_bytes: int = 256 * MIB
     most_bytes: float = inf
+    spills: bool = False
 
 
 _DUCKDB, _TORCH, _SKLEARN, _INFERENCE = 220 * MIB, 300 * MIB, 200 * MIB, 180 * MIB
@@ -59,8 +60,10 @@ KINDS: dict[JobKind, Footprint] = {
     JobKind.SINK: Footprint(
         base_bytes=_DUCKDB, cell_bytes=48, floor_bytes=_DUCKDB + 42 * MIB, most_bytes=512 * MIB
     ),
-    # DuckDB keeps within what there is: with less it spills
-    JobKind.DATASET: Footprint(base_bytes=_DUCKDB, cell_bytes=40, floor_bytes=_DUCKDB + 42 * MIB),
+    # DuckDB keeps within what there is: with less it spills, and row groups are written smaller
+    JobKind.DATASET: Footprint(
+        base_bytes=_DUCKDB, cell_bytes=40, floor_bytes=_DUCKDB + 42 * MIB, spills=True
+    ),
     JobKind.TRAINING: TRAINING[ModelKind.LSTM],
     JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=0, floor_bytes=_INFERENCE + 204 * MIB),
     # a command may do anything next time: its floor is far above what an idle shell uses

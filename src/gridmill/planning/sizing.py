@@ -1,6 +1,7 @@
 """How much a job or a resource gets, and why, in sentences: a model per kind, corrected by measurements."""
 
 from dataclasses import replace
+from math import inf
 
 from gridmill.model.amounts import MIB, Amounts, show_bytes, show_count
 from gridmill.model.job import Job, JobKind, JobSize
@@ -183,7 +184,7 @@ def _by_job(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int, parts: int
 ) -> _Estimate:
     """The largest peak, scaled to this size, plus a margin that shrinks as attempts add up."""
-    measured = _alike(size, _crewed(measured, workers))
+    measured = _frugal(job, size, _alike(size, _crewed(measured, workers)), parts)
     peaks = [_scaled_peak(job, size, known, workers, parts) for known in measured]
     margin = MARGINS.get(len(peaks), MARGIN)
     memory = _at_least_floor(max(peaks) * margin, job)
@@ -205,17 +206,37 @@ def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measuremen
     return alike if len(alike) >= len(MARGINS) + 1 else measured
 
 
+def _frugal(
+    job: Job, size: JobSize, measured: tuple[Measurement, ...], parts: int
+) -> tuple[Measurement, ...]:
+    """Of a kind that takes more where it is given more: without those that had far more than others got by
+    with."""
+    if not footprint_of(job).spills:
+        return measured
+    had = [_grown(job, known.given.memory_bytes, _ratio(size, known, parts)) for known in measured]
+    pairs = tuple(zip(had, measured, strict=True))
+    enough = min((one for one, known in pairs if not known.memory_killed), default=inf)
+    return tuple(known for one, known in pairs if known.memory_killed or one <= NEAR * enough)
+
+
 def _scaled_peak(job: Job, size: JobSize, known: Measurement, workers: int, parts: int) -> int:
-    """The base stays, the rest grows with the cells (or the bytes read) of a part. More workers than were
-    measured may each take as much as those did; fewer make it no smaller. Nor do more parts than were
-    measured: these may be uneven."""
+    """More workers than were measured may each take as much as those did; fewer make it no smaller."""
+    peak = _needed(known)
+    crowd = workers / _crew(known.parallel) if known.parallel else 1.0
+    return int(max(_grown(job, peak, _ratio(size, known, parts)), peak * crowd if crowd > 1 else 0))
+
+
+def _ratio(size: JobSize, known: Measurement, parts: int) -> float:
+    """How much larger a part is now. More parts than were measured make it no smaller: they may be uneven."""
     told = known.parallel
-    peak, ratio = _needed(known), _growth(size, known.size)
-    if told is not None and told.pods > parts:
-        ratio *= told.pods / parts
-    fixed = min(footprint_of(job).base_bytes, peak)
-    crowd = workers / _crew(told) if told else 1.0
-    return int(max(fixed + (peak - fixed) * ratio, peak * crowd if crowd > 1 else 0))
+    fewer = told.pods / parts if told is not None and told.pods > parts else 1.0
+    return _growth(size, known.size) * fewer
+
+
+def _grown(job: Job, memory_bytes: int, ratio: float) -> float:
+    """The base stays, the rest grows with the cells (or the bytes read)."""
+    fixed = min(footprint_of(job).base_bytes, memory_bytes)
+    return fixed + (memory_bytes - fixed) * ratio
 
 
 def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measurement, ...]:
