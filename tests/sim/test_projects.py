@@ -13,7 +13,7 @@ from test_versions import alias, model
 
 from gridmill.codec import decode, encode
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
-from gridmill.model.artifact import Artifact
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.pipeline import Pipeline
 from gridmill.ports.store import Put
 from gridmill.storage import archive as archives
@@ -109,6 +109,25 @@ def test_another_version_of_the_same_name_is_a_conflict_and_nothing_is_left(
     with pytest.raises(ConflictError, match="another version 'w/m@1'"):
         service(other).import_project(str(archive))
     assert files(tmp_path / "other/root") == {"models/w/m/1/model.json": b"other"}
+
+
+def test_a_table_that_has_grown_since_is_said_to_be_another_state_of_it(tmp_path: Path) -> None:
+    one, other = at(tmp_path / "one"), at(tmp_path / "other")
+    for number in (1, 2):
+        made = Output(kind=ArtifactKind.SINK, uri="sinks/w/s/table", table_version=number)
+        table = Artifact(id=f"w/s@{number}", name="w/s", number=number, output=made, fingerprint=f"{number}")
+        keep(one, tmp_path / "one", table, {f"_delta_log/{number}.json": b"{}"})
+        service(one).export_project(("w",), str(tmp_path / f"{number}.zip"))
+    service(other).import_project(str(tmp_path / "1.zip"))
+    before = files(tmp_path / "other/root")
+    with pytest.raises(ConflictError, match="has w/s@1, the archive w/s@2 too: another state") as caught:
+        service(other).import_project(str(tmp_path / "2.zip"))
+    assert "imported whole" in caught.value.hint
+    assert files(tmp_path / "other/root") == before
+    assert service(at(tmp_path / "third")).import_project(str(tmp_path / "2.zip")).versions == (
+        "w/s@1",
+        "w/s@2",
+    )
 
 
 def test_files_that_a_crash_left_are_taken_over_others_are_a_conflict(tmp_path: Path, archive: Path) -> None:

@@ -57,9 +57,10 @@ def test_each_part_is_added_and_removed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (change_of(ADD, PRICE), "already such a constraint: 'price: less than 0'"),
-        (change_of(ADD, "a.csv"), "already such a source"),
-        (Change(verb=REMOVE, part=SinkPart.METRIC, key="m"), "no such metric: 'm'"),
+        (change_of(ADD, PRICE), "already has the constraint 'price: less than 0'"),
+        (change_of(ADD, "a.csv"), "already has the source"),
+        (Change(verb=REMOVE, part=SinkPart.METRIC, key="m"), "has no metric 'm'"),
+        (Change(verb=REMOVE, part=SinkPart.SOURCE, key="a.csv"), "the only source"),
     ],
 )
 def test_what_is_there_is_not_added_and_what_is_not_is_not_removed(change: Change, message: str) -> None:

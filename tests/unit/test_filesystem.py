@@ -70,6 +70,16 @@ def test_a_root_there_is_tried_and_left_clean(shared: Path) -> None:
     assert list((shared / "root").iterdir()) == []
 
 
+@pytest.mark.parametrize("options", ["rw,vers=3,nolock,local_lock=all", "rw,vers=3,local_lock=flock"])
+def test_a_root_whose_locks_other_machines_do_not_see_is_refused(shared: Path, options: str) -> None:
+    told = shared.parent / "mountinfo"
+    told.write_text(told.read_text().replace("nfs4 s:/x rw", f"nfs s:/x {options}"))
+    with pytest.raises(StorageError, match="keeps its locks to this machine") as caught:
+        check_root(shared / "root")
+    assert "Mount it without" in caught.value.hint
+    assert not shared.exists()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_root_that_cannot_do_it_is_refused(shared: Path) -> None:
     shared.mkdir()

@@ -113,8 +113,24 @@ def test_datasets_and_predictions_know_what_tells_their_rows_apart() -> None:
 
 
 def test_sizes_read_as_sizes() -> None:
-    grown = Difference(part="facts", name="size_bytes", before=2048, after=3 * 1024**2)
-    screen = Console(file=StringIO(), width=80)
-    screen.print(Group(*_told(VersionDiff(before="m@1", after="m@2", differences=(grown,)))))
-    said = screen.file.getvalue()
-    assert said.splitlines()[2].split() == ["size", "2", "KiB", "3", "MiB", "+153500.0%"]
+    assert told(Difference(part="facts", name="size_bytes", before=2048, after=3 * 1024**2)) == (
+        "size 2 KiB 3 MiB +153500.0%"
+    )
+    assert told(Difference(part="facts", name="rows", before=1000, after=2000)) == "rows 1,000 2,000 +100.0%"
+
+
+def test_long_texts_are_shown_where_they_begin_to_differ() -> None:
+    same = "select " + "a, " * 100
+    line = told(Difference(part="settings", name="sql", before=f"{same}b", after=f"{same}\nc"))
+    assert line.startswith("sql …")
+    assert line.count(" b ") == 1
+    assert line.endswith(" c")
+
+
+def told(one: Difference) -> str:
+    """Its line, in one space each."""
+    file = StringIO()
+    Console(file=file, width=300).print(
+        Group(*_told(VersionDiff(before="m@1", after="m@2", differences=(one,))))
+    )
+    return " ".join(file.getvalue().splitlines()[2].split())

@@ -3,11 +3,12 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from sink_case import SinkCase
+from sink_case import TABLE, SinkCase
 
 from gridmill.errors import InputError
 from gridmill.jobs.tables import open_table
 from gridmill.model.outage import Outage
+from gridmill.model.sink import Retain
 
 CSV = "t,a\n2024-01-01T00:00:00Z,1\n2024-01-02T00:00:00Z,2\n2024-01-02T23:59:59Z,3\n2024-01-03T00:00:00Z,4\n,5\n"  # noqa: E501  a file, line by line
 OUTAGE = Outage(time="t", begins="2024-01-02", ends="2024-01-03", reason="the sensor was off")
@@ -44,6 +45,10 @@ def test_an_outage_needs_a_column_of_times(case: SinkCase) -> None:
     with pytest.raises(InputError, match="column 'a' holds no times") as caught:
         case.load(outages=(Outage(time="a", begins="2024-01-02", ends="2024-01-03"),))
     assert caught.value.place == "sink.outages[1].time"
+    assert not (case.folder / TABLE).exists()
+    with pytest.raises(InputError, match="column 'a' holds no times"):
+        case.load(retain=Retain(time="a", keep_seconds=60.0))
+    assert not (case.folder / TABLE).exists()
 
 
 def test_what_it_covers() -> None:

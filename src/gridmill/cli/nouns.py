@@ -15,7 +15,7 @@ from gridmill.cli.rejects import show_rejects
 from gridmill.cli.render import run_table, table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
-from gridmill.cli.words import amounts, in_use, metrics, moment, whose
+from gridmill.cli.words import amounts, headline, in_use, moment, whose
 from gridmill.errors import InputError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of
 from gridmill.model.amounts import show_bytes, show_seconds
@@ -162,7 +162,7 @@ def _artifact_row(one: Artifact, names: Mapping[str, str]) -> tuple[object, ...]
         one.kind,
         one.output.rows,
         show_bytes(one.output.size_bytes),
-        metrics(one.output.metrics),
+        headline(one.output.metrics),
         made,
     )
 

@@ -65,6 +65,8 @@ def _remove_versions(
 
 def _told(plan: Removal, verb: str) -> list[str]:
     listed = ", ".join(reversed(plan.versions))
+    if plan.gone:
+        return [f"removed before: {listed}"]
     lines = [f"{show_count(len(plan.versions), 'version')} {verb}, {show_bytes(plan.size_bytes)}: {listed}"]
     if plan.aliases:
         lines.append(f"named by {', '.join(plan.aliases)}")

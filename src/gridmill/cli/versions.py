@@ -13,7 +13,7 @@ from gridmill.cli.session import Json, emit, session, show
 from gridmill.model.amounts import show_bytes, show_number
 from gridmill.model.look import Difference, Preview, VersionDiff
 
-_SHOWN = 60
+_SHOWN, _LONGEST = 60, 100
 Reference = Annotated[
     str, typer.Argument(metavar="VERSION", help="PIPELINE/JOB@N, @ALIAS, or the newest.", show_default=False)
 ]
@@ -88,7 +88,22 @@ def _table(part: str, some: list[Difference]) -> RenderableType:
 def _row(one: Difference) -> tuple[str, ...]:
     if one.name == "size_bytes":
         return "size", _size(one.before), _size(one.after), _step(one)
+    if isinstance(one.before, str) and isinstance(one.after, str):
+        return one.name, *_texts(_plain(one.before), _plain(one.after)), ""
     return one.name, _value(one.before), _value(one.after), _step(one)
+
+
+def _texts(before: str, after: str) -> tuple[str, str]:
+    """Both, from shortly before where they begin to differ when they are too long for a cell."""
+    if max(len(before), len(after)) <= _LONGEST:
+        return before, after
+    same = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
+    begin = max(0, same - _LONGEST // 4)
+    return _from(before, begin), _from(after, begin)
+
+
+def _from(text: str, begin: int) -> str:
+    return _cut(("…" if begin else "") + text[begin:])
 
 
 def _size(value: Any) -> str:  # noqa: ANN401  None where a version has none
@@ -98,9 +113,19 @@ def _size(value: Any) -> str:  # noqa: ANN401  None where a version has none
 def _value(value: Any) -> str:  # noqa: ANN401  whatever a record tells
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    text = show_number(value) if isinstance(value, float) else "" if value is None else str(value)
-    text = " ".join(text.split())
-    return text if len(text) <= 100 else f"{text[:99]}…"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return _cut(
+        _plain(show_number(value) if isinstance(value, float) else "" if value is None else str(value))
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _step(one: Difference) -> str:

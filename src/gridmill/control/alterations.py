@@ -32,7 +32,9 @@ class AlterationCases(Cases):
             if before.changed:  # kept in the store, and read so that it can be replaced
                 self._ledger.fetch(Alterations, name)
             changes = with_change(spec, before.changes, change)
-            altered(spec, changes).check()
+            after_all = altered(spec, changes)
+            after_all.check()
+            after_all.source.check()
             after = replace(before, changes=changes, changed=transaction.now)
             transaction.put(after)
         return after

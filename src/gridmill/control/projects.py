@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from gridmill import __version__
 from gridmill.control.cases import Cases
-from gridmill.control.references import aliases_of
+from gridmill.control.references import aliases_of, versions_of
 from gridmill.control.removal import running
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
 from gridmill.model.alias import Alias
@@ -84,6 +84,7 @@ class ProjectCases(Cases):
             _check(project)
             for digest in project.bundles:
                 self._control.storage.put_bundle(digest, archive.bundle(digest))
+            self._check_not_grown(project)
             checked = archive.check(self._new_folders(project))  # before the lock: it reads all of them
             with self._node.changing() as transaction:
                 fresh = [noun for noun in _nouns(project) if self._is_new(noun)]
@@ -101,6 +102,18 @@ class ProjectCases(Cases):
             size_bytes=Path(path).stat().st_size,
             there_already=len(project.artifacts) - len(made),
         )
+
+    def _check_not_grown(self, project: Parcel) -> None:
+        """Raise ConflictError for another state of a table that is here: an archive is taken as a whole."""
+        with self._node.lock:
+            for one in project.artifacts:
+                here = versions_of(self._control, one.name) if self._is_new(one) else ()
+                if here and one.kind == ArtifactKind.SINK:
+                    raise ConflictError(
+                        f"this grid has {here[0].id}, the archive {one.id} too: another state of the table",
+                        hint="An archive is imported whole, into a grid that has nothing of its pipelines, "
+                        "or the same: choose another GRIDMILL_HOME (and GRIDMILL_ROOT).",
+                    )
 
     def _new_folders(self, project: Parcel) -> tuple[str, ...]:
         """Where the versions lie that are not here yet. Raises ConflictError."""

@@ -42,6 +42,7 @@ def plan_removal(
         aliases=tuple(a.id for a in aliases_of(control, name) if f"{name}@{a.number}" in ids or not version),
         used_by=tuple(one.id for one in users_of(control, ids) if one.id not in ids) if ids else (),
         running=tuple(dict.fromkeys(running(control, name))) if ids else (),
+        gone=not there,
     )
     return plan, wanted
 

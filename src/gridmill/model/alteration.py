@@ -72,9 +72,11 @@ def with_change(spec: SinkSpec, changes: tuple[Change, ...], new: Change) -> tup
     there, add = new.key in keys, new.verb == AlterVerb.ADD
     if there == add:
         raise InputError(
-            f"there is {'already such a' if there else 'no such'} {new.part}: {new.key!r}",
-            hint=f"The sink has {', '.join(repr(key) for key in keys) or 'none'}.",
+            f"the sink {'already has the' if there else 'has no'} {new.part} {new.key!r}",
+            hint=f"It has {', '.join(repr(key) for key in keys) or 'none'}.",
         )
+    if new.part == SinkPart.SOURCE and keys == (new.key,):
+        raise InputError(f"{new.key!r} is the only source of the sink", hint="Add another one first.")
     before = next((one for one in changes if (one.part, one.key) == (new.part, new.key)), None)
     rest = tuple(one for one in changes if one is not before)
     if before is not None and not add and not before.hides:

@@ -70,13 +70,15 @@ class VersionView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
     """What removing `versions` takes away, and what stands against it: `aliases` that stand for them,
-    versions that were made from them (`used_by`), active runs that may use them (`running`)."""
+    versions that were made from them (`used_by`), active runs that may use them (`running`). `gone`: all were
+    removed before."""
 
     versions: tuple[str, ...]
     size_bytes: int = 0
     aliases: tuple[str, ...] = ()
     used_by: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,16 +19,20 @@ SHARED = frozenset(
 )  # fmt: skip
 """File systems that other machines may write to at the same time."""
 
+ALONE = frozenset({"nolock", "local_lock=all", "local_lock=flock", "nobrl"})
+"""Options of mounts whose locks other machines do not see: such a lock is always got, and means nothing."""
+
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """Where a file system is mounted, and of what type (`ext4`, `nfs4`, `fuse.sshfs`)."""
+    """Where a file system is mounted, of what type (`ext4`, `nfs4`, `fuse.sshfs`), and with which options."""
 
     point: str
     type: str
+    options: frozenset[str] = frozenset()
 
     @property
     def shared(self) -> bool:
@@ -57,7 +61,8 @@ def _mount(line: str) -> Mount | None:
     if not dash or len(fields) < 5 or not kinds[0]:
         return None
     point = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), fields[4])
-    return Mount(point=point, type=kinds[0])
+    options = kinds[2].split(",") if len(kinds) > 2 else ()
+    return Mount(point=point, type=kinds[0], options=frozenset(options))
 
 
 def find_mount(path: Path) -> Mount | None:
@@ -83,12 +88,19 @@ def check_home(home: Path) -> None:
 
 def check_root(root: Path) -> None:
     """Try what the storage root must do: an exclusive lock, a file that is made once, a rename that replaces.
+    What trying cannot tell is read from the mount's options: whether other machines see the lock.
 
     Raises StorageError, naming what does not work.
     """
     mount = find_mount(root)
     if mount is None or not mount.shared:
         return  # local ones do; nothing is tried on each start
+    if alone := sorted(mount.options & ALONE):
+        raise StorageError(
+            f"the storage root's file system ({mount.type} at {mount.point}) keeps its locks to this machine",
+            hint=f"Mount it without {alone[-1]!r}: NFS with vers=4 or with its lock daemon, SMB with locks.",
+            place=str(root),
+        )
     probe = root / f".probe-{uuid4().hex}"
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -232,7 +232,8 @@ def check_splits(bounds: Bounds | None, counts: Mapping[str, int]) -> None:
             there = ", ".join(f"{split} {count}" for split, count in counts.items())
             raise DataError(
                 f"the {name} split has no row with a label (rows: {there})",
-                hint="Move the bounds in `split`.",
+                hint="Move the bounds in `split`. Shares are of the time that the data spans, rows or not; "
+                "`validation_from` and `test_from` say when.",
                 place="dataset.split",
             )
 

@@ -26,6 +26,7 @@ from gridmill.jobs.sink.reading import HastyError
 from gridmill.jobs.sink.rejects import at_version, commit_rejects
 from gridmill.jobs.sink.sieve import open_sieve, top
 from gridmill.jobs.sink.table import Mark, SinkTable, add_columns, commit, rules_number
+from gridmill.jobs.sink.times import check_times
 from gridmill.jobs.sink.upkeep import rewrite, spare
 from gridmill.jobs.sink.writing import Writing, Written, kept_rows, rows_of
 from gridmill.model.sink import OnMisfit, SinkSpec
@@ -200,6 +201,7 @@ class Bench:
 
     def _committed(self, noted: Noted, rejects: list[Part], folder: Path) -> Load:
         plan, sieve, table = noted.plan, noted.sieve, self.table
+        check_times(self.spec, noted.schema)  # not sooner: the files may bring the column
         if plan.anew and noted.rows == 0 and (self.loaded or sieve.rejected or noted.untold):
             raise _nothing_left(plan, noted)
         arrived = noted.rows + sieve.rejected

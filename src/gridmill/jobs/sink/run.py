@@ -7,8 +7,6 @@ from itertools import chain
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
-
 from gridmill.codec import to_builtins
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
@@ -18,11 +16,11 @@ from gridmill.jobs.sink.parts import load_part
 from gridmill.jobs.sink.rejects import at_version
 from gridmill.jobs.sink.sieve import top
 from gridmill.jobs.sink.table import LostRaceError, SinkTable, open_sink_table
+from gridmill.jobs.sink.times import check_times
 from gridmill.jobs.sink.upkeep import remove_unused, tidy
 from gridmill.jobs.tables import columns_of
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
-from gridmill.model.outage import Outage
 from gridmill.model.sink import SinkSpec
 
 RACES = 10
@@ -37,7 +35,7 @@ def run(context: JobContext) -> JobResult:
         return load_part(open_bench(context, spec, _table(context)))
     load = _tidied(context, spec, _load_against_others(context, spec))
     _say(load)
-    return _result(context, load)
+    return _result(context, spec, load)
 
 
 def _load_against_others(context: JobContext, spec: SinkSpec) -> Load:
@@ -56,8 +54,7 @@ def _table(context: JobContext, version: int | None = None) -> SinkTable:
 def _tidied(context: JobContext, spec: SinkSpec, load: Load) -> Load:
     table = _table(context, load.version)
     folder = context.output / uuid4().hex
-    if spec.retain is not None:
-        check_time(table.schema, spec.retain.time, "sink.retain.time")
+    check_times(spec, table.schema)
     try:
         version = tidy(table, spec.retain, time.time(), folder)
         if context.order.kept_versions:  # what nobody refers to is known
@@ -111,7 +108,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _result(context: JobContext, load: Load) -> JobResult:
+def _result(context: JobContext, spec: SinkSpec, load: Load) -> JobResult:
     uri = context.order.table_uri
     table = _table(context, load.version)
     rows = sum(entry.rows for entry in table.loaded)
@@ -127,32 +124,14 @@ def _result(context: JobContext, load: Load) -> JobResult:
             **table.note.get("details", {}),
             "files": load.plan.seen,
             "vanished": load.plan.vanished,
-            "source": context.order.job.sink.source.name if context.order.job.sink else "",
+            "source": spec.source.name,
             "sources": by_source(load.plan.origins, table, at_version(rejects_path(context), table.rejects)),
             "positions": table.positions,
-            "outages": to_builtins(_outages(context, table)),
+            "outages": to_builtins(spec.outages),
         },
     )
     size = JobSize(rows=rows, columns=len(output.columns), input_bytes=size_bytes)
     return JobResult(outputs=(output,), metrics=_metrics(rows, load, output.details), size=size)
-
-
-def _outages(context: JobContext, table: SinkTable) -> tuple[Outage, ...]:
-    """The declared ones. Raises InputError for a column that holds no times."""
-    spec = context.order.job.sink
-    outages = spec.outages if spec else ()
-    for number, outage in enumerate(outages, start=1):
-        check_time(table.schema, outage.time, f"sink.outages[{number}].time")
-    return outages
-
-
-def check_time(schema: pa.Schema, name: str, place: str) -> None:
-    """Raise InputError for a column that holds no times."""
-    kind = schema.field(name).type if name in schema.names else None
-    if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise InputError(
-            f"column {name!r} holds no times", hint=f"The sink has {', '.join(schema.names)}.", place=place
-        )
 
 
 def _metrics(rows: int, load: Load, details: Mapping[str, Any]) -> Mapping[str, float]:
