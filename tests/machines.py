@@ -117,13 +117,17 @@ class Machines:
         return found
 
     def waiting_on_beta(self, name: str) -> Waiting:
-        """One on the host that has no control node: two fill both hosts, and the one beside it ends."""
+        """One on the host that has no control node."""
+        return self.waiting_on(self.beta, name)
+
+    def waiting_on(self, host: Host, name: str) -> Waiting:
+        """One on that host: two fill both hosts, and the one beside it ends."""
         pair = [self.waiting(f"{name}-1"), self.waiting(f"{name}-2")]
-        [away] = [one for one in pair if one.hosts == ["beta"]]
-        [beside] = [one for one in pair if one is not away]
+        [there] = [one for one in pair if one.hosts == [host.name]]
+        [beside] = [one for one in pair if one is not there]
         beside.go()
         assert beside.process.wait(300) == 0, self.said(beside.name)
-        return away
+        return there
 
     def ended_well(self, run: Waiting, *hosts: str) -> None:
         """Let it end: it succeeded, in so many attempts, on these hosts one after the other."""

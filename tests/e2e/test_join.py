@@ -1,16 +1,21 @@
 """A grid out of loose machines: one is the head, another joins, always or while its owner is away."""
 
+import json
+import math
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gridmill.testing.hosts import Host, Network, why_no_hosts
-from tests.machines import PROGRAM, Machines, state, two_hosts
+from tests.machines import PROGRAM, Machines, two_hosts
 from tests.ray import needs_ray
 
 pytestmark = [
@@ -85,11 +90,48 @@ def test_a_link_cut_for_half_a_minute_has_its_job_run_elsewhere_and_the_machine_
     grid.leave()
 
 
-def test_a_machine_is_given_while_its_owner_is_away_and_free_within_seconds(grid: Grid) -> None:
-    """What ran there goes on elsewhere; when the owner has gone the machine is given again."""
+EPOCHS = 40
+RESOURCE = """
+pipeline: NAME
+resources:
+  NAME: {type: training, site: grid, cpus: 2, memory: 1GiB, keep: 0s}
+jobs:
+"""
+FEATURES = """
+  waves: {sink: {source: waves.csv}}
+  features:
+    dataset:
+      basis: {table: waves, time: time, entity: [city]}
+      label: {column: value, steps: 3, name: ahead}
+      split: {validation: 0.2, test: 0.2}
+"""
+TRAINING = """
+  lstm:
+    resource: NAME
+    training:
+      {dataset: DATASET, model: lstm, sequence: 24, hidden: 32, dropout: 0.2, epochs: EPOCHS,
+       patience: EPOCHS, batch_size: 64, seed: 5, checkpoint: 0s}
+""".replace("EPOCHS", str(EPOCHS))
+LENT = (RESOURCE + FEATURES + TRAINING).replace("NAME", "lent").replace("DATASET", "features")
+ALONE = (RESOURCE + TRAINING).replace("NAME", "alone").replace("DATASET", "lent/features")
+
+
+def waves() -> str:
+    times = (datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=hour) for hour in range(3000))
+    hours = (f"a,{time.isoformat()},{math.sin(hour / 24):.4f}" for hour, time in enumerate(times))
+    return "\n".join(("city,time,value", *hours, ""))
+
+
+def test_a_borrowed_machine_is_free_within_seconds_and_its_training_goes_on_elsewhere_from_its_checkpoint(
+    grid: Grid,
+) -> None:
+    """No batch is learned twice: the model is that of a training that nobody disturbed. When the owner has
+    gone the machine is given again."""
+    (grid.shared / "waves.csv").write_text(waves())
     grid.join("--cpus", "2", "--idle-only", "--idle-after", "2s", ahead=FIRST)
-    run = grid.waiting("idle")
-    assert run.hosts == ["beta"]
+    beside = grid.waiting_on(grid.alpha, "beside")  # only the borrowed machine has room
+    lent = grid.run(LENT, "lent")
+    grid.wait(lambda: checkpoint(grid.shared)[0] > 1, "it learns")
     grid.start(grid.beta, "owner", sys.executable, "-c", OWNER, ahead=FIRST)
     watched = Watched(grid.beta)
     begun = time.monotonic()
@@ -98,14 +140,38 @@ def test_a_machine_is_given_while_its_owner_is_away_and_free_within_seconds(grid
     print(
         f"free for its owner after {freed:.1f} s on a machine {watched.slowness:.1f} times as slow as alone"
     )
-    grid.wait(lambda: len(run.hosts) == 2, "the job runs elsewhere")
+    last = checkpoint(grid.shared)  # it runs nowhere now
+    beside.go()
+    grid.wait(lambda: checkpoint(grid.shared) != last, "it goes on elsewhere")
     grid.kill(grid.beta, "owner")
     grid.wait(lambda: grid.said("join").count("joined the grid") == 2, "it is given again")
-    run.go()
-    view = grid.ended(run.process, run.name)
-    assert (state(view), run.hosts) == ("succeeded", ["beta", "alpha"]), view
+    alone = grid.run(ALONE, "alone")
+    states, model = learned(grid.ended(lent, "lent"), grid.shared)
+    assert (len(states) > 1, states[-1]) == (True, "succeeded")
+    said = grid.gridmill("logs", "lent-1", "lstm")
+    assert "going on from a checkpoint in epoch {}, batch {}".format(*last) in said, said
+    _, undisturbed = learned(grid.ended(alone, "alone"), grid.shared)
+    assert model == undisturbed
     grid.leave()
     assert freed <= 10.0 * watched.slowness
+
+
+def checkpoint(shared: Path) -> tuple[int, int]:
+    """The epoch of the last one, and its batch that comes next; (0, 0) without any."""
+    with suppress(FileNotFoundError):
+        for path in (shared / "root" / "checkpoints").glob("lent/lstm/**/checkpoint.json"):
+            progress = json.loads(path.read_bytes())["facts"]["progress"]
+            return progress["epoch"], progress["batch"]
+    return 0, 0
+
+
+def learned(view: dict[str, Any], shared: Path) -> tuple[list[str], dict[str, object]]:
+    """How its attempts ended, and what is to be the same of the model."""
+    [lstm] = [one for one in view["jobs"] if one["job"]["job"]["name"] == "lstm"]
+    [output] = [one["output"] for one in lstm["artifacts"]]
+    weights = (shared / "root" / output["uri"] / "weights.safetensors").read_bytes()
+    found = {"metrics": output["metrics"], "curve": output["details"]["curve"], "weights": weights}
+    return [attempt["state"] for attempt in lstm["attempts"]], found
 
 
 class Watched:
@@ -123,7 +189,7 @@ class Watched:
     def is_free(self) -> bool:
         begun, before = time.monotonic(), cpu_seconds_of_children()
         told = self._host.run(
-            "bash", "-c", "pgrep -f '[r]aylet|[g]ridmill.pod|[r]ay.scripts|[u]ntil ' || true"
+            "bash", "-c", "pgrep -f '[r]aylet|[g]ridmill.pod|[g]ridmill.jobs|[r]ay.scripts' || true"
         )
         self._took += time.monotonic() - begun
         self._needed += cpu_seconds_of_children() - before
