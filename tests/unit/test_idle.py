@@ -11,7 +11,13 @@ import pytest
 
 from gridmill.model.node import Gpu, NodeLook
 from gridmill.sites.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, spare_bytes, within
-from gridmill.sites.machine import count_gpus, look_at_machine, owners_processes, read_gpus
+from gridmill.sites.machine import (
+    count_gpus,
+    look_at_machine,
+    owners_processes,
+    read_gpus,
+    read_process,
+)
 from gridmill.sites.terminals import seconds_since_input
 
 GIB = 2**30
@@ -94,6 +100,18 @@ def test_a_busy_process_that_is_not_ours_is_the_owners() -> None:
     assert pid in seen
     assert look.owner_cpus > 0.1
     assert look.used_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("pid", "name", "ticks"), [(7, "make (x) y", 15 + 200), (1, "bash", 15), (700, "systemd", 15)]
+)
+def test_the_time_of_orphans_that_ended_is_not_that_of_who_adopted_them(
+    pid: int, name: str, ticks: int
+) -> None:
+    """Ray's and a pod's processes whose parent has ended are waited for by the first process."""
+    stat = f"{pid} ({name}) R 0 1 1 0 -1 4194560 1 1 0 0 10 5 150 50 20 0 1 0 27 0 0"
+    found = read_process(pid, stat)
+    assert (found.ticks, found.runs, found.parent) == (ticks, True, 0)
 
 
 def test_what_descends_from_gridmill_is_not_the_owners(tmp_path: Path) -> None:

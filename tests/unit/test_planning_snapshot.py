@@ -184,7 +184,7 @@ def test_a_queue_knows_its_classes_their_first_jobs_and_the_largest(asked, chanc
     assert len(queue) == len(left)
     assert set(queue.classes.values()) == classes
     assert all(list(group.members) == sorted(t for t in left if t[4] is group) for group in classes)
-    assert list(queue.heads) == sorted(group.members.first() for group in classes)
+    assert list(queue.in_order()) == sorted(group.members.first() for group in classes)
     assert list(queue.largest_memories(5)) == sorted(left.values(), reverse=True)[:5]
     assert queue.smallest_memory == min(left.values(), default=0)
 

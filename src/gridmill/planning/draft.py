@@ -6,11 +6,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gridmill.model.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
-from gridmill.planning.fair import Shares
+from gridmill.model.run import JobRun
+from gridmill.planning.fair import Shares, Standing
 from gridmill.planning.interruptible import Running
 from gridmill.planning.lane import Lane
 from gridmill.planning.limits import Problem, problem_of_resource, will_do_without
-from gridmill.planning.queue import Demand, Ticket
+from gridmill.planning.queue import Claim, Ticket, demand_of
 from gridmill.planning.room import Key, Nodes, Pods, Whole
 from gridmill.planning.snapshot import Snapshot
 
@@ -58,7 +59,6 @@ class Draft:
         self._where: list[str] = []  # pods of those, in the same order
         self._filled: dict[str, tuple[Whole, int]] = {}  # pods that get jobs, and how many they then have
         self.shares = Shares(snapshot, now) if snapshot.projects else None
-        self._kept_quotas: dict[str, str] = {}  # by project, the job for which others are making room in it
         self.running: dict[
             str, tuple[Running, ...]
         ] = {}  # by resource, once somebody looks whom to interrupt
@@ -88,7 +88,7 @@ class Draft:
     def _make_lane(self, name: str) -> Lane | None:
         queue = self.snapshot.lines.waiting.get(name)
         either = queue or self.snapshot.lines.blocked.get(name)
-        head = either.heads.first() if either else None
+        head = either.first if either else None
         resource = self.snapshot.resources.get(name)
         if resource is None and head is not None:
             resource = self.snapshot.resource_of(name, head[4].demand.kind)
@@ -123,19 +123,16 @@ class Draft:
             and job_run_id not in self._attempts_of
         )
 
-    def is_over_quota(self, ticket: Ticket) -> bool:
-        """Whether the quota of its project leaves too little for it now, or is kept for another."""
-        if self.shares is None:
-            return False
-        demand = ticket[4].demand
-        if self._kept_quotas and self._kept_quotas.get(demand.project, ticket[3]) != ticket[3]:
-            return True
-        return self.shares[demand.project].is_over(demand)
+    def standing_of(self, claim: Claim) -> Standing | None:
+        """How its project stands; None where no projects share the grid."""
+        return None if self.shares is None else self.shares[claim.project]
 
-    def keep_quota(self, demand: Demand, job_run_id: str) -> None:
+    def keep_quota(self, job_run: JobRun) -> None:
         """Let no other job of its project have what comes free for a job that is over its quota."""
-        if self.shares is not None and self.shares[demand.project].is_over(demand):
-            self._kept_quotas[demand.project] = job_run_id
+        claim = Claim(demand_of(job_run))
+        standing = self.standing_of(claim)
+        if standing is not None and standing.is_over(claim):
+            standing.kept_for = job_run.id
 
     def is_starving(self, job_run_id: str) -> bool:
         """Whether it has waited so long that room is kept free for it."""
@@ -156,8 +153,6 @@ class Draft:
         self._started.append(ticket)
         self._where.append(pod_id)
         self._left -= 1
-        if self.shares is not None:
-            self.shares[ticket[4].demand.project].start(ticket[4].demand, 1)
 
     def refuse(self, job_run_id: str, problem: Problem) -> None:
         """Refuse a job, within the bound of the plan."""

@@ -9,14 +9,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gridmill.model.amounts import show_bytes
 from gridmill.model.project import Project
 from gridmill.planning.lane import Lane, Line
 from gridmill.planning.limits import Problem
 from gridmill.planning.places import Tally
-from gridmill.planning.queue import Demand, Ticket
+from gridmill.planning.queue import Claim, JobClass, Ticket
 from gridmill.planning.snapshot import Snapshot
 
 HALF_LIFE_SECONDS = 7 * 86_400.0
@@ -46,12 +46,14 @@ def used_now(project: Project, tally: Tally, now: float) -> float:
 
 class Standing:
     """How a project stands. `score`: what it used over its share, the places that it holds counted ahead;
-    least goes first. `per_place`: what one more place adds to it."""
+    least goes first. `per_place`: what one more place adds to it. `kept_for`: the job for which others are
+    making room in its quota."""
 
-    __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "per_place", "score")
+    __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "kept_for", "per_place", "score")
 
     def __init__(self, project: Project, tally: Tally, now: float) -> None:
         self.bounded = project.bounded
+        self.kept_for = ""
         self.per_place = AHEAD_SECONDS / project.share
         self.score = used_now(project, tally, now) / project.share + tally.places * self.per_place
         self._places = tally.places
@@ -63,17 +65,21 @@ class Standing:
         """It goes on to hold what it holds."""
         self.score += self._places * seconds * self.per_place / AHEAD_SECONDS
 
-    def start(self, demand: Demand, workers: int) -> None:
-        """It holds so many ranks of a job more; fewer, where it is negative."""
-        memory_bytes, gpus, cpus = demand[:3]
-        places = (gpus or 1) * workers
-        self._places += places
-        self.score += places * self.per_place
+    def start(self, claim: Claim) -> None:
+        """It holds such a job more."""
+        self._places += claim.places
+        self.score += claim.places * self.per_place
         if self.bounded:
-            self._cpus -= (cpus or 1.0) * workers
-            self._memory_bytes -= memory_bytes * workers
-            if gpus:
-                self._gpus -= gpus * workers
+            self._cpus -= claim.cpus
+            self._memory_bytes -= claim.memory_bytes
+            if claim.gpus:
+                self._gpus -= claim.gpus
+
+    def end(self, claim: Claim) -> None:
+        """It holds such a job less."""
+        self._places -= claim.places
+        self.score -= claim.places * self.per_place
+        self.give_back(claim.cpus, claim.memory_bytes, claim.gpus)
 
     def give_back(self, cpus: float, memory_bytes: int, gpus: int) -> None:
         """One attempt of it, which was given so much, would end."""
@@ -81,14 +87,21 @@ class Standing:
         self._memory_bytes += memory_bytes
         self._gpus += gpus
 
-    def is_over(self, demand: Demand) -> bool:
-        """Whether the quota leaves too little for such a job, a gang with all its ranks."""
-        if not self.bounded:
-            return False
-        memory_bytes, gpus, cpus, workers = demand[0], demand[1], demand[2] or 1.0, demand[7]
-        if workers > 1:
-            memory_bytes, gpus, cpus = memory_bytes * workers, gpus * workers, cpus * workers
-        return cpus > self._cpus or memory_bytes > self._memory_bytes or 0 < gpus > self._gpus
+    def is_closed_to(self, ticket: Ticket) -> bool:
+        """Whether the quota leaves too little for a job, or is kept for another."""
+        claim = ticket[4]
+        return self.bounded and (
+            claim.memory_bytes > self._memory_bytes
+            or claim.cpus > self._cpus
+            or 0 < claim.gpus > self._gpus
+            or (self.kept_for != "" and self.kept_for != ticket[3])
+        )
+
+    def is_over(self, claim: Claim) -> bool:
+        """Whether the quota leaves too little for such a job."""
+        return self.bounded and (
+            claim.memory_bytes > self._memory_bytes or claim.cpus > self._cpus or 0 < claim.gpus > self._gpus
+        )
 
 
 def _left(most: int | None, used: int) -> int:
@@ -110,14 +123,15 @@ class Shares(dict[str, Standing]):
         self[name] = standing
         return standing
 
-    def problem(self, demand: Demand) -> Problem | None:
-        """Why the quota is too little for it ever, or None."""
-        name, project = demand.project, self._project(demand.project)
-        if name not in self._wholes:
-            self._wholes[name] = Standing(project, Tally(), self._now)
-        if not self._wholes[name].is_over(demand):
+    def problem(self, group: JobClass) -> Problem | None:
+        """Why the quota is too little for such jobs ever, or None."""
+        name = group.project
+        whole = self._wholes.get(name)
+        if whole is None:
+            whole = self._wholes[name] = Standing(self._project(name), Tally(), self._now)
+        if not whole.is_over(group):
             return None
-        asks = next(bound.asks for bound in bounds(project, Tally(), demand))
+        asks = next(bound.asks for bound in bounds(self._project(name), Tally(), group))
         return Problem(
             f"needs more than the whole quota of project {name}: {asks}",
             f"Let it ask for less, or `gridmill configure project {name}` with more.",
@@ -150,14 +164,9 @@ class Bound(NamedTuple):
         return f"{self.wanted} of {self.most}"
 
 
-def bounds(project: Project, tally: Tally, demand: Demand) -> Iterator[Bound]:
-    """The parts of the quota that such a job would exceed; a job that says nothing of CPUs counts as one."""
-    workers = demand.workers
-    cpus, memory_bytes, gpus = (
-        (demand.cpus or 1.0) * workers,
-        demand.memory_bytes * workers,
-        demand.gpus * workers,
-    )
+def bounds(project: Project, tally: Tally, claim: Claim) -> Iterator[Bound]:
+    """The parts of the quota that such a job would exceed."""
+    cpus, memory_bytes, gpus = claim.cpus, claim.memory_bytes, claim.gpus
     if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:
         yield Bound(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
     if project.memory_bytes is not None and tally.memory_bytes + memory_bytes > project.memory_bytes:
@@ -168,53 +177,54 @@ def bounds(project: Project, tally: Tally, demand: Demand) -> Iterator[Bound]:
         yield Bound(str(tally.gpus), str(gpus), f"{project.gpus} GPUs")
 
 
-_Place: TypeAlias = tuple[int, float, Ticket, list[Ticket], Standing]
-"""(-priority, score, first job, all jobs, standing) of a project. First jobs differ: no rest is compared."""
+_Place: TypeAlias = list[Any]
+"""[-priority, score, first job, all jobs, standing] of a project, in one list as long as it is in line.
+First jobs differ: no rest is compared."""
 
 
 class FairLine(Line):
     """A line of several projects, each in its own order. Priorities go before shares."""
 
-    __slots__ = ("_heaps", "_order", "_shares", "_standing")
+    __slots__ = ("_heaps", "_order", "_shares")
 
     def __init__(self, lanes: dict[str, Lane], shares: Shares) -> None:
         super().__init__(lanes)
         self._shares = shares
         self._heaps: dict[str, list[Ticket]] = {}
         self._order: list[_Place] = []  # a heap of the first of each project
-        self._standing: Standing | None = None
 
     def join(self, lane: Lane) -> None:
         """Let the lane's waiting jobs in."""
         lane.fair = True
-        for project in lane.queue.projects:
-            head = lane.next_class_of(project)
+        for project in lane.queue.heads:
+            head = lane.first_of(project)
             if head is not None:
                 self.add(head)
 
     def add(self, ticket: Ticket) -> None:
         """Put a job in line."""
-        heappush(self._heaps.setdefault(ticket[4].demand.project, []), ticket)
+        heappush(self._heaps.setdefault(ticket[4].project, []), ticket)
         self._order.clear()
 
     def first(self) -> tuple[Ticket, Lane] | None:
         """The first, and its lane. Since it was asked last only the first one's project has changed."""
-        order, heap, standing = self._order, self._heap, self._standing
-        if not order or standing is None:
+        order = self._order
+        if not order:
             self._set_up()
-        elif heap:
-            ticket = heap[0]
-            heapreplace(order, (ticket[0], standing.score, ticket, heap, standing))
+        elif self._heap:
+            place, ticket = order[0], self._heap[0]
+            place[0], place[1], place[2] = ticket[0], place[4].score, ticket
+            heapreplace(order, place)
         else:
             heappop(order)
         if not order:
             return None
-        _, _, ticket, self._heap, self._standing = order[0]
+        _, _, ticket, self._heap, _ = order[0]
         return ticket, self._lanes[ticket[4].resource]
 
     def _set_up(self) -> None:
         for project, heap in self._heaps.items():
             if heap:
                 standing = self._shares[project]
-                self._order.append((heap[0][0], standing.score, heap[0], heap, standing))
+                self._order.append([heap[0][0], standing.score, heap[0], heap, standing])
         heapify(self._order)

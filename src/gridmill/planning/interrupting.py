@@ -11,7 +11,7 @@ from gridmill.planning.draft import Draft
 from gridmill.planning.fair import Standing
 from gridmill.planning.interruptible import Running, running_on
 from gridmill.planning.lane import Lane, Line
-from gridmill.planning.queue import Demand, Ticket, demand_of
+from gridmill.planning.queue import Demand, JobClass, Ticket
 from gridmill.planning.room import Slot, places_in
 from gridmill.planning.service import (
     RESTART_SECONDS,
@@ -56,7 +56,7 @@ def keep_what_is_made(draft: Draft, lane: Lane) -> None:
         if job_run is None or not draft.can_start(job_run.id):
             continue
         lane.beneficiary = job_run.id
-        draft.keep_quota(demand_of(job_run), job_run.id)
+        draft.keep_quota(job_run)
         if job_run.job.gang > 1:
             amounts = job_run.sizing.amounts
             lane.keep(Demand(amounts.memory_bytes, amounts.gpus, 0.0, 0, job_run.job.kind))
@@ -112,9 +112,10 @@ def _choose(draft: Draft, lane: Lane, ticket: Ticket, running: Sequence[Running]
     if demand.alone or not running:
         return []
     slots = {slot.key[2]: slot for slot in lane.slots() if slot.key[2] not in terms}
-    if draft.shares is not None and draft.is_over_quota(ticket):
+    standing = draft.standing_of(ticket[4])
+    if standing is not None and standing.is_closed_to(ticket):
         own = [one for one in running if one.project == demand.project]
-        return _until_within(draft.shares[demand.project], slots, ticket, own)
+        return _until_within(standing, slots, ticket, own)
     if demand.workers > 1:
         return _least(slots, ticket, running)
     here = (name for name in sorted(slots) if demand.node in ("", slots[name].whole.node))
@@ -128,8 +129,8 @@ def _until_within(
 ) -> list[Running]:
     """Those whose end leaves room in their project's quota and, on whichever pods, for the job. Empty: they
     are not enough, or the quota is only kept for another."""
-    demand = ticket[4].demand
-    if not standing.is_over(demand):
+    group, demand = ticket[4], ticket[4].demand
+    if not standing.is_over(group):
         return []
     here = {name: slot for name, slot in slots.items() if demand.node in ("", slot.whole.node)}
     left, free = copy(standing), _places(here, demand, ())
@@ -140,8 +141,8 @@ def _until_within(
         chosen.append(one)
         _give_back(left, one)
         free += gained.amount
-        if free >= demand.workers and not left.is_over(demand):
-            return _needed_within(standing, here, demand, chosen)
+        if free >= demand.workers and not left.is_over(group):
+            return _needed_within(standing, here, group, chosen)
     return []
 
 
@@ -152,15 +153,16 @@ def _give_back(standing: Standing, one: Running) -> None:
 
 
 def _needed_within(
-    standing: Standing, slots: Mapping[str, Slot], demand: Demand, chosen: list[Running]
+    standing: Standing, slots: Mapping[str, Slot], group: JobClass, chosen: list[Running]
 ) -> list[Running]:
     """Without those that would end in vain."""
+    demand = group.demand
     for one in tuple(chosen):
         others = [other for other in chosen if other is not one]
         left = copy(standing)
         for other in others:
             _give_back(left, other)
-        if not left.is_over(demand) and _places(slots, demand, others) >= demand.workers:
+        if not left.is_over(group) and _places(slots, demand, others) >= demand.workers:
             chosen = others
     return chosen
 

@@ -1,6 +1,5 @@
 """One resource while a plan is made: its line of jobs, and copies of what is free in its pods."""
 
-from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush, heapreplace
 
@@ -36,10 +35,10 @@ class Lane:
     __slots__ = (
         "_gpus",
         "_heads",
+        "_heads_of",
         "_last_head",
         "_last_of",
         "_most_memory",
-        "_passed",
         "_too_much",
         "_up",
         "alive",
@@ -87,11 +86,11 @@ class Lane:
         self._most_memory = most_memory(snapshot, resource)
         self._gpus = gpus_of(resource)
         self._too_much: list[tuple[int, int]] = []
-        self._heads = iter(self.queue.heads)
+        self._heads = self.queue.in_order()
         self._last_head: Ticket | None = None
         self.fair = False
         self._last_of: dict[str, Ticket | None] = {}
-        self._passed: dict[str, deque[Ticket]] = {}
+        self._heads_of: dict[str, Iterator[Ticket]] = {}
         self.members: dict[JobClass, Iterator[Ticket]] = {}
 
     @property
@@ -106,29 +105,21 @@ class Lane:
         job (None: nothing is in line yet): so the lane is read only as far as it is served. Where several
         projects wait (`fair`), of the same project."""
         if self.fair and ticket is not None:
-            project = ticket[4].demand.project
+            project = ticket[4].project
             if ticket is not self._last_of[project]:
                 return None
-            passed = self._passed.get(project)
-            head = self._last_of[project] = passed.popleft() if passed else self._next_head_of(project)
+            head = self._last_of[project] = next(self._heads_of[project], None)
             return head
         if ticket is not self._last_head:
             return None
         self._last_head = next(self._heads, None)
         return self._last_head
 
-    def next_class_of(self, project: str) -> Ticket | None:
-        """The first job of the next class of one project; those of others in between are kept for them."""
-        passed = self._passed.get(project)
-        self._last_of[project] = passed.popleft() if passed else self._next_head_of(project)
-        return self._last_of[project]
-
-    def _next_head_of(self, project: str) -> Ticket | None:
-        for head in self._heads:
-            if head[4].demand.project == project:
-                return head
-            self._passed.setdefault(head[4].demand.project, deque()).append(head)
-        return None
+    def first_of(self, project: str) -> Ticket | None:
+        """The first job of one project: where several wait, each is read by itself."""
+        self._heads_of[project] = iter(self.queue.heads[project])
+        head = self._last_of[project] = next(self._heads_of[project], None)
+        return head
 
     def behind_first(self, group: JobClass) -> Ticket | None:
         """The second job of a class; those behind it come from `members`."""

@@ -78,15 +78,21 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
     line, later = _line(draft, lanes), _line(draft, lanes)
     for lane in lanes.values():
         line.join(lane)
+    shares = draft.shares
     for ticket, lane in _in_order(draft, line):
-        if draft.shares is not None and draft.is_over_quota(ticket):
+        standing = None if shares is None else shares[ticket[4].project]
+        if standing is not None and standing.is_closed_to(ticket):
             if _pass_over(draft, line, lane, ticket):
                 note_over_quota(draft, later, lane, ticket)
         elif lane.closed:
             _keep_room_if_starving(draft, lane, ticket)
             line.leave()
             later.add(ticket)
-        elif _passes(draft, lane, ticket) or _is_started(draft, lane, ticket):
+        elif _passes(draft, lane, ticket):
+            line.move_on(lane)
+        elif _is_started(draft, lane, ticket):
+            if standing is not None:
+                standing.start(ticket[4])
             line.move_on(lane)
         elif draft.snapshot.places.terms and lane.find(ticket[4].demand) is not None:
             later.add(ticket)  # there is room, but not for long enough; for those behind it there may be
@@ -99,7 +105,7 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
 
 
 def _line(draft: Draft, lanes: dict[str, Lane]) -> Line:
-    projects = {name for lane in lanes.values() for name in lane.queue.projects}
+    projects = {name for lane in lanes.values() for name in lane.queue.heads}
     return Line(lanes) if draft.shares is None or len(projects) < 2 else FairLine(lanes, draft.shares)
 
 
@@ -111,7 +117,7 @@ def _in_order(draft: Draft, line: Line) -> Iterator[tuple[Ticket, Lane]]:
 
 def _pass_over(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> bool:
     """The quota of its project is used up, for all that ask for the same; False: it is too small ever."""
-    problem = draft.shares.problem(ticket[4].demand) if draft.shares is not None else None
+    problem = draft.shares.problem(ticket[4]) if draft.shares is not None else None
     if problem is None:
         line.leave_with_class(lane)
         return True
@@ -174,13 +180,14 @@ def _lacks_nodes(draft: Draft, lane: Lane, demand: Demand) -> bool:
 def _make_room(draft: Draft, line: Line) -> None:
     """Bring up deployments for what found no pod: in order, counting on those that are coming."""
     for ticket, lane in _in_order(draft, line):
-        if draft.shares is not None and draft.is_over_quota(ticket):
+        standing = draft.standing_of(ticket[4])
+        if standing is not None and standing.is_closed_to(ticket):
             interrupt_for(draft, lane, ticket)
             _pass_over(draft, line, lane, ticket)
         elif lane.stuck:
             interrupt_for(draft, lane, ticket)
             line.leave()
-        elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[4].demand):
+        elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[4]):
             line.move_on(lane)
         else:
             _not_fitting(draft, lane, ticket[4].demand)
@@ -188,10 +195,10 @@ def _make_room(draft: Draft, line: Line) -> None:
             line.leave_with_class(lane)
 
 
-def _will_fit(draft: Draft, lane: Lane, demand: Demand) -> bool:
-    fits = _finds_or_brings_up(draft, lane, demand)
+def _will_fit(draft: Draft, lane: Lane, group: JobClass) -> bool:
+    fits = _finds_or_brings_up(draft, lane, group.demand)
     if fits and draft.shares is not None:
-        draft.shares[demand.project].start(demand, demand.workers)  # no more comes up than the quota allows
+        draft.shares[group.project].start(group)  # no more comes up than the quota allows
     return fits
 
 
@@ -220,7 +227,7 @@ def _not_fitting(draft: Draft, lane: Lane, demand: Demand) -> None:
 def _warm(draft: Draft) -> None:
     """Bring up early what jobs still to come will need, while nothing that is ready wants the room."""
     for name, queue in sorted(draft.snapshot.lines.blocked.items()):
-        lane, head = draft.lane(name), queue.heads.first()
+        lane, head = draft.lane(name), queue.first
         if lane is None or head is None or draft.is_full:
             continue
         if lane.alive or len(lane.queue) or lane.resource.site in draft.crowded:

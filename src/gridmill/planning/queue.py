@@ -1,6 +1,7 @@
 """Jobs of one resource that want a place, grouped into classes that ask for the same."""
 
 from collections.abc import Iterator
+from heapq import merge
 from itertools import chain, islice, repeat
 from typing import NamedTuple, TypeAlias
 
@@ -69,29 +70,45 @@ def turn_rank_of(job_run: JobRun, run: Run) -> Rank:
     return (-job_run.priority, (0.0, run.order), job_run.order, job_run.id)
 
 
-class JobClass:
+class Claim:
+    """What a job takes of its project's quota, a gang with all its ranks. One that says nothing of CPUs
+    counts as one; it holds a place for each GPU, or one. Worked out once for a class: plans ask for every
+    job."""
+
+    __slots__ = ("cpus", "gpus", "memory_bytes", "places", "project")
+
+    def __init__(self, demand: Demand) -> None:
+        workers = demand.workers
+        self.project = demand.project
+        self.cpus = (demand.cpus or 1.0) * workers
+        self.memory_bytes = demand.memory_bytes * workers
+        self.gpus = demand.gpus * workers
+        self.places = self.gpus or workers
+
+
+class JobClass(Claim):
     """Jobs of a resource that ask for the same, in order."""
 
     __slots__ = ("demand", "members", "resource")
 
     def __init__(self, resource: str, demand: Demand) -> None:
+        super().__init__(demand)
         self.resource = resource
         self.demand = demand
         self.members: Ordered[Ticket] = Ordered()
 
 
 class Queue:
-    """Classes of jobs; the first job of each class in order; the classes by memory; whose they are."""
+    """Classes of jobs; the classes by memory; by project, the first job of each of its classes, in order."""
 
-    __slots__ = ("_count", "_resource", "by_memory", "classes", "heads", "projects")
+    __slots__ = ("_count", "_resource", "by_memory", "classes", "heads")
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
         self._count = 0
         self.classes: dict[Demand, JobClass] = {}
-        self.heads: Ordered[Ticket] = Ordered()
+        self.heads: dict[str, Ordered[Ticket]] = {}
         self.by_memory: Ordered[Demand] = Ordered()
-        self.projects: dict[str, int] = {}  # how many classes each has
 
     def __len__(self) -> int:
         return self._count
@@ -102,14 +119,16 @@ class Queue:
         if group is None:
             group = self.classes[demand] = JobClass(self._resource, demand)
             self.by_memory.add(demand)
-            self.projects[demand.project] = self.projects.get(demand.project, 0) + 1
         ticket = (*rank, group)
         head = group.members.first()
         group.members.add(ticket)
         if head is None or ticket < head:
+            heads = self.heads.get(demand.project)
+            if heads is None:
+                heads = self.heads[demand.project] = Ordered()
             if head is not None:
-                self.heads.discard(head)
-            self.heads.add(ticket)
+                heads.discard(head)
+            heads.add(ticket)
         self._count += 1
         return ticket
 
@@ -119,19 +138,25 @@ class Queue:
         group.members.discard(ticket)
         head = group.members.first()
         if head is None or ticket < head:
-            self.heads.discard(ticket)
+            heads = self.heads[group.demand.project]
+            heads.discard(ticket)
             if head is not None:
-                self.heads.add(head)
+                heads.add(head)
             else:
                 del self.classes[group.demand]
                 self.by_memory.discard(group.demand)
-                self._forget_class(group.demand.project)
+                if not len(heads):
+                    del self.heads[group.demand.project]
         self._count -= 1
 
-    def _forget_class(self, project: str) -> None:
-        self.projects[project] -= 1
-        if not self.projects[project]:
-            del self.projects[project]
+    @property
+    def first(self) -> Ticket | None:
+        """The first job of all."""
+        return next(self.in_order(), None)
+
+    def in_order(self) -> Iterator[Ticket]:
+        """The first job of each class, of all projects."""
+        return merge(*self.heads.values()) if len(self.heads) > 1 else chain(*self.heads.values())
 
     @property
     def smallest_memory(self) -> int:

@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 from gridmill.planning.fair import Standing
-from gridmill.planning.queue import Demand, Ticket
+from gridmill.planning.queue import Claim, Demand, Ticket
 
 
 class Stay(NamedTuple):
@@ -61,7 +61,7 @@ class Rehearsal:
         """Whose turn it is when a place is free next, and a quota has room; None: nobody's ever."""
         self._go_on(self._free[0])
         while heads:
-            ready = [head for head in heads if not self._standing(head).is_over(head[4].demand)]
+            ready = [head for head in heads if not self._standing(head).is_over(head[4])]
             if ready:
                 return min(ready, key=lambda head: (head[0], self._standing(head).score, head))
             if not self._ends or self._ends[0][0] == inf:
@@ -77,7 +77,7 @@ class Rehearsal:
         while self._ends and self._ends[0][0] <= until:
             ended, _, demand = heappop(self._ends)
             self._lapse(ended)
-            self._standings[demand.project].start(demand, -demand.workers)
+            self._standings[demand.project].end(Claim(demand))
         self._lapse(until)
 
     def _lapse(self, until: float) -> None:
@@ -86,7 +86,7 @@ class Rehearsal:
         self._now = max(self._now, until)
 
     def _hold(self, demand: Demand, places: int, ends: float) -> None:
-        self._standings[demand.project].start(demand, demand.workers)
+        self._standings[demand.project].start(Claim(demand))
         heappush(self._ends, (ends, next(self._numbers), demand))
         for _ in range(places):
             heappush(self._free, ends)

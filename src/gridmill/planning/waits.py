@@ -14,7 +14,7 @@ from gridmill.planning.fair import Standing
 from gridmill.planning.forecast import lasted
 from gridmill.planning.lane import find_pod
 from gridmill.planning.places import Tally
-from gridmill.planning.queue import Demand, Queue, Ticket, demand_of
+from gridmill.planning.queue import Claim, Demand, Queue, Ticket, demand_of
 from gridmill.planning.rehearsal import Rehearsal, Stay
 from gridmill.planning.room import Pods
 from gridmill.planning.service import remaining
@@ -78,7 +78,7 @@ class Waits:
     def _could_start(self, job_run: JobRun, demand: Demand) -> bool:
         pods = self._snapshot.places.open[job_run.resource]
         there_is_room = demand.workers == 1 and find_pod(pods, demand) is not None
-        return there_is_room and not self._standing(job_run.project).is_over(demand)
+        return there_is_room and not self._standing(job_run.project).is_over(Claim(demand))
 
     def _tell(self, resource: str, memory_bytes: int, gpus: int) -> Mapping[str, Wait]:
         places = self._snapshot.places
@@ -98,7 +98,7 @@ class Waits:
     def _starts(self, queue: Queue, places: int, held: Sequence[_Held], share: float) -> Mapping[str, float]:
         """When each starts, if all take as long as that share of the jobs like them at the most."""
         stays = [Stay(one.left(share), one.demand, one.here) for one in held]
-        names = {*queue.projects, *(one.demand.project for one in held)}
+        names = {*queue.heads, *(one.demand.project for one in held)}
         rehearsal = Rehearsal(places, stays, {name: self._standing(name) for name in names})
         found = rehearsal.starts(_lines(queue), lambda ticket: self._lasts(ticket, share))
         return {

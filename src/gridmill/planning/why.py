@@ -11,7 +11,7 @@ from gridmill.planning.bring_up import PART_OF_CPU
 from gridmill.planning.fair import Shares, bounds
 from gridmill.planning.limits import fits_now, gpus_of, problem_of, problem_of_resource, show
 from gridmill.planning.places import Tally
-from gridmill.planning.queue import Demand, demand_of, rank_of
+from gridmill.planning.queue import Claim, Demand, demand_of, rank_of
 from gridmill.planning.room import Nodes, Pods, most_jobs
 from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.waits import Waits
@@ -81,7 +81,7 @@ def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
     project = snapshot.projects.get(job_run.project)
     if project is None:
         return ""
-    found = bounds(project, snapshot.places.tallies.get(project.name, Tally()), demand)
+    found = bounds(project, snapshot.places.tallies.get(project.name, Tally()), Claim(demand))
     in_use = ", ".join(bound.in_use for bound in found)
     return f"quota of project {project.name}: {in_use}" if in_use else ""
 
@@ -94,7 +94,7 @@ def _before(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[str]:
     if queue is None or run is None:
         return
     rank, own = rank_of(job_run, run), job_run.project
-    several = len(queue.projects) > 1
+    several = len(queue.heads) > 1
     groups = [group for group in queue.classes.values() if not several or group.demand.project == own]
     count = sum(group.members.count_before(rank) for group in groups)
     if count:
@@ -102,7 +102,7 @@ def _before(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[str]:
     if several:
         shares = Shares(snapshot, now)
         score = shares[own].score
-        less = [name for name in sorted(queue.projects) if shares[name].score < score]
+        less = [name for name in sorted(queue.heads) if shares[name].score < score]
         if less:
             whose = f"project {less[0]}" if len(less) == 1 else f"{len(less)} projects"
             yield f"{whose} used less for {'its share' if len(less) == 1 else 'their shares'}"

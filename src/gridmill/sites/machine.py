@@ -15,6 +15,7 @@ _PROC = Path("/proc")
 _SECONDS = 0.25
 _MODULES = (b"gridmill.", b"ray.scripts")  # as after -m
 _PROGRAMS = (b"/gridmill", b"/raylet", b"/gcs_server")
+_ADOPT = ("systemd", "init")
 _FEW_WORDS = 4
 _GPU_SECONDS = 10.0
 _MIB = 2**20
@@ -22,7 +23,9 @@ _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class Process:
+    """`ticks`: CPU time; `runs`: it wants a CPU just now."""
+
     parent: int
     ticks: int
     runs: bool
@@ -30,7 +33,8 @@ class _Process:
 
 def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
     """Watch for that time. CPU time is the kernel's count (proc(5)), ended children that were waited for
-    included; Gridmill's are pods, Ray's nodes and what descends from them (pods adopt orphans)."""
+    included, but not those of what adopts orphans: these may have been Gridmill's. Gridmill's are pods, Ray's
+    nodes and what descends from them (pods adopt orphans)."""
     busy, before = _busy_ticks(), _owners()
     begun = time.monotonic()
     time.sleep(seconds)
@@ -55,7 +59,7 @@ def owners_processes() -> frozenset[int]:
     return frozenset(_owners_of(dict(_processes())))
 
 
-def _owners_of(processes: Mapping[int, _Process]) -> Iterator[int]:
+def _owners_of(processes: Mapping[int, Process]) -> Iterator[int]:
     known = {pid: True for pid in processes if pid == os.getpid() or _is_ours(pid)}
     return (pid for pid in processes if not _descends(pid, processes, known))
 
@@ -80,19 +84,29 @@ def _demand(before: tuple[int, int], after: tuple[int, int], ticks: float) -> fl
     return max(0.0, (after[0] - before[0]) / ticks, float(min(before[1], after[1])))
 
 
-def _descends(pid: int, processes: Mapping[int, _Process], known: dict[int, bool]) -> bool:
+def _descends(pid: int, processes: Mapping[int, Process], known: dict[int, bool]) -> bool:
     if pid not in known:
         parent = processes[pid].parent
         known[pid] = parent in processes and _descends(parent, processes, known)
     return known[pid]
 
 
-def _processes() -> Iterator[tuple[int, _Process]]:
+def _processes() -> Iterator[tuple[int, Process]]:
     for entry in os.scandir(_PROC):
         if entry.name.isdigit():
             with suppress(OSError, ValueError, IndexError):
-                words = (_PROC / entry.name / "stat").read_text().rpartition(")")[2].split()
-                yield int(entry.name), _Process(int(words[1]), sum(map(int, words[11:15])), words[0] == "R")
+                yield (
+                    int(entry.name),
+                    read_process(int(entry.name), (_PROC / entry.name / "stat").read_text()),
+                )
+
+
+def read_process(pid: int, stat: str) -> Process:
+    """Of a line of /proc/PID/stat."""
+    name, _, rest = stat.rpartition(")")
+    words = rest.split()
+    adopts = pid == 1 or name.partition("(")[2] in _ADOPT
+    return Process(int(words[1]), sum(map(int, words[11 : 13 if adopts else 15])), words[0] == "R")
 
 
 def _is_ours(pid: int) -> bool:
