@@ -1,0 +1,251 @@
+"""Chunks from where they are to where they are missing: in parallel, checked on arrival, resumed."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from gridmill.errors import ConflictError, DataError, InterruptedRunError, StorageError, UnavailableError
+from gridmill.model.farm import FileEntry, Manifest
+from gridmill.model.noun import dataclass
+from gridmill.staging.frames import Chunk
+from gridmill.staging.manifest import scan_files
+from gridmill.staging.paths import chunk_sizes, file_below
+from gridmill.staging.progress import Progress
+
+BATCH_BYTES = 8 << 20
+_ASKED = 10_000  # hashes in one question
+_BATCH_CHUNKS = 1000
+_DAMAGED = 3  # times that a chunk may arrive damaged
+_LONGEST_WAIT_SECONDS = 10.0
+_LOOK_SECONDS = 0.5  # who waits sees in this time that the transfer is over
+
+T = TypeVar("T")
+
+
+class Giver(Protocol):
+    """Has chunks. Called from several threads at once."""
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """Their contents. Raises NotFoundError, UnavailableError."""
+        ...
+
+
+class Taker(Protocol):
+    """Keeps chunks. Called from several threads at once."""
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """Those that it does not have. Raises UnavailableError."""
+        ...
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Keep these, to be repeated. Raises DataError for content without its hash, UnavailableError."""
+        ...
+
+
+class Carrier(Giver, Taker, Protocol):
+    """Both: a ChunkStore, a bucket, a farm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """`parallel` batches travel at a time, with at most `limit_bytes_per_second` together (None: as it can).
+    What does not answer is asked again, after `wait_seconds` at first and then ever later, for
+    `patience_seconds`, counted anew whenever something arrives."""
+
+    parallel: int = 4
+    limit_bytes_per_second: float | None = None
+    patience_seconds: float = 300.0
+    wait_seconds: float = 0.2
+
+
+USUAL = Terms()
+
+
+class Tree:
+    """Gives the chunks of a tree that was scanned, right from its files."""
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        self._root, self._chunk_bytes = root, manifest.chunk_bytes
+        self._places: dict[str, tuple[FileEntry, int]] = {}
+        for entry in manifest.files:
+            for index, chunk in enumerate(entry.chunks):
+                self._places.setdefault(chunk, (entry, index))
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """See Giver."""
+        for name in chunks:
+            entry, index = self._places[name]
+            offset = index * self._chunk_bytes
+            size = min(self._chunk_bytes, entry.size_bytes - offset)
+            with file_below(self._root, entry.path) as descriptor:
+                data = os.pread(descriptor, size, offset)
+            yield Chunk(hash=name, data=data)  # who takes it sees when it is not what was scanned
+
+
+def push(
+    manifest: Manifest,
+    root: Path,
+    far: Taker,
+    *,
+    progress: Progress | None = None,
+    terms: Terms = USUAL,
+    stop: threading.Event | None = None,
+) -> None:
+    """Carry what `far` lacks of the tree at `root`. Raises as `carry`, and ConflictError naming a file that
+    changed since it was scanned."""
+    tree = Tree(root, manifest)
+    try:
+        carry(chunk_sizes(manifest), tree, far, progress=progress, terms=terms, stop=stop)
+    except DataError:
+        _refuse_changed(manifest, root)
+        raise
+
+
+def _refuse_changed(manifest: Manifest, root: Path) -> None:
+    now = scan_files(root, [entry.path for entry in manifest.files], chunk_bytes=manifest.chunk_bytes)
+    for was, entry in zip(sorted(manifest.files, key=lambda entry: entry.path), now.files, strict=True):
+        if was != entry:
+            raise ConflictError(
+                "it changed while it was carried",
+                place=str(root / entry.path),
+                hint="Stage it again once nothing writes to it.",
+            )
+
+
+def pull(
+    manifest: Manifest,
+    near: Taker,
+    far: Giver,
+    *,
+    progress: Progress | None = None,
+    terms: Terms = USUAL,
+    stop: threading.Event | None = None,
+) -> None:
+    """Carry what `near` lacks of a tree that `far` told of; a Placer then makes it. Raises as `carry`."""
+    carry(chunk_sizes(manifest), far, near, progress=progress, terms=terms, stop=stop)
+
+
+def carry(
+    sizes: Mapping[str, int],
+    giver: Giver,
+    taker: Taker,
+    *,
+    progress: Progress | None = None,
+    terms: Terms = USUAL,
+    stop: threading.Event | None = None,
+) -> None:
+    """Carry the chunks (sizes in bytes by hash) that the taker lacks. What has arrived never travels again.
+
+    Raises UnavailableError after the patience (StorageError at once: a disk that is full stays so), DataError
+    for a chunk that arrives damaged again and again, NotFoundError for one that the giver does not have,
+    InterruptedRunError once `stop` is set.
+    """
+    _Carrying(giver, taker, progress or Progress(), terms, stop or threading.Event()).carry(sizes)
+
+
+class _Carrying:
+    """One transfer. Its threads share the batches that are left; the first that fails ends all."""
+
+    def __init__(
+        self, giver: Giver, taker: Taker, progress: Progress, terms: Terms, stop: threading.Event
+    ) -> None:
+        self._giver, self._taker, self._progress = giver, taker, progress
+        self._terms, self._stop = terms, stop
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._heard = self._free = time.monotonic()
+
+    def carry(self, sizes: Mapping[str, int]) -> None:
+        lacking = self._lacking(list(sizes))
+        total_bytes = sum(sizes.values())
+        self._progress.expect(total_bytes, total_bytes - sum(sizes[chunk] for chunk in lacking))
+        left = batches(lacking, sizes)
+        with ThreadPoolExecutor(self._terms.parallel) as threads:
+            working = [
+                threads.submit(self._work, left) for _ in range(min(self._terms.parallel, len(lacking)))
+            ]
+            try:
+                first, _ = wait(working, return_when=FIRST_EXCEPTION)
+            finally:
+                self._over.set()
+        for done in (*first, *working):
+            done.result()
+
+    def _lacking(self, chunks: list[str]) -> list[str]:
+        found: list[str] = []
+        for at in range(0, len(chunks), _ASKED):
+            some = chunks[at : at + _ASKED]
+            found += self._insist(partial(self._taker.missing, some))
+        return found
+
+    def _work(self, left: Iterator[list[str]]) -> None:
+        while not self._over.is_set():
+            with self._lock:
+                batch = next(left, None)
+            if batch is None:
+                return
+            size_bytes = self._insist(partial(self._pass, batch))
+            self._progress.arrived(size_bytes)
+            self._heard = time.monotonic()
+
+    def _pass(self, batch: list[str]) -> int:
+        chunks = list(self._giver.fetch(batch))
+        size_bytes = sum(len(chunk.data) for chunk in chunks)
+        self._slow_down(size_bytes)
+        self._taker.send(chunks)
+        return size_bytes
+
+    def _slow_down(self, size_bytes: int) -> None:
+        if self._terms.limit_bytes_per_second is None:
+            return
+        with self._lock:
+            self._free = max(self._free, time.monotonic())
+            mine, self._free = self._free, self._free + size_bytes / self._terms.limit_bytes_per_second
+        self._wait(mine - time.monotonic())
+
+    def _insist(self, act: Callable[[], T]) -> T:
+        damaged = tried = 0
+        while True:
+            self._wait(0)
+            try:
+                return act()
+            except StorageError:
+                raise
+            except UnavailableError:
+                if time.monotonic() - self._heard > self._terms.patience_seconds:
+                    raise
+            except DataError:
+                damaged += 1
+                if damaged == _DAMAGED:
+                    raise
+            self._wait(min(_LONGEST_WAIT_SECONDS, self._terms.wait_seconds * 2**tried))
+            tried += 1
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while True:
+            left_seconds = until - time.monotonic()
+            stopped = self._stop.wait(min(_LOOK_SECONDS, max(0.0, left_seconds)))
+            if stopped or self._over.is_set():
+                raise InterruptedRunError("the transfer was stopped", hint="What has arrived stays there.")
+            if left_seconds <= _LOOK_SECONDS:
+                return
+
+
+def batches(chunks: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Chunks that travel together: about BATCH_BYTES, one chunk at least."""
+    batch: list[str] = []
+    size_bytes = 0
+    for chunk in chunks:
+        if batch and (size_bytes + sizes[chunk] > BATCH_BYTES or len(batch) == _BATCH_CHUNKS):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(chunk)
+        size_bytes += sizes[chunk]
+    if batch:
+        yield batch

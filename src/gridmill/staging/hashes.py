@@ -1,0 +1,79 @@
+"""What files hashed to when they were last read, so that an unchanged tree is only looked at."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import field
+from pathlib import Path
+from uuid import uuid4
+
+from gridmill import codec
+from gridmill.errors import InputError, StorageError
+from gridmill.model.noun import dataclass
+
+SETTLED_NS = 2_000_000_000
+"""A file that changed more recently than this may change again within the same tick of the file system's
+clock: what it hashed to is not kept."""
+
+Seen = tuple[int, int, int, int]
+"""Of a file: size in bytes, times of change of its content and of its record (ns), inode."""
+
+
+def seen(stat: os.stat_result) -> Seen:
+    """What tells that a file is as it was."""
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The file that a HashCache is kept in."""
+
+    chunk_bytes: int
+    files: Mapping[str, tuple[Seen, tuple[str, ...]]] = field(default_factory=dict)
+
+
+class HashCache:
+    """Hashes of one tree's files, kept in a file of its own. One scan uses it at a time; what is lost or
+    damaged is only hashed again."""
+
+    def __init__(self, path: Path, *, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self._path = path
+        self._now_ns = now_ns
+        self._new: dict[str, tuple[Seen, tuple[str, ...]]] = {}
+        self._old: Mapping[str, tuple[Seen, tuple[str, ...]]] = {}
+        self._chunk_bytes = 0
+
+    def open(self, chunk_bytes: int) -> None:
+        """Read what was kept for chunks of that size."""
+        self._chunk_bytes, self._new, self._old = chunk_bytes, {}, {}
+        with suppress(OSError, InputError):
+            kept = codec.decode(self._path.read_bytes(), Kept)
+            self._old = kept.files if kept.chunk_bytes == chunk_bytes else {}
+
+    def look(self, path: str, stat: os.stat_result) -> tuple[str, ...] | None:
+        """The file's chunks; None when it must be read."""
+        known = self._old.get(path)
+        if known is None or known[0] != seen(stat):
+            return None
+        self._new[path] = known
+        return known[1]
+
+    def keep(self, path: str, stat: os.stat_result, chunks: tuple[str, ...]) -> None:
+        """What it hashed to, as it looked before it was read."""
+        if max(stat.st_mtime_ns, stat.st_ctime_ns) < self._now_ns() - SETTLED_NS:
+            self._new[path] = (seen(stat), chunks)
+
+    def save(self) -> None:
+        """Keep what the scan saw, and only that. Raises StorageError."""
+        if self._new == self._old:
+            return
+        draft = self._path.with_name(f".{self._path.name}.{uuid4().hex}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(codec.encode(Kept(chunk_bytes=self._chunk_bytes, files=self._new)))
+            draft.rename(self._path)
+        except OSError as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise StorageError(f"cannot be written: {error.strerror}", place=str(self._path)) from error

@@ -1,0 +1,148 @@
+"""Folders and files as manifests: which chunks they are made of."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
+from gridmill.model.farm import FileEntry, Manifest
+from gridmill.model.noun import dataclass
+from gridmill.staging.hashes import HashCache, seen
+from gridmill.staging.paths import check_path, file_below, folder_below
+
+CHUNK_BYTES = 8 << 20
+"""Size of a chunk, but a file's last. Smaller ones cost requests, larger ones memory (a few are in flight at
+once) and what travels again when a large file changes."""
+_TOGETHER = 256  # small files that a thread reads in one go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A file that was found, as it looked."""
+
+    path: str
+    stat: os.stat_result
+
+
+def scan(path: Path, *, cache: HashCache | None = None, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
+    """The manifest of a folder, or of a single file (one entry with an empty path). No empty folders.
+
+    Raises NotFoundError; UnsafePathError or InputError for links, devices and names that cannot travel;
+    ConflictError for a file that changes meanwhile; StorageError.
+    """
+    return _manifest(path, lambda: _found(path), cache, chunk_bytes)
+
+
+def scan_files(
+    root: Path, paths: Iterable[str], *, cache: HashCache | None = None, chunk_bytes: int = CHUNK_BYTES
+) -> Manifest:
+    """The manifest of these files alone below `root`, as of a table at one version. Raises as `scan`."""
+    return _manifest(root, lambda: [_looked(root, path) for path in sorted(set(paths))], cache, chunk_bytes)
+
+
+def _manifest(
+    root: Path, find: Callable[[], list[_File]], cache: HashCache | None, chunk_bytes: int
+) -> Manifest:
+    cache = cache or HashCache(Path(os.devnull))
+    try:
+        files = find()
+        cache.open(chunk_bytes)
+        known = {file.path: cache.look(file.path, file.stat) for file in files}
+        unknown = [file for file in files if known[file.path] is None]
+        known.update(_hashed(root, unknown, chunk_bytes))
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(error.filename or root)) from error
+    for file in unknown:
+        cache.keep(file.path, file.stat, known[file.path] or ())
+    cache.save()
+    entries = (
+        FileEntry(path=file.path, size_bytes=file.stat.st_size, chunks=known[file.path] or ())
+        for file in files
+    )
+    return Manifest(files=tuple(entries), chunk_bytes=chunk_bytes)
+
+
+def _found(root: Path) -> list[_File]:
+    try:
+        looked = os.lstat(root)
+    except FileNotFoundError as error:
+        raise NotFoundError("there is no such file or folder", place=str(root)) from error
+    if stat.S_ISDIR(looked.st_mode):
+        return sorted(_walk(root), key=lambda file: file.path)
+    _check_kind(looked, root)
+    return [_File(path="", stat=looked)]
+
+
+def _walk(root: Path) -> Iterator[_File]:
+    """By descriptors, so that nobody who writes there can lead the way out by a link."""
+    with folder_below(root, "") as top:
+        for above, folders, names, folder in os.fwalk(dir_fd=top, onerror=_raise):
+            for name in folders:  # links to folders are among them
+                path = os.path.normpath(f"{above}/{name}")
+                _check_no_link(os.stat(name, dir_fd=folder, follow_symlinks=False), root / path)
+            for name in names:
+                path = os.path.normpath(f"{above}/{name}")
+                looked = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                _check_kind(looked, root / path)
+                check_path(path)
+                yield _File(path=path, stat=looked)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _looked(root: Path, path: str) -> _File:
+    check_path(path)
+    with file_below(root, path) as descriptor:
+        looked = os.fstat(descriptor)
+    _check_kind(looked, root / path)
+    return _File(path=path, stat=looked)
+
+
+def _check_no_link(looked: os.stat_result, place: Path) -> None:
+    if stat.S_ISLNK(looked.st_mode):
+        raise UnsafePathError("links are not carried", place=str(place), hint="Put the file itself there.")
+
+
+def _check_kind(looked: os.stat_result, place: Path) -> None:
+    _check_no_link(looked, place)
+    if not stat.S_ISREG(looked.st_mode):
+        raise InputError("only files and folders are carried", place=str(place), hint="Take it away.")
+
+
+def _hashed(root: Path, files: list[_File], chunk_bytes: int) -> dict[str, tuple[str, ...]]:
+    """Chunks by path; several threads read, as hashing lets go of the interpreter."""
+    small = [file for file in files if file.stat.st_size <= chunk_bytes]
+    large = [file for file in files if file.stat.st_size > chunk_bytes]
+    hashes: dict[str, tuple[str, ...]] = {}
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        groups = [small[at : at + _TOGETHER] for at in range(0, len(small), _TOGETHER)]
+        for done in threads.map(lambda some: _whole(root, some), groups):
+            hashes.update(done)
+        for file in large:
+            offsets = range(0, file.stat.st_size, chunk_bytes)
+            hashes[file.path] = tuple(
+                threads.map(lambda offset, file=file: _hash(root, file, offset, chunk_bytes), offsets)
+            )
+    return hashes
+
+
+def _whole(root: Path, files: Iterable[_File]) -> dict[str, tuple[str, ...]]:
+    return {
+        file.path: (_hash(root, file, 0, file.stat.st_size),) if file.stat.st_size else () for file in files
+    }
+
+
+def _hash(root: Path, file: _File, offset: int, most_bytes: int) -> str:
+    with file_below(root, file.path) as descriptor:
+        data = os.pread(descriptor, most_bytes, offset)
+        looked = os.fstat(descriptor)
+    if seen(looked) != seen(file.stat) or len(data) != min(most_bytes, file.stat.st_size - offset):
+        raise ConflictError(
+            "it changed while it was read", place=str(root / file.path), hint="Try again once it is written."
+        )
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,280 @@
+"""Chunks become a tree below a root: as a whole, or not at all."""
+
+import errno
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+
+from gridmill import codec
+from gridmill.errors import CapacityError, ConflictError, InputError, NotFoundError, UnsafePathError
+from gridmill.model.farm import FileEntry, Manifest
+from gridmill.model.noun import dataclass
+from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.durable import not_kept, sync
+from gridmill.staging.paths import User, check_manifest, check_path, chunk_sizes, folder_below
+
+_NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP}
+_NO_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A tree that was placed, or is about to be: written down before it has its name.
+
+    `mark` is its inode and time of change (ns), by which it is told from what stood or came there otherwise;
+    `content` the manifest's fingerprint; `owners` the attempts that use it.
+    """
+
+    uri: str
+    content: str
+    owners: tuple[str, ...]
+    mark: tuple[int, int] = (0, 0)
+    writable: bool = False
+
+
+class Placer:
+    """Places trees below a root, of the chunks of a store; several threads may use it, one process at a time.
+
+    Drafts and records lie in the store's folder: jobs write below the root, and must not be able to lead it
+    elsewhere. `drafts` is another folder for them, where the root is on another file system than the store.
+    `user`: whose the folders and the writable files are to be.
+    """
+
+    def __init__(
+        self, root: Path, store: ChunkStore, *, drafts: Path | None = None, user: User | None = None
+    ) -> None:
+        """What a killed process left half-made goes. Raises StorageError."""
+        self._root, self._store, self._user = root, store, user
+        self._records = store.folder / "placed"
+        self._drafts = drafts or store.drafts / "trees"
+        self._lock = threading.Lock()
+        try:
+            shutil.rmtree(self._drafts, ignore_errors=True)
+            for folder in (root, self._records, self._drafts):
+                folder.mkdir(exist_ok=True, parents=True, mode=0o700)
+        except OSError as error:
+            raise not_kept(error, root) from error
+
+    def place(self, uri: str, manifest: Manifest, owner: str, *, writable: bool = False) -> tuple[str, ...]:
+        """Make the tree (or the single file) at `uri`, for an attempt. Answers the chunks that are lacking,
+        and then nothing is made, but all are pinned for the attempt. To be repeated.
+
+        Files are read-only, and links to chunks where they can be; `writable` makes copies, and anew each
+        time. What stood there before is replaced. Raises ConflictError where another attempt uses it with
+        other content, UnsafePathError, InputError, CapacityError for more than the quota, StorageError.
+        """
+        check_path(uri)
+        check_manifest(manifest)
+        wanted = Placed(uri=uri, content=codec.fingerprint(manifest), owners=(owner,), writable=writable)
+        try:
+            with self._lock:
+                return self._place(wanted, manifest)
+        except OSError as error:
+            raise not_kept(error, self._root / uri) from error
+
+    def placed(self) -> tuple[Placed, ...]:
+        """What was placed and not released. Raises OSError."""
+        return tuple(
+            codec.decode(path.read_bytes(), Placed)
+            for path in self._records.iterdir()
+            if path.suffix == ".json"
+        )
+
+    def release(self, owner: str) -> None:
+        """An attempt needs nothing more: what was placed for it alone goes, its chunks may go when room is
+        needed. Repeatable. Raises StorageError."""
+        try:
+            with self._lock:
+                for placed in self.placed():
+                    if owner in placed.owners:
+                        self._release(placed, owner)
+        except OSError as error:
+            raise not_kept(error, self._root) from error
+        self._store.unpin(owner)
+
+    def _release(self, placed: Placed, owner: str) -> None:
+        if others := tuple(name for name in placed.owners if name != owner):
+            self._write(replace(placed, owners=others))
+            return
+        if self._mark(placed.uri)[0] == placed.mark[0]:
+            self._take_away(placed.uri)
+        self._record(placed.uri).unlink(missing_ok=True)
+
+    def _place(self, wanted: Placed, manifest: Manifest) -> tuple[str, ...]:
+        (owner,) = wanted.owners
+        there = [placed for placed in self.placed() if _meet(placed.uri, wanted.uri)]
+        same = next((placed for placed in there if self._is(placed, wanted)), None)
+        if same is not None:
+            if owner not in same.owners:
+                self._write(replace(same, owners=(*same.owners, owner)))
+            return ()
+        self._refuse_used(there, owner)
+        if lacking := self._lacking(manifest, owner):
+            return lacking
+        self._make(wanted, manifest)
+        return ()
+
+    def _is(self, placed: Placed, wanted: Placed) -> bool:
+        """Whether that stands there as it was placed, and is what is wanted."""
+        wished = (wanted.uri, wanted.content, False, False)
+        said = (placed.uri, placed.content, placed.writable, wanted.writable)
+        return said == wished and self._mark(placed.uri) == placed.mark
+
+    def _refuse_used(self, there: Iterable[Placed], owner: str) -> None:
+        for placed in there:
+            others = [name for name in placed.owners if name != owner]
+            if others and self._mark(placed.uri)[0] == placed.mark[0]:
+                raise ConflictError(
+                    f"{placed.uri} is in use with other content by {others[0]}",
+                    hint="Wait for its end, or take another path.",
+                )
+
+    def _lacking(self, manifest: Manifest, owner: str) -> tuple[str, ...]:
+        sizes = chunk_sizes(manifest)
+        if sum(sizes.values()) > self._store.quota_bytes:
+            raise CapacityError(
+                f"{manifest.size_bytes} bytes are more than the quota of {self._store.quota_bytes}",
+                hint="Ask for less, or raise the quota.",
+            )
+        self._store.pin(owner, sizes)
+        return self._store.missing(sizes)
+
+    def _make(self, wanted: Placed, manifest: Manifest) -> None:
+        draft = self._drafts / uuid4().hex
+        try:
+            self._draw(draft, manifest, writable=wanted.writable)
+            looked = os.lstat(draft)
+            self._write(replace(wanted, mark=(looked.st_ino, looked.st_mtime_ns)))
+            self._take_away(wanted.uri)
+            self._put(draft, wanted.uri)
+        finally:
+            _remove(draft)
+
+    def _draw(self, draft: Path, manifest: Manifest, *, writable: bool) -> None:
+        """The tree, on the disk, but not yet in its place."""
+        changed: dict[Path, None] = {}
+        if not manifest.files or manifest.files[0].path:
+            self._folder(draft, changed)
+        for entry in manifest.files:
+            path = draft / entry.path if entry.path else draft
+            self._folder(path.parent, changed)
+            if writable or len(entry.chunks) != 1 or not self._link(entry, path):
+                self._copy(entry, path, writable=writable)
+                changed[path] = None
+        sync(list(changed))
+
+    def _folder(self, folder: Path, changed: dict[Path, None]) -> None:
+        if folder in changed or folder == self._drafts:
+            return
+        self._folder(folder.parent, changed)
+        folder.mkdir()
+        if self._user is not None:
+            os.chown(folder, *self._user)
+        changed[folder] = None
+
+    def _link(self, entry: FileEntry, path: Path) -> bool:
+        (chunk,) = entry.chunks
+        try:
+            os.link(self._store.path(chunk), path)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise
+        _check_size(os.stat(path), entry)
+        return True
+
+    def _copy(self, entry: FileEntry, path: Path, *, writable: bool) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            for chunk in entry.chunks:
+                with self._store.path(chunk).open("rb") as source:
+                    _append(source.fileno(), descriptor)
+            _check_size(os.fstat(descriptor), entry)
+            os.fchmod(descriptor, 0o644 if writable else 0o444)
+            if writable and self._user is not None:
+                os.fchown(descriptor, *self._user)
+        finally:
+            os.close(descriptor)
+
+    def _put(self, draft: Path, uri: str) -> None:
+        above, _, name = uri.rpartition("/")
+        with folder_below(self._root, above, make=True, user=self._user) as folder:
+            os.rename(draft, name, dst_dir_fd=folder)
+            os.fsync(folder)
+
+    def _take_away(self, uri: str) -> None:
+        above, _, name = uri.rpartition("/")
+        aside = self._drafts / uuid4().hex
+        with suppress(FileNotFoundError, NotFoundError), folder_below(self._root, above) as folder:
+            os.rename(name, aside, src_dir_fd=folder)
+        _remove(aside)
+
+    def _mark(self, uri: str) -> tuple[int, int]:
+        """Of what stands there now; zeros where nothing does, or a link is on the way."""
+        above, _, name = uri.rpartition("/")
+        with (
+            suppress(FileNotFoundError, NotFoundError, UnsafePathError),
+            folder_below(self._root, above) as folder,
+        ):
+            looked = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            return looked.st_ino, looked.st_mtime_ns
+        return 0, 0
+
+    def _record(self, uri: str) -> Path:
+        return self._records / f"{sha256(uri.encode()).hexdigest()}.json"
+
+    def _write(self, placed: Placed) -> None:
+        path = self._record(placed.uri)
+        draft = path.with_suffix(".new")
+        draft.write_bytes(codec.encode(placed))
+        sync([draft])
+        draft.rename(path)
+
+
+def _meet(one: str, other: str) -> bool:
+    """The same path, or one below the other."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _check_size(looked: os.stat_result, entry: FileEntry) -> None:
+    if looked.st_size != entry.size_bytes:
+        raise InputError(
+            f"its chunks are {looked.st_size} bytes, not the {entry.size_bytes} that were said",
+            place=entry.path,
+        )
+
+
+def _append(source: int, target: int) -> None:
+    """The kernel copies; where it cannot, we do."""
+    try:
+        while os.copy_file_range(source, target, 1 << 30):
+            pass
+    except OSError as error:
+        if error.errno not in _NO_COPY:
+            raise
+        while data := os.read(source, 1 << 20):
+            _write_all(target, data)
+
+
+def _write_all(target: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(target, rest) :]
+
+
+def _remove(path: Path) -> None:
+    try:
+        looked = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(looked.st_mode):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
