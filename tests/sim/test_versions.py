@@ -52,6 +52,7 @@ def alias(name: str, number: int | None = None, metric: str = "", of: str = "w/m
 def grid() -> Simulation:
     made = simulation()
     versions = [model(1, 3.0), model(2, 1.0), model(3, 2.0), model(1, 1.0, "w/data")]
+    versions[3] = replace(versions[3], output=replace(versions[3].output, kind=ArtifactKind.DATASET))
     made.store.commit([Put(noun=one, expected=0) for one in versions])
     return made
 
@@ -394,7 +395,8 @@ def test_models_side_by_side_are_the_last_few_or_those_that_are_named(
     found = cases.compare("w/m", ("prod", "best", "latest"))
     assert [one.names for one in found.models] == [("prod",), ("best",), ("latest",)]
     assert found.metrics[0].best == ("w/m@2",)
-    assert [one.id for one in cases.compare("w/m", ("w/data",)).models] == ["w/m@7", "w/data@1"]
+    grid.store.commit([Put(noun=model(1, 1.0, "w/other"), expected=0)])
+    assert [one.id for one in cases.compare("w/m", ("w/other",)).models] == ["w/m@7", "w/other@1"]
 
 
 def test_a_comparison_marks_what_best_means_for_the_model(cases: Service) -> None:

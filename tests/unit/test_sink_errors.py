@@ -35,6 +35,8 @@ def data_files(case: SinkCase) -> list[Path]:
         ("a,b\n1,2\n", {"rename": {"c": "d"}}, "a.csv", "there is no column 'c', which `rename` names"),
         ("a,b\n1,2\n", {"columns": {"c": "float"}}, "a.csv", "there is no column 'c', which `columns` names"),
         ("a,b\n1,2\n", {"rename": {"a": "b"}}, "a.csv", "two columns would be called 'b'"),
+        ("a;b\n1;2\n", {}, "a.csv", "its only column is called 'a;b'"),
+        ("a\tb\n1\t2\n", {}, "a.csv", "its only column is called"),
         ("a,b\n", {}, "a.csv", "there are no rows in it"),
         ("", {}, "a.csv", "the file is empty: not even a header"),
         (b"a,b\n1,x\n2,\xff\n", {}, "a.csv:3", "byte 0xff at position 3 of this line is not utf-8"),

@@ -14,6 +14,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Input
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.reading import check_kind
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import LOCAL
 from gridmill.ports.storage import FileStat
@@ -44,7 +45,7 @@ def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tu
     """The versions a job reads: those of the jobs it needs, and those of other pipelines. The latter are what
     their names stand for at first; once the job is ready they are settled, whatever is made meanwhile.
 
-    Raises InputError when one does not exist, or not any more.
+    Raises InputError when one does not exist, or not any more, or is of another kind.
     """
     inputs: list[Input] = []
     for need in job_run.needs:
@@ -57,6 +58,7 @@ def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tu
     for name in names:
         known = settled.get(name)
         found = fetch_artifact(control, known) if known else external_artifact(control, name, job_run)
+        check_kind(job_run.job, name, found)
         inputs.append(Input(name=name, artifact=_kept(found, job_run)))
     return tuple(inputs)
 

@@ -13,6 +13,7 @@ from gridmill.planning.schedules import check_spec
 
 _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
     (JobKind.TRAINING, "dataset"): JobKind.DATASET,
+    (JobKind.TRAINING, "models"): JobKind.TRAINING,
     (JobKind.PREDICTION, "dataset"): JobKind.DATASET,
     (JobKind.PREDICTION, "models"): JobKind.TRAINING,
 }

@@ -1,7 +1,7 @@
 """CSV files: columns of text in batches; lines are counted only when an error must name one."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import TextIOWrapper
@@ -19,6 +19,7 @@ from gridmill.model.source import Source
 
 BLOCK_BYTES = 4 * 2**20
 """One batch's text. A record longer than this is refused."""
+_DELIMITERS = ",;\t|"
 csv.field_size_limit(BLOCK_BYTES)
 
 
@@ -35,10 +36,26 @@ class Delimited:
         if self._names is None:
             header = next((row for _, row in self._records()), None)
             if header is None:
-                raise DataError("the file is empty: not even a header", place=self.file.name)
+                raise DataError(
+                    "the file is empty: not even a header",
+                    hint="Write its header, or move the file away.",
+                    place=self.file.name,
+                )
+            self._check_delimiter(header)
             names = (name.strip() or f"column_{number}" for number, name in enumerate(header, start=1))
             self._names = check_names(self.file, tuple(names))
         return self._names
+
+    def _check_delimiter(self, header: Sequence[str]) -> None:
+        """A single column whose name has another delimiter in it is hardly one."""
+        others = _DELIMITERS.replace(self.file.delimiter, "")
+        sign = next((sign for sign in others if len(header) == 1 and sign in header[0]), None)
+        if sign is not None and self.source.delimiter is None:
+            raise DataError(
+                f"its only column is called {header[0]!r}",
+                hint=f"Is the source's `delimiter` {sign!r}? (If that is its name: {self.file.delimiter!r}.)",
+                place=self.file.name,
+            )
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None

@@ -88,7 +88,8 @@ def read_frame(
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     chosen = dict.fromkeys(one.column for one in encodings) if encodings else spec.features
-    subject = find_subject(artifact.output.details, parts, tuple(chosen))
+    place = "training.models" if encodings else "training.features"  # of an ensemble its members say which
+    subject = find_subject(artifact.output.details, parts, tuple(chosen), place)
     return make_frame(_sorted(parts.read(subject.columns), subject), subject, spec.objective, encodings)
 
 
@@ -98,8 +99,11 @@ def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
     return table if np.array_equal(order, np.arange(len(order))) else table.take(order)
 
 
-def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = ()) -> Subject:
-    """Who is who, from what the dataset says about itself. Raises InputError."""
+def find_subject(
+    details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = (), place: str = ""
+) -> Subject:
+    """Who is who, from what the dataset says about itself; `place` is what chose the features. Raises
+    InputError."""
     labels, columns = _labels(details)
     names = set(parts.schema.names)
     if not labels or not names.issuperset(labels):
@@ -116,7 +120,7 @@ def find_subject(details: Mapping[str, Any], parts: Partitions, chosen: Sequence
         if name not in features:
             near = get_close_matches(name, features, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(features)}."
-            raise InputError(f"the dataset has no feature {name!r}", hint=hint, place="training.features")
+            raise InputError(f"the dataset has no feature {name!r}", hint=hint, place=place)
     return Subject(
         features=tuple(chosen) or features,
         labels=labels,
