@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from gridmill.api.app import make_app
 from gridmill.api.guard import BODY_BYTES
-from gridmill.api.server import Server, serve
+from gridmill.http.server import Server, serve
 from gridmill.codec import encode
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.job import CommandSpec, Job

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.test_cli import Cli
 
 from gridmill.api.app import make_app
-from gridmill.api.server import serve
+from gridmill.http.server import serve
 from gridmill.errors import ConflictError, JobError, NotFoundError
 from gridmill.model.advice import Advice
 from gridmill.model.run import Run

@@ -11,7 +11,7 @@ import pytest
 
 import gridmill
 from gridmill.api.app import make_app
-from gridmill.api.server import serve
+from gridmill.http.server import serve
 from gridmill.errors import (
     ConflictError,
     InputError,

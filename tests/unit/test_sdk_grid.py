@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gridmill.api.app import make_app
-from gridmill.api.server import serve
+from gridmill.http.server import serve
 from gridmill.declarations import parse_declarations
 from gridmill.errors import InputError, NotFoundError, PipelineError, StaleVersionError, UnavailableError
 from gridmill.model.alias import Alias

@@ -3,22 +3,19 @@
 from importlib.resources import files
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment
-from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
 from gridmill import __version__
 from gridmill.api.advising import router as advising
 from gridmill.api.alterations import router as alterations
 from gridmill.api.backfills import router as backfills
-from gridmill.api.guard import Guard, failure
+from gridmill.api.guard import Guard
 from gridmill.api.routes import router
 from gridmill.api.schedules import router as schedules
 from gridmill.api.sharing import router as sharing
 from gridmill.api.versions import router as versions
-from gridmill.errors import TABLE, GridmillError, InputError, NotFoundError
+from gridmill.http.answers import answer_errors
 from gridmill.ports.grid import Grid
 
 
@@ -38,9 +35,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     app.include_router(sharing)
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
-    app.add_exception_handler(GridmillError, _explained)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
+    answer_errors(app)
     app.add_middleware(Guard, token=token)
     return app
 
@@ -54,24 +49,3 @@ def _docs(request: Request) -> HTMLResponse:
     source = files("gridmill.api").joinpath("docs.html.j2").read_text()
     template = Environment(autoescape=True).from_string(source)
     return HTMLResponse(template.render(api=request.app.openapi()))
-
-
-async def _explained(_: Request, error: Exception) -> Response:
-    assert isinstance(error, GridmillError)
-    return failure(error, TABLE[error.code].http_status)
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return failure(InputError(first["msg"], place=place, hint="See /docs for what this call takes."), 422)
-
-
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        return failure(NotFoundError(f"there is nothing at {request.url.path}", hint="See /docs."), 404)
-    answer = failure(InputError(str(error.detail), hint="See /docs."), error.status_code)
-    answer.headers.update(error.headers or {})
-    return answer

@@ -3,12 +3,11 @@
 import hmac
 import logging
 
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gridmill.codec import encode
-from gridmill.errors import GridmillError, InputError, InternalError, to_body
+from gridmill.errors import InputError, InternalError
+from gridmill.http.answers import bounded, declared_bytes, failure, too_large
 
 BODY_BYTES = 16 * 2**20
 """Largest body: a pipeline of 100,000 jobs is below it."""
@@ -16,15 +15,6 @@ BUNDLE_BYTES = 512 * 2**20
 """Largest code bundle."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _log = logging.getLogger("gridmill.api")
-
-
-def failure(error: GridmillError, status: int) -> Response:
-    """The error as a response; text that is not Unicode (lone surrogates) is replaced."""
-    body = {
-        key: value.encode(errors="replace").decode() if isinstance(value, str) else value
-        for key, value in to_body(error).items()
-    }
-    return Response(encode(body), status_code=status, media_type="application/json")
 
 
 class Guard:
@@ -43,7 +33,7 @@ class Guard:
         refusal = self._refusal(scope)
         if refusal is not None:
             return await refusal(scope, receive, send)
-        return await self._pass(scope, _bounded(receive, _limit(scope["path"])), send)
+        return await self._pass(scope, bounded(receive, _limit(scope["path"])), send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -63,8 +53,8 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if _declared(headers.get("content-length", "0")) > _limit(scope["path"]):
-            return failure(_too_large(_limit(scope["path"])), 413)
+        if declared_bytes(headers.get("content-length", "0")) > _limit(scope["path"]):
+            return failure(too_large(_limit(scope["path"])), 413)
         if self._token is None:
             return None
         if _host(headers.get("host", "")) not in _LOOPBACK:
@@ -75,16 +65,8 @@ class Guard:
         return None
 
 
-def _declared(length: str) -> int:
-    return int(length) if length.isascii() and length.isdigit() else 0
-
-
 def _limit(path: str) -> int:
     return BUNDLE_BYTES if path.startswith("/v1/bundles/") else BODY_BYTES
-
-
-def _too_large(limit: int) -> InputError:
-    return InputError(f"the request is larger than {limit} bytes")
 
 
 def _host(header: str) -> str:
@@ -96,21 +78,6 @@ def _host(header: str) -> str:
 def _same(header: str, token: str) -> bool:
     scheme, _, given = header.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), token.encode())
-
-
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """`receive` that refuses a body which turns out larger than declared (HTTPException passes FastAPI)."""
-    read = 0
-
-    async def bounded() -> Message:
-        nonlocal read
-        message = await receive()
-        read += len(message.get("body", b""))
-        if read > limit:
-            raise HTTPException(413, _too_large(limit).message)
-        return message
-
-    return bounded
 
 
 def is_loopback(host: str) -> bool:

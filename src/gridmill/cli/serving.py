@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from gridmill.api.app import make_app
-from gridmill.api.server import Server, serve
 from gridmill.cli.session import say
 from gridmill.errors import GridmillError
+from gridmill.http.server import Server, serve
 from gridmill.ports.grid import Grid
 from gridmill.sdk.client import Client
 

@@ -15,10 +15,11 @@ import typer
 
 from gridmill.api.app import make_app
 from gridmill.api.guard import Guard, is_loopback
-from gridmill.api.server import Server, serve
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
+from gridmill.cli.sites import read_settings
 from gridmill.errors import InputError
+from gridmill.http.server import Server, serve
 from gridmill.model.address import read_address as read_host
 from gridmill.model.amounts import show_count
 from gridmill.model.site import Site, SiteKind
@@ -58,6 +59,27 @@ def up(
             show_default=False,
         ),
     ] = "",
+    light: Annotated[
+        bool,
+        typer.Option(
+            "--light", help="Be a farm instead: run jobs of Gridmills elsewhere, for those that join."
+        ),
+    ] = False,
+    site: Annotated[
+        str,
+        typer.Option(metavar="KIND[:ADDRESS]", help="With --light: where jobs run, local, slurm or ray."),
+    ] = "local",
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="With --light: a setting of that site; repeatable."),
+    ] = None,
+    quota: Annotated[
+        str, typer.Option(help="With --light: how much data of each source is kept here.")
+    ] = "50GiB",
+    retain: Annotated[
+        str, typer.Option(help="With --light: how long results wait for a source that cannot be reached.")
+    ] = "7d",
+    name: Annotated[str, typer.Option(help="With --light: what the join line calls the farm.")] = "gpu-farm",
     json: Json = False,
 ) -> None:
     """Start the control node and stay in the foreground; Ctrl-C ends it.
@@ -65,6 +87,15 @@ def up(
     Jobs and pods go on without it and are found again at its next start. So does a grid of loose machines
     (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes.
     """
+    if light:
+        told: Any = import_module("gridmill.cli.light")
+        settings = settings_of(context)
+        words = read_settings(set or ())
+        light_words = told.Light(
+            listen=listen, site=site, settings=words, quota=quota, retain=retain, name=name
+        )
+        told.stay(settings, light_words, json)
+        return
     address = read_address(listen)
     settings = with_store(settings_of(context), store)
     with _serving(settings, address, take_over) as (node, url, control):

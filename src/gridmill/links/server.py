@@ -56,15 +56,17 @@ class Links:
 
     # what the links listen to
 
-    def listen_unix(self, path: Path | str) -> None:
-        """Take pods at a Unix socket: mode 0600, same user or root only.
+    def listen_unix(self, path: Path | str, *, user: int | None = None) -> None:
+        """Take pods at a Unix socket: mode 0600, same user or root only, or that `user`.
 
         Raises HomeInUseError, StorageError.
         """
         path = Path(path)
         listener = unix.listen(path)
         self._sockets.append((path, path.stat().st_ino))
-        self._do(lambda: self._exchange.add_listener(listener, lambda sock: SocketWire(unix.accept(sock))))
+        self._do(
+            lambda: self._exchange.add_listener(listener, lambda sock: SocketWire(unix.accept(sock, user)))
+        )
 
     def listen_tls(self, host: str, port: int, certfile: Path, keyfile: Path) -> tuple[int, str]:
         """Take pods over TLS; the port (0 picks one) and the certificate's fingerprint.

@@ -104,13 +104,13 @@ def _bind(path: Path) -> socket.socket:
     return sock
 
 
-def accept(listener: socket.socket) -> socket.socket:
+def accept(listener: socket.socket, user: int | None = None) -> socket.socket:
     """The next connection, non-blocking. Raises BlockingIOError when none waits, UnavailableError for a
-    stranger."""
+    stranger: neither trusted nor that `user`."""
     sock, _ = listener.accept()
     sock.setblocking(False)
     uid = peer_uid(sock)
-    if is_trusted(uid):
+    if is_trusted(uid) or uid == user:
         return sock
     sock.close()
     raise UnavailableError(f"user {uid} may not connect")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 
+from gridmill.errors import InputError
 from gridmill.model.message import PodOrder
 from gridmill.model.node import NodeLook
 from gridmill.model.noun import dataclass
@@ -121,3 +122,23 @@ class ByBucket:
     url: str
     chunks: tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_versions(*, source: str, farm: str, protocol: int = FARM_PROTOCOL) -> None:
+    """Raises InputError unless the farm is of the source's minor version or the one before."""
+    ours, theirs = _minor(farm), _minor(source)
+    fits = ours and theirs and theirs[0] == ours[0] and theirs[1] in (ours[1], ours[1] + 1)
+    if protocol != FARM_PROTOCOL or not fits:
+        raise InputError(
+            f"Gridmill {source[:40]} at home cannot use a farm of version {farm}",
+            hint="A farm has the version of the Gridmill at home, or is one minor version older: install "
+            "the same on both.",
+            place="version",
+        )
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    plain = all(part.isascii() and part.isdigit() and len(part) < 6 for part in (major, minor))
+    return (int(major), int(minor)) if plain else None

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from gridmill.codec import decode, encode
 from gridmill.errors import UnavailableError
@@ -31,6 +32,9 @@ from gridmill.sites.machine import gpus, look_at_machine
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
+POD_GPUS = "GRIDMILL_GPUS"
+GPUS = "gpus"
+"""Of a PodOrder's settings: the numbers of the GPUs that are the pod's alone, with commas."""
 _MEMORY_SHARE = 0.8
 _END_SECONDS = 4.0
 _POLL_SECONDS = 0.01
@@ -41,9 +45,11 @@ class LocalSite:
 
     Safe to call from several threads."""
 
-    def __init__(self, settings: Settings, *, lifeline: bool = False) -> None:
-        """With `lifeline` the pods end when this process does."""
+    def __init__(self, settings: Settings, *, lifeline: bool = False, user: int | None = None) -> None:
+        """With `lifeline` the pods end when this process does. With `user` they are that Unix user's, which
+        root alone can do; then whoever calls sees to it that the folders are, too."""
         self._settings = settings
+        self._user = user
         self._lifeline = os.pipe() if lifeline else None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ahead: Ahead | None = None
@@ -94,11 +100,11 @@ class LocalSite:
         try:
             if not _was_started(folder) and not _has_ended(folder):
                 _write_order(folder, order)
-                self._children[order.pod_id] = self._spawn(folder, lock)
+                self._children[order.pod_id] = self._spawn(folder, lock, order.settings.get(GPUS))
         finally:
             os.close(lock)
 
-    def _spawn(self, folder: Path, lock: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, folder: Path, lock: int, gpus: str | None) -> subprocess.Popen[bytes]:
         with self._taking:
             ahead, self._ahead = self._ahead, None
         with (folder / "log").open("ab") as log:
@@ -110,10 +116,21 @@ class LocalSite:
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env={**self._environment(), LOCK_FD: str(lock), **self._line()},
+                env={
+                    **self._environment(),
+                    LOCK_FD: str(lock),
+                    **self._line(),
+                    **({POD_GPUS: gpus} if gpus is not None else {}),
+                },
                 pass_fds=(lock, self._lifeline[0]) if self._lifeline else (lock,),
                 start_new_session=True,
+                **self._as_user(),
             )
+
+    def _as_user(self) -> dict[str, Any]:
+        """For a process: the user, and no other groups than the user's own."""
+        user = self._user
+        return {} if user is None else {"user": user, "group": user, "extra_groups": [], "umask": 0o077}
 
     def _line(self) -> dict[str, str]:
         return {LIFELINE_FD: str(self._lifeline[0])} if self._lifeline else {}
@@ -128,7 +145,15 @@ class LocalSite:
             "GRIDMILL_GRACE": str(settings.grace_seconds),
             "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
             "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
+            **self._person(),
         }
+
+    def _person(self) -> dict[str, str]:
+        """Who the user is: the system may never have heard of that number."""
+        if self._user is None:
+            return {}
+        name = f"gridmill-{self._user}"
+        return {"HOME": str(self._settings.home), "USER": name, "LOGNAME": name}
 
     def claimed_bytes(self) -> int:
         """Memory that the pods which live here were promised. Not while one is brought up elsewhere."""
@@ -180,6 +205,7 @@ class LocalSite:
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 start_new_session=True,
+                **self._as_user(),
             )
             for pod_id in pod_ids
         ]
@@ -215,8 +241,17 @@ class LocalSite:
         for pod_id in pod_ids:
             child = self._children.get(pod_id)
             pid = child.pid if child is not None else _pid(self._folder(pod_id))
-            if pid is not None and _is_locked(self._folder(pod_id)):
+            if pid is not None and _is_locked(self._folder(pod_id)) and self._is_theirs(pid):
                 _send(pid, number)
+
+    def _is_theirs(self, pid: int) -> bool:
+        """Pods of another user could write any number into their folders."""
+        if self._user is None:
+            return True
+        try:
+            return os.stat(f"/proc/{pid}").st_uid == self._user
+        except OSError:
+            return False
 
     def _wait(self, pod_ids: Sequence[str], seconds: float) -> list[str]:
         """Those that still live after that time."""
@@ -237,9 +272,9 @@ class LocalSite:
         self._children.clear()
 
 
-def make(settings: Settings) -> SitePort:
-    """The local site of that home."""
-    return LocalSite(settings)
+def make(settings: Settings, user: int | None = None) -> SitePort:
+    """The local site of that home; its pods are that Unix user's, or ours."""
+    return LocalSite(settings, user=user)
 
 
 def _take_lock(folder: Path) -> int | None:

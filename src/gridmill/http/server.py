@@ -1,15 +1,21 @@
-"""Serves an application from a background thread, on a Unix socket or a loopback port."""
+"""Serves an application from a background thread, on a Unix socket or a port, there also over TLS."""
 
+import asyncio
+import hashlib
 import socket
+import ssl
 import threading
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.noun import dataclass
 
+CERTIFICATE = "gridmill.certificate"
 _START_SECONDS = 15.0
 _STOP_SECONDS = 5.0
 _SOCKET_PATH_BYTES = 100
@@ -47,15 +53,25 @@ class Server:
             self._path.unlink(missing_ok=True)
 
 
-def serve(app: ASGIApp, *, socket_path: Path | None = None, host: str = "127.0.0.1", port: int = 0) -> Server:
+def serve(
+    app: ASGIApp,
+    *,
+    socket_path: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+) -> Server:
     """Start serving; returns when it answers. With `socket_path` on that, else on HOST:PORT (0: any free).
 
+    With `tls` each request's scope has `gridmill.certificate`: the SHA-256 (hex) of the client's certificate
+    where it showed one that the context trusts, else nothing.
     The socket file is the owner's alone (0600); a stale one is replaced, so hold the home's lock.
     Raises UnavailableError when the address is taken, InputError when the path is too long.
     """
     listener = _unix(socket_path) if socket_path else _tcp(host, port)
-    address = f"unix:{socket_path}" if socket_path else f"http://{_shown(host)}:{listener.getsockname()[1]}"
-    server = _Server(_config(app))
+    place = f"{_shown(host)}:{listener.getsockname()[1]}"
+    address = f"unix:{socket_path}" if socket_path else f"{'https' if tls else 'http'}://{place}"
+    server = _Server(_config(app, tls))
     server.config.app = _with_stopping(app, server)
     thread = threading.Thread(target=server.run, args=([listener],), name="gridmill-api", daemon=True)
     thread.start()
@@ -64,9 +80,30 @@ def serve(app: ASGIApp, *, socket_path: Path | None = None, host: str = "127.0.0
     return Server(address=address, _server=server, _thread=thread, _socket=listener, _path=socket_path)
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
+class _Certified(HttpToolsProtocol):
+    """Tells the application whose certificate the connection has."""
+
+    _shown = ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
+        """The handshake is over by now."""
+        super().connection_made(transport)
+        secure: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        certificate = secure.getpeercert(binary_form=True)
+        self._shown = hashlib.sha256(certificate).hexdigest() if certificate else ""
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        scope: Any = self.scope
+        scope[CERTIFICATE] = self._shown
+
+
+def _config(app: ASGIApp, tls: ssl.SSLContext | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http="auto" if tls is None else _Certified,
+        ssl_context_factory=None if tls is None else lambda config, default: tls,
         log_level="warning",
         log_config=None,
         access_log=False,

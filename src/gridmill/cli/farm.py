@@ -1,0 +1,161 @@
+"""`farm`: on the farm's machine, who may use it."""
+
+import os
+import time
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gridmill.cli.render import table
+from gridmill.cli.session import Json, console, emit, say, settings_of
+from gridmill.codec import decode, encode
+from gridmill.errors import InputError, NotFoundError
+from gridmill.model.noun import dataclass
+from gridmill.settings import Settings
+
+
+class Action(StrEnum):
+    """What is done."""
+
+    INVITE = "invite"
+    SOURCES = "sources"
+    ROTATE = "rotate"
+    REVOKE = "revoke"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """What a join line says of the farm: nothing of it is secret."""
+
+    name: str
+    address: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLine:
+    """A source as `farm sources` tells of it; times are Unix times."""
+
+    name: str
+    version: str
+    added: float
+    heard: float
+    user: int | None
+    deployments: int
+    revoked: bool
+
+
+def farm(
+    context: typer.Context,
+    action: Annotated[Action, typer.Argument(metavar="invite|sources|rotate|revoke", help="What is done.")],
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Of the source, to rotate or revoke.", show_default=False)
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Say who may use the farm on this machine (see `gridmill up --light`).
+
+    invite prints a join line, which holds once and for an hour; sources lists who has joined; rotate NAME
+    prints a line by which that source gets a new certificate and token (its old ones hold until then);
+    revoke NAME takes nothing more from it, ends its pods and removes what it had here.
+    """
+    settings = settings_of(context)
+    known = _listening(settings)
+    if (action in (Action.ROTATE, Action.REVOKE)) != bool(name):
+        needs = "names no source" if name else "needs the name of a source"
+        raise InputError(
+            f"`gridmill farm {action.value}` {needs}", hint="`gridmill farm sources` lists them."
+        )
+    records: Any = import_module("gridmill.farm.start").open_records(settings)
+    try:
+        _act(records, action, name, known, json)
+    finally:
+        records.close()
+
+
+def _act(records: Any, action: Action, name: str, known: Listening, json: bool) -> None:  # noqa: ANN401
+    joining: Any = import_module("gridmill.farm.joining")
+    if action == Action.SOURCES:
+        return _list(records, json)
+    if action == Action.REVOKE:
+        source = joining.revoke(records, name)
+        say(f"source {source.name} is revoked; its pods end, and what it had here goes, while the farm is up")
+        return emit({"revoked": source.name}) if json else None
+    line = join_line(known, joining.invite(records, time.time(), name))
+    return emit({"join": line}) if json else print(line)
+
+
+def _list(records: Any, json: bool) -> None:  # noqa: ANN401
+    nouns: Any = import_module("gridmill.farm.source")
+    lodging: Any = import_module("gridmill.farm.lodging")
+    heard = {one.source: one.time for one in records.all(nouns.Heard)}
+    here = [one.source for one in records.all(lodging.Lodging) if one.state in lodging.HAS_ROOM]
+    lines = [
+        SourceLine(
+            name=one.name,
+            version=one.version,
+            added=one.added,
+            heard=heard.get(one.name, one.added),
+            user=one.user,
+            deployments=here.count(one.name),
+            revoked=one.revoked,
+        )
+        for one in records.all(nouns.Source)
+    ]
+    if json:
+        return emit(lines)
+    rows = [
+        (
+            one.name,
+            one.version,
+            _when(one.added),
+            _when(one.heard),
+            one.user or "",
+            one.deployments,
+            _state(one),
+        )
+        for one in lines
+    ]
+    head = ("source", "version", "joined", "last heard", "Unix user", "deployments", "")
+    return console().print(table(*head, rows=rows))
+
+
+def _state(line: SourceLine) -> str:
+    return "revoked" if line.revoked else ""
+
+
+def _when(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def join_line(known: Listening, secret: str) -> str:
+    """What is pasted at home."""
+    told = f"--controller {known.address} --join {known.fingerprint}:{secret}"
+    return f"gridmill add cluster {known.name} {told}"
+
+
+def note_address(settings: Settings, known: Listening) -> Listening:
+    """Keep what later join lines say."""
+    path = _path(settings)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(encode(known))
+    draft.rename(path)
+    return known
+
+
+def _listening(settings: Settings) -> Listening:
+    try:
+        return decode(_path(settings).read_bytes(), Listening)
+    except OSError as error:
+        raise NotFoundError(
+            f"there is no farm in {settings.home}",
+            hint="`gridmill up --light --listen HOST:PORT` starts one; GRIDMILL_HOME says where it lives.",
+        ) from error
+
+
+def _path(settings: Settings) -> Path:
+    return settings.home / "farm" / "listening.json"

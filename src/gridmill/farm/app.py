@@ -1,0 +1,139 @@
+"""The controller's HTTP API: what sources ask of a farm."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Header, Path, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from gridmill import __version__
+from gridmill.codec import encode
+from gridmill.errors import InputError
+from gridmill.farm.deploying import deploy, end, look, observe
+from gridmill.farm.farm import Farm
+from gridmill.farm.guard import SOURCE, Guard
+from gridmill.farm.joining import Tries, WrongSecretError, join
+from gridmill.farm.source import Source
+from gridmill.http.answers import answer_errors, failure
+from gridmill.model.farm import Deploy, FarmLook, Joined, JoinRequest, PodNames
+from gridmill.model.noun import dataclass
+from gridmill.ports.farm import Sights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The name of a relay session."""
+
+    session: str
+
+
+Name = Annotated[str, Path(min_length=1, max_length=200)]
+
+
+def _farm(request: Request) -> Farm:
+    farm: Farm = request.app.state.farm
+    return farm
+
+
+def _source(request: Request) -> Source:
+    source: Source = request.scope[SOURCE]
+    return source
+
+
+TheFarm = Annotated[Farm, Depends(_farm)]
+Asking = Annotated[Source, Depends(_source)]
+
+
+def make_app(farm: Farm) -> FastAPI:
+    """The application, with its guard."""
+    app = FastAPI(title="Gridmill farm", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.farm, app.state.tries = farm, Tries()
+    app.add_api_route("/healthz", _health, methods=["GET"])
+    app.post("/v1/join", response_model=Joined)(_join)
+    app.get("/v1/farm", response_model=FarmLook)(_look)
+    app.put("/v1/deployments/{deployment_id}", status_code=204, response_class=Response)(_deploy)
+    app.post("/v1/pods/observe", response_model=Sights)(_observe)
+    app.post("/v1/pods/end", status_code=204, response_class=Response)(_end)
+    app.post("/v1/relay", response_model=Opened)(_open)
+    app.get("/v1/relay/{session}", response_class=StreamingResponse)(_read)
+    app.post("/v1/relay/{session}", status_code=204, response_class=Response)(_say)
+    answer_errors(app)
+    app.add_middleware(Guard, farm=farm)
+    return app
+
+
+def _reply(noun: object) -> Response:
+    return Response(encode(noun), media_type="application/json")
+
+
+def _done() -> Response:
+    return Response(status_code=204)
+
+
+def _health() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
+    """Become a source, by a one-time secret."""
+    tries: Tries = request.app.state.tries
+    caller = request.client.host if request.client else ""
+    if not tries.allows(caller, farm.now()):
+        hint = "Try again in a minute."
+        return failure(InputError("too many wrong secrets from this address", hint=hint), 429)
+    try:
+        return _reply(join(farm, wanted))
+    except WrongSecretError:
+        tries.failed(caller, farm.now())
+        raise
+
+
+def _look(farm: TheFarm, source: Asking) -> Response:
+    """What the farm has, and what goes on there."""
+    return _reply(look(farm, source))
+
+
+def _deploy(farm: TheFarm, source: Asking, deployment_id: Name, wanted: Deploy) -> Response:
+    """Bring up pods when there is room; may be repeated."""
+    deploy(farm, source, deployment_id, wanted)
+    return _done()
+
+
+def _observe(farm: TheFarm, source: Asking, wanted: PodNames) -> Response:
+    """How pods look."""
+    return _reply(observe(farm, source, wanted.pods))
+
+
+def _end(farm: TheFarm, source: Asking, wanted: PodNames) -> Response:
+    """End pods; they are gone when this answers."""
+    end(farm, source, wanted.pods)
+    return _done()
+
+
+def _open(farm: TheFarm, source: Asking) -> Response:
+    """A new session of messages; the one before it ends."""
+    return _reply(Opened(session=farm.quarters_of(source).relay.open()))
+
+
+async def _read(request: Request, farm: TheFarm, source: Asking, session: Name) -> Response:
+    """What the pods say, as lines, until the session ends."""
+    relay = (await run_in_threadpool(farm.quarters_of, source)).relay
+    begun = relay.begin(session)
+    stopping: Callable[[], bool] = request.scope.get("gridmill.stopping", lambda: False)
+    lines: AsyncIterator[bytes] = relay.lines(begun, stopping)
+    return StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+async def _say(
+    request: Request,
+    farm: TheFarm,
+    source: Asking,
+    session: Name,
+    sequence: Annotated[int | None, Header(ge=0)] = None,
+) -> Response:
+    """Lines for pods. A `Sequence` that is not higher than one before was passed on already."""
+    body = await request.body()
+    relay = (await run_in_threadpool(farm.quarters_of, source)).relay
+    await run_in_threadpool(relay.say, session, sequence, body)
+    return _done()

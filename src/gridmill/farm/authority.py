@@ -1,0 +1,122 @@
+"""The farm's certificate, and its own little authority, which signs those of sources (extra `tls`)."""
+
+import datetime
+import hashlib
+import os
+import ssl
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gridmill.errors import InputError
+
+_DAYS = 3650
+_MARGIN = datetime.timedelta(days=1)
+_LEAST_RSA_BITS = 2048
+
+
+class Authority:
+    """Lies in a folder, made once; sources pin `fingerprint` (SHA-256, hex, of the certificate).
+
+    What it shows signs those of sources too: it is trusted here for nothing else.
+    """
+
+    def __init__(self, folder: Path, now: float) -> None:
+        self._certfile, self._keyfile = folder / "control.crt", folder / "control.key"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not (self._certfile.exists() and self._keyfile.exists()):
+            self._make(now)
+        self._certificate = x509.load_pem_x509_certificate(self._certfile.read_bytes())
+        key = serialization.load_pem_private_key(self._keyfile.read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise InputError("is no key that Gridmill has made", place=str(self._keyfile))
+        self._key = key
+
+    def _make(self, now: float) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name("gridmill farm")
+        plain = serialization.NoEncryption()
+        form = serialization.PrivateFormat.PKCS8
+        made = (
+            _dated(now)
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        _write(self._keyfile, key.private_bytes(serialization.Encoding.PEM, form, plain))
+        _write(self._certfile, made.public_bytes(serialization.Encoding.PEM))
+
+    @property
+    def fingerprint(self) -> str:
+        """What sources pin."""
+        return _fingerprint(self._certificate)
+
+    def context(self) -> ssl.SSLContext:
+        """TLS 1.3; a client may show a certificate, and then one that was signed here."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0  # a session that goes on would show no certificate again
+        context.load_cert_chain(self._certfile, self._keyfile)
+        context.load_verify_locations(self._certfile)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def sign(self, source: str, request: str, now: float) -> tuple[str, str]:
+        """A certificate (PEM) for the key of a signing request (PEM), and its fingerprint. Nothing else is
+        taken over from the request. Raises InputError."""
+        key = _requested_key(request)
+        made = (
+            _dated(now)
+            .subject_name(_name(source))
+            .issuer_name(self._certificate.subject)
+            .public_key(key)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return made.public_bytes(serialization.Encoding.PEM).decode(), _fingerprint(made)
+
+
+def _requested_key(request: str) -> ec.EllipticCurvePublicKey | rsa.RSAPublicKey:
+    wrong = InputError("not a certificate signing request (PEM) of a usable key", place="request")
+    try:
+        read = x509.load_pem_x509_csr(request.encode(errors="replace"))
+        if not read.is_signature_valid:
+            raise wrong
+        key = read.public_key()
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+        raise wrong from error
+    weak = isinstance(key, rsa.RSAPublicKey) and key.key_size < _LEAST_RSA_BITS
+    if weak or not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
+        raise wrong
+    return key
+
+
+def _fingerprint(certificate: x509.Certificate) -> str:
+    return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _dated(now: float) -> x509.CertificateBuilder:
+    begin = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    builder = x509.CertificateBuilder().serial_number(x509.random_serial_number())
+    return builder.not_valid_before(begin - _MARGIN).not_valid_after(begin + datetime.timedelta(days=_DAYS))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, readable by this user alone."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)

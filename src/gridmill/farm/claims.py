@@ -1,0 +1,100 @@
+"""Who has room: first come, first served over all sources; GPUs belong to one pod at a time (pure)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gridmill.errors import CapacityError
+from gridmill.farm.lodging import HAS_ROOM, Berth, Lodging, LodgingState
+from gridmill.model.amounts import Amounts, show_bytes
+from gridmill.model.message import PodOrder
+from gridmill.model.noun import dataclass
+from gridmill.model.site import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a node has left: `amounts` without GPUs, and the numbers of its free GPUs."""
+
+    amounts: Amounts
+    gpus: tuple[int, ...]
+
+    def holds(self, wanted: Amounts) -> bool:
+        """Whether a pod of that size fits."""
+        return wanted.gpus <= len(self.gpus) and replace(wanted, gpus=0).fits_in(self.amounts)
+
+    def without(self, taken: Amounts, gpus: Iterable[int]) -> "Room":
+        """What a pod leaves."""
+        left = tuple(index for index in self.gpus if index not in set(gpus))
+        return Room(amounts=self.amounts - replace(taken, gpus=0), gpus=left)
+
+
+def admit(lodgings: Sequence[Lodging], nodes: Sequence[Node], now: float) -> tuple[Lodging, ...]:
+    """Those that may be brought up now, with their berths. Who asked first goes first, and nobody overtakes:
+    a large deployment would wait for ever. Only what no node here could ever hold is passed over."""
+    rooms = free(lodgings, nodes)
+    whole = free((), nodes)
+    admitted: list[Lodging] = []
+    for waiting in queue(lodgings):
+        if _berths(waiting, whole) is None:
+            continue
+        found = _berths(waiting, rooms)
+        if found is None:
+            break
+        berths, rooms = found
+        admitted.append(replace(waiting.to(LodgingState.STARTING, now), berths=berths))
+    return tuple(admitted)
+
+
+def queue(lodgings: Iterable[Lodging]) -> list[Lodging]:
+    """Those that wait, in their order."""
+    waiting = (one for one in lodgings if one.state == LodgingState.WAITING)
+    return sorted(waiting, key=lambda one: one.number)
+
+
+def free(lodgings: Iterable[Lodging], nodes: Iterable[Node]) -> dict[str, Room]:
+    """What each node has left beside those that have room."""
+    rooms = {
+        node.name: Room(amounts=replace(node.capacity, gpus=0), gpus=tuple(range(node.capacity.gpus)))
+        for node in nodes
+    }
+    for lodging in lodgings:
+        if lodging.state not in HAS_ROOM:
+            continue
+        sizes = {order.pod_id: order.capacity for order in lodging.deploy.orders}
+        for berth in lodging.berths:
+            if berth.node in rooms and berth.pod_id in sizes:
+                rooms[berth.node] = rooms[berth.node].without(sizes[berth.pod_id], berth.gpus)
+    return rooms
+
+
+def check_size(lodging: Lodging, nodes: Sequence[Node]) -> None:
+    """Raises CapacityError for what would not fit if nothing else were here."""
+    if _berths(lodging, free((), nodes)) is None:
+        largest = max((order.capacity for order in lodging.deploy.orders), key=lambda one: one.memory_bytes)
+        raise CapacityError(
+            f"the farm has no room for {len(lodging.pods)} x {largest.cpus:g} CPUs, "
+            f"{show_bytes(largest.memory_bytes)}, {largest.gpus} GPUs, even when it is empty",
+            hint="`gridmill nodes` shows what it has.",
+        )
+
+
+_Found = tuple[tuple[Berth, ...], dict[str, Room]]
+
+
+def _berths(lodging: Lodging, rooms: dict[str, Room]) -> _Found | None:
+    """A berth for each pod and what is left then; None where one of them has none."""
+    left, berths = dict(rooms), []
+    for order in lodging.deploy.orders:
+        name = next((name for name in _wished(order, left) if left[name].holds(order.capacity)), None)
+        if name is None:
+            return None
+        gpus = left[name].gpus[: order.capacity.gpus]
+        left[name] = left[name].without(order.capacity, gpus)
+        berths.append(Berth(pod_id=order.pod_id, node=name, gpus=gpus))
+    return tuple(berths), left
+
+
+def _wished(order: PodOrder, rooms: dict[str, Room]) -> list[str]:
+    """The nodes in the order in which they are tried; the one that was asked for first."""
+    first = [name for name in rooms if name == order.node]
+    return first if order.pinned and order.node else [*first, *(name for name in rooms if name != order.node)]

@@ -1,0 +1,137 @@
+"""What a source asks about its deployments: bring them up, how are they, end them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gridmill import __version__
+from gridmill.farm.claims import check_size, queue
+from gridmill.farm.farm import Farm
+from gridmill.farm.lodging import Lodging, LodgingState, check_deploy, check_id
+from gridmill.farm.quarters import Quarters
+from gridmill.farm.records import Loss
+from gridmill.farm.source import Source
+from gridmill.model.amounts import show_count
+from gridmill.model.event import PodEvent
+from gridmill.model.farm import FARM_PROTOCOL, Deploy, FarmLook
+from gridmill.ports.farm import Sights
+from gridmill.ports.site import PodSight, Sight
+
+
+def look(farm: Farm, source: Source) -> FarmLook:
+    """The farm as that source sees it; takes a moment."""
+    quarters = farm.quarters_of(source)
+    lost = [one for one in farm.records.all(Loss) if one.source == source.name]
+    return FarmLook(
+        version=__version__,
+        protocol=FARM_PROTOCOL,
+        root=str(quarters.root),
+        nodes=quarters.site.nodes(),
+        looks=quarters.site.looks(),
+        waiting=len(queue(farm.records.all(Lodging))),
+        quota_bytes=farm.quota_bytes,
+        warnings=tuple(one.message for one in lost),
+    )
+
+
+def deploy(farm: Farm, source: Source, deployment_id: str, wanted: Deploy) -> None:
+    """Bring up its pods as soon as there is room. May be repeated, also after they have ended: no pod
+    comes up twice. Raises InputError, ConflictError, CapacityError."""
+    nodes = farm.quarters_of(source).site.nodes() if farm.shares_nodes else ()
+    with farm.records.change():
+        everybody = farm.records.all(Lodging)
+        number = max((one.number for one in everybody), default=0) + 1
+        lodging = Lodging(
+            id=deployment_id, source=source.name, number=number, deploy=wanted, since=farm.now()
+        )
+        mine = [one for one in everybody if one.source == source.name]
+        check_deploy(lodging, [one for one in mine if one.id != deployment_id])
+        if any(one.id == deployment_id for one in mine):
+            return
+        if farm.shares_nodes:
+            check_size(lodging, nodes)
+        farm.records.put(lodging)
+    farm.wake()
+
+
+def observe(farm: Farm, source: Source, pods: Sequence[str]) -> Sights:
+    """How they look; of those that are gone what they said last. Raises InputError."""
+    for pod in pods:
+        check_id(pod)
+    quarters, everybody = farm.quarters_of(source), farm.records.all(Lodging)
+    lodging_of = {pod: one for one in everybody if one.source == source.name for pod in one.pods}
+    waiting = {one.number: place for place, one in enumerate(queue(everybody))}
+    sights = dict(_before(lodging_of, waiting, pods))
+    sights |= _seen(quarters, lodging_of, [pod for pod in pods if pod not in sights])
+    gone = [pod for pod, sight in sights.items() if sight.sight == Sight.GONE]
+    return Sights(sights=sights, words=_words(quarters, gone))
+
+
+def _before(
+    lodging_of: Mapping[str, Lodging], waiting: Mapping[int, int], pods: Iterable[str]
+) -> Iterable[tuple[str, PodSight]]:
+    """Of pods whose turn has not come, and of those that the farm never brought up."""
+    for pod in pods:
+        lodging = lodging_of.get(pod)
+        if lodging is None:
+            yield pod, PodSight(sight=Sight.GONE, message="it was never started")
+        elif lodging.state == LodgingState.WAITING:
+            ahead = waiting.get(lodging.number, 0)
+            told = f"{show_count(ahead, 'deployment')} before it" if ahead else "it is the next"
+            yield pod, PodSight(sight=Sight.QUEUED, message=f"waits for room on the farm; {told}")
+        elif lodging.state == LodgingState.STARTING:
+            yield pod, PodSight(sight=Sight.QUEUED, message="is being brought up")
+
+
+def _seen(
+    quarters: Quarters, lodging_of: Mapping[str, Lodging], pods: Sequence[str]
+) -> Mapping[str, PodSight]:
+    """What the site says, and what we know of those that we ended."""
+    seen = dict(quarters.observe(pods)) if pods else {}
+    for pod in pods:
+        why = lodging_of[pod].message
+        if why and seen[pod].sight == Sight.GONE:
+            seen[pod] = PodSight(sight=Sight.GONE, message=why, use=seen[pod].use)
+    return seen
+
+
+def _words(quarters: Quarters, pods: Iterable[str]) -> Mapping[str, tuple[PodEvent, ...]]:
+    found = ((pod, quarters.last_words(pod)) for pod in pods)
+    return {pod: words for pod, words in found if words}
+
+
+def end(farm: Farm, source: Source, pods: Sequence[str]) -> None:
+    """They are gone when this returns. May be repeated; others' pods are no business of this source."""
+    wanted = {check_id(pod) for pod in pods}
+    _withdraw(farm, source, wanted)
+    brought = [
+        one
+        for one in farm.lodgings(source)
+        if one.state not in (LodgingState.WAITING, LodgingState.ENDED) and wanted & set(one.pods)
+    ]
+    if not brought:
+        return
+    quarters = farm.quarters_of(source)
+    quarters.tear_down([pod for one in brought for pod in one.pods if pod in wanted])
+    for lodging in brought:
+        seen = quarters.observe(lodging.pods)
+        if all(one.sight == Sight.GONE for one in seen.values()):
+            settle(farm, lodging, lodging.ended(farm.now()))
+    farm.wake()
+
+
+def _withdraw(farm: Farm, source: Source, wanted: set[str]) -> None:
+    """Those that wait are no longer wanted."""
+    with farm.records.change():
+        for lodging in farm.lodgings(source):
+            if lodging.state == LodgingState.WAITING and wanted & set(lodging.pods):
+                left = lodging.without(wanted)
+                farm.records.put(left if left.pods else lodging.ended(farm.now()))
+
+
+def settle(farm: Farm, before: Lodging, after: Lodging) -> bool:
+    """Keep `after`, unless something else has become of it meanwhile."""
+    with farm.records.change():
+        found = next((one for one in farm.records.all(Lodging) if one.number == before.number), None)
+        if found is None or found.state != before.state:
+            return False
+        farm.records.put(after)
+        return True

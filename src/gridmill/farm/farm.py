@@ -1,0 +1,87 @@
+"""The farm's state: its records, its authority, and the quarters of its sources."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gridmill.errors import InputError
+from gridmill.farm.acting import FIRST_USER
+from gridmill.farm.authority import Authority
+from gridmill.farm.lodging import Lodging
+from gridmill.farm.quarters import Quarters, open_quarters
+from gridmill.farm.records import Records
+from gridmill.farm.source import Source, authorised
+from gridmill.model.site import Node, Site, SiteKind
+from gridmill.settings import Settings
+
+
+@dataclass(slots=True, kw_only=True)
+class Farm:
+    """Safe to use from several threads. `place` is where pods are brought up; `one_user` why its
+    jobs have no Unix users of their own (empty: they have); `heard` when (Unix time) each
+    source was heard of last; `wake` makes the keeper look at once."""
+
+    settings: Settings
+    records: Records
+    authority: Authority
+    place: Site
+    quota_bytes: int = 0
+    one_user: str = ""
+    now: Callable[[], float] = time.time
+    wake: Callable[[], None] = lambda: None
+    heard: dict[str, float] = field(default_factory=dict)
+    quarters: dict[str, Quarters] = field(default_factory=dict)
+    opening: threading.Lock = field(default_factory=threading.Lock)
+
+    def authorise(self, certificate: str, token: str) -> Source | None:
+        """Who that is. Whoever is known has been heard of."""
+        source = authorised(self.records.all(Source), certificate, token)
+        if source is not None:
+            self.heard[source.name] = self.now()
+        return source
+
+    def quarters_of(self, source: Source) -> Quarters:
+        """Opened when they are first asked for. Raises UnavailableError, StorageError, InputError."""
+        with self.opening:
+            found = self.quarters.get(source.name)
+            if found is None:
+                found = open_quarters(self.settings, source.name, source.user, self.place)
+                self.quarters[source.name] = found
+            return found
+
+    def nodes(self) -> tuple[Node, ...]:
+        """What the farm has, as far as any source has been here."""
+        return next((one.site.nodes() for one in tuple(self.quarters.values())), ())
+
+    def lodgings(self, source: Source) -> Sequence[Lodging]:
+        """Those of one source."""
+        return [one for one in self.records.all(Lodging) if one.source == source.name]
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether who has which GPUs of a node is ours to say: a cluster's own queue says it itself."""
+        return self.place.kind == SiteKind.LOCAL
+
+    def close(self) -> None:
+        """Pods go on."""
+        for quarters in tuple(self.quarters.values()):
+            quarters.close()
+        self.records.close()
+
+
+def next_user(one_user: str, sources: Sequence[Source], name: str) -> int | None:
+    """The Unix user of another source; None: this process's. Raises InputError where a further one would have
+    the same as those that are here."""
+    if not one_user:
+        taken = {one.user for one in sources}
+        return next(FIRST_USER + n for n in range(len(taken) + 1) if FIRST_USER + n not in taken)
+    other = next((one.name for one in sources if one.name != name), None)
+    if other is not None:
+        raise InputError(
+            f"this farm serves one source only, and that is {other}: {one_user}",
+            hint="Jobs of several sources need a Unix user each: run the farm as root, with --site local, in "
+            f"folders that others may pass; or `gridmill farm revoke {other}` there first.",
+            place="source",
+        )
+    return None

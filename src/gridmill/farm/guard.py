@@ -1,0 +1,94 @@
+"""What stands before every route: certificate and token, size of bodies, and the last stop for defects."""
+
+import logging
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gridmill import __version__
+from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError
+from gridmill.farm.farm import Farm
+from gridmill.http.answers import bounded, declared_bytes, failure, too_large
+from gridmill.http.server import CERTIFICATE
+from gridmill.model.farm import check_versions
+
+SOURCE = "gridmill.source"
+_OPEN = frozenset({"/v1/join", "/healthz"})
+STRANGER_BYTES = 64 * 1024
+"""Largest body of somebody who is not a source yet."""
+BODY_BYTES = 64 * 2**20
+"""Largest body of a source's."""
+_log = logging.getLogger("gridmill.farm")
+
+
+class Guard:
+    """ASGI middleware. Whoever passes is a source (the scope's `gridmill.source`), but for joining."""
+
+    def __init__(self, app: ASGIApp, *, farm: Farm) -> None:
+        self._app, self._farm = app, farm
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit and pass on, or answer."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return None
+        try:
+            refusal = self._refusal(scope)
+        except GridmillError as error:
+            refusal = failure(UnavailableError(f"the farm cannot look who you are: {error}"), 503)
+        if refusal is not None:
+            return await refusal(scope, receive, send)
+        return await self._pass(scope, bounded(receive, _limit(scope["path"])), send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        limit = _limit(scope["path"])
+        if scope["path"] not in _OPEN:
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            known = self._farm.authorise(scope.get(CERTIFICATE, ""), token.strip())
+            if known is None or scheme.lower() != "bearer":
+                return failure(_stranger(), 401)
+            scope[SOURCE] = known
+        if declared_bytes(headers.get("content-length", "0")) > limit:
+            return failure(too_large(limit), 413)
+        return _version_refusal(headers.get("gridmill-version", ""))
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:  # noqa: BLE001  the outermost handler of a request
+            _log.exception("%s %s failed", scope["method"], scope["path"])
+            if not started:
+                defect = InternalError(f"the farm failed: {type(error).__name__}")
+                await failure(defect, 500)(scope, receive, send)
+
+
+def _limit(path: str) -> int:
+    return STRANGER_BYTES if path in _OPEN else BODY_BYTES
+
+
+def _stranger() -> InputError:
+    return InputError(
+        "this farm knows no source with that certificate and token",
+        hint="Join it: `gridmill farm invite` on the farm prints the line to be pasted at home.",
+        place="Authorization",
+    )
+
+
+def _version_refusal(version: str) -> Response | None:
+    """What the source says of itself, where it does: both may have changed since it joined."""
+    if not version:
+        return None
+    try:
+        check_versions(source=version, farm=__version__)
+    except InputError as error:
+        return failure(error, 409)
+    return None

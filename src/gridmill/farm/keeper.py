@@ -1,0 +1,190 @@
+"""The farm's own tick: who has room comes up, who is gone is noted, what nobody asks for any more ends."""
+
+import logging
+import shutil
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gridmill.errors import GridmillError, explained
+from gridmill.farm.claims import admit
+from gridmill.farm.deploying import settle
+from gridmill.farm.farm import Farm
+from gridmill.farm.leases import expired, forgotten, spoiled
+from gridmill.farm.lodging import Lodging, LodgingState
+from gridmill.farm.records import Loss
+from gridmill.farm.source import Heard, Invitation, Source
+from gridmill.model.amounts import show_seconds
+from gridmill.model.message import PodOrder
+from gridmill.ports.site import Sight
+
+_LOG = logging.getLogger(__name__)
+LOOK_SECONDS = 1.0
+_NOTE_SECONDS = 10.0
+_CLOSE_SECONDS = 30.0  # what it ends just now takes its time
+_TOLD_LOSSES = 100
+
+
+class Keeper:
+    """`tick` does what is due; `start` does it again and again."""
+
+    def __init__(self, farm: Farm, retain_seconds: float) -> None:
+        self._farm, self._retain_seconds = farm, retain_seconds
+        self._bell = threading.Event()
+        self._over = threading.Event()
+        self._noted = 0.0
+        self._thread = threading.Thread(target=self._run, name="gridmill-farm", daemon=True)
+        farm.wake = self._bell.set
+
+    def start(self) -> None:
+        """Each second, and when it is woken."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Pods go on. May be repeated."""
+        self._over.set()
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._bell.clear()
+            try:
+                self.tick()
+            except GridmillError as error:
+                _LOG.warning("farm_tick_failed reason=%s", explained(error))
+            except Exception:  # noqa: BLE001  the outermost loop: the next tick may fare better
+                _LOG.exception("farm_tick_failed")
+            self._bell.wait(LOOK_SECONDS)
+
+    def tick(self) -> None:
+        """Once. May be killed anywhere: the next one goes on."""
+        self._note_heard()
+        self._turn_out_revoked()
+        self._end_expired()
+        self._note_gone()
+        self._bring_up()
+        self._clean()
+
+    def _source(self, lodging: Lodging) -> Source | None:
+        return self._farm.records.find(Source, lodging.source)
+
+    def _of(self, *states: LodgingState) -> list[Lodging]:
+        return [one for one in self._farm.records.all(Lodging) if one.state in states]
+
+    def _note_heard(self) -> None:
+        now = self._farm.now()
+        if now - self._noted >= _NOTE_SECONDS or now < self._noted:
+            self._noted = now
+            heard = tuple(self._farm.heard.items())
+            self._farm.records.put(*(Heard(source=name, time=time) for name, time in heard))
+
+    def _bring_up(self) -> None:
+        """The commit is before the effect: what was admitted before a crash is brought up after it."""
+        farm = self._farm
+        if farm.shares_nodes:
+            admitted = admit(farm.records.all(Lodging), farm.nodes(), farm.now())
+        else:
+            waiting = self._of(LodgingState.WAITING)
+            admitted = tuple(one.to(LodgingState.STARTING, farm.now()) for one in waiting)
+        for lodging in admitted:
+            settle(farm, replace(lodging, state=LodgingState.WAITING), lodging)
+        for lodging in self._of(LodgingState.STARTING):
+            self._start(lodging)
+
+    def _start(self, lodging: Lodging) -> None:
+        source = self._source(lodging)
+        if source is None:
+            return
+        try:
+            self._farm.quarters_of(source).bring_up(orders(lodging))
+        except GridmillError as error:
+            _LOG.warning("bring_up_failed deployment=%s reason=%s", lodging.id, error)
+            settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now(), explained(error)))
+        else:
+            settle(self._farm, lodging, lodging.to(LodgingState.UP, self._farm.now()))
+
+    def _note_gone(self) -> None:
+        """Whose pods have ended by themselves leaves room."""
+        up = self._of(LodgingState.UP)
+        for source in self._farm.records.all(Source):
+            mine = [one for one in up if one.source == source.name]
+            if not mine:
+                continue
+            seen = self._farm.quarters_of(source).observe([pod for one in mine for pod in one.pods])
+            for lodging in mine:
+                if all(seen[pod].sight == Sight.GONE for pod in lodging.pods):
+                    settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now()))
+
+    def _end_expired(self) -> None:
+        farm = self._farm
+        for lodging in expired(farm.records.all(Lodging), farm.heard, farm.now()):
+            silent = show_seconds(lodging.deploy.lease_seconds)
+            _LOG.warning("lease_ended source=%s deployment=%s", lodging.source, lodging.id)
+            self._tear_down((lodging,), f"nothing was heard of its source for {silent}")
+
+    def _tear_down(self, lodgings: Iterable[Lodging], why: str) -> None:
+        for lodging in lodgings:
+            source = self._source(lodging)
+            if source is not None and lodging.state != LodgingState.WAITING:
+                self._farm.quarters_of(source).tear_down(lodging.pods)
+            settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now(), why))
+
+    def _clean(self) -> None:
+        farm, now = self._farm, self._farm.now()
+        for lodging in spoiled(farm.records.all(Lodging), self._retain_seconds, now):
+            self._lose(lodging, now)
+        for lodging in forgotten(farm.records.all(Lodging), now):
+            self._remove(lodging)
+            farm.records.remove(lodging)
+        for loss in farm.records.all(Loss)[:-_TOLD_LOSSES]:
+            farm.records.remove(loss)
+
+    def _lose(self, lodging: Lodging, now: float) -> None:
+        kept = show_seconds(self._retain_seconds)
+        told = f"what deployment {lodging.id} left was fetched by nobody for {kept}, and is lost"
+        _LOG.warning("results_lost source=%s deployment=%s", lodging.source, lodging.id)
+        loss = Loss(lodging=lodging.id, source=lodging.source, time=now, message=told)
+        with self._farm.records.change():
+            self._farm.records.put(loss, lodging.ended(now))
+        self._remove(lodging)
+
+    def _remove(self, lodging: Lodging) -> None:
+        source = self._source(lodging)
+        if source is not None:
+            self._farm.quarters_of(source).remove(lodging.pods)
+
+    def _turn_out_revoked(self) -> None:
+        """Its pods end, all that it had here goes, and its name is free again."""
+        farm = self._farm
+        for source in farm.records.all(Source):
+            if not source.revoked:
+                continue
+            _LOG.info("source_revoked source=%s", source.name)
+            quarters = farm.quarters_of(source)
+            mine = farm.lodgings(source)
+            quarters.relay.end()
+            quarters.tear_down([pod for one in mine if one.state != LodgingState.WAITING for pod in one.pods])
+            quarters.close()
+            farm.quarters.pop(source.name, None)
+            shutil.rmtree(quarters.settings.home.parent, ignore_errors=True)
+            losses = [one for one in farm.records.all(Loss) if one.source == source.name]
+            invited = [one for one in farm.records.all(Invitation) if one.name == source.name]
+            with farm.records.change():
+                farm.records.remove(source, *mine, *losses, *invited, Heard(source=source.name, time=0.0))
+            farm.heard.pop(source.name, None)
+
+
+def orders(lodging: Lodging) -> tuple[PodOrder, ...]:
+    """As the site is told them: where each is, and which GPUs are its alone."""
+    berths = {berth.pod_id: berth for berth in lodging.berths}
+
+    def berthed(order: PodOrder) -> PodOrder:
+        berth = berths.get(order.pod_id)
+        if berth is None:
+            return order
+        gpus = ",".join(map(str, berth.gpus))
+        return replace(order, node=berth.node, settings={**order.settings, "gpus": gpus})
+
+    return tuple(berthed(order) for order in lodging.deploy.orders)

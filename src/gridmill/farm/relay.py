@@ -1,0 +1,168 @@
+"""Relays the messages of a source's pods: over their links here, over one session to their home."""
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+
+from gridmill.codec import decode_passed, encode_passed
+from gridmill.errors import ConflictError, InputError, NotFoundError
+from gridmill.model.message import Events, Hello, ToPod
+from gridmill.ports.link import LinkServer, Received
+
+HEARTBEAT_SECONDS = 2.0
+"""Whoever reads a session and hears nothing for several of these takes it for dead."""
+_PIECE_BYTES = 2**20
+
+
+class Session:
+    """One time that the source dialled. `wake` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(16)
+        self.over = False
+        self.read = False
+        self.sequence = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event: asyncio.Event | None = None
+
+    def begin(self) -> None:
+        """Its lines are read from now on, by a task of the running loop."""
+        self.read = True
+        self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake(self) -> None:
+        """There may be something to read."""
+        if self._loop is not None and self._event is not None:
+            with suppress(RuntimeError):  # its server has ended
+                self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self) -> None:
+        """Until it is woken, or a heartbeat is due."""
+        assert self._event is not None
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._event.wait(), HEARTBEAT_SECONDS)
+        self._event.clear()
+
+
+class Relay:
+    """Of one source. While no session is read, pods stay connected and nobody answers: what they have to say
+    is in their journals. In a new session those of an earlier one dial, and greet, again."""
+
+    def __init__(self, links: LinkServer) -> None:
+        self._links = links
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._passed: set[int] = set()  # channels that the session has heard of
+        self._dropped: set[int] = set()  # ... that an earlier one had; what still comes of them is nobody's
+
+    def wake(self) -> None:
+        """Something came."""
+        session = self._session
+        if session is not None:
+            session.wake()
+
+    def open(self) -> str:
+        """A new session; the one before it is over."""
+        self.end()
+        with self._lock:
+            for channel in self._passed:
+                self._links.drop(channel)
+            self._dropped |= self._passed
+            self._passed.clear()
+            self._session = Session()
+            return self._session.name
+
+    def end(self) -> None:
+        """No session from now on. May be repeated."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            session.over = True
+            session.wake()
+
+    def begin(self, name: str) -> Session:
+        """The session of that name, to be read by `lines` in this loop. Raises NotFoundError,
+        ConflictError."""
+        session = self._current(name)
+        if session.read:
+            raise ConflictError("this session is being read", hint="Open another one.")
+        session.begin()
+        return session
+
+    async def lines(self, session: Session, stopping: Callable[[], bool]) -> AsyncIterator[bytes]:
+        """What the pods say, as it comes, whole lines; an empty one when nothing has come for a while.
+        Nothing more is taken from the pods until it has been read."""
+        try:
+            while not (session.over or stopping()):
+                pieces = _pieces(self._taken())
+                for piece in pieces or (b"\n",):
+                    yield piece
+                if not pieces:
+                    await session.wait()
+        finally:
+            self._over(session)
+
+    def _taken(self) -> list[bytes]:
+        with self._lock:
+            return [line for received in self._links.receive() for line in self._line(received)]
+
+    def _line(self, received: Received) -> Sequence[bytes]:
+        channel, message = received.channel, received.message
+        if channel in self._dropped:
+            if message is None:
+                self._dropped.discard(channel)
+            return ()
+        if message is None:
+            self._passed.discard(channel)
+        else:
+            self._passed.add(channel)
+        return (encode_passed(channel, message) + b"\n",)
+
+    def _over(self, session: Session) -> None:
+        session.over = True
+        with self._lock:
+            if self._session is session:
+                self._session = None
+
+    def say(self, name: str, sequence: int | None, body: bytes) -> None:
+        """Pass lines on to pods. What has a sequence number that is not higher than one before was passed on
+        already. Raises InputError, and nothing is passed on then; NotFoundError."""
+        said = [_to_pod(line) for line in body.splitlines() if line.strip()]
+        session = self._current(name)
+        with self._lock:
+            if sequence is not None:
+                if sequence <= session.sequence:
+                    return
+                session.sequence = sequence
+            for channel, message in said:
+                if message is None:
+                    self._links.drop(channel)
+                else:
+                    self._links.send(channel, [message])
+
+    def _current(self, name: str) -> Session:
+        session = self._session
+        if session is None or session.over or session.name != name:
+            raise NotFoundError("this session is over", hint="Open another one.")
+        return session
+
+
+def _to_pod(line: bytes) -> tuple[int, ToPod | None]:
+    channel, message = decode_passed(line)
+    if isinstance(message, Hello | Events):
+        raise InputError(f"a {type(message).__name__} is said by pods")
+    return channel, message
+
+
+def _pieces(lines: Sequence[bytes]) -> list[bytes]:
+    """Together, but not so many that the reader could not keep up."""
+    pieces, held, size = [], list[bytes](), 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size >= _PIECE_BYTES:
+            pieces.append(b"".join(held))
+            held, size = [], 0
+    return [*pieces, b"".join(held)] if held else pieces

@@ -1,0 +1,72 @@
+"""Errors as answers, all with the same typed body, and bodies that are not read further than their limit."""
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Message, Receive
+
+from gridmill.codec import encode
+from gridmill.errors import TABLE, GridmillError, InputError, NotFoundError, to_body
+
+
+def failure(error: GridmillError, status: int) -> Response:
+    """The error as a response; text that is not Unicode (lone surrogates) is replaced."""
+    body = {
+        key: value.encode(errors="replace").decode() if isinstance(value, str) else value
+        for key, value in to_body(error).items()
+    }
+    return Response(encode(body), status_code=status, media_type="application/json")
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Every error of the app's is answered by `failure`."""
+    app.add_exception_handler(GridmillError, _explained)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+
+
+async def _explained(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GridmillError)
+    return failure(error, TABLE[error.code].http_status)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return failure(InputError(first["msg"], place=place, hint="See /docs for what this call takes."), 422)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return failure(NotFoundError(f"there is nothing at {request.url.path}", hint="See /docs."), 404)
+    answer = failure(InputError(str(error.detail), hint="See /docs."), error.status_code)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def declared_bytes(length: str) -> int:
+    """What a Content-Length says; 0 for none and for nonsense."""
+    return int(length) if length.isascii() and length.isdigit() else 0
+
+
+def too_large(limit: int) -> InputError:
+    """The error for a body of more bytes than that."""
+    return InputError(f"the request is larger than {limit} bytes")
+
+
+def bounded(receive: Receive, limit: int) -> Receive:
+    """`receive` that refuses a body which turns out larger than declared (HTTPException passes FastAPI)."""
+    read = 0
+
+    async def taken() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > limit:
+            raise HTTPException(413, too_large(limit).message)
+        return message
+
+    return taken

@@ -1,0 +1,283 @@
+"""A farm's controller over real TLS: who is let in, what is refused, and pods that go on without it."""
+
+import http.client
+import os
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.farms import Listener, Visitor, farm, member, visitor
+
+from gridmill.codec import decode, decode_passed, encode_passed
+from gridmill.farm.joining import invite, revoke
+from gridmill.farm.records import Records
+from gridmill.farm.source import Invitation
+from gridmill.farm.start import Running
+from gridmill.model.amounts import Amounts
+from gridmill.model.farm import Deploy, PodNames
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.message import Events, Hello, Order, PodOrder, Start, Welcome
+from gridmill.ports.farm import Sights
+from gridmill.ports.site import Sight
+
+PATIENCE_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with farm(tmp_path_factory.mktemp("farm") / "h") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def home(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Visitor:
+    return member(running, tmp_path_factory.mktemp("home"))
+
+
+def pod_order(pod: str, **more: object) -> PodOrder:
+    given = PodOrder(
+        pod_id=pod,
+        deployment_id=pod.rpartition(".")[0],
+        type="command",
+        secret="of the pod",
+        home="",
+        link="",
+        capacity=Amounts(cpus=1, memory_bytes=2**28),
+        keep_seconds=600,
+    )
+    return replace(given, **more)
+
+
+def attempt(name: str, command: str, root: str) -> Start:
+    order = Order(
+        attempt_id=name,
+        token="t",
+        run_id="r",
+        pipeline="p",
+        job=Job(name="j", command=CommandSpec(run=command)),
+        given=Amounts(cpus=1, memory_bytes=2**27),
+        root=root,
+        output_uri=f"out/{name}",
+    )
+    return Start(order=order)
+
+
+def hear(listener: Listener, kind: type) -> tuple[int, object]:
+    while (line := listener.next(PATIENCE_SECONDS)) is not None:
+        channel, message = decode_passed(line)
+        if isinstance(message, kind):
+            return channel, message
+    raise AssertionError("the session is over")
+
+
+def outcome(listener: Listener) -> str:
+    while True:
+        _, message = hear(listener, Events)
+        assert isinstance(message, Events)
+        for event in message.events:
+            if event.type == "ended":
+                return str(event.body["outcome"]["state"])
+
+
+def test_who_has_no_certificate_or_no_token_is_let_in_nowhere(home: Visitor, tmp_path: Path) -> None:
+    for stranger in (
+        Visitor(home.port, tmp_path, token=home.token),
+        replace(home, token=""),
+        replace(home, token="wrong"),
+        replace(home, token="é"),
+    ):
+        for method, path in (("GET", "/v1/farm"), ("POST", "/v1/relay"), ("GET", "/nowhere")):
+            answer = stranger.ask(method, path)
+            assert (answer.status, answer.told["place"]) == (401, "Authorization")
+    assert home.ask("GET", "/v1/farm").status == 200
+    assert Visitor(home.port, tmp_path).ask("GET", "/healthz").status == 200
+
+
+def test_a_certificate_of_another_authority_is_refused_before_anything_is_said(
+    home: Visitor, tmp_path: Path
+) -> None:
+    with farm(tmp_path / "other") as other:
+        stranger = member(other, tmp_path / "stranger")
+    with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
+        Visitor(home.port, stranger.folder, home.token, True).ask("GET", "/v1/farm")
+
+
+def test_a_secret_is_used_once_and_not_for_ever(running: Running, home: Visitor, tmp_path: Path) -> None:
+    records, now = running.farm.records, running.farm.now()
+    one = visitor(running, tmp_path / "one")
+    assert one.join("wrong").status == 422
+    secret = invite(records, now - 4000)
+    assert "expired" in one.join(secret, "late").told["message"]
+    secret = invite(records, now)
+    assert one.join(secret, "home").told["code"] == "conflict"  # and it still holds
+    wrong = one.join(secret, "other", version="9.9.9").told
+    assert "9.9.9" in wrong["message"]
+    assert [len(one.hash) for one in records.all(Invitation)] == [64]
+    if running.farm.one_user:
+        told = one.join(secret, "other").told
+        assert "one source only" in told["message"]
+        return
+    assert one.join(secret, "other").status == 200
+    assert one.join(secret, "third").status == 422
+
+
+def test_rotated_credentials_replace_the_old_ones(tmp_path: Path) -> None:
+    with farm(tmp_path / "h") as running:
+        before = member(running, tmp_path / "before")
+        after = visitor(running, tmp_path / "after")
+        secret = invite(running.farm.records, running.farm.now(), "home")
+        assert before.ask("GET", "/v1/farm").status == 200
+        assert after.join(secret, "elsewhere").status == 422
+        assert after.join(secret, "home").status == 200
+        assert before.ask("GET", "/v1/farm").status == 401
+        assert after.ask("GET", "/v1/farm").status == 200
+
+
+def test_many_wrong_secrets_are_too_many(tmp_path: Path) -> None:
+    with farm(tmp_path / "h") as running:
+        one = visitor(running, tmp_path / "one")
+        assert [one.join("wrong").status for _ in range(11)] == [422] * 10 + [429]
+        assert one.join(invite(running.farm.records, running.farm.now())).status == 429
+
+
+def test_what_is_wrong_or_too_much_is_one_clear_error(home: Visitor) -> None:
+    assert home.ask("PUT", "/v1/deployments/x", b"{").status == 422
+    assert home.ask("PUT", "/v1/deployments/x", Deploy(orders=(), lease_seconds=1)).status == 422
+    traversal = pod_order("x.0", pod_id="../../x")
+    answer = home.ask("PUT", "/v1/deployments/x", Deploy(orders=(traversal,), lease_seconds=1))
+    assert (answer.status, answer.told["code"]) == (422, "invalid-input")
+    huge = pod_order("x.0", capacity=Amounts(cpus=1, memory_bytes=2**50))
+    answer = home.ask("PUT", "/v1/deployments/x", Deploy(orders=(huge,), lease_seconds=1))
+    assert answer.told["code"] == "no-capacity"
+    assert home.ask("POST", "/v1/pods/observe", PodNames(pods=("../x",))).status == 422
+    assert home.ask("GET", "/v1/farm", **{"Gridmill-Version": "9.0.0"}).status == 409
+    assert home.ask("POST", "/v1/pods/observe", **{"Content-Length": str(2**40)}).status == 413
+
+
+def test_an_endless_body_is_cut(home: Visitor) -> None:
+    connection = home.dial()
+    connection.putrequest("POST", "/v1/join")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders()
+    try:
+        for _ in range(100):
+            connection.send(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+        connection.send(b"0\r\n\r\n")
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        status = 413  # the connection was closed under it
+    assert status in (413, 422)
+    connection.close()
+
+
+def test_a_job_of_a_source_runs_and_its_words_come_home(home: Visitor) -> None:
+    wanted = Deploy(orders=(pod_order("works-1.0"),), lease_seconds=600)
+    listener = Listener(home)
+    for _ in range(2):
+        assert home.ask("PUT", "/v1/deployments/works-1", wanted).status == 204
+    channel, hello = hear(listener, Hello)
+    assert isinstance(hello, Hello)
+    assert (hello.pod_id, hello.secret) == ("works-1.0", "of the pod")
+    root = home.ask("GET", "/v1/farm").told["root"]
+    lines = [encode_passed(channel, Welcome(acknowledged=0))]
+    lines += [encode_passed(channel, attempt("a1", "echo hello", root))]
+    path = f"/v1/relay/{listener.name}"
+    for _ in range(2):  # the second is what was said already
+        assert home.ask("POST", path, b"\n".join(lines), Sequence="1").status == 204
+    assert outcome(listener) == "succeeded"
+    assert home.ask("POST", path, b'[1,["hello",{}]]').status == 422
+    for _ in range(2):
+        assert home.ask("POST", "/v1/pods/end", PodNames(pods=("works-1.0",))).status == 204
+    seen = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("works-1.0",))).body, Sights)
+    assert seen.sights["works-1.0"].sight == Sight.GONE
+    assert home.ask("PUT", "/v1/deployments/works-1", wanted).status == 204  # late: nothing comes of it
+    seen = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("works-1.0",))).body, Sights)
+    assert seen.sights["works-1.0"].sight == Sight.GONE
+
+
+def test_a_new_session_ends_the_one_before_it(home: Visitor) -> None:
+    first = Listener(home)
+    second = Listener(home)
+    assert first.wait_until_over(PATIENCE_SECONDS)
+    assert home.ask("POST", f"/v1/relay/{first.name}").status == 404
+    assert home.ask("GET", f"/v1/relay/{second.name}").status == 409
+    assert home.ask("POST", f"/v1/relay/{second.name}").status == 204
+    assert Listener(home).answer.status == 200
+    assert second.wait_until_over(PATIENCE_SECONDS)
+
+
+def test_a_pod_goes_on_when_the_controller_is_another(tmp_path: Path) -> None:
+    home_folder = tmp_path / "h"
+    with farm(home_folder) as running:
+        home = member(running, tmp_path / "home")
+        listener = Listener(home)
+        wanted = Deploy(orders=(pod_order("lives-1.0"),), lease_seconds=600)
+        assert home.ask("PUT", "/v1/deployments/lives-1", wanted).status == 204
+        channel, _ = hear(listener, Hello)
+        root = home.ask("GET", "/v1/farm").told["root"]
+        gate = tmp_path / "gate"
+        os.mkfifo(gate)
+        said = [Welcome(acknowledged=0), attempt("a1", f"read line < {gate}", root)]
+        lines = b"\n".join(encode_passed(channel, one) for one in said)
+        assert home.ask("POST", f"/v1/relay/{listener.name}", lines, Sequence="1").status == 204
+        hear(listener, Events)
+    assert listener.wait_until_over(PATIENCE_SECONDS)
+    with farm(home_folder) as running:
+        home.port = visitor(running, tmp_path).port
+        listener = Listener(home)
+        channel, hello = hear(listener, Hello)
+        assert isinstance(hello, Hello)
+        assert hello.attempts == {"a1": "running"}
+        path = f"/v1/relay/{listener.name}"
+        assert home.ask("POST", path, encode_passed(channel, Welcome(acknowledged=0))).status == 204
+        gate.write_text("go on\n")
+        assert outcome(listener) == "succeeded"
+        assert home.ask("POST", "/v1/pods/end", PodNames(pods=("lives-1.0",))).status == 204
+
+
+def test_a_revoked_source_has_nothing_left(tmp_path: Path) -> None:
+    with farm(tmp_path / "h") as running:
+        home = member(running, tmp_path / "home")
+        listener = Listener(home)
+        wanted = Deploy(orders=(pod_order("out-1.0"),), lease_seconds=600)
+        assert home.ask("PUT", "/v1/deployments/out-1", wanted).status == 204
+        hear(listener, Hello)
+        beside = Records(tmp_path / "h" / "farm" / "records.db")  # as a command does
+        revoke(beside, "home")
+        beside.close()
+        assert home.ask("GET", "/v1/farm").status == 401
+        assert listener.wait_until_over(PATIENCE_SECONDS)
+        running.keeper.close()
+        running.keeper.tick()
+        assert not (tmp_path / "h" / "farm" / "sources" / "home").exists()
+        assert running.farm.records.all(Invitation) == ()
+
+
+def test_a_lease_that_is_over_ends_its_pods(tmp_path: Path) -> None:
+    with farm(tmp_path / "h") as running:
+        home = member(running, tmp_path / "home")
+        listener = Listener(home)
+        wanted = Deploy(orders=(pod_order("short-1.0"),), lease_seconds=1000)
+        assert home.ask("PUT", "/v1/deployments/short-1", wanted).status == 204
+        hear(listener, Hello)
+        running.keeper.close()
+        now = running.farm.now()
+        running.farm.now = lambda: now + 1001
+        running.keeper.tick()
+        answer = home.ask("POST", "/v1/pods/observe", PodNames(pods=("short-1.0",)))
+        sight = decode(answer.body, Sights).sights["short-1.0"]
+        assert sight.sight == Sight.GONE
+        assert "nothing was heard of its source" in sight.message
+        running.farm.now = lambda: now + 1001 + 3601
+        running.keeper.tick()
+        assert "is lost" in home.ask("GET", "/v1/farm").told["warnings"][0]
+        assert not (tmp_path / "h/farm/sources/home/home/pods/short-1.0").exists()
+
+
+def test_nothing_secret_is_written_in_clear(running: Running, home: Visitor) -> None:
+    written = b"".join(
+        path.read_bytes() for path in (running.farm.settings.home / "farm").glob("records.db*")
+    )
+    assert home.token.encode() not in written

@@ -1,0 +1,151 @@
+"""Farms for tests: a controller in this process, and a source that speaks to it by the standard library."""
+
+import http.client
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gridmill import __version__
+from gridmill.codec import decode, encode
+from gridmill.farm.joining import invite
+from gridmill.farm.start import Running, start
+from gridmill.model.farm import Joined, JoinRequest
+from gridmill.model.site import Site, SiteKind
+from gridmill.settings import Settings
+
+LOCAL = Site(name="farm", kind=SiteKind.LOCAL)
+
+
+@contextmanager
+def farm(home: Path, port: int = 0, place: Site = LOCAL, retain_seconds: float = 3600.0) -> Iterator[Running]:
+    settings = Settings(home=home, root=home / "storage", cpus=4.0, memory_bytes=2**32, zygote=False)
+    home.mkdir(parents=True, exist_ok=True)
+    running = start(settings, place, ("127.0.0.1", port), quota_bytes=2**30, retain_seconds=retain_seconds)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: bytes
+
+    @property
+    def told(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Visitor:
+    """Whoever talks to a controller; a source once it has joined."""
+
+    port: int
+    folder: Path
+    token: str = ""
+    certified: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if self.certified:
+            context.load_cert_chain(self.folder / "crt", self.folder / "key")
+        return context
+
+    def dial(self, seconds: float = 60.0) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=seconds, context=self.context())
+
+    def ask(self, method: str, path: str, body: object = b"", **headers: str) -> Answer:
+        connection = self.dial()
+        content = body if isinstance(body, bytes) else encode(body)
+        told = {"Content-Type": "application/json", **self.headers, **headers}
+        if self.token:
+            told = {"Authorization": f"Bearer {self.token}", **told}
+        connection.request(method, path, content, told)
+        answer = connection.getresponse()
+        found = Answer(answer.status, answer.read())
+        connection.close()
+        return found
+
+    def request(self, name: str) -> str:
+        """A signing request; its key is kept."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        plain = serialization.NoEncryption()
+        pem = serialization.Encoding.PEM
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        signed = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+        return signed.public_bytes(pem).decode()
+
+    def join(self, secret: str, name: str = "home", version: str = __version__) -> Answer:
+        wanted = JoinRequest(source=name, secret=secret, request=self.request(name), version=version)
+        answer = self.ask("POST", "/v1/join", wanted)
+        if answer.status == 200:
+            joined = decode(answer.body, Joined)
+            (self.folder / "crt").write_text(joined.certificate)
+            self.token, self.certified = joined.token, True
+        return answer
+
+
+def visitor(running: Running, folder: Path) -> Visitor:
+    return Visitor(int(running.server.address.rpartition(":")[2]), folder)
+
+
+def member(running: Running, folder: Path, name: str = "home") -> Visitor:
+    """A source that has joined."""
+    one = visitor(running, folder)
+    answer = one.join(invite(running.farm.records, running.farm.now()), name)
+    assert answer.status == 200, answer.body
+    return one
+
+
+class Listener:
+    """Reads a relay session's lines in a thread of its own."""
+
+    def __init__(self, source: Visitor) -> None:
+        self.name: str = source.ask("POST", "/v1/relay").told["session"]
+        self._connection = source.dial()
+        self._connection.request(
+            "GET", f"/v1/relay/{self.name}", headers={"Authorization": f"Bearer {source.token}"}
+        )
+        self.answer = self._connection.getresponse()
+        self._lines: list[bytes] = []
+        self._ready = threading.Condition()
+        self.over = False
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            while line := self.answer.readline():
+                if line.strip():
+                    with self._ready:
+                        self._lines.append(line)
+                        self._ready.notify_all()
+        except (OSError, http.client.HTTPException, ValueError, AttributeError):
+            pass  # cut
+        with self._ready:
+            self.over = True
+            self._ready.notify_all()
+
+    def next(self, seconds: float = 120.0) -> bytes | None:
+        """The next line; None at the end."""
+        with self._ready:
+            assert self._ready.wait_for(lambda: self._lines or self.over, seconds), "nothing came"
+            return self._lines.pop(0) if self._lines else None
+
+    def wait_until_over(self, seconds: float = 120.0) -> bool:
+        with self._ready:
+            return self._ready.wait_for(lambda: self.over, seconds)
