@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 
 from gridmill.api.app import make_app
 from gridmill.api.guard import BODY_BYTES
-from gridmill.http.server import Server, serve
 from gridmill.codec import encode
 from gridmill.errors import InputError, UnavailableError
+from gridmill.http.server import Server, serve
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.view import ControlView

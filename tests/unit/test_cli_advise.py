@@ -7,8 +7,8 @@ import pytest
 from tests.unit.test_cli import Cli
 
 from gridmill.api.app import make_app
-from gridmill.http.server import serve
 from gridmill.errors import ConflictError, JobError, NotFoundError
+from gridmill.http.server import serve
 from gridmill.model.advice import Advice
 from gridmill.model.run import Run
 from gridmill.model.state import RunState

@@ -11,7 +11,6 @@ import pytest
 
 import gridmill
 from gridmill.api.app import make_app
-from gridmill.http.server import serve
 from gridmill.errors import (
     ConflictError,
     InputError,
@@ -20,6 +19,7 @@ from gridmill.errors import (
     PipelineError,
     UnavailableError,
 )
+from gridmill.http.server import serve
 from gridmill.model.amounts import GIB
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.job import CommandSpec, Job, JobKind

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from gridmill.api.app import make_app
-from gridmill.http.server import serve
 from gridmill.declarations import parse_declarations
 from gridmill.errors import InputError, NotFoundError, PipelineError, StaleVersionError, UnavailableError
+from gridmill.http.server import serve
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.backfill import Backfill, Chunk, ChunkState
