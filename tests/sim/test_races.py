@@ -8,6 +8,7 @@ from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import ConflictError, InputError, PipelineError, StorageError
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact
+from gridmill.model.dataset import DatasetSpec
 from gridmill.model.deployment import Deployment
 from gridmill.model.job import CommandSpec, Job, JobKind
 from gridmill.model.pipeline import Pipeline
@@ -171,6 +172,9 @@ def test_a_greeting_that_came_with_what_cannot_be_settled_now_is_not_lost():
     assert job_of(grid, other, "b").attempts == 1
 
 
+TABLE = Job(name="table", dataset=DatasetSpec(sql="select 1"), memory_bytes=GIB)
+
+
 def reader() -> Pipeline:
     job = Job(
         name="fit", training=TrainingSpec(dataset="data/table", model=ModelKind.NAIVE), memory_bytes=GIB
@@ -181,7 +185,7 @@ def reader() -> Pipeline:
 def test_a_store_that_cannot_be_read_for_a_moment_fails_no_job():
     store = Reads(make_memory(), FaultScript())
     grid = simulation(store=store)
-    finish(grid, grid.submit(Pipeline(name="data", jobs=(command("table"),))))
+    finish(grid, grid.submit(Pipeline(name="data", jobs=(TABLE,))))
     run = grid.submit(reader())
     grid.node.control.newest.clear()
     store.broken = 1
@@ -191,7 +195,7 @@ def test_a_store_that_cannot_be_read_for_a_moment_fails_no_job():
 def test_lineage_names_the_version_that_was_read():
     """A newer one that another pipeline makes meanwhile is not it."""
     grid = simulation(lambda order: Behaviour(seconds=20.0 if order.pipeline == "p" else 1.0))
-    data = Pipeline(name="data", jobs=(command("table"),))
+    data = Pipeline(name="data", jobs=(TABLE,))
     finish(grid, grid.submit(data))
     run = grid.submit(reader())
     assert grid.run_until(lambda: len(grid.world.executions) == 2)
@@ -204,7 +208,7 @@ def test_lineage_names_the_version_that_was_read():
 
 def test_a_version_that_a_run_of_another_pipeline_reads_is_not_removed():
     grid = simulation(lambda order: Behaviour(seconds=20.0 if order.pipeline == "p" else 1.0))
-    finish(grid, grid.submit(Pipeline(name="data", jobs=(command("table"),))))
+    finish(grid, grid.submit(Pipeline(name="data", jobs=(TABLE,))))
     run = grid.submit(reader())
     assert grid.run_until(lambda: len(grid.world.executions) == 2)
     with pytest.raises(ConflictError, match="p-1"):

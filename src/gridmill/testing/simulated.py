@@ -9,6 +9,7 @@ from gridmill.errors import UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.event import EventType, PodEvent
+from gridmill.model.job import JobKind
 from gridmill.model.message import (
     PROTOCOL,
     Ack,
@@ -396,4 +397,5 @@ class SimulatedWorld:
 
 def _outputs(order: Order, behaviour: Behaviour) -> tuple[Output, ...]:
     made = behaviour.outcome == AttemptState.SUCCEEDED
-    return (Output(kind=ArtifactKind.FILES, uri=order.output_uri, size_bytes=1),) if made else ()
+    kind = ArtifactKind.DATASET if order.job.kind == JobKind.DATASET else ArtifactKind.FILES
+    return (Output(kind=kind, uri=order.output_uri, size_bytes=1),) if made else ()
