@@ -327,6 +327,12 @@ def test_an_empty_table(case: DatasetCase) -> None:
         case.make(DatasetSpec(basis=BASIS))
 
 
+def test_a_query_of_a_table_that_is_not_named_says_how_it_is_named(case: DatasetCase) -> None:
+    with pytest.raises(InputError, match="Table with name others does not exist") as caught:
+        case.make(DatasetSpec(tables=("obs",), sql="SELECT * FROM obs JOIN others USING (e)"))
+    assert caught.value.hint == "`tables` names what the query reads; now it names obs."
+
+
 def test_errors_name_the_columns_there_are(case: DatasetCase) -> None:
     with pytest.raises(InputError) as caught:
         case.make(DatasetSpec(basis=BASIS, features={"f": "alti"}, joins=(Join(table="places", on=("e",)),)))

@@ -35,16 +35,31 @@ def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
     """Watch for that time. CPU time is the kernel's count (proc(5)), ended children that were waited for
     included, but not those of what adopts orphans: these may have been Gridmill's. Gridmill's are pods, Ray's
     nodes and what descends from them (pods adopt orphans)."""
-    busy, before = _busy_ticks(), _owners()
-    begun = time.monotonic()
+    first = _look()
     time.sleep(seconds)
-    ticks = os.sysconf("SC_CLK_TCK") * (time.monotonic() - begun)
+    second = _look()
+    passed = [os.sysconf("SC_CLK_TCK") * (then - now) for now, then in zip(first.at, second.at, strict=True)]
     return NodeLook(
-        busy_cpus=max(0.0, (_busy_ticks() - busy) / ticks),
-        owner_cpus=_demand(before, _owners(), ticks),
+        busy_cpus=max(0.0, (second.busy_ticks - first.busy_ticks) / passed[0]),
+        owner_cpus=_demand(first.owners, second.owners, passed[1]),
         used_bytes=used_bytes(),
         gpus=gpus(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """`at`: when it looked at the first and at the second. On a busy machine looking through all processes
+    takes longer than what lies between two looks."""
+
+    at: tuple[float, float]
+    busy_ticks: int
+    owners: tuple[int, int]
+
+
+def _look() -> _Look:
+    begun, busy = time.monotonic(), _busy_ticks()
+    return _Look((begun, time.monotonic()), busy, _owners())
 
 
 def _busy_ticks() -> int:

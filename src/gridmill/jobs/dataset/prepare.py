@@ -1,6 +1,6 @@
 """From a dataset's declaration and its tables to the query that is run, with all that was checked before."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -67,7 +67,7 @@ def prepare(
         node = parse_select(engine, spec.sql)
         register_functions(engine, spec.sql)
         text = spec.sql.strip().rstrip(";")
-        found = spread(text, _sql_types(engine, text))
+        found = spread(text, _sql_types(engine, text, sorted(tables)))
         if spec.time is None:
             return _plain(spec, found.sql, found.types, ordered=is_ordered(node))
         _keep_result(engine, found.sql)
@@ -129,11 +129,15 @@ def _is_whole(spec: DatasetSpec, basis: Basis) -> bool:
     )
 
 
-def _sql_types(engine: duckdb.DuckDBPyConnection, text: str) -> dict[str, str]:
+def _sql_types(engine: duckdb.DuckDBPyConnection, text: str, tables: Sequence[str]) -> dict[str, str]:
     try:
         return types_of(engine, text)
     except duckdb.Error as error:
-        raise explain(error, {}, "dataset.sql", text) from error
+        told = explain(error, {}, "dataset.sql", text)
+        if "Table with name" in told.message:
+            hint = f"`tables` names what the query reads; now it names {', '.join(tables) or 'none'}."
+            raise InputError(told.message, hint=hint, place="dataset.sql") from error
+        raise told from error
 
 
 def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
