@@ -235,6 +235,21 @@ def test_a_job_at_its_projects_quota_interrupts_one_of_its_own_project():
     assert not asked(plan(of_a(*running("one"), waiting(left=1e6), quota={"cpus": 1}), soon))
 
 
+def test_a_job_at_its_projects_quota_interrupts_one_of_its_project_on_another_resource():
+    job, attempt = running("one")
+    elsewhere = replace(a_deployment(pods=1), id="b-1", resource="b", pods=())
+    job, attempt = replace(job, resource="b"), replace(attempt, deployment_id="b-1", pod_id="b-1.0")
+    urgent, tiny = waiting(left=1e6, priority=1), waiting("tiny", left=1e6)
+    wanted = of_a(job, attempt, elsewhere, command("b"), urgent, tiny, quota={"cpus": 1})
+    assert asked(plan(wanted, LATE)) == ["p-1.one.1"]
+    assert not asked(plan(of_a(job, attempt, elsewhere, urgent, quota={"cpus": 2}), LATE)), "it has room"
+    wanted.put(replace(attempt, interrupted=Interruption(job_run="p-2/short", left_seconds=1.0), project="a"))
+    made = plan(wanted, LATE)
+    assert (asked(made), started(made)) == ([], []), "nobody else for the same, nor in its stead"
+    wanted.put(replace(attempt, state=AttemptState.STOPPED, project="a"))
+    assert started(plan(wanted, LATE)) == ["p-2/short"]
+
+
 def test_at_a_quota_nobody_is_interrupted_in_vain_nor_of_another_project():
     others = running("one", project="b")
     mine = (a_job("mine", project="a", state=JobState.RUNNING),)

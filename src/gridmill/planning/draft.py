@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gridmill.model.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.model.run import JobRun
 from gridmill.planning.fair import Shares, Standing
-from gridmill.planning.interruptible import Running
+from gridmill.planning.interruptible import Running, running_on
 from gridmill.planning.lane import Lane
 from gridmill.planning.limits import Problem, problem_of_resource, will_do_without
 from gridmill.planning.queue import Claim, Ticket, demand_of
@@ -59,9 +59,7 @@ class Draft:
         self._where: list[str] = []  # pods of those, in the same order
         self._filled: dict[str, tuple[Whole, int]] = {}  # pods that get jobs, and how many they then have
         self.shares = Shares(snapshot, now) if snapshot.projects else None
-        self.running: dict[
-            str, tuple[Running, ...]
-        ] = {}  # by resource, once somebody looks whom to interrupt
+        self._running: dict[str, tuple[Running, ...]] = {}
         self.used: set[str] = set()  # deployments that get jobs
         self.released: set[str] = set()  # deployments to be released
         self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a job that waits for them
@@ -106,6 +104,12 @@ class Draft:
         if site not in self._nodes:
             self._nodes[site] = self.snapshot.places.nodes.get(site, Nodes()).copy()
         return self._nodes[site]
+
+    def running_on(self, resource: str) -> tuple[Running, ...]:
+        """Those of a resource that can resume, once somebody looks whom to interrupt."""
+        if resource not in self._running:
+            self._running[resource] = tuple(running_on(self.snapshot, resource, self.now))
+        return self._running[resource]
 
     def left_aside(self, lane: Lane) -> Collection[str]:
         """The nodes that lack what they promised for a resource, as long as others will do."""

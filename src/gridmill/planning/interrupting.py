@@ -7,9 +7,10 @@ from math import inf
 from gridmill.model.amounts import Amounts
 from gridmill.model.interruption import Interruption
 from gridmill.model.plan import Interrupt
+from gridmill.model.run import JobRun
 from gridmill.planning.draft import Draft
 from gridmill.planning.fair import Standing
-from gridmill.planning.interruptible import Running, running_on
+from gridmill.planning.interruptible import Running
 from gridmill.planning.lane import Lane, Line
 from gridmill.planning.queue import Demand, JobClass, Ticket
 from gridmill.planning.room import Slot, places_in
@@ -27,9 +28,9 @@ MOST_TRIES = 20
 
 def interrupt_for(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     """Have running jobs of its resource make room for a job that finds none: the fewest, on one pod or, for a
-    gang, on all; where it is its quota that has no room, those of its own project. None while others are
-    making room there, or room is coming."""
-    if lane.name not in draft.snapshot.places.resumable or lane.interrupting or lane.reclaimed:
+    gang, on all; where it is its quota that has no room, those of its own project, on whatever resource. None
+    while others are making room there, or room is coming."""
+    if lane.interrupting or lane.reclaimed or not draft.snapshot.places.resumable:
         return
     if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[3]):
         return
@@ -42,26 +43,33 @@ def interrupt_for(draft: Draft, lane: Lane, ticket: Ticket) -> None:
 
 def note_over_quota(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> None:
     """Its turn comes to have others of its project make room in their quota, if any of them can resume."""
-    if lane.name in draft.snapshot.places.resumable and lane.over_quota < MOST_TRIES:
+    if draft.snapshot.places.resumable and lane.over_quota < MOST_TRIES:
         lane.over_quota += 1
         line.add(ticket)
 
 
-def keep_what_is_made(draft: Draft, lane: Lane) -> None:
+def keep_what_is_made(draft: Draft, lanes: Mapping[str, Lane]) -> None:
     """What comes free while jobs make room is for the one they make it for; for nobody else."""
     places = draft.snapshot.places
-    yielding = [places.attempts[key] for key in places.yielding.get(lane.name, ())]
-    for attempt in yielding:
-        job_run = draft.snapshot.job_runs.get(attempt.interrupted.job_run if attempt.interrupted else "")
-        if job_run is None or not draft.can_start(job_run.id):
-            continue
-        lane.beneficiary = job_run.id
-        draft.keep_quota(job_run)
-        if job_run.job.gang > 1:
-            amounts = job_run.sizing.amounts
-            lane.keep(Demand(amounts.memory_bytes, amounts.gpus, 0.0, 0, job_run.job.kind))
-        else:
-            lane.open.drop(attempt.pod_id)
+    for resource in sorted(places.yielding):
+        for attempt in (places.attempts[key] for key in sorted(places.yielding[resource])):
+            job_run = draft.snapshot.job_runs.get(attempt.interrupted.job_run if attempt.interrupted else "")
+            lane = lanes.get(job_run.resource) if job_run is not None else None
+            if job_run is not None and lane is not None and draft.can_start(job_run.id):
+                _keep(draft, lane, job_run, attempt.pod_id if resource == lane.name else "")
+
+
+def _keep(draft: Draft, lane: Lane, job_run: JobRun, pod_id: str) -> None:
+    """`pod_id`: where room is made; empty: it is made in the quota alone."""
+    lane.beneficiary, lane.interrupting = job_run.id, True
+    draft.keep_quota(job_run)
+    if not pod_id:
+        return
+    if job_run.job.gang > 1:
+        amounts = job_run.sizing.amounts
+        lane.keep(Demand(amounts.memory_bytes, amounts.gpus, 0.0, 0, job_run.job.kind))
+    else:
+        lane.open.drop(pod_id)
 
 
 def _asked(draft: Draft, job_run_id: str, one: Running) -> Interrupt:
@@ -79,9 +87,10 @@ def _asked(draft: Draft, job_run_id: str, one: Running) -> Interrupt:
 
 def _interruptible(draft: Draft, lane: Lane, ticket: Ticket) -> list[Running]:
     """Those that may be interrupted for a job; whose turn is last comes first."""
-    if lane.name not in draft.running:
-        draft.running[lane.name] = tuple(running_on(draft.snapshot, lane.name, draft.now))
-    found = (one for one in draft.running[lane.name] if _may_be(draft, ticket, one))
+    resumable, standing = draft.snapshot.places.resumable, draft.standing_of(ticket[4])
+    over_quota = standing is not None and standing.is_closed_to(ticket)
+    names = sorted(resumable) if over_quota else [lane.name] if lane.name in resumable else []
+    found = (one for name in names for one in draft.running_on(name) if _may_be(draft, ticket, one))
     return sorted((_against(ticket, one) for one in found), key=_latest_first)
 
 

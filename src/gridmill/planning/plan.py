@@ -41,7 +41,7 @@ def plan(
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
     for lane in lanes.values():
         _refuse_too_large(draft, lane)
-        keep_what_is_made(draft, lane)
+    keep_what_is_made(draft, lanes)
     later = _serve(draft, lanes)
     _make_room(draft, later)
     _warm(draft)
