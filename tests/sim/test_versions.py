@@ -21,7 +21,7 @@ from gridmill.model.resource import Measurement
 from gridmill.model.retention import RUNS_KEPT, Retention
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
+from gridmill.model.source import Source, SqlSource
 from gridmill.model.space import Waste
 from gridmill.model.state import JobState, RunState
 from gridmill.planning.history import PER_JOB
@@ -418,3 +418,13 @@ def test_what_cannot_be_compared_is_refused(grid: Simulation, cases: Service) ->
         cases.compare("w/m", ("1", "9"))
     with pytest.raises(NotFoundError, match="there is no 'w/none'"):
         cases.compare("w/none")
+
+
+def test_a_database_without_rows_is_read_to_no_place(grid: Simulation, cases: Service) -> None:
+    source = Source(sql=SqlSource(url="sqlite:///shop.db", table="sales", cursor="id"))
+    cases.apply(Pipeline(name="s", jobs=(Job(name="rows", sink=SinkSpec(source=source)),)))
+    empty = {"files": 1, "sources": {"sales": {"files": 1, "rows": 0}}}
+    made = model(1, 1.0, "s/rows", output=Output(kind=ArtifactKind.SINK, uri="t", rows=0, details=empty))
+    grid.store.commit([Put(noun=made, expected=0)])
+    [task] = cases.load_tasks(name="s/rows")
+    assert (task.source, task.rows, task.position) == ("sales", 0, "")

@@ -201,7 +201,8 @@ def test_a_label_known_by_an_expression_has_no_folds_by_time(tmp_path):
         held_out_of(tmp_path, series(rows=80), folds=3, label_after=None)
 
 
-def test_too_few_entities_are_told(tmp_path):
+def test_too_few_entities_are_told_before_anything_is_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr("gridmill.jobs.training.run._fit", None)
     with pytest.raises(InputError, match="too few entities in training for 4 folds"):
         held_out_of(tmp_path, series(rows=80), folds=4, folds_by=FoldsBy.ENTITY)
 

@@ -14,7 +14,7 @@ from tests.ports import free_port
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.training import tracking
+from gridmill.jobs.training import mlflow_server, tracking
 from gridmill.jobs.training.mlflow_server import Server
 from gridmill.jobs.training.run import run
 from gridmill.model.search import Range, Search
@@ -26,6 +26,7 @@ LSTM = {"sequence": 6, "hidden": 8, "epochs": 3, "batch_size": 64}
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EVERY_SECONDS", "AGAIN_SECONDS", "REST"):
         monkeypatch.setattr(tracking, name, 0.0)
+    monkeypatch.setattr(mlflow_server, "TIMEOUT", 300.0)  # a busy machine makes no server fail
 
 
 @pytest.fixture

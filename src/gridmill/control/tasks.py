@@ -45,7 +45,7 @@ def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun 
         )
     source = altered(spec, alterations).source if spec is not None else None
     for written in _sources(source, version):
-        told = _with_counts(control, replace(task, source=written), version)
+        told = _with_counts(control, replace(task, source=written), version, files=_has_files(source))
         whole = source is not None and source.sql is not None and source.sql.cursor is None
         yield replace(told, position="all of it") if whole and version is not None else told
 
@@ -57,7 +57,7 @@ def _why(control: Control, job: JobRun) -> str:
 
 
 def _sources(source: Source | None, version: Artifact | None) -> tuple[str, ...]:
-    if source is not None and source.sql is None and source.stream is None:
+    if source is not None and _has_files(source):
         return source.paths
     if source is not None:
         return (source.name,)
@@ -65,16 +65,20 @@ def _sources(source: Source | None, version: Artifact | None) -> tuple[str, ...]
     return known or ((source_of(version),) if version is not None else ())
 
 
+def _has_files(source: Source | None) -> bool:
+    return source is None or (source.sql is None and source.stream is None)
+
+
 def _counts(version: Artifact) -> Mapping[str, Mapping[str, Any]]:
     found: Mapping[str, Mapping[str, Any]] = version.output.details.get("sources") or {}
     return found
 
 
-def _with_counts(control: Control, task: LoadTask, version: Artifact | None) -> LoadTask:
-    """Where the version tells sources apart, what came from this one; else all."""
+def _with_counts(control: Control, task: LoadTask, version: Artifact | None, *, files: bool) -> LoadTask:
+    """Of files, where the version tells sources apart, what came from this one; else all."""
     if version is None:
         return task
-    known = _counts(version)
+    known = _counts(version) if files else {}
     if known:
         counts = known.get(task.source, {})
         position = show_count(counts.get("files", 0), "file")
@@ -83,7 +87,7 @@ def _with_counts(control: Control, task: LoadTask, version: Artifact | None) -> 
         task,
         rows=version.output.rows or 0,
         rejects=rejects_of(version).get("rows", 0),
-        position=position_of(version),
+        position=position_of(version, files=files),
         lag_seconds=lag_of(version, control.clock.now()),
     )
 

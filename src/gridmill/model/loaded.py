@@ -28,15 +28,18 @@ def source_of(artifact: Artifact) -> str:
     return str(artifact.output.details.get("source", ""))
 
 
-def position_of(artifact: Artifact) -> str:
-    """How far its source is read: files seen, or where each part of the source is to be read on."""
+def position_of(artifact: Artifact, *, files: bool = True) -> str:
+    """How far its source is read: where each part of the source is to be read on, else how many `files` were
+    seen; empty for a source that has none, and no rows yet."""
     positions = artifact.output.details.get("positions") or {}
     said = [text for text in map(_said, positions.values()) if text]
     if said:
         return ", ".join(said)
+    if not files:
+        return ""
     counted = (at.get("count") for at in positions.values() if isinstance(at, Mapping))
-    files = next((count for count in counted if count), artifact.output.details.get("files", 0))
-    return show_count(files, "file")
+    seen = next((count for count in counted if count), artifact.output.details.get("files", 0))
+    return show_count(seen, "file")
 
 
 def _said(position: object) -> str:

@@ -37,13 +37,26 @@ class Moments:
     known: Integers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folds:
+    """The fold of each training row, and what rows are told apart by."""
+
+    moments: Moments
+    numbers: Integers
+
+
+def plan_folds(frame: Frame, spec: TrainingSpec, context: JobContext) -> Folds:
+    """Which row is in which fold. Raises InputError for folds that cannot be: before anything is learned."""
+    moments = _moments(frame, spec, context)
+    return Folds(moments=moments, numbers=_fold_numbers(frame, spec, moments))
+
+
 def predict_folds(
-    frame: Frame, spec: TrainingSpec, context: JobContext, learn: Learn
+    planned: Folds, frame: Frame, spec: TrainingSpec, context: JobContext, learn: Learn
 ) -> tuple[HeldOut, Mapping[str, float]]:
-    """What models of other folds say about each training row, and `folds_NAME` metrics of it. Raises
-    InputError for folds that cannot be."""
-    moments, rows, count = _moments(frame, spec, context), frame.rows["train"], spec.folds or 0
-    folds = _fold_numbers(frame, spec, moments)
+    """What models of other folds say about each training row, and `folds_NAME` metrics of it."""
+    moments, folds = planned.moments, planned.numbers
+    rows, count = frame.rows["train"], spec.folds or 0
     width = len(frame.classes) or len(frame.subject.labels)
     predicted = np.full((len(rows), width) if width > 1 or frame.classes else len(rows), np.nan)
     for fold in range(count):

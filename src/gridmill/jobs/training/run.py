@@ -27,7 +27,7 @@ from gridmill.jobs.models import (
 from gridmill.jobs.training.ensemble import encodings_of, read_members
 from gridmill.jobs.training.evaluate import calibration_curve, evaluate, usual_labels
 from gridmill.jobs.training.fitted import Fitted
-from gridmill.jobs.training.folds import predict_folds
+from gridmill.jobs.training.folds import Folds, plan_folds, predict_folds
 from gridmill.jobs.training.frame import Frame, read_frame
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
@@ -59,9 +59,10 @@ def run(context: JobContext) -> JobResult:
 def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
     """What the other ranks do: learn what rank 0 learns, in the same order."""
     frame = read_frame(context, spec)
+    folds = plan_folds(frame, spec, context) if spec.folds else None
     _fit(frame, spec, context)
-    if spec.folds:
-        _held_out(frame, spec, context)
+    if folds is not None:
+        _held_out(folds, frame, spec, context)
     return JobResult()
 
 
@@ -78,13 +79,14 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
         spec = found_best.spec
     encodings = encodings_of(read_members(context, spec)) if spec.model == ModelKind.ENSEMBLE else None
     frame = read_frame(context, spec, encodings)
+    folds = plan_folds(frame, spec, context) if spec.folds else None
     fitted = _fit(frame, spec, context)
     if context.rank:
         return JobResult()  # what a script's rank 0 leaves is the model
     card = _card(frame, spec, fitted, context.input(spec.dataset))
     predictor = _predictor(card, fitted, context)
     found = {**fitted.metrics, **evaluate(predictor, frame)}
-    held_out, measured = _held_out(frame, spec, context) if spec.folds else (None, {})
+    held_out, measured = _held_out(folds, frame, spec, context) if folds else (None, {})
     found |= measured
     card = replace(card, metrics=found)
     save_model(context.output, card, fitted.graph, fitted.weights)
@@ -152,12 +154,14 @@ def _predictor(card: Card, fitted: Fitted, context: JobContext) -> Predictor:
     return make_predictor(card, fitted.graph, context.threads)
 
 
-def _held_out(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[HeldOut, Mapping[str, float]]:
+def _held_out(
+    folds: Folds, frame: Frame, spec: TrainingSpec, context: JobContext
+) -> tuple[HeldOut, Mapping[str, float]]:
     def learn(part: Frame, own: JobContext) -> Predictor:
         fitted = _fit(part, spec, own)
         return _predictor(_card(part, spec, fitted), fitted, own)
 
-    return predict_folds(frame, spec, context, learn)
+    return predict_folds(folds, frame, spec, context, learn)
 
 
 def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: Artifact | None = None) -> Card:
