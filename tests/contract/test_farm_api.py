@@ -5,6 +5,7 @@ import os
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,14 @@ from gridmill.farm.records import Records
 from gridmill.farm.source import Invitation
 from gridmill.farm.start import Running
 from gridmill.model.amounts import Amounts
-from gridmill.model.farm import Deploy, PodNames
+from gridmill.model.farm import Deploy, FileEntry, Hashes, Manifest, Place, PodNames
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Events, Hello, Order, PodOrder, Start, Welcome
 from gridmill.ports.farm import Sights
 from gridmill.ports.site import Sight
+from gridmill.staging.frames import Chunk
+from gridmill.staging.frames import decode as decode_frames
+from gridmill.staging.frames import encode as encode_frames
 
 PATIENCE_SECONDS = 120.0
 
@@ -195,6 +199,68 @@ def test_a_job_of_a_source_runs_and_its_words_come_home(home: Visitor) -> None:
     assert home.ask("PUT", "/v1/deployments/works-1", wanted).status == 204  # late: nothing comes of it
     seen = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("works-1.0",))).body, Sights)
     assert seen.sights["works-1.0"].sight == Sight.GONE
+
+
+def framed(*contents: bytes) -> bytes:
+    return b"".join(encode_frames(Chunk(hash=sha256(one).hexdigest(), data=one) for one in contents))
+
+
+def tree_of(contents: dict[str, bytes]) -> Manifest:
+    files = (
+        FileEntry(path=path, size_bytes=len(data), chunks=(sha256(data).hexdigest(),))
+        for path, data in contents.items()
+    )
+    return Manifest(files=tuple(files), chunk_bytes=1024)
+
+
+def test_what_is_carried_there_is_used_and_results_come_home(home: Visitor) -> None:
+    contents = {"rows/a": b"one two", "rows/b": b"three"}
+    manifest = tree_of(contents)
+    hashes = [file.chunks[0] for file in manifest.files]
+    place = Place(uri="in/data", manifest=manifest, attempt_id="c1")
+    assert home.ask("POST", "/v1/staging/place", place).told["chunks"] == hashes
+    assert home.ask("POST", "/v1/staging/chunks", framed(contents["rows/a"])).status == 204
+    assert home.ask("POST", "/v1/staging/missing", Hashes(chunks=tuple(hashes))).told["chunks"] == hashes[1:]
+    assert home.ask("POST", "/v1/staging/chunks", framed(contents["rows/b"])).status == 204
+    assert home.ask("POST", "/v1/staging/place", place).told["chunks"] == []
+
+    listener = Listener(home)
+    wanted = Deploy(orders=(pod_order("carry-1.0"),), lease_seconds=600)
+    assert home.ask("PUT", "/v1/deployments/carry-1", wanted).status == 204
+    channel, _ = hear(listener, Hello)
+    root = home.ask("GET", "/v1/farm").told["root"]
+    command = f"mkdir -p {root}/out/c1 && cat {root}/in/data/rows/* > {root}/out/c1/all"
+    said = [Welcome(acknowledged=0), attempt("c1", command, root)]
+    lines = b"\n".join(encode_passed(channel, one) for one in said)
+    assert home.ask("POST", f"/v1/relay/{listener.name}", lines, Sequence="1").status == 204
+    assert outcome(listener) == "succeeded"
+
+    result = decode(home.ask("POST", "/v1/staging/scan", {"uri": "out/c1"}).body, Manifest)
+    assert [(file.path, file.size_bytes) for file in result.files] == [("all", 12)]
+    frames = home.ask("POST", "/v1/staging/fetch", Hashes(chunks=result.files[0].chunks)).body
+    assert [chunk.data for chunk in decode_frames([frames])] == [b"one twothree"]
+    for _ in range(2):
+        assert home.ask("DELETE", "/v1/staging/attempts/c1").status == 204
+    assert not (Path(root) / "out/c1").exists()
+    assert not (Path(root) / "in/data").exists()
+    assert home.ask("POST", "/v1/staging/scan", {"uri": "out/c1"}).status == 404
+    assert home.ask("POST", "/v1/pods/end", PodNames(pods=("carry-1.0",))).status == 204
+
+
+def test_what_is_carried_wrongly_is_refused(home: Visitor) -> None:
+    damaged = framed(b"content")[:-1] + b"X"
+    for body, status in ((damaged, 422), (framed(b"content")[:-1], 422), (b"rubbish" * 20, 422)):
+        assert home.ask("POST", "/v1/staging/chunks", body).status == status
+    wrong = sha256(b"content").hexdigest()
+    assert home.ask("POST", "/v1/staging/missing", Hashes(chunks=(wrong,))).told["chunks"] == [wrong]
+    assert home.ask("POST", "/v1/staging/fetch", Hashes(chunks=(wrong,))).status == 404
+    for uri in ("../home/secret", "/etc", "a/../../b", "", "."):
+        assert home.ask("POST", "/v1/staging/scan", {"uri": uri}).told["code"] == "unsafe-path"
+        place = Place(uri=uri, manifest=tree_of({"a": b"a"}), attempt_id="w1")
+        assert home.ask("POST", "/v1/staging/place", place).told["code"] == "unsafe-path"
+    traversal = Place(uri="x", manifest=tree_of({"../../a": b"a"}), attempt_id="w1")
+    assert home.ask("POST", "/v1/staging/place", traversal).told["code"] == "unsafe-path"
+    assert home.ask("DELETE", "/v1/staging/attempts/..%2Fx").status in (404, 422)
 
 
 def test_a_new_session_ends_the_one_before_it(home: Visitor) -> None:

@@ -9,6 +9,7 @@ from gridmill.farm.keeper import orders
 from gridmill.farm.leases import expired, forgotten, spoiled
 from gridmill.farm.lodging import Lodging, LodgingState, check_deploy, check_id
 from gridmill.farm.source import Invitation, Source, authorised, check_name, hash_of, invited
+from gridmill.farm.work import Work, left_behind
 from gridmill.model.amounts import Amounts
 from gridmill.model.farm import FARM_PROTOCOL, Deploy, check_versions
 from gridmill.model.message import PodOrder
@@ -102,6 +103,17 @@ def test_what_nobody_fetches_is_lost_after_its_time() -> None:
     assert ended.deploy.orders[0].secret == ""
     assert forgotten((ended,), 100.0) == ()
     assert forgotten((ended,), 1e6) == (ended,)
+
+
+def test_what_was_carried_for_attempts_of_pods_that_are_gone_is_left_behind() -> None:
+    works = tuple(
+        Work(attempt_id=name, source="home", time=10.0, pod_id=pod)
+        for name, pod in (("a", "up.0"), ("b", "gone.0"), ("c", ""))
+    )
+    up = lodging(1, order("up.0"), state="up")
+    gone = lodging(2, order("gone.0")).to(LodgingState.GONE, 30.0)
+    assert [one.attempt_id for one in left_behind(works, (up, gone), 60.0, 75.0)] == ["c"]
+    assert [one.attempt_id for one in left_behind(works, (up, gone), 60.0, 90.0)] == ["b", "c"]
 
 
 def test_ids_and_names_are_no_paths() -> None:

@@ -14,7 +14,7 @@ from gridmill.errors import UnavailableError
 
 FIRST_USER = 1_879_100_000
 """Users of sources are counted from here: nobody else gives these numbers out (systemd's UIDS-GIDS)."""
-_PASS = 0o711
+PASS = 0o711
 _TRY_SECONDS = 60.0
 _thread = threading.local()
 
@@ -56,7 +56,7 @@ def why_one_user(folder: Path) -> str:
     if sys.platform != "linux" or os.geteuid() != 0:
         return "it is not run by root"
     for passed in (folder.parent.parent, folder.parent, folder):
-        passed.chmod(_PASS)  # others may pass, and see nothing
+        passed.chmod(PASS)  # others may pass, and see nothing
     closed = next((path for path in (folder, *folder.parents) if not path.stat().st_mode & 0o001), None)
     if closed is not None:
         return f"others may not pass through {closed}"

@@ -3,18 +3,18 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Header, Path, Request
+from fastapi import FastAPI, Header, Path, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from gridmill import __version__
-from gridmill.codec import encode
 from gridmill.errors import InputError
+from gridmill.farm.asking import Asking, TheFarm, done, reply
 from gridmill.farm.deploying import deploy, end, look, observe
 from gridmill.farm.farm import Farm
-from gridmill.farm.guard import SOURCE, Guard
+from gridmill.farm.guard import Guard
 from gridmill.farm.joining import Tries, WrongSecretError, join
-from gridmill.farm.source import Source
+from gridmill.farm.staging import router as staging
 from gridmill.http.answers import answer_errors, failure
 from gridmill.model.farm import Deploy, FarmLook, Joined, JoinRequest, PodNames
 from gridmill.model.noun import dataclass
@@ -31,20 +31,6 @@ class Opened:
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 
 
-def _farm(request: Request) -> Farm:
-    farm: Farm = request.app.state.farm
-    return farm
-
-
-def _source(request: Request) -> Source:
-    source: Source = request.scope[SOURCE]
-    return source
-
-
-TheFarm = Annotated[Farm, Depends(_farm)]
-Asking = Annotated[Source, Depends(_source)]
-
-
 def make_app(farm: Farm) -> FastAPI:
     """The application, with its guard."""
     app = FastAPI(title="Gridmill farm", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
@@ -58,17 +44,10 @@ def make_app(farm: Farm) -> FastAPI:
     app.post("/v1/relay", response_model=Opened)(_open)
     app.get("/v1/relay/{session}", response_class=StreamingResponse)(_read)
     app.post("/v1/relay/{session}", status_code=204, response_class=Response)(_say)
+    app.include_router(staging)
     answer_errors(app)
     app.add_middleware(Guard, farm=farm)
     return app
-
-
-def _reply(noun: object) -> Response:
-    return Response(encode(noun), media_type="application/json")
-
-
-def _done() -> Response:
-    return Response(status_code=204)
 
 
 def _health() -> dict[str, str]:
@@ -83,7 +62,7 @@ def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
         hint = "Try again in a minute."
         return failure(InputError("too many wrong secrets from this address", hint=hint), 429)
     try:
-        return _reply(join(farm, wanted))
+        return reply(join(farm, wanted))
     except WrongSecretError:
         tries.failed(caller, farm.now())
         raise
@@ -91,29 +70,29 @@ def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
 
 def _look(farm: TheFarm, source: Asking) -> Response:
     """What the farm has, and what goes on there."""
-    return _reply(look(farm, source))
+    return reply(look(farm, source))
 
 
 def _deploy(farm: TheFarm, source: Asking, deployment_id: Name, wanted: Deploy) -> Response:
     """Bring up pods when there is room; may be repeated."""
     deploy(farm, source, deployment_id, wanted)
-    return _done()
+    return done()
 
 
 def _observe(farm: TheFarm, source: Asking, wanted: PodNames) -> Response:
     """How pods look."""
-    return _reply(observe(farm, source, wanted.pods))
+    return reply(observe(farm, source, wanted.pods))
 
 
 def _end(farm: TheFarm, source: Asking, wanted: PodNames) -> Response:
     """End pods; they are gone when this answers."""
     end(farm, source, wanted.pods)
-    return _done()
+    return done()
 
 
 def _open(farm: TheFarm, source: Asking) -> Response:
     """A new session of messages; the one before it ends."""
-    return _reply(Opened(session=farm.quarters_of(source).relay.open()))
+    return reply(Opened(session=farm.quarters_of(source).relay.open()))
 
 
 async def _read(request: Request, farm: TheFarm, source: Asking, session: Name) -> Response:
@@ -136,4 +115,4 @@ async def _say(
     body = await request.body()
     relay = (await run_in_threadpool(farm.quarters_of, source)).relay
     await run_in_threadpool(relay.say, session, sequence, body)
-    return _done()
+    return done()

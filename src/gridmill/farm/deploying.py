@@ -27,6 +27,7 @@ def look(farm: Farm, source: Source) -> FarmLook:
         nodes=quarters.site.nodes(),
         looks=quarters.site.looks(),
         waiting=len(queue(farm.records.all(Lodging))),
+        staged_bytes=quarters.carried.store.size_bytes,
         quota_bytes=farm.quota_bytes,
         warnings=tuple(one.message for one in lost),
     )

@@ -4,10 +4,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from gridmill.errors import InputError
 from gridmill.farm.acting import FIRST_USER
 from gridmill.farm.authority import Authority
+from gridmill.farm.carried import Carried
 from gridmill.farm.lodging import Lodging
 from gridmill.farm.quarters import Quarters, open_quarters
 from gridmill.farm.records import Records
@@ -46,9 +49,15 @@ class Farm:
         with self.opening:
             found = self.quarters.get(source.name)
             if found is None:
-                found = open_quarters(self.settings, source.name, source.user, self.place)
+                carry = partial(self._carry, source)
+                found = open_quarters(self.settings, source.name, source.user, self.place, carry)
                 self.quarters[source.name] = found
             return found
+
+    def _carry(self, source: Source, root: Path, folder: Path) -> Carried:
+        return Carried(
+            source.name, root, folder, self.quota_bytes, source.user, records=self.records, now=self.now
+        )
 
     def nodes(self) -> tuple[Node, ...]:
         """What the farm has, as far as any source has been here."""

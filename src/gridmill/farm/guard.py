@@ -18,6 +18,8 @@ STRANGER_BYTES = 64 * 1024
 """Largest body of somebody who is not a source yet."""
 BODY_BYTES = 64 * 2**20
 """Largest body of a source's."""
+CHUNKS_BYTES = 512 * 2**20
+"""Largest body of chunks, which is not held whole."""
 _log = logging.getLogger("gridmill.farm")
 
 
@@ -72,7 +74,9 @@ class Guard:
 
 
 def _limit(path: str) -> int:
-    return STRANGER_BYTES if path in _OPEN else BODY_BYTES
+    if path in _OPEN:
+        return STRANGER_BYTES
+    return CHUNKS_BYTES if path == "/v1/staging/chunks" else BODY_BYTES
 
 
 def _stranger() -> InputError:

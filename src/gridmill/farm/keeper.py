@@ -14,6 +14,7 @@ from gridmill.farm.leases import expired, forgotten, spoiled
 from gridmill.farm.lodging import Lodging, LodgingState
 from gridmill.farm.records import Loss
 from gridmill.farm.source import Heard, Invitation, Source
+from gridmill.farm.work import Work, left_behind
 from gridmill.model.amounts import show_seconds
 from gridmill.model.message import PodOrder
 from gridmill.ports.site import Sight
@@ -135,6 +136,10 @@ class Keeper:
         farm, now = self._farm, self._farm.now()
         for lodging in spoiled(farm.records.all(Lodging), self._retain_seconds, now):
             self._lose(lodging, now)
+        lodgings = farm.records.all(Lodging)
+        for work in left_behind(farm.records.all(Work), lodgings, self._retain_seconds, now):
+            _LOG.info("left_behind_removed source=%s attempt=%s", work.source, work.attempt_id)
+            self._forget(work)
         for lodging in forgotten(farm.records.all(Lodging), now):
             self._remove(lodging)
             farm.records.remove(lodging)
@@ -149,6 +154,11 @@ class Keeper:
         with self._farm.records.change():
             self._farm.records.put(loss, lodging.ended(now))
         self._remove(lodging)
+
+    def _forget(self, work: Work) -> None:
+        source = self._farm.records.find(Source, work.source)
+        if source is not None:
+            self._farm.quarters_of(source).carried.forget(work.attempt_id)
 
     def _remove(self, lodging: Lodging) -> None:
         source = self._source(lodging)
@@ -170,9 +180,12 @@ class Keeper:
             farm.quarters.pop(source.name, None)
             shutil.rmtree(quarters.settings.home.parent, ignore_errors=True)
             losses = [one for one in farm.records.all(Loss) if one.source == source.name]
+            works = [one for one in farm.records.all(Work) if one.source == source.name]
             invited = [one for one in farm.records.all(Invitation) if one.name == source.name]
             with farm.records.change():
-                farm.records.remove(source, *mine, *losses, *invited, Heard(source=source.name, time=0.0))
+                farm.records.remove(
+                    source, *mine, *losses, *works, *invited, Heard(source=source.name, time=0.0)
+                )
             farm.heard.pop(source.name, None)
 
 

@@ -3,11 +3,12 @@
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gridmill.farm.acting import acting_as
+from gridmill.farm.acting import PASS, acting_as
+from gridmill.farm.carried import Carried
 from gridmill.farm.relay import Relay
 from gridmill.links.doors import HomeDoors
 from gridmill.links.server import Links
@@ -29,16 +30,12 @@ class Quarters:
     site: SitePort
     links: Links
     relay: Relay
+    carried: Carried
 
     @property
     def root(self) -> Path:
         """The storage root of its jobs."""
         return self.settings.root
-
-    @property
-    def chunks(self) -> Path:
-        """Where chunks are kept that were carried here."""
-        return self.settings.home.parent / "chunks"
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """See SitePort; where pods are and how they reach us is said here."""
@@ -75,11 +72,15 @@ class Quarters:
         self.site.close()
 
 
-def open_quarters(farm: Settings, name: str, user: int | None, place: Site) -> Quarters:
-    """Of the source of that name, in HOME/farm/sources. Raises UnavailableError, StorageError, InputError."""
+def open_quarters(
+    farm: Settings, name: str, user: int | None, place: Site, carry: Callable[[Path, Path], Carried]
+) -> Quarters:
+    """Of the source of that name, in HOME/farm/sources. `carry` opens what was carried, of its root and of a
+    folder for chunks. Raises UnavailableError, StorageError, InputError."""
     folder = farm.home / "farm" / "sources" / name
     _make_folders(folder, user)
     settings = replace(farm, home=folder / "home", root=folder / "root", store="", token="", fault="")
+    carried = carry(settings.root, folder / "chunks")
     relays: list[Relay] = []
 
     def ready() -> None:
@@ -94,8 +95,8 @@ def open_quarters(farm: Settings, name: str, user: int | None, place: Site) -> Q
     except BaseException:
         links.close()
         raise
-    relays.append(Relay(links))
-    return Quarters(user=user, settings=settings, site=site, links=links, relay=relays[0])
+    relays.append(Relay(links, carried.started))
+    return Quarters(user=user, settings=settings, site=site, links=links, relay=relays[0], carried=carried)
 
 
 def _open_site(settings: Settings, links: Links, place: Site, user: int | None) -> SitePort:
@@ -109,8 +110,10 @@ def _open_site(settings: Settings, links: Links, place: Site, user: int | None) 
 
 
 def _make_folders(folder: Path, user: int | None) -> None:
-    """The source's alone."""
-    for made in (folder, folder / "home", folder / "root", folder / "chunks"):
-        made.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Home and root are the source's alone; where they are, and what was carried, is not its to change."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(PASS)
+    for made in (folder / "home", folder / "root"):
+        made.mkdir(exist_ok=True, mode=0o700)
         if user is not None:
             os.chown(made, user, user)

@@ -11,6 +11,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import StorageError
 from gridmill.farm.lodging import Lodging
 from gridmill.farm.source import Heard, Invitation, Source
+from gridmill.farm.work import Work
 from gridmill.model.noun import dataclass
 
 T = TypeVar("T")
@@ -72,13 +73,13 @@ class Records:
             row = self._db.execute("SELECT body FROM nouns WHERE kind=? AND key=?", wanted).fetchone()
             return None if row is None else decode(row[0], kind)
 
-    def put(self, *nouns: Source | Heard | Invitation | Lodging | Loss) -> None:
+    def put(self, *nouns: Source | Heard | Invitation | Lodging | Loss | Work) -> None:
         """Keep or replace them."""
         with self._lock, _explained():
             rows = [(type(noun).__name__, key_of(noun), encode(noun)) for noun in nouns]
             self._db.executemany("INSERT OR REPLACE INTO nouns VALUES (?,?,?)", rows)
 
-    def remove(self, *nouns: Source | Heard | Invitation | Lodging | Loss) -> None:
+    def remove(self, *nouns: Source | Heard | Invitation | Lodging | Loss | Work) -> None:
         """Forget them; may be repeated."""
         with self._lock, _explained():
             rows = [(type(noun).__name__, key_of(noun)) for noun in nouns]
@@ -98,7 +99,7 @@ def _explained() -> Iterator[None]:
         raise StorageError(f"the farm's records cannot be used: {error}") from error
 
 
-def key_of(noun: Source | Heard | Invitation | Lodging | Loss) -> str:
+def key_of(noun: Source | Heard | Invitation | Lodging | Loss | Work) -> str:
     """What tells a noun from others of its kind."""
     match noun:
         case Source():
@@ -109,5 +110,7 @@ def key_of(noun: Source | Heard | Invitation | Lodging | Loss) -> str:
             return noun.hash
         case Lodging():
             return f"{noun.source}/{noun.id}"
+        case Work():
+            return f"{noun.source}/{noun.attempt_id}"
         case Loss():
             return f"{noun.source}/{noun.lodging}"

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from gridmill.codec import decode_passed, encode_passed
 from gridmill.errors import ConflictError, InputError, NotFoundError
-from gridmill.model.message import Events, Hello, ToPod
+from gridmill.model.message import Events, Hello, Order, Start, ToPod
 from gridmill.ports.link import LinkServer, Received
 
 HEARTBEAT_SECONDS = 2.0
@@ -50,11 +50,12 @@ class Relay:
     """Of one source. While no session is read, pods stay connected and nobody answers: what they have to say
     is in their journals. In a new session those of an earlier one dial, and greet, again."""
 
-    def __init__(self, links: LinkServer) -> None:
-        self._links = links
+    def __init__(self, links: LinkServer, started: Callable[[str, Order], None]) -> None:
+        """`started` is told of each attempt before a pod is, with the pod's id."""
+        self._links, self._started = links, started
         self._lock = threading.Lock()
         self._session: Session | None = None
-        self._passed: set[int] = set()  # channels that the session has heard of
+        self._passed: dict[int, str] = {}  # channels that the session has heard of, and whose they are
         self._dropped: set[int] = set()  # ... that an earlier one had; what still comes of them is nobody's
 
     def wake(self) -> None:
@@ -69,7 +70,7 @@ class Relay:
         with self._lock:
             for channel in self._passed:
                 self._links.drop(channel)
-            self._dropped |= self._passed
+            self._dropped |= self._passed.keys()
             self._passed.clear()
             self._session = Session()
             return self._session.name
@@ -115,9 +116,9 @@ class Relay:
                 self._dropped.discard(channel)
             return ()
         if message is None:
-            self._passed.discard(channel)
-        else:
-            self._passed.add(channel)
+            self._passed.pop(channel, None)
+        elif isinstance(message, Hello):
+            self._passed[channel] = message.pod_id
         return (encode_passed(channel, message) + b"\n",)
 
     def _over(self, session: Session) -> None:
@@ -137,10 +138,14 @@ class Relay:
                     return
                 session.sequence = sequence
             for channel, message in said:
-                if message is None:
-                    self._links.drop(channel)
-                else:
-                    self._links.send(channel, [message])
+                self._pass_on(channel, message)
+
+    def _pass_on(self, channel: int, message: ToPod | None) -> None:
+        if message is None:
+            return self._links.drop(channel)
+        if isinstance(message, Start) and channel in self._passed:
+            self._started(self._passed[channel], message.order)
+        return self._links.send(channel, [message])
 
     def _current(self, name: str) -> Session:
         session = self._session

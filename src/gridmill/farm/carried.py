@@ -1,0 +1,143 @@
+"""What was carried to a farm for one source, and what its jobs made there."""
+
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+
+from gridmill.errors import NotFoundError, UnsafePathError
+from gridmill.farm.acting import acting_as
+from gridmill.farm.lodging import check_id
+from gridmill.farm.records import Records
+from gridmill.farm.work import Work
+from gridmill.model.farm import ByBucket, Manifest, Place
+from gridmill.model.message import Order
+from gridmill.staging.carry import Carrier, Tree
+from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.frames import Chunk
+from gridmill.staging.manifest import scan
+from gridmill.staging.paths import check_hash, check_path
+from gridmill.staging.place import Placer
+
+_TREES = 100
+"""So many results are remembered by their chunks, until the source has fetched them."""
+_AT_ONCE = 16
+
+
+class Carried:
+    """Chunks, trees made of them, and results. Nothing is shared with another source: even that a chunk is
+    here would tell something. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        source: str,
+        root: Path,
+        folder: Path,
+        quota_bytes: int,
+        user: int | None,
+        records: Records,
+        now: Callable[[], float],
+    ) -> None:
+        self.store = ChunkStore(folder, quota_bytes)
+        self._placer = Placer(root, self.store, user=None if user is None else (user, user))
+        self._source, self._root, self._user = source, root, user
+        self._records, self._now = records, now
+        self._lock = threading.Lock()
+        self._trees: OrderedDict[str, tuple[Tree, frozenset[str]]] = OrderedDict()
+
+    def place(self, wanted: Place) -> tuple[str, ...]:
+        """See Placer. Raises InputError, ConflictError, CapacityError, StorageError."""
+        self._note(check_id(wanted.attempt_id))
+        return self._placer.place(wanted.uri, wanted.manifest, wanted.attempt_id, writable=wanted.writable)
+
+    def started(self, pod_id: str, order: Order) -> None:
+        """The attempt was sent to that pod."""
+        check_id(order.attempt_id)
+        with suppress(UnsafePathError):  # then it cannot be asked for either
+            check_path(order.output_uri)
+            self._note(order.attempt_id, pod_id, order.output_uri)
+
+    def _note(self, attempt_id: str, pod_id: str = "", uri: str = "") -> None:
+        with self._records.change():
+            known = self._records.find(Work, f"{self._source}/{attempt_id}")
+            work = known or Work(attempt_id=attempt_id, source=self._source, time=0.0)
+            work = replace(work, time=self._now(), pod_id=pod_id or work.pod_id, uri=uri or work.uri)
+            self._records.put(work)
+
+    def scan(self, uri: str) -> Manifest:
+        """Of a result; its chunks can be fetched from then on. Raises NotFoundError, InputError."""
+        check_path(uri)
+        with acting_as(self._user):
+            found = scan(self._root / uri)
+        names = frozenset(chunk for file in found.files for chunk in file.chunks)
+        with self._lock:
+            self._trees[uri] = (Tree(self._root / uri, found), names)
+            self._trees.move_to_end(uri)
+            while len(self._trees) > _TREES:
+                self._trees.popitem(last=False)
+        return found
+
+    def fetch(self, chunks: Sequence[str]) -> Iterator[Chunk]:
+        """Their contents, in this order. Raises NotFoundError at once where one is not here."""
+        for chunk in chunks:
+            check_hash(chunk)
+        trees = {chunk: self._tree(chunk) for chunk in chunks}
+        lacking = self.store.missing(chunk for chunk, tree in trees.items() if tree is None)
+        if lacking:
+            raise NotFoundError("is not here", place=f"chunk {lacking[0]}")
+        return (self._chunk(chunk, trees[chunk]) for chunk in chunks)
+
+    def _tree(self, chunk: str) -> Tree | None:
+        with self._lock:
+            return next((tree for tree, names in self._trees.values() if chunk in names), None)
+
+    def _chunk(self, chunk: str, tree: Tree | None) -> Chunk:
+        if tree is None:
+            return next(self.store.fetch((chunk,)))
+        with acting_as(self._user):
+            return next(tree.fetch((chunk,)))
+
+    def take(self, wanted: ByBucket) -> tuple[str, ...]:
+        """Chunks from a bucket; those that are not there either. Raises InputError, DataError,
+        UnavailableError."""
+        bucket = _bucket(wanted)
+        lacking = self.store.missing(wanted.chunks)
+        nowhere = frozenset(bucket.missing(lacking))
+        there = iter(chunk for chunk in lacking if chunk not in nowhere)
+        while batch := tuple(islice(there, _AT_ONCE)):
+            self.store.send(tuple(bucket.fetch(batch)))
+        return tuple(chunk for chunk in lacking if chunk in nowhere)
+
+    def give(self, wanted: ByBucket) -> None:
+        """Chunks to a bucket. Raises NotFoundError, InputError, UnavailableError."""
+        bucket = _bucket(wanted)
+        chunks = self.fetch(bucket.missing(wanted.chunks))
+        while batch := tuple(islice(chunks, _AT_ONCE)):
+            bucket.send(batch)
+
+    def forget(self, attempt_id: str) -> None:
+        """What was placed for the attempt alone goes, and what it made. May be repeated."""
+        work = self._records.find(Work, f"{self._source}/{check_id(attempt_id)}")
+        self._placer.release(attempt_id)
+        if work is None:
+            return
+        if work.uri:
+            with self._lock:
+                for uri in [one for one in self._trees if f"{one}/".startswith(f"{work.uri}/")]:
+                    del self._trees[uri]
+            with acting_as(self._user):
+                shutil.rmtree(self._root / work.uri, ignore_errors=True)
+        self._records.remove(work)
+
+
+def _bucket(wanted: ByBucket) -> Carrier:
+    """Loads what speaks to buckets, which farms without one need not have."""
+    carrier: Carrier = import_module("gridmill.staging.buckets").BucketCarrier(
+        wanted.url, wanted.options, trusted=False
+    )
+    return carrier

@@ -1,0 +1,33 @@
+"""Work: what was placed here for an attempt, and where it writes, until its home says that it has it all."""
+
+from collections.abc import Iterable
+
+from gridmill.farm.lodging import HAS_ROOM, Lodging
+from gridmill.model.noun import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """`uri` is the folder below the source's root that the attempt writes (empty before it starts), `pod_id`
+    where it runs. `time`: when it was heard of last (Unix)."""
+
+    attempt_id: str
+    source: str
+    time: float
+    pod_id: str = ""
+    uri: str = ""
+
+
+def left_behind(
+    works: Iterable[Work], lodgings: Iterable[Lodging], retain_seconds: float, now: float
+) -> tuple[Work, ...]:
+    """Those whose pod does not live any more, and that nobody has asked for in all the time that results are
+    kept."""
+    since = {(one.source, pod): one.since for one in lodgings for pod in one.pods}
+    live = {(one.source, pod) for one in lodgings if one.state in HAS_ROOM for pod in one.pods}
+    return tuple(
+        work
+        for work in works
+        if (work.source, work.pod_id) not in live
+        and max(work.time, since.get((work.source, work.pod_id), 0.0)) + retain_seconds <= now
+    )
