@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import ssl
 import tempfile
 import threading
@@ -29,12 +28,17 @@ LOCAL = Site(name="farm", kind=SiteKind.LOCAL)
 
 
 @contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may pass: else root's farms could not have Unix users of their own."""
+    with tempfile.TemporaryDirectory(prefix="gridmill-farm-") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+
+
+@contextmanager
 def farm(home: Path, port: int = 0, place: Site = LOCAL, retain_seconds: float = 3600.0) -> Iterator[Running]:
     settings = Settings(home=home, root=home / "storage", cpus=4.0, memory_bytes=2**32, zygote=False)
     home.mkdir(parents=True, exist_ok=True)
-    for folder in home.parents:  # else root's farms could not have users of their own here
-        if folder.is_relative_to(tempfile.gettempdir()) and folder.stat().st_uid == os.getuid():
-            folder.chmod(folder.stat().st_mode | 0o011)
     running = start(settings, place, ("127.0.0.1", port), quota_bytes=2**30, retain_seconds=retain_seconds)
     try:
         yield running

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tests.farms import Listener, Visitor, farm, member, visitor
+from tests.farms import Listener, Visitor, farm, member, open_folder, visitor
 
 from gridmill.codec import decode, decode_passed, encode_passed
 from gridmill.farm.joining import invite, revoke
@@ -30,9 +30,15 @@ PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with farm(tmp_path_factory.mktemp("farm") / "h") as one:
+def running() -> Iterator[Running]:
+    with open_folder() as place, farm(place / "h") as one:
         yield one
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with open_folder() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +106,9 @@ def test_who_has_no_certificate_or_no_token_is_let_in_nowhere(home: Visitor, tmp
 
 
 def test_a_certificate_of_another_authority_is_refused_before_anything_is_said(
-    home: Visitor, tmp_path: Path
+    place: Path, home: Visitor, tmp_path: Path
 ) -> None:
-    with farm(tmp_path / "other") as other:
+    with farm(place / "other") as other:
         stranger = member(other, tmp_path / "stranger")
     with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
         Visitor(home.port, stranger.folder, home.token, True).ask("GET", "/v1/farm")
@@ -124,11 +130,11 @@ def test_a_secret_is_used_once_and_not_for_ever(running: Running, home: Visitor,
         assert "one source only" in told["message"]
         return
     assert one.join(secret, "other").status == 200
-    assert one.join(secret, "third").status == 422
+    assert visitor(running, tmp_path / "three").join(secret, "third").status == 422
 
 
-def test_rotated_credentials_replace_the_old_ones(tmp_path: Path) -> None:
-    with farm(tmp_path / "h") as running:
+def test_rotated_credentials_replace_the_old_ones(place: Path, tmp_path: Path) -> None:
+    with farm(place / "h") as running:
         before = member(running, tmp_path / "before")
         after = visitor(running, tmp_path / "after")
         secret = invite(running.farm.records, running.farm.now(), "home")
@@ -139,8 +145,8 @@ def test_rotated_credentials_replace_the_old_ones(tmp_path: Path) -> None:
         assert after.ask("GET", "/v1/farm").status == 200
 
 
-def test_many_wrong_secrets_are_too_many(tmp_path: Path) -> None:
-    with farm(tmp_path / "h") as running:
+def test_many_wrong_secrets_are_too_many(place: Path, tmp_path: Path) -> None:
+    with farm(place / "h") as running:
         one = visitor(running, tmp_path / "one")
         assert [one.join("wrong").status for _ in range(11)] == [422] * 10 + [429]
         assert one.join(invite(running.farm.records, running.farm.now())).status == 429
@@ -274,8 +280,8 @@ def test_a_new_session_ends_the_one_before_it(home: Visitor) -> None:
     assert second.wait_until_over(PATIENCE_SECONDS)
 
 
-def test_a_pod_goes_on_when_the_controller_is_another(tmp_path: Path) -> None:
-    home_folder = tmp_path / "h"
+def test_a_pod_goes_on_when_the_controller_is_another(place: Path, tmp_path: Path) -> None:
+    home_folder = place / "h"
     with farm(home_folder) as running:
         home = member(running, tmp_path / "home")
         listener = Listener(home)
@@ -283,8 +289,9 @@ def test_a_pod_goes_on_when_the_controller_is_another(tmp_path: Path) -> None:
         assert home.ask("PUT", "/v1/deployments/lives-1", wanted).status == 204
         channel, _ = hear(listener, Hello)
         root = home.ask("GET", "/v1/farm").told["root"]
-        gate = tmp_path / "gate"
+        gate = place / "gate"
         os.mkfifo(gate)
+        gate.chmod(0o644)
         said = [Welcome(acknowledged=0), attempt("a1", f"read line < {gate}", root)]
         lines = b"\n".join(encode_passed(channel, one) for one in said)
         assert home.ask("POST", f"/v1/relay/{listener.name}", lines, Sequence="1").status == 204
@@ -303,26 +310,26 @@ def test_a_pod_goes_on_when_the_controller_is_another(tmp_path: Path) -> None:
         assert home.ask("POST", "/v1/pods/end", PodNames(pods=("lives-1.0",))).status == 204
 
 
-def test_a_revoked_source_has_nothing_left(tmp_path: Path) -> None:
-    with farm(tmp_path / "h") as running:
+def test_a_revoked_source_has_nothing_left(place: Path, tmp_path: Path) -> None:
+    with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
         listener = Listener(home)
         wanted = Deploy(orders=(pod_order("out-1.0"),), lease_seconds=600)
         assert home.ask("PUT", "/v1/deployments/out-1", wanted).status == 204
         hear(listener, Hello)
-        beside = Records(tmp_path / "h" / "farm" / "records.db")  # as a command does
+        beside = Records(place / "h" / "farm" / "records.db")  # as a command does
         revoke(beside, "home")
         beside.close()
         assert home.ask("GET", "/v1/farm").status == 401
         assert listener.wait_until_over(PATIENCE_SECONDS)
         running.keeper.close()
         running.keeper.tick()
-        assert not (tmp_path / "h" / "farm" / "sources" / "home").exists()
+        assert not (place / "h" / "farm" / "sources" / "home").exists()
         assert running.farm.records.all(Invitation) == ()
 
 
-def test_a_lease_that_is_over_ends_its_pods(tmp_path: Path) -> None:
-    with farm(tmp_path / "h") as running:
+def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None:
+    with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
         listener = Listener(home)
         wanted = Deploy(orders=(pod_order("short-1.0"),), lease_seconds=1000)
@@ -339,7 +346,7 @@ def test_a_lease_that_is_over_ends_its_pods(tmp_path: Path) -> None:
         running.farm.now = lambda: now + 1001 + 3601
         running.keeper.tick()
         assert "is lost" in home.ask("GET", "/v1/farm").told["warnings"][0]
-        assert not (tmp_path / "h/farm/sources/home/home/pods/short-1.0").exists()
+        assert not (place / "h/farm/sources/home/home/pods/short-1.0").exists()
 
 
 def test_nothing_secret_is_written_in_clear(running: Running, home: Visitor) -> None:
