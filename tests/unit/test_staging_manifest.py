@@ -219,3 +219,12 @@ def test_a_frame_that_is_too_large_is_refused_before_it_arrives():
 def test_a_manifest_travels_as_json(tmp_path):
     manifest = scan(tree(tmp_path, {"a": b"1"}))
     assert codec.decode(codec.encode(manifest), Manifest) == manifest
+
+
+def test_a_scan_without_a_cache_writes_nothing(tmp_path):
+    folder = tree(tmp_path / "tree", {"a": b"abc"})
+    os.utime(folder / "a", (0, 0))
+    cache = HashCache(None, now_ns=lambda: LATER)  # all has settled: with a file it would be kept
+    assert scan(folder, cache=cache) == scan(folder)
+    assert sorted(tmp_path.rglob("*")) == [folder, folder / "a"]
+    assert not os.path.isfile(os.devnull)

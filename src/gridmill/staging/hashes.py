@@ -34,10 +34,10 @@ class Kept:
 
 
 class HashCache:
-    """Hashes of one tree's files, kept in a file of its own. One scan uses it at a time; what is lost or
-    damaged is only hashed again."""
+    """Hashes of one tree's files, kept in a file of its own; without one they are not kept. One scan uses it
+    at a time; what is lost or damaged is only hashed again."""
 
-    def __init__(self, path: Path, *, now_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, path: Path | None, *, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._path = path
         self._now_ns = now_ns
         self._new: dict[str, tuple[Seen, tuple[str, ...]]] = {}
@@ -47,6 +47,8 @@ class HashCache:
     def open(self, chunk_bytes: int) -> None:
         """Read what was kept for chunks of that size."""
         self._chunk_bytes, self._new, self._old = chunk_bytes, {}, {}
+        if self._path is None:
+            return
         with suppress(OSError, InputError):
             kept = codec.decode(self._path.read_bytes(), Kept)
             self._old = kept.files if kept.chunk_bytes == chunk_bytes else {}
@@ -66,7 +68,7 @@ class HashCache:
 
     def save(self) -> None:
         """Keep what the scan saw, and only that. Raises StorageError."""
-        if self._new == self._old:
+        if self._path is None or self._new == self._old:
             return
         draft = self._path.with_name(f".{self._path.name}.{uuid4().hex}")
         try:

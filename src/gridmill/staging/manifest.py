@@ -46,7 +46,7 @@ def scan_files(
 def _manifest(
     root: Path, find: Callable[[], list[_File]], cache: HashCache | None, chunk_bytes: int
 ) -> Manifest:
-    cache = cache or HashCache(Path(os.devnull))
+    cache = cache or HashCache(None)
     try:
         files = find()
         cache.open(chunk_bytes)
