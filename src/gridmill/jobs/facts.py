@@ -17,6 +17,8 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.engine import fetch_rows, literal, open_engine, quoted
 
 COUNTED, MOMENTS = "counted", "moments"
+TOLD_AT_ONCE = 16
+"""Columns: for one row of a state too, DuckDB makes room for a vector of them, 2.2 MiB for each column."""
 Facts = Mapping[str, Mapping[str, Any]]
 Files = Mapping[str, pa.RecordBatchReader]
 """Rows by the name of the file they are in, in the order in which they are read."""
@@ -161,22 +163,30 @@ def _told(
     moments: Mapping[tuple[str, str], Moments],
 ) -> Facts:
     """What tables of counts say together."""
+    told: dict[str, dict[str, Any]] = {name: {} for name in plain}
+    for first in range(0, len(plain), TOLD_AT_ONCE):
+        numbers = range(first, min(first + TOLD_AT_ONCE, len(plain)))
+        for key, value in _told_of(engine, tables, numbers).items():
+            number, _, fact = key.partition(" ")
+            told[plain[int(number)]][fact] = json_value(value)
+    for name, found in _by_column(moments).items():
+        told[name] |= found.told()
+    return told
+
+
+def _told_of(
+    engine: duckdb.DuckDBPyConnection, tables: Sequence[str], numbers: Sequence[int]
+) -> Mapping[str, Any]:
+    """The facts of some of the columns."""
     there = set(engine.table(tables[0]).columns)
     wanted = [
         f"{_together(number, fact, len(tables))} AS {_key(number, fact)}"
-        for number in range(len(plain))
+        for number in numbers
         for fact in ("nulls", "distinct", "min", "max")
         if fact not in ("min", "max") or f"{number} {fact}" in there
     ]
     sources = ", ".join(f"{table} AS t{number}" for number, table in enumerate(tables))
-    row = fetch_rows(engine, f"SELECT {', '.join(wanted)} FROM {sources}")[0]
-    told: dict[str, dict[str, Any]] = {name: {} for name in plain}
-    for key, value in row.items():
-        number, _, fact = key.partition(" ")
-        told[plain[int(number)]][fact] = json_value(value)
-    for name, found in _by_column(moments).items():
-        told[name] |= found.told()
-    return told
+    return fetch_rows(engine, f"SELECT {', '.join(wanted)} FROM {sources}")[0]
 
 
 def _together(number: int, fact: str, count: int) -> str:
