@@ -7,14 +7,16 @@ from dataclasses import replace
 from tests.sim.test_races import command, finish
 
 from gridmill.control.advising import advice_on
+from gridmill.control.runs import RunCases
 from gridmill.control.views import attempts_of, run_view
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Artifact
 from gridmill.model.dataset import Basis, DatasetSpec
-from gridmill.model.job import Job
+from gridmill.model.job import Job, JobKind
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.prediction import PredictionSpec
+from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun
 from gridmill.model.site import Node
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
@@ -109,6 +111,16 @@ def test_what_a_swarm_in_parts_tells_of_its_workers_makes_advice():
     found = advice_on(grid.node.control, swarm().job("swarm"), "p")
     assert found is not None
     assert [one.workers for one in found.measured] == [6]
+
+
+def test_a_plan_knows_a_resource_that_nobody_but_its_file_declares():
+    grid = simulation(lambda order: Behaviour())
+    two = Resource(name="two", type=JobKind.PREDICTION, workers=2, cpus=1.0)
+    *others, predicts = swarm().jobs
+    pipeline = replace(swarm(), jobs=(*others, replace(predicts, resource="two")), resources=(two,))
+    planned = RunCases(grid.node).plan_run(pipeline).jobs[-1]
+    assert (planned.resource, planned.problem) == ("two", "")
+    assert planned.sizing.why[-1] == "in 2 parts, each on a pod of its own with 3 workers"
 
 
 def test_as_few_parts_as_the_workers_need():

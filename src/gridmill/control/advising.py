@@ -10,6 +10,7 @@ from gridmill.model.advice import Advice
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun, Run
 from gridmill.model.view import RunView
 from gridmill.planning.advice import Known, advise, most_of
@@ -32,8 +33,13 @@ class _Declared:
 
 def advice_on(control: Control, job: Job, pipeline: str) -> Advice | None:
     """What the attempts of a job say of its workers; None while none of them said anything."""
+    resource = resource_of(job, pipeline, control.ledger.snapshot.resources)
+    return advice_with(control, job, pipeline, resource)
+
+
+def advice_with(control: Control, job: Job, pipeline: str, resource: Resource) -> Advice | None:
+    """The same on a resource that may not be known yet."""
     snapshot = control.ledger.snapshot
-    resource = resource_of(job, pipeline, snapshot.resources)
     name = f"{pipeline}/{job.name}"
     measured = snapshot.history.of_workers(name, subject_of(job, pipeline))
     most = most_of(resource, snapshot.largest(resource.site))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gridmill.control.advising import advice_on
+from gridmill.control.advising import advice_with
 from gridmill.control.alterations import AlterationCases
 from gridmill.control.altered import as_altered
 from gridmill.control.begin import begin_run, check_project, chosen, resources_used, resume_run, stop_run
@@ -15,6 +15,7 @@ from gridmill.errors import NotFoundError, PipelineError, explained
 from gridmill.model.event import Event
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
 from gridmill.model.run import Run
 from gridmill.model.view import DryRun, RunView
 from gridmill.planning.dry_run import dry_run
@@ -51,7 +52,7 @@ class RunCases(AlterationCases):
             sizes = declared_sizes(self._control, pipeline, listings)
             unchanged = unchanged_jobs(self._control, pipeline, listings)
             made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged)
-            advice = {job.name: self._advice(job, pipeline.name) for job in pipeline.jobs}
+            advice = {job.name: self._advice(job, pipeline.name, used[job.name]) for job in pipeline.jobs}
             checked = [with_columns_checked(self._control, pipeline, one, unchanged) for one in made.jobs]
         problems = {name: explained(one.error) for name, one in listings.items() if one.error}
         told = (
@@ -60,9 +61,11 @@ class RunCases(AlterationCases):
         )
         return replace(made, jobs=tuple(told))
 
-    def _advice(self, job: Job, pipeline: str) -> str:
+    def _advice(self, job: Job, pipeline: str, resource: Resource) -> str:
         """One line, from the lock's holder."""
-        found = advice_on(self._control, job, pipeline) if has_workers(job) or may_be_cut(job) else None
+        if not (has_workers(job) or may_be_cut(job)):
+            return ""
+        found = advice_with(self._control, job, pipeline, resource)
         return found.summary if found else ""
 
     def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
