@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from gridmill import __version__
+from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
 from gridmill.cli.render import table
 from gridmill.cli.session import Json, emit, settings_of, show
 from gridmill.errors import GridmillError, StorageError
@@ -66,11 +67,13 @@ def look(settings: Settings) -> Iterator[Check]:
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield "memory", memory >= GIB, show_bytes(memory)
+    yield look_at_gpus()
     yield "cgroups", True, _cgroups() if settings.cgroups else "not used (GRIDMILL_CGROUPS=0)"
     yield "slurm", True, _slurm()
     for purpose, packages in _PACKAGES.items():
         yield _packages(purpose, packages)
     yield "control node", True, _control(settings)
+    yield from look_at_farm(settings)
 
 
 def _folder(what: str, path: Path) -> Check:

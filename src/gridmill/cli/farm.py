@@ -64,7 +64,7 @@ def farm(
     revoke NAME takes nothing more from it, ends its pods and removes what it had here.
     """
     settings = settings_of(context)
-    known = _listening(settings)
+    known = listening(settings)
     if (action in (Action.ROTATE, Action.REVOKE)) != bool(name):
         needs = "names no source" if name else "needs the name of a source"
         raise InputError(
@@ -147,7 +147,8 @@ def note_address(settings: Settings, known: Listening) -> Listening:
     return known
 
 
-def _listening(settings: Settings) -> Listening:
+def listening(settings: Settings) -> Listening:
+    """What the home's farm said when it was up last. Raises NotFoundError where there is none."""
     try:
         return decode(_path(settings).read_bytes(), Listening)
     except OSError as error:
