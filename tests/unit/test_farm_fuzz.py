@@ -22,7 +22,7 @@ TOKEN = "of the source"
 
 
 class Visited:
-    """The application as its server calls it. With authority it is asked by a source, else by nobody known."""
+    """The application as its server calls it. With authority a source asks it, else nobody known."""
 
     def __init__(self) -> None:
         self.app: FastAPI | None = None
@@ -79,7 +79,7 @@ def test_a_stranger_is_let_in_nowhere(case: schemathesis.Case) -> None:
     VISITED.authority = False
     answer = case.call()
     if case.path in ("/v1/join", "/healthz"):
-        assert answer.status_code in (200, 404, 405, 406, 415, 422, 429), answer.text
-        assert "token" not in answer.json()
+        assert answer.status_code < 500, answer.text
+        assert "BEGIN CERTIFICATE" not in answer.text
     else:
         assert answer.status_code == 401, answer.text

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
-from gridmill.errors import NotFoundError, UnsafePathError
+from gridmill.errors import NotFoundError, UnavailableError, UnsafePathError
 from gridmill.farm.acting import acting_as
 from gridmill.farm.lodging import check_id
 from gridmill.farm.records import Records
@@ -137,6 +138,11 @@ class Carried:
 
 def _bucket(wanted: ByBucket) -> Carrier:
     """Loads what speaks to buckets, which farms without one need not have."""
+    if find_spec("obstore") is None:
+        raise UnavailableError(
+            "this farm cannot speak to buckets: the package `obstore` is not there",
+            hint="pip install 'gridmill[objects]' on the farm",
+        )
     carrier: Carrier = import_module("gridmill.staging.buckets").BucketCarrier(
         wanted.url, wanted.options, trusted=False
     )

@@ -1,0 +1,61 @@
+"""What is typed on a farm's machine, and what `doctor` finds there."""
+
+from pathlib import Path
+
+import pytest
+from tests.ports import free_port
+
+from gridmill.cli.farm import Listening, join_line, listening, note_address
+from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
+from gridmill.cli.light import read_place
+from gridmill.errors import InputError, NotFoundError
+from gridmill.farm.source import Source
+from gridmill.farm.start import open_records
+from gridmill.model.site import SiteKind
+from gridmill.settings import Settings
+
+KNOWN = Listening(name="lab", address="127.0.0.1:1", fingerprint="f" * 64)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path, root=tmp_path / "root")
+
+
+def test_a_farm_is_on_a_site_that_it_can_be_on() -> None:
+    assert read_place("local", {}).kind == SiteKind.LOCAL
+    ray = read_place("ray:10.0.0.5:6379", {"patience": "1"})
+    assert (ray.kind, ray.address, ray.settings) == (SiteKind.RAY, "10.0.0.5:6379", {"patience": "1"})
+    with pytest.raises(InputError) as told:
+        read_place("cluster", {})
+    assert "local, slurm, ray" in told.value.hint
+
+
+def test_a_join_line_says_where_and_who(settings: Settings) -> None:
+    with pytest.raises(NotFoundError, match="no farm"):
+        listening(settings)
+    open_records(settings).close()
+    note_address(settings, KNOWN)
+    line = join_line(listening(settings), "secret")
+    assert line == f"gridmill add cluster lab --controller 127.0.0.1:1 --join {'f' * 64}:secret"
+
+
+def test_doctor_looks_at_a_farm_where_one_is(settings: Settings) -> None:
+    assert list(look_at_farm(settings)) == []
+    records = open_records(settings)
+    records.put(Source(name="old", certificate="c", token_hash="t", version="99.0.0", added=0.0))
+    records.close()
+    note_address(settings, Listening(name="lab", address=f"127.0.0.1:{free_port()}", fingerprint="f" * 64))
+    found = {what: (well, said) for what, well, said in look_at_farm(settings)}
+    assert "is free" in found["farm address"][1]
+    assert found["farm sources"][0] is False
+    assert "old had 99.0.0" in found["farm sources"][1]
+
+
+def test_gpus_without_a_driver_are_amiss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert look_at_gpus(tmp_path) == ("gpus", True, "none")
+    (tmp_path / "nvidia0").touch()
+    what, well, found = look_at_gpus(tmp_path)
+    assert (what, well) == ("gpus", False)
+    assert "driver" in found
