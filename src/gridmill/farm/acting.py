@@ -55,9 +55,8 @@ def why_one_user(folder: Path) -> str:
     """Why jobs cannot have Unix users of their own here, with homes below `folder`; empty: they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "it is not run by root"
-    for passed in (folder.parent.parent, folder.parent, folder):
-        passed.chmod(PASS)  # others may pass, and see nothing
-    closed = next((path for path in (folder, *folder.parents) if not path.stat().st_mode & 0o001), None)
+    there = (path for path in (folder, *folder.parents) if path.exists())
+    closed = next((path for path in there if not path.stat().st_mode & 0o001), None)
     if closed is not None:
         return f"others may not pass through {closed}"
     return _why_no_python(FIRST_USER)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from gridmill.errors import GridmillError, UnavailableError, explained
-from gridmill.farm.acting import why_one_user
+from gridmill.farm.acting import PASS, why_one_user
 from gridmill.farm.app import make_app
 from gridmill.farm.authority import Authority
 from gridmill.farm.farm import Farm
@@ -84,7 +84,9 @@ def _why_one_user(settings: Settings, place: Site) -> str:
     if place.kind != SiteKind.LOCAL:
         return f"a {place.kind.value} cluster starts its jobs as one user"
     sources = settings.home / "farm" / "sources"
-    sources.mkdir(exist_ok=True, mode=0o700)
+    sources.mkdir(exist_ok=True)
+    for passed in (settings.home, sources.parent, sources):
+        passed.chmod(PASS)  # others may pass, and see nothing
     why = why_one_user(sources)
     if not why:
         os.setgroups([])  # what is done for a source is done with none of our groups
