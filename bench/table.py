@@ -28,6 +28,7 @@ MODULES = {
     "gangs": "bench.gangs",
     "map-swarm": "bench.map swarm",
     "map-dataset": "bench.map dataset",
+    "staging": "bench.staging",
 }
 """What can be measured, in the page's order, and by which module with which argument."""
 HEAD = f"""\

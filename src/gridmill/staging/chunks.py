@@ -69,7 +69,7 @@ class ChunkStore:
     def path(self, chunk: str) -> Path:
         """Where a chunk's file is, or would be. Raises InputError for what is not a hash."""
         check_hash(chunk)
-        return self._chunks / chunk[:2] / chunk
+        return self._chunks / f"{chunk[:2]}/{chunk}"
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """Their contents, in this order. Raises NotFoundError, StorageError."""
@@ -115,8 +115,7 @@ class ChunkStore:
         path = self.path(chunk.hash)
         with self._lock:
             if chunk.hash not in self._sizes:  # another thread may have been quicker
-                path.parent.mkdir(exist_ok=True, mode=0o700)
-                draft.rename(path)
+                _rename(draft, path)
                 self._sizes[chunk.hash] = len(chunk.data)
                 self._size_bytes += len(chunk.data)
 
@@ -187,6 +186,14 @@ def _check(chunk: Chunk) -> None:
     if len(chunk.data) > LARGEST_CHUNK_BYTES:
         raise InputError(f"a chunk of {len(chunk.data)} bytes: {LARGEST_CHUNK_BYTES} is the most")
     chunk.check()
+
+
+def _rename(draft: Path, path: Path) -> None:
+    try:
+        os.rename(draft, path)
+    except FileNotFoundError:
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        os.rename(draft, path)
 
 
 def _write(draft: Path, data: bytes) -> None:

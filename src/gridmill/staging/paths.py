@@ -1,5 +1,6 @@
 """Paths of a tree that others told, or in which others write: none leads out, by its name or by a link."""
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ def folder_below(root: Path, path: str, *, make: bool = False, user: User | None
     here = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     try:
         for name in path.split("/") if path else ():
-            deeper = _enter(here, name, root / path, made=make and _made(here, name), user=user)
+            deeper = _enter(here, name, (root, path), made=make and _made(here, name), user=user)
             os.close(here)
             here = deeper
         yield here
@@ -116,13 +117,15 @@ def _made(folder: int, name: str) -> bool:
     return True
 
 
-def _enter(folder: int, name: str, place: Path, *, made: bool, user: User | None) -> int:
+def _enter(folder: int, name: str, place: tuple[Path, str], *, made: bool, user: User | None) -> int:
     try:
         entered = os.open(name, _FOLDER, dir_fd=folder)
     except FileNotFoundError as error:
-        raise NotFoundError("there is no such folder", place=str(place)) from error
+        raise NotFoundError("there is no such folder", place=str(Path(*place))) from error
     except NotADirectoryError as error:  # a link, too
-        raise UnsafePathError(f"{name!r} on the way there is a link or a file", place=str(place)) from error
+        raise UnsafePathError(
+            f"{name!r} on the way there is a link or a file", place=str(Path(*place))
+        ) from error
     if made and user is not None:
         os.fchown(entered, *user)
     return entered
@@ -138,19 +141,19 @@ def file_below(root: Path, path: str) -> Iterator[int]:
         root, path = root.parent, root.name
     parent, _, name = path.rpartition("/")
     with folder_below(root, parent) as folder:
-        descriptor = _open(folder, name, root / path)
+        descriptor = _open(folder, name, (root, path))
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _open(folder: int, name: str, place: Path) -> int:
+def _open(folder: int, name: str, place: tuple[Path, str]) -> int:
     try:
         return os.open(name, _FILE, dir_fd=folder)
     except FileNotFoundError as error:
-        raise NotFoundError("there is no such file", place=str(place)) from error
+        raise NotFoundError("there is no such file", place=str(Path(*place))) from error
     except OSError as error:
-        if os.path.islink(place):
-            raise UnsafePathError("it is a link", place=str(place)) from error
+        if error.errno == errno.ELOOP:
+            raise UnsafePathError("it is a link", place=str(Path(*place))) from error
         raise

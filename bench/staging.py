@@ -1,0 +1,214 @@
+"""Carrying files to a bucket and back, and from folder to folder, against rclone, s5cmd and rsync."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar
+
+from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+
+from bench.environments import programs
+from bench.measure import Result, Series, alternate, at_least, at_most, cpu_seconds, row, save
+from gridmill.staging.buckets import BucketCarrier
+from gridmill.staging.carry import pull, push
+from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.hashes import HashCache
+from gridmill.staging.manifest import scan
+from gridmill.staging.place import Placer
+from gridmill.staging.progress import Progress
+
+AREA = "Staging"
+SHARE, FILES, LARGE = 0.9, 10_000, 4
+LARGE_BYTES, SMALL_BYTES, GROWN_SHARE = 256_000_000, 10_000, 100
+ROUNDS = {"large": 3, "small": 1}  # a round of the small ones takes the others minutes
+_KINDS = {"large": "1 GB in 4 files", "small": "10,000 files of 10 kB"}
+_WAYS = {"up": "to a bucket", "down": "from a bucket", "across": "folder to folder"}
+HOW = """
+Random bytes, on one disk. The bucket is moto's S3 server on this machine, which does one thing at a time and
+takes most of the time; each contestant starts with an empty bucket or folder. Ours, in one process: the tree
+is scanned and hashed, what lacks is sent, checked by its hash; back, chunks are kept, checked, and made a tree
+(large files are written twice then: as chunks, which stay for the next job, and as files). What comes from
+the bucket is what the same contestant put there. rclone has 16 transfers, s5cmd its 256 workers, rsync `-a`;
+each is a process that starts. At the end of each the file system is synced, as ours is durable when it says
+so. What is held against the target is the time of the quickest of the others over ours, round by round. CPU
+seconds are those of the contestant, without the server's.
+"""
+Act = Callable[[], object]
+_ENDED = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
+
+def main() -> None:
+    with TemporaryDirectory() as folder, object_store() as endpoint:
+        if endpoint is None:
+            sys.exit(HOW_TO_GET_IT)
+        os.environ.pop("AWS_CA_BUNDLE", None)  # rclone stumbles over it
+        os.environ.update(_settings(endpoint))
+        trees = {"large": Path(folder) / "from-large", "small": Path(folder) / "from-small"}
+        _write(trees["large"], LARGE, LARGE_BYTES)
+        _write(trees["small"], FILES, SMALL_BYTES)
+        results: list[Result] = []
+        for kind, root in trees.items():
+            for way in _WAYS:
+                results += _Contest(kind, way, root, Path(folder) / "work", endpoint).results()
+            results += _again(kind, root, endpoint)
+    save("staging", results, how=HOW)
+
+
+def _settings(endpoint: str) -> dict[str, str]:
+    return KEYS | {
+        "RCLONE_CONFIG": os.devnull,
+        "RCLONE_CONFIG_X_TYPE": "s3",
+        "RCLONE_CONFIG_X_PROVIDER": "Other",
+        "RCLONE_CONFIG_X_ENDPOINT": endpoint,
+        "RCLONE_CONFIG_X_ACCESS_KEY_ID": KEYS["AWS_ACCESS_KEY_ID"],
+        "RCLONE_CONFIG_X_SECRET_ACCESS_KEY": KEYS["AWS_SECRET_ACCESS_KEY"],
+        "S3_ENDPOINT_URL": endpoint,
+    }
+
+
+def _write(folder: Path, files: int, size_bytes: int) -> None:
+    for number in range(files):
+        path = folder / f"{number // 100:03}" / f"{number}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(size_bytes))
+
+
+def _far(endpoint: str, bucket: str) -> BucketCarrier:
+    said = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1", "endpoint": endpoint}
+    return BucketCarrier(f"s3://{bucket}/p", said)
+
+
+class _Contest:
+    """One kind of files, one way."""
+
+    buckets: ClassVar[dict[tuple[str, str], list[str]]] = {}
+
+    def __init__(self, kind: str, way: str, root: Path, work: Path, endpoint: str) -> None:
+        self.kind, self.way, self.root, self.work, self.endpoint = kind, way, root, work, endpoint
+        self.cpu: dict[str, Series] = {}
+
+    def results(self) -> list[Result]:
+        names = ("ours", *(name for name, act in self._peers("").items() if act))
+        self.cpu = {name: Series() for name in names}
+        wall = alternate(
+            {name: partial(self._timed, name) for name in names}, rounds=ROUNDS[self.kind], warm=False
+        )
+        others = [wall[name].values for name in names[1:]]
+        ratio = Series([min(them) / us for us, *them in zip(wall["ours"].values, *others, strict=True)])
+        what = f"{_KINDS[self.kind]}, {_WAYS[self.way]}"
+        rows = [at_least(SHARE, AREA, f"{what}: of the best's speed", ratio.median, "", **ratio.spread)]
+        rows += [row(AREA, f"{what}: {name}", wall[name].median, "s", **wall[name].spread) for name in names]
+        rows += [
+            row(AREA, f"{what}: {name}", cpu.median, "CPU s", **cpu.spread) for name, cpu in self.cpu.items()
+        ]
+        return rows
+
+    def _timed(self, name: str) -> float:
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir()
+        act = self._act(name, self._bucket(name))
+        began, used = time.perf_counter(), sum(map(cpu_seconds, _ENDED))
+        act()
+        subprocess.run(("sync", "-f", str(self.work)), check=True)
+        took = time.perf_counter() - began
+        self.cpu[name].values.append(sum(map(cpu_seconds, _ENDED)) - used)
+        return took
+
+    def _bucket(self, name: str) -> str:
+        """To fill: a new one. What comes from a bucket comes from the one that was filled last."""
+        filled = self.buckets.setdefault((self.kind, name), [])
+        if self.way == "up":
+            filled.append(f"{self.kind}-{name}-{len(filled)}")
+            make_bucket(self.endpoint, filled[-1])
+        return filled[-1] if filled else ""
+
+    def _act(self, name: str, bucket: str) -> Act:
+        if name == "ours":
+            return {"up": self._up, "down": self._down, "across": self._across}[self.way](bucket)
+        return partial(subprocess.run, self._peers(bucket)[name], check=True, stdout=subprocess.DEVNULL)
+
+    def _up(self, bucket: str) -> Act:
+        return lambda: push(scan(self.root), self.root, _far(self.endpoint, bucket))
+
+    def _down(self, bucket: str) -> Act:
+        manifest = scan(self.root)
+
+        def down() -> None:
+            store = ChunkStore(self.work / "store", 1 << 40)
+            pull(manifest, store, _far(self.endpoint, bucket))
+            Placer(self.work / "root", store).place("x", manifest, "t.1")
+
+        return down
+
+    def _across(self, _: str) -> Act:
+        def across() -> None:
+            manifest = scan(self.root)
+            store = ChunkStore(self.work / "store", 1 << 40)
+            push(manifest, self.root, store)
+            Placer(self.work / "root", store).place("x", manifest, "t.1")
+
+        return across
+
+    def _peers(self, bucket: str) -> dict[str, tuple[str, ...]]:
+        """Commands; of those that are not installed none."""
+        root, work = str(self.root), str(self.work)
+        rclone = ("rclone", "copy", "--transfers", "16", "--checkers", "32", "--s3-no-check-bucket")
+        s5cmd = (str(programs("s5cmd") / "s5cmd"), "cp")
+        commands = {
+            "up": {
+                "rclone": (*rclone, root, f"X:{bucket}/p"),
+                "s5cmd": (*s5cmd, f"{root}/", f"s3://{bucket}/p/"),
+            },
+            "down": {
+                "rclone": (*rclone, f"X:{bucket}/p", work),
+                "s5cmd": (*s5cmd, f"s3://{bucket}/p/*", f"{work}/"),
+            },
+            "across": {"rclone": (*rclone, root, work), "rsync": ("rsync", "-a", f"{root}/", work)},
+        }[self.way]
+        return {name: command for name, command in commands.items() if shutil.which(command[0])}
+
+
+def _again(kind: str, root: Path, endpoint: str) -> list[Result]:
+    """Staged once more, unchanged, and after a hundredth was appended."""
+    make_bucket(endpoint, f"{kind}-again")
+    with TemporaryDirectory() as folder:
+        cache = HashCache(Path(folder) / "hashes")
+        push(scan(root, cache=cache), root, _far(endpoint, f"{kind}-again"))
+        time.sleep(2.5)  # files that have just been written are not believed to be done
+        scan(root, cache=cache)
+        began, same = time.perf_counter(), Progress()
+        push(scan(root, cache=cache), root, _far(endpoint, f"{kind}-again"), progress=same)
+        took = time.perf_counter() - began
+        _grow(kind, root)
+        grown = Progress()
+        push(scan(root, cache=cache), root, _far(endpoint, f"{kind}-again"), progress=grown)
+    what = _KINDS[kind]
+    shares = [100 * look.carried_bytes / look.total_bytes for look in (same.look(), grown.look())]
+    return [
+        at_most(2, AREA, f"{what}, unchanged, once more", took, "s"),
+        at_most(1, AREA, f"{what}, unchanged, once more: travels", shares[0], "%"),
+        at_most(2, AREA, f"{what}, after 1 % was appended: travels", shares[1], "%"),
+    ]
+
+
+def _grow(kind: str, root: Path) -> None:
+    """Large files at their ends, small ones by more files: as tables grow."""
+    if kind == "small":
+        _write(root / "more", FILES // GROWN_SHARE, SMALL_BYTES)
+        return
+    for path in sorted(root.rglob("*.bin")):
+        with path.open("ab") as file:
+            file.write(os.urandom(LARGE_BYTES // GROWN_SHARE))
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        main()
