@@ -34,7 +34,7 @@ _WAYS = {"up": "to a bucket", "down": "from a bucket", "across": "folder to fold
 HOW = """
 Random bytes, on one disk. The bucket is moto's S3 server on this machine, which does one thing at a time and
 takes most of the time; each contestant starts with an empty bucket or folder. Ours, in one process: the tree
-is scanned and hashed, what lacks is sent, checked by its hash; back, chunks are kept, checked, and made a tree
+is scanned and hashed, what lacks is sent, checked by its hash; back, chunks are checked, kept, made a tree
 (large files are written twice then: as chunks, which stay for the next job, and as files). What comes from
 the bucket is what the same contestant put there. rclone has 16 transfers, s5cmd its 256 workers, rsync `-a`;
 each is a process that starts. At the end of each the file system is synced, as ours is durable when it says

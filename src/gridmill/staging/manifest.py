@@ -14,7 +14,7 @@ from gridmill.staging.hashes import HashCache, seen
 from gridmill.staging.paths import check_path, file_below, folder_below
 
 CHUNK_BYTES = 4 << 20
-"""Size of a chunk, but a file's last. Smaller ones cost requests and syncs, larger ones make more travel again:
+"""Size of a chunk, but a file's last. Smaller ones cost requests and syncs, larger ones let more travel:
 of a file of 256 MB to which 1 % is appended, with 4 MiB on average 2 %, with 8 MiB 3 %."""
 _TOGETHER = 256  # small files that a thread reads in one go
 
