@@ -36,6 +36,7 @@ RULES = """
 | one earlier attempt of the job itself | {once:.0%} |
 | two | {twice:.0%} |
 | three or more | {margin:.0%} |
+| any number, of a dataset | {spilling:.0%} |
 
 The largest peak counts, of the newest {per_job} attempts of the job (or {per_subject} of its kind), scaled to
 the size of now: the base stays, the rest grows with rows × columns. A dataset takes more where it is given
@@ -89,6 +90,7 @@ def _rules() -> str:
         per_job=history.PER_JOB,
         near=sizing.NEAR,
         spilled=sizing.SPILLED,
+        spilling=sizing.SPILLING_MARGIN - 1,
         per_subject=history.PER_SUBJECT,
         recent=forecast.RECENT,
         jobs=room.JOBS_PER_CPU,
