@@ -59,6 +59,11 @@ class Books:
         self.runs[info["run_id"]] = {"info": info | {"experiment_id": body["experiment_id"]}, "data": data}
         return {"run": self.runs[info["run_id"]]}
 
+    def _runs_get(self, body: Mapping[str, Any]) -> Json:
+        run = self._run(body)
+        newest = {one["key"]: one for one in run["data"]["metrics"]}
+        return {"run": run | {"data": run["data"] | {"metrics": list(newest.values())}}}
+
     def _runs_update(self, body: Mapping[str, Any]) -> Json:
         run = self._run(body)
         run["info"] |= {"status": body["status"], "end_time": body.get("end_time")}

@@ -129,8 +129,16 @@ def test_the_attempt_after_a_killed_one_goes_on_with_its_run(tmp_path: Path, eve
         assert context.order.job.training is not None
         killed = tracking.Tracker(context.order.job.training, context)
         killed.begin()
+        for epoch in (1, 2):
+            killed.context.metric("train_loss", 0.5, step=epoch)
         run(context)
-        assert [one["info"]["status"] for one in books.runs.values()] == ["FINISHED"]
+        (one,) = books.runs.values()
+        assert one["info"]["status"] == "FINISHED"
+        assert [point["step"] for point in one["data"]["metrics"] if point["key"] == "train_loss"] == [
+            1,
+            2,
+            3,
+        ]
         books.runs.clear()  # somebody deleted it
         run(context)
     assert [one["info"]["status"] for one in books.runs.values()] == ["FINISHED"]

@@ -63,6 +63,11 @@ class Server:
             "runs/update", run_id=run_id, status=state, **({} if ended is None else {"end_time": ended})
         )
 
+    def steps(self, run_id: str) -> dict[str, int]:
+        """How far each metric of the run was told."""
+        found = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]["data"]
+        return {str(one["key"]): int(one["step"]) for one in found.get("metrics", ())}
+
     def log_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
         """At most METRICS_A_BATCH. Saying the same ones again does no harm."""
         self._post("runs/log-batch", run_id=run_id, metrics=metrics)

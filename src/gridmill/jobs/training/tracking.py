@@ -68,6 +68,8 @@ class Tracker:
         self._url, self._spec, self._context = url, spec, context
         self._server = Server(fill_in_environment(url, "training.track", in_url=True))
         self._experiment, self._run = "", ""
+        self._steps: Mapping[str, int] = {}
+        """How far a killed attempt had told each metric: its successor tells its curve from the beginning."""
         self._waiting: deque[Metric] = deque(maxlen=MOST_WAITING)
         self._begun, self._next, self._said = _now(), 0.0, False
 
@@ -147,6 +149,7 @@ class Tracker:
     def _take_over(self, run_id: str) -> None:
         try:
             self._server.set_state(run_id, "RUNNING")
+            self._steps = self._server.steps(run_id)
         except TROUBLES:
             return  # it was deleted, or another server had it
         self._run = run_id
@@ -171,9 +174,13 @@ class Tracker:
         self._open()
         while self._waiting:
             some = list(islice(self._waiting, METRICS_A_BATCH))
-            self._server.log_metrics(self._run, some)
+            if fresh := [one for one in some if self._is_new(one)]:
+                self._server.log_metrics(self._run, fresh)
             for _ in some:
                 self._waiting.popleft()
+
+    def _is_new(self, one: Metric) -> bool:
+        return one["key"] not in self._steps or int(one["step"]) > self._steps[str(one["key"])]
 
     def _send_trial(self, trial: Trial, metric: str) -> None:
         tags = {"mlflow.parentRunId": self._run, "gridmill.attempt": self._context.order.attempt_id}
