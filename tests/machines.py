@@ -102,7 +102,7 @@ class Machines:
 
     def ended(self, run: "subprocess.Popen[bytes]", name: str = "run") -> dict[str, object]:
         """What it told at its end."""
-        run.wait(300)
+        run.wait(900)
         told = [line for line in self.said(name).splitlines() if line.startswith('{"run"')]
         assert told, self.said(name)
         found: dict[str, object] = json.loads(told[-1])

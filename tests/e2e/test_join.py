@@ -94,7 +94,7 @@ EPOCHS = 40
 RESOURCE = """
 pipeline: NAME
 resources:
-  NAME: {type: training, site: grid, cpus: 2, memory: 1GiB, keep: 0s}
+  NAME: {type: training, site: grid, cpus: 1, memory: 1GiB, keep: 0s}
 jobs:
 """
 FEATURES = """
