@@ -45,7 +45,9 @@ class Carried:
         now: Callable[[], float],
     ) -> None:
         self.store = ChunkStore(folder, quota_bytes)
-        self._placer = Placer(root, self.store, user=None if user is None else (user, user))
+        drafts = root.parent / f".{root.name}.drafts" if root.parent != folder.parent else None
+        owner = None if user is None else (user, user)
+        self._placer = Placer(root, self.store, drafts=drafts, user=owner)
         self._source, self._root, self._user = source, root, user
         self._records, self._now = records, now
         self._lock = threading.Lock()

@@ -178,7 +178,8 @@ class Keeper:
             quarters.tear_down([pod for one in mine if one.state != LodgingState.WAITING for pod in one.pods])
             quarters.close()
             farm.quarters.pop(source.name, None)
-            shutil.rmtree(quarters.settings.home.parent, ignore_errors=True)
+            for folder in (quarters.root, quarters.settings.home.parent):
+                shutil.rmtree(folder, ignore_errors=True)
             losses = [one for one in farm.records.all(Loss) if one.source == source.name]
             works = [one for one in farm.records.all(Work) if one.source == source.name]
             invited = [one for one in farm.records.all(Invitation) if one.name == source.name]

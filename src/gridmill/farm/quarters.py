@@ -75,11 +75,13 @@ class Quarters:
 def open_quarters(
     farm: Settings, name: str, user: int | None, place: Site, carry: Callable[[Path, Path], Carried]
 ) -> Quarters:
-    """Of the source of that name, in HOME/farm/sources. `carry` opens what was carried, of its root and of a
+    """Of the source of that name, in HOME/farm/sources; on a cluster its root is in the farm's own, which all
+    nodes see. `carry` opens what was carried, of its root and of a
     folder for chunks. Raises UnavailableError, StorageError, InputError."""
     folder = farm.home / "farm" / "sources" / name
-    _make_folders(folder, user)
-    settings = replace(farm, home=folder / "home", root=folder / "root", store="", token="", fault="")
+    root = folder / "root" if place.kind == SiteKind.LOCAL else farm.root / name
+    _make_folders(folder, root, user)
+    settings = replace(farm, home=folder / "home", root=root, store="", token="", fault="")
     carried = carry(settings.root, folder / "chunks")
     relays: list[Relay] = []
 
@@ -109,11 +111,11 @@ def _open_site(settings: Settings, links: Links, place: Site, user: int | None) 
     return site
 
 
-def _make_folders(folder: Path, user: int | None) -> None:
+def _make_folders(folder: Path, root: Path, user: int | None) -> None:
     """Home and root are the source's alone; where they are, and what was carried, is not its to change."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(PASS)
-    for made in (folder / "home", folder / "root"):
-        made.mkdir(exist_ok=True, mode=0o700)
+    for made in (folder / "home", root):
+        made.mkdir(parents=True, exist_ok=True, mode=0o700)
         if user is not None:
             os.chown(made, user, user)

@@ -84,8 +84,8 @@ def _why_one_user(settings: Settings, place: Site) -> str:
     if place.kind != SiteKind.LOCAL:
         return f"a {place.kind.value} cluster starts its jobs as one user"
     sources = settings.home / "farm" / "sources"
-    sources.mkdir(exist_ok=True)
-    for passed in (settings.home, sources.parent, sources):
+    sources.mkdir(exist_ok=True, mode=0o700)
+    for passed in (settings.home, sources.parent, sources) if os.geteuid() == 0 else ():
         passed.chmod(PASS)  # others may pass, and see nothing
     why = why_one_user(sources)
     if not why:
