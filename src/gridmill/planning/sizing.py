@@ -41,6 +41,8 @@ NEAR = 1.5
 """Sizes within this factor of each other are about the same."""
 SPILLED = 0.5
 """What spills grows with this power of its rows: a quarter more rows were seen to take 0 to 12 % more."""
+ENOUGH = 1.25
+"""What had over this much more than others got by with took more because it had more."""
 GROWTH = 2
 """What a job killed for memory is given next, times what it had."""
 
@@ -224,7 +226,7 @@ def _frugal(
     had = [_grown(job, known.given.memory_bytes, _ratio(size, known, parts)) for known in measured]
     pairs = tuple(zip(had, measured, strict=True))
     enough = min((one for one, known in pairs if not known.memory_killed), default=inf)
-    return tuple(known for one, known in pairs if known.memory_killed or one <= NEAR * enough)
+    return tuple(known for one, known in pairs if known.memory_killed or one <= ENOUGH * enough)
 
 
 def _margin(job: Job, attempts: int) -> float:
