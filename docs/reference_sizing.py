@@ -38,12 +38,12 @@ RULES = """
 | three or more | {margin:.0%} |
 | any number, of a dataset | {spilling:.0%} |
 
-The largest peak counts, of the newest {per_job} attempts of the job (or {per_subject} of its kind), scaled to
-the size of now: the base stays, the rest grows with rows × columns. A dataset takes more where it is given
-more: attempts that had over {enough:g} times what others got by with do not count, and it grows with
-the power {spilled:g} of its rows. Where there is over {near:g} times as much to do as ever before, the estimate is
-what the model says, at most as many times the largest peak. Times are the median of the newest
-{recent}.
+The largest peak counts, of the newest {per_job} attempts of the job (or {per_subject} of its kind),
+scaled to the size of now: the base stays, the rest grows with rows × columns. A dataset takes more
+where it is given more: attempts that had over {enough:g} times what others got by with do not
+count, and it grows with the power {spilled:g} of its rows. Where there is over {near:g} times as
+much to do as ever before, the estimate is what the model says, at most as many times the largest
+peak. Times are the median of the newest {recent}.
 
 ## Times and counts
 
