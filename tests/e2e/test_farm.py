@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import gridmill
 from gridmill.codec import encode_passed
 from gridmill.model.farm import Deploy, PodNames
 from gridmill.model.message import Events, Hello, Welcome
@@ -22,7 +24,10 @@ PATIENCE_SECONDS = 120.0
 
 
 class Controller:
-    """`gridmill up --light` as a process. What it says on standard output is one JSON document."""
+    """`gridmill up --light` as a process, `within` another program where one is named. It says one JSON
+    document on standard output."""
+
+    within: tuple[str, ...] = ()
 
     def __init__(self, home: Path, port: int) -> None:
         self._home, self._port = home, port
@@ -33,7 +38,7 @@ class Controller:
 
     def up(self) -> dict[str, str]:
         words = self.gridmill("up", "--light", "--listen", f"127.0.0.1:{self._port}", "--json")
-        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen([*self.within, *words], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
 
@@ -98,3 +103,90 @@ def test_an_attempt_goes_on_while_the_controller_is_killed(controller: Controlle
     controller.farm("revoke", "home")
     assert home.ask("GET", "/v1/farm").status == 401
     assert controller.kill(signal.SIGINT) == 0
+
+
+OPENED = """
+set -e
+keep=$(mktemp -d)
+mount --rbind "$1" "$keep"
+mount -t tmpfs -o mode=755 tmpfs "$1"
+mkdir -p "$2"
+mount --rbind "$keep/${2#"$1"/}" "$2"
+shift 2
+exec "$@"
+"""
+"""A program that sees a folder as one that others may pass, of which only what is below another is left."""
+
+
+def opened() -> tuple[str, ...]:
+    """What a controller is run within, so that others may start this Python; skips where it cannot be."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("jobs have Unix users of their own where a farm is run by root")
+    python = Path(sys.base_prefix)
+    parts = (python, Path(sys.prefix), Path(gridmill.__file__).parent)
+    closed = sorted({one for part in parts for one in part.parents if not one.stat().st_mode & 0o001})
+    if not closed:
+        return ()
+    if len(closed) > 1 or closed[0] not in python.parents or shutil.which("unshare") is None:
+        pytest.skip(
+            f"others may not pass {', '.join(map(str, closed))}: install Python and Gridmill elsewhere"
+        )
+    words = ("unshare", "--mount", "--propagation", "private", "bash", "-c", OPENED, "bash")
+    within = (*words, str(closed[0]), str(python))
+    if subprocess.run([*within, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this container may not mount: run the tests where root may")
+    return within
+
+
+def run_there(home: Visitor, name: str, command: str) -> tuple[str, str]:
+    """How a command ends as a job of that source, and what it wrote."""
+    listener = Listener(home)
+    wanted = Deploy(orders=(pod_order(f"{name}.0"),), lease_seconds=600)
+    assert home.ask("PUT", f"/v1/deployments/{name}", wanted).status == 204
+    channel, _ = hear(listener, Hello)
+    said = [Welcome(acknowledged=0), attempt(f"{name}-a", command, root_of(home))]
+    lines = b"\n".join(encode_passed(channel, one) for one in said)
+    assert home.ask("POST", f"/v1/relay/{listener.name}", lines, Sequence="1").status == 204
+    written = ""
+    while True:
+        _, message = hear(listener, Events)
+        assert isinstance(message, Events)
+        for event in message.events:
+            written += str(event.body.get("text", ""))
+            if event.type == "ended":
+                assert home.ask("POST", "/v1/pods/end", PodNames(pods=(f"{name}.0",))).status == 204
+                return str(event.body["outcome"]["state"]), written
+
+
+def root_of(home: Visitor) -> str:
+    return str(home.ask("GET", "/v1/farm").told["root"])
+
+
+def test_jobs_of_two_sources_do_not_see_each_other(controller: Controller, tmp_path: Path) -> None:
+    controller.within = opened()
+    told = controller.up()
+    port = int(told["address"].rpartition(":")[2])
+    one, other = Visitor(port, tmp_path / "one"), Visitor(port, tmp_path / "other")
+    assert one.join(told["join"].rpartition(":")[2], "one").status == 200
+    line = controller.farm("invite")["join"]
+    assert other.join(line.rpartition(":")[2], "other").status == 200
+    users = {source["name"]: source["user"] for source in controller.farm("sources")}
+    assert len({*users.values(), None, 0}) == 4
+
+    root = root_of(one)
+    assert run_there(one, "makes-1", f"id -u; umask 0; echo secret > {root}/kept; chmod 777 {root}/kept") == (
+        "succeeded",
+        f"{users['one']}\n",
+    )
+    looks = f"id -u; id -G; ! cat {root}/kept && ! ls {root}/../home && ! ls {Path(root).parents[2]}"
+    state, written = run_there(other, "looks-1", looks)
+    assert state == "succeeded", written
+    assert written.startswith(f"{users['other']}\n{users['other']}\n")
+    assert "secret" not in written
+    # a link that a job leaves is not followed by the farm either
+    linked = f"mkdir -p {root_of(other)}/out && ln -s {root} {root_of(other)}/out/theirs"
+    assert run_there(other, "links-1", linked)[0] == "succeeded"
+    for uri in ("out", "out/theirs", "out/theirs/kept"):
+        answer = other.ask("POST", "/v1/staging/scan", {"uri": uri})
+        assert answer.status in (404, 422, 507), answer.body
+        assert b"chunks" not in answer.body

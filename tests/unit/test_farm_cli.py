@@ -1,5 +1,6 @@
 """What is typed on a farm's machine, and what `doctor` finds there."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from tests.ports import free_port
 
 from gridmill.cli.farm import Listening, join_line, listening, note_address
 from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
-from gridmill.cli.light import read_place
+from gridmill.cli.light import reachable, read_place
 from gridmill.errors import InputError, NotFoundError
 from gridmill.farm.source import Source
 from gridmill.farm.start import open_records
@@ -29,6 +30,11 @@ def test_a_farm_is_on_a_site_that_it_can_be_on() -> None:
     with pytest.raises(InputError) as told:
         read_place("cluster", {})
     assert "local, slurm, ray" in told.value.hint
+
+
+def test_a_join_line_names_an_address_that_can_be_dialled() -> None:
+    assert reachable("10.1.0.7:8700") == "10.1.0.7:8700"
+    assert reachable("0.0.0.0:8700") == reachable("[::]:8700") == f"{socket.gethostname()}:8700"
 
 
 def test_a_join_line_says_where_and_who(settings: Settings) -> None:

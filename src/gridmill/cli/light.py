@@ -1,6 +1,7 @@
 """`up --light`: a farm in the foreground, where jobs of others run."""
 
 import logging
+import socket
 import time
 from importlib import import_module
 from typing import Any
@@ -15,6 +16,7 @@ from gridmill.model.site import Site, SiteKind
 from gridmill.settings import Settings
 
 _LOOK_SECONDS = 0.2
+_EVERYWHERE = ("0.0.0.0", "::")
 _SERVED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.RAY)
 
 
@@ -61,10 +63,16 @@ def stay(settings: Settings, told: Light, json: bool) -> None:
     say("farm down; jobs that run go on")
 
 
+def reachable(address: str) -> str:
+    """HOST:PORT as others dial it: where all addresses of this machine are listened at, by its name."""
+    host, port = read_address(address)
+    return f"{socket.gethostname()}:{port}" if host in _EVERYWHERE else address
+
+
 def _announce(running: Any, settings: Settings, name: str, json: bool) -> None:  # noqa: ANN401  loaded late
     """The first time with a join line; later ones come from `gridmill farm invite`."""
     inviting: Any = import_module("gridmill.cli.farm")
-    place = running.server.address.removeprefix("https://")
+    place = reachable(running.server.address.removeprefix("https://"))
     fingerprint = running.farm.authority.fingerprint
     known = inviting.note_address(
         settings, inviting.Listening(name=name, address=place, fingerprint=fingerprint)
