@@ -9,6 +9,7 @@ from tests.ports import free_port
 from gridmill.cli.farm import Listening, join_line, listening, note_address
 from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
 from gridmill.cli.light import reachable, read_place
+from gridmill.cli.up import check_light
 from gridmill.errors import InputError, NotFoundError
 from gridmill.farm.source import Source
 from gridmill.farm.start import open_records
@@ -35,6 +36,15 @@ def test_a_farm_is_on_a_site_that_it_can_be_on() -> None:
 def test_a_join_line_names_an_address_that_can_be_dialled() -> None:
     assert reachable("10.1.0.7:8700") == "10.1.0.7:8700"
     assert reachable("0.0.0.0:8700") == reachable("[::]:8700") == f"{socket.gethostname()}:8700"
+
+
+def test_options_of_a_control_node_are_none_of_a_farm() -> None:
+    check_light(True, control=("", False, ""), farm=(True, ["a=b"]))
+    check_light(False, control=("postgresql://", True, ""), farm=(False, None))
+    with pytest.raises(InputError, match="do not go with --light"):
+        check_light(True, control=("", True, ""), farm=(False, None))
+    with pytest.raises(InputError, match="go with --light"):
+        check_light(False, control=("", False, ""), farm=(False, ["a=b"]))
 
 
 def test_a_join_line_says_where_and_who(settings: Settings) -> None:

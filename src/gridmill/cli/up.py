@@ -87,6 +87,7 @@ def up(
     Jobs and pods go on without it and are found again at its next start. So does a grid of loose machines
     (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes.
     """
+    check_light(light, control=(store, take_over, ray), farm=(site != "local", set))
     if light:
         told: Any = import_module("gridmill.cli.light")
         settings = settings_of(context)
@@ -129,6 +130,20 @@ def _gather(grid: Grid, settings: Settings, at: str) -> None:
         f"site grid: {show_count(len(seen.nodes), 'node')}; its token is in {token}. On each further machine:"
     )
     say(f"  GRIDMILL_TOKEN=... gridmill join {host}:{number}")
+
+
+def check_light(light: bool, *, control: tuple[object, ...], farm: tuple[object, ...]) -> None:
+    """Raises InputError for options of the one together with the other."""
+    if light and any(control):
+        raise InputError(
+            "--store, --take-over and --ray do not go with --light",
+            hint="A farm keeps no runs, and has a site of its own: --site says which.",
+        )
+    if not light and any(farm):
+        raise InputError(
+            "--site and --set go with --light",
+            hint="A control node takes its sites from `gridmill add site`.",
+        )
 
 
 def with_store(settings: Settings, url: str) -> Settings:

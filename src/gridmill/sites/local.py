@@ -80,7 +80,7 @@ class LocalSite:
 
     def prepare(self) -> None:
         """Start a process that imports what a pod needs; the first pod is made of it."""
-        if self._ahead is None:
+        if self._ahead is None and self._user is None:  # it would be ours
             self._ahead = start_ahead(self._environment())
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
