@@ -161,6 +161,7 @@ class _Contest:
         """Commands; of those that are not installed none."""
         root, work = str(self.root), str(self.work)
         rclone = ("rclone", "copy", "--transfers", "16", "--checkers", "32", "--s3-no-check-bucket")
+        rclone += ("--s3-upload-cutoff", "1G")  # moto refuses how this version ends uploads in parts
         s5cmd = (str(programs("s5cmd") / "s5cmd"), "cp")
         commands = {
             "up": {

@@ -69,6 +69,24 @@ def test_the_least_recently_used_goes(tmp_path):
     assert store.size_bytes == 8
 
 
+def test_it_knows_the_order_of_use_without_a_restart_too(tmp_path):
+    store = ChunkStore(tmp_path, 8)
+    store.send([A, B])
+    store.missing([A.hash])
+    store.send([C])
+    assert store.missing([A.hash, B.hash, C.hash]) == (B.hash,)
+
+
+def test_what_was_half_written_goes_when_it_is_opened(tmp_path):
+    draft = ChunkStore(tmp_path, 8).drafts / "draft"
+    draft.write_bytes(b"aa")
+    store = ChunkStore(tmp_path, 8)
+    assert not draft.exists()
+    tree(store.drafts, {"trees/draft/a": b"aa"})
+    Placer(tmp_path / "root", store)
+    assert files(tmp_path) == []
+
+
 def test_what_is_pinned_stays(tmp_path):
     ChunkStore(tmp_path, 8).pin("p-1.t.1", [A.hash, B.hash])
     store = ChunkStore(tmp_path, 8)
