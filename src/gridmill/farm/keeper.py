@@ -3,8 +3,9 @@
 import logging
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from gridmill.errors import GridmillError, explained
 from gridmill.farm.claims import admit
@@ -62,9 +63,12 @@ class Keeper:
     def tick(self) -> None:
         """Once. May be killed anywhere: the next one goes on."""
         self._note_heard()
-        self._turn_out_revoked()
+        sources = self._farm.records.all(Source)
+        for source in sources:
+            _apart(source.name, partial(self._turn_out_revoked, source))
         self._end_expired()
-        self._note_gone()
+        for source in sources:
+            _apart(source.name, partial(self._note_gone, source))
         self._bring_up()
         self._clean()
 
@@ -100,48 +104,47 @@ class Keeper:
             return
         try:
             self._farm.quarters_of(source).bring_up(orders(lodging))
-        except GridmillError as error:
+        except (GridmillError, OSError) as error:
             _LOG.warning("bring_up_failed deployment=%s reason=%s", lodging.id, error)
-            settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now(), explained(error)))
+            why = explained(error) if isinstance(error, GridmillError) else str(error)
+            settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now(), why))
         else:
             settle(self._farm, lodging, lodging.to(LodgingState.UP, self._farm.now()))
 
-    def _note_gone(self) -> None:
+    def _note_gone(self, source: Source) -> None:
         """Whose pods have ended by themselves leaves room."""
-        up = self._of(LodgingState.UP)
-        for source in self._farm.records.all(Source):
-            mine = [one for one in up if one.source == source.name]
-            if not mine:
-                continue
-            seen = self._farm.quarters_of(source).observe([pod for one in mine for pod in one.pods])
-            for lodging in mine:
-                if all(seen[pod].sight == Sight.GONE for pod in lodging.pods):
-                    settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now()))
+        mine = [one for one in self._of(LodgingState.UP) if one.source == source.name]
+        if not mine:
+            return
+        seen = self._farm.quarters_of(source).observe([pod for one in mine for pod in one.pods])
+        for lodging in mine:
+            if all(seen[pod].sight == Sight.GONE for pod in lodging.pods):
+                settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now()))
 
     def _end_expired(self) -> None:
         farm = self._farm
         for lodging in expired(farm.records.all(Lodging), farm.heard, farm.now()):
             silent = show_seconds(lodging.deploy.lease_seconds)
             _LOG.warning("lease_ended source=%s deployment=%s", lodging.source, lodging.id)
-            self._tear_down((lodging,), f"nothing was heard of its source for {silent}")
+            why = f"nothing was heard of its source for {silent}"
+            _apart(lodging.source, partial(self._tear_down, lodging, why))
 
-    def _tear_down(self, lodgings: Iterable[Lodging], why: str) -> None:
-        for lodging in lodgings:
-            source = self._source(lodging)
-            if source is not None and lodging.state != LodgingState.WAITING:
-                self._farm.quarters_of(source).tear_down(lodging.pods)
-            settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now(), why))
+    def _tear_down(self, lodging: Lodging, why: str) -> None:
+        source = self._source(lodging)
+        if source is not None and lodging.state != LodgingState.WAITING:
+            self._farm.quarters_of(source).tear_down(lodging.pods)
+        settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now(), why))
 
     def _clean(self) -> None:
         farm, now = self._farm, self._farm.now()
         for lodging in spoiled(farm.records.all(Lodging), self._retain_seconds, now):
-            self._lose(lodging, now)
+            _apart(lodging.source, partial(self._lose, lodging, now))
         lodgings = farm.records.all(Lodging)
         for work in left_behind(farm.records.all(Work), lodgings, self._retain_seconds, now):
             _LOG.info("left_behind_removed source=%s attempt=%s", work.source, work.attempt_id)
-            self._forget(work)
+            _apart(work.source, partial(self._forget, work))
         for lodging in forgotten(farm.records.all(Lodging), now):
-            self._remove(lodging)
+            _apart(lodging.source, partial(self._remove, lodging))
             farm.records.remove(lodging)
         for loss in farm.records.all(Loss)[:-_TOLD_LOSSES]:
             farm.records.remove(loss)
@@ -165,29 +168,34 @@ class Keeper:
         if source is not None:
             self._farm.quarters_of(source).remove(lodging.pods)
 
-    def _turn_out_revoked(self) -> None:
+    def _turn_out_revoked(self, source: Source) -> None:
         """Its pods end, all that it had here goes, and its name is free again."""
         farm = self._farm
-        for source in farm.records.all(Source):
-            if not source.revoked:
-                continue
-            _LOG.info("source_revoked source=%s", source.name)
-            quarters = farm.quarters_of(source)
-            mine = farm.lodgings(source)
-            quarters.relay.end()
-            quarters.tear_down([pod for one in mine if one.state != LodgingState.WAITING for pod in one.pods])
-            quarters.close()
-            farm.quarters.pop(source.name, None)
-            for folder in (quarters.root, quarters.settings.home.parent):
-                shutil.rmtree(folder, ignore_errors=True)
-            losses = [one for one in farm.records.all(Loss) if one.source == source.name]
-            works = [one for one in farm.records.all(Work) if one.source == source.name]
-            invited = [one for one in farm.records.all(Invitation) if one.name == source.name]
-            with farm.records.change():
-                farm.records.remove(
-                    source, *mine, *losses, *works, *invited, Heard(source=source.name, time=0.0)
-                )
-            farm.heard.pop(source.name, None)
+        if not source.revoked:
+            return
+        _LOG.info("source_revoked source=%s", source.name)
+        quarters = farm.quarters_of(source)
+        mine = farm.lodgings(source)
+        quarters.relay.end()
+        quarters.tear_down([pod for one in mine if one.state != LodgingState.WAITING for pod in one.pods])
+        quarters.close()
+        farm.quarters.pop(source.name, None)
+        for folder in (quarters.root, quarters.settings.home.parent):
+            shutil.rmtree(folder, ignore_errors=True)
+        losses = [one for one in farm.records.all(Loss) if one.source == source.name]
+        works = [one for one in farm.records.all(Work) if one.source == source.name]
+        invited = [one for one in farm.records.all(Invitation) if one.name == source.name]
+        with farm.records.change():
+            farm.records.remove(source, *mine, *losses, *works, *invited, Heard(source=source.name, time=0.0))
+        farm.heard.pop(source.name, None)
+
+
+def _apart(source: str, act: Callable[[], None]) -> None:
+    """What fails for one source is tried again with the next tick, and holds up no other."""
+    try:
+        act()
+    except (GridmillError, OSError) as error:
+        _LOG.warning("source_fails source=%s reason=%s", source, error)
 
 
 def orders(lodging: Lodging) -> tuple[PodOrder, ...]:
