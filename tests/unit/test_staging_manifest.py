@@ -11,7 +11,7 @@ from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePath
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.staging.frames import Chunk, Decoder, decode, encode, size_bytes
 from gridmill.staging.hashes import HashCache
-from gridmill.staging.manifest import scan, scan_files
+from gridmill.staging.manifest import CHUNK_BYTES, scan, scan_files
 from gridmill.staging.paths import check_manifest, check_path, chunk_sizes, file_below, folder_below
 
 LATER = 4_000_000_000 * 1_000_000_000  # in 2096
@@ -97,6 +97,25 @@ def test_what_is_unchanged_is_not_read_again(tmp_path):
     assert scan(folder, cache=cache).files == (entry("a", b"abd"), first.files[1])
     kept.write_bytes(b"nonsense")
     assert scan(folder, cache=cache).files == (entry("a", b"abd"), first.files[1])
+
+
+def test_a_file_that_was_written_over_is_read_again_whatever_time_it_has(tmp_path):
+    folder = tree(tmp_path / "tree", {"a": b"abc", "b": b"abc"})
+    cache = HashCache(tmp_path / "hashes", now_ns=lambda: LATER)
+    scan(folder, cache=cache)
+    for name in ("a", "b"):
+        was = (folder / name).stat()
+        if name == "b":
+            tree(tmp_path, {"new": b"xyz"})
+            (tmp_path / "new").replace(folder / name)
+            os.utime(folder / name, ns=(was.st_atime_ns, was.st_mtime_ns))
+        while (folder / name).stat().st_ctime_ns == was.st_ctime_ns:  # a tick of the clock is milliseconds
+            (folder / name).write_bytes(b"xyz")
+            os.utime(folder / name, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert scan(folder, cache=cache).files == (
+        entry("a", b"xyz", CHUNK_BYTES),
+        entry("b", b"xyz", CHUNK_BYTES),
+    )
 
 
 def test_a_file_that_has_just_changed_is_read_again(tmp_path):
