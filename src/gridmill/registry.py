@@ -42,10 +42,14 @@ SITES: Mapping[str, str] = {
     "local": "gridmill.sites.local:make",
     "slurm": "gridmill.sites.slurm.site:make",
     "ray": "gridmill.sites.ray.site:make",
+    "cluster": "gridmill.sites.cluster.site:make",
     "simulated": "gridmill.testing.neighbour:make",
 }
 """Functions (Settings, Site, Doors) -> SitePort; that of `local` takes the settings alone."""
-WISHES: Mapping[str, str] = {"slurm": "gridmill.sites.slurm.wishes:check_resource"}
+WISHES: Mapping[str, str] = {
+    "slurm": "gridmill.sites.slurm.wishes:check_resource",
+    "cluster": "gridmill.sites.cluster.wishes:check_resource",
+}
 """Functions (Resource, Site) that raise InputError, of kinds of sites where a resource has settings too."""
 STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
     "memory": "gridmill.stores.memory:make",

@@ -1,23 +1,27 @@
-"""`add`: a site, a named place where resources can be brought up."""
+"""`add`: a site or a farm, a named place where resources can be brought up."""
 
+import sys
 from enum import StrEnum
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from gridmill.cli.render import table
-from gridmill.cli.session import Json, console, emit, session
+from gridmill.cli.session import Json, console, emit, session, settings_of
 from gridmill.cli.words import amounts
 from gridmill.errors import InputError
 from gridmill.model.amounts import GIB, Amounts, show_count
 from gridmill.model.node import NodeView
 from gridmill.model.site import Site, SiteKind
+from gridmill.settings import Settings
 
 
 class Added(StrEnum):
     """What can be added."""
 
     SITE = "site"
+    CLUSTER = "cluster"
 
 
 Address = Annotated[
@@ -32,22 +36,61 @@ Setting = Annotated[
 
 def add(
     context: typer.Context,
-    what: Annotated[Added, typer.Argument(metavar="NOUN", help="site.", show_default=False)],
+    what: Annotated[Added, typer.Argument(metavar="NOUN", help="site or cluster.", show_default=False)],
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="What jobs call it (`at: NAME`).", show_default=False)
     ],
-    kind: Annotated[SiteKind, typer.Option(help="How resources are brought up there.", show_default=False)],
+    kind: Annotated[
+        SiteKind | None,
+        typer.Option(help="Of a site: how resources are brought up there.", show_default=False),
+    ] = None,
     address: Address = None,
     set: Setting = None,
+    controller: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Of a cluster: where its farm listens.", show_default=False),
+    ] = None,
+    join: Annotated[
+        str,
+        typer.Option(
+            metavar="FINGERPRINT:SECRET",
+            help="Of a cluster: as `gridmill up --light` there says it; better in GRIDMILL_TOKEN, or `-` to "
+            "read it from standard input.",
+            show_default=False,
+        ),
+    ] = "",
     json: Json = False,
 ) -> None:
     """Add a site: resources can then be configured, and jobs run, at it. It is opened and looked at at once.
 
     gridmill add site lab --kind slurm --set partition=gpu
+
+    gridmill add cluster gpu-farm --controller 10.1.0.7:8700 --join FINGERPRINT:SECRET
     """
+    if what == Added.CLUSTER:
+        kind = _joined(settings_of(context), name, kind, controller, join)
+        address = controller
+    if kind is None:
+        raise InputError("a site has a kind", place="--kind", hint="--kind ray, --kind slurm ...")
     site = Site(name=name, kind=kind, address=address, settings=read_settings(set or ()))
     with session(context) as client:
         return say(client.add_site(site), json)
+
+
+def _joined(
+    settings: Settings, name: str, kind: SiteKind | None, controller: str | None, line: str
+) -> SiteKind:
+    """Become a source of the farm, unless this home is one already and no line is given."""
+    if kind not in (None, SiteKind.CLUSTER) or controller is None:
+        raise InputError(
+            "a cluster has a controller, and no other kind",
+            place="--controller" if controller is None else "--kind",
+            hint="`gridmill up --light` on the farm says the whole line.",
+        )
+    told = sys.stdin.readline().strip() if line == "-" else line or settings.token
+    become: Any = import_module("gridmill.sites.cluster.joining").become_source
+    become(settings.home, name, controller, told)
+    return SiteKind.CLUSTER
 
 
 def nodes(context: typer.Context, json: Json = False) -> None:

@@ -12,11 +12,12 @@ from gridmill.control.unfit import why_left_aside
 from gridmill.errors import NotFoundError
 from gridmill.model.deployment import Deployment
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import DONE_JOBS, LIVE_ATTEMPTS, JobState
+from gridmill.model.state import DONE_JOBS, LIVE_ATTEMPTS, AttemptState, JobState
 from gridmill.model.view import JobView, PartView, RunView
 from gridmill.planning.critical import critical_path
 from gridmill.planning.waits import Waits
 from gridmill.planning.why import why_waiting
+from gridmill.ports.site import Carries
 from gridmill.ports.store import Store
 
 WHYS_PER_VIEW = 100
@@ -145,6 +146,16 @@ def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
     return record.noun, tuple(job for job in jobs if isinstance(job, JobRun))
 
 
+def _carried(control: Control, attempts: Sequence[Attempt]) -> Mapping[str, Any]:
+    """How far the data of an attempt that has not begun is on the way to where it runs."""
+    last = attempts[-1] if attempts else None
+    if last is None or last.state != AttemptState.PLACED:
+        return {}
+    deployment = control.ledger.snapshot.deployments.get(last.deployment_id)
+    site = control.sites.get(deployment.site) if deployment is not None else None
+    return site.carried(last.id) if isinstance(site, Carries) else {}
+
+
 def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], why: str) -> JobView:
     whole = tuple(one for one in attempts if one.rank == 0)
     final = dict(whole[-1].metrics) if whole and not _waits(job_run) else {}
@@ -154,6 +165,6 @@ def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], wh
         ranks=tuple(one for one in attempts if one.rank > 0),
         artifacts=tuple(fetch_artifact(control, name) for name in job_run.artifacts),
         why=why,
-        progress=control.progress.get(job_run.id, {}),
+        progress=control.progress.get(job_run.id) or _carried(control, whole),
         metrics=final or control.metrics.get(job_run.id, {}),
     )

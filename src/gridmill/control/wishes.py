@@ -8,12 +8,11 @@ from gridmill.registry import WISHES, find
 
 def check_wishes(resource: Resource, site: Site) -> None:
     """Raises InputError, at the setting."""
-    if not resource.settings:
-        return
-    if site.kind not in WISHES:
+    if site.kind in WISHES:
+        find("wishes", site.kind)(resource, site)
+    elif resource.settings:
         raise InputError(
             f"a {site.kind} site takes no settings of a resource",
             hint=f"Sites of these kinds do: {', '.join(sorted(WISHES))}.",
             place=f"resource {resource.name}: settings",
         )
-    find("wishes", site.kind)(resource, site)

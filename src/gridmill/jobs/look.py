@@ -10,10 +10,12 @@ from datetime import date, datetime
 from math import isfinite
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from gridmill.codec import decode, encode
@@ -24,6 +26,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.model.loaded import rejects_of
 from gridmill.model.look import Look, Preview, RowChanges, Seen
 
+LOG = "_delta_log"
 _TEXT = 200
 _MEMORY = "1GB"
 _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
@@ -32,6 +35,8 @@ _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 def answer(question: Look) -> Seen:
     """What was asked. Raises InputError, StorageError."""
     root = Path(question.root)
+    if question.files:
+        return Seen(files=files_of(root, question.artifact.output))
     if question.other is None:
         return Seen(preview=preview(root, question.artifact, question.rows, rejects=question.rejects))
     return Seen(changes=compare_rows(root, question.artifact, question.other, question.key))
@@ -90,6 +95,37 @@ def _files(folder: Path, rows: int) -> Preview:
     listed = tuple((str(path.relative_to(folder)), path.stat().st_size) for path in found[:rows])
     columns = (Column(name="file", type="string"), Column(name="size_bytes", type="int64"))
     return Preview(columns=columns, rows=listed, total=len(found))
+
+
+def files_of(root: Path, output: Output) -> tuple[str, ...]:
+    """The files of a version: of a table those that the version has, then as much of its log as tells of it.
+    Raises StorageError."""
+    path = root / output.uri
+    if output.kind != ArtifactKind.SINK:
+        return tuple(sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file()))
+    try:
+        table = DeltaTable(path, version=output.table_version)
+        data = sorted(unquote(action) for action in table.get_add_actions(flatten=True)["path"].to_pylist())
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"{output.uri} cannot be read: {error}") from error
+    return (*data, *(f"{LOG}/{name}" for name in log_files(path / LOG, table.version())))
+
+
+def log_files(folder: Path, version: int) -> tuple[str, ...]:
+    """The newest checkpoint up to a version, and the commits from it on. Names as Delta's protocol has them:
+    `%020d.json`, `%020d.checkpoint.parquet`, `%020d.checkpoint.%010d.%010d.parquet`."""
+    names = sorted(entry.name for entry in folder.iterdir())
+    known = [name for name in names if name[:20].isdigit() and int(name[:20]) <= version]
+    marks = {int(name[:20]) for name in known if ".checkpoint." in name}
+    begin = max((mark for mark in marks if _is_whole(known, mark)), default=0)
+    wanted = [name for name in known if int(name[:20]) >= begin and name.endswith(".json")]
+    return (*(name for name in known if name.startswith(f"{begin:020}.checkpoint.")), *wanted)
+
+
+def _is_whole(names: Sequence[str], mark: int) -> bool:
+    """A checkpoint of several files counts when all are there."""
+    files = [name.split(".") for name in names if name.startswith(f"{mark:020}.checkpoint.")]
+    return any(len(parts) == 3 or len(files) >= int(parts[3]) for parts in files if len(parts) in (3, 5))
 
 
 def compare_rows(root: Path, before: Artifact, after: Artifact, key: Sequence[str]) -> RowChanges:

@@ -11,7 +11,7 @@ from gridmill.model.noun import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """A question about `artifact` below the storage root `root`: its first `rows` (of a sink's `rejects`),
-    or with `other` how many rows differ, told apart by `key`."""
+    or with `other` how many rows differ, told apart by `key`, or the `files` that it consists of."""
 
     root: str
     artifact: Artifact
@@ -19,6 +19,7 @@ class Look:
     rejects: bool = False
     other: Artifact | None = None
     key: tuple[str, ...] = ()
+    files: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +43,12 @@ class RowChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The answer to a Look: one of the three. `error` is as `errors.to_body` writes it."""
+    """The answer to a Look: one of them; `files` are paths below the artifact's, of a table those of its data
+    before those of its log. `error` is as `errors.to_body` writes it."""
 
     preview: Preview | None = None
     changes: RowChanges | None = None
+    files: tuple[str, ...] = ()
     error: Mapping[str, Any] | None = None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
@@ -53,6 +53,16 @@ class Doors(Protocol):
 
     def spool(self, folder: Path) -> str:
         """Watch a folder that pods see under the same path; the link. Raises StorageError."""
+        ...
+
+
+@runtime_checkable
+class Carries(Protocol):
+    """A site in another place, to which data is carried."""
+
+    def carried(self, attempt_id: str) -> Mapping[str, Any]:
+        """How far its data is on the way: `done` of `total`, `unit` and `note`, as a progress event's body;
+        empty when none is. Answers at once."""
         ...
 
 

@@ -40,7 +40,7 @@ class HouseFolder:
     def _things(self) -> Iterator[Thing]:
         for path in _at_depth(self._root, _OUTPUT_DEPTH):
             name = str(path.relative_to(self._root))
-            if not name.startswith(_STAGED):
+            if not name.startswith("."):  # on its way in, or going
                 yield from _thing(Place.OUTPUT, name, path)
         for path in _entries(self._root):
             if path.name.startswith(_STAGED):

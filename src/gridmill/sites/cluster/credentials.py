@@ -1,0 +1,82 @@
+"""What a source keeps of a farm that it joined: HOME/clusters/NAME, for its user alone."""
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from gridmill.codec import decode, encode
+from gridmill.errors import InputError, UnavailableError
+from gridmill.model.noun import dataclass
+
+_FARM, _KEY, _CERTIFICATE = "farm.json", "source.key", "source.crt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Where a farm is, which certificate it must show (SHA-256, hex), and the token that it gave us."""
+
+    host: str
+    port: int
+    fingerprint: str
+    token: str
+    ssh: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """The folder and its files."""
+
+    folder: Path
+
+    @property
+    def key(self) -> Path:
+        """The private key (PEM), which never leaves this machine."""
+        return self.folder / _KEY
+
+    @property
+    def certificate(self) -> Path:
+        """What the farm signed (PEM)."""
+        return self.folder / _CERTIFICATE
+
+    def read(self) -> Credentials:
+        """Raises InputError where the farm was never joined."""
+        try:
+            return decode((self.folder / _FARM).read_bytes(), Credentials)
+        except OSError as error:
+            raise InputError(
+                f"there is no membership of a farm in {self.folder}",
+                hint="`gridmill up --light` on the farm says a join line: paste it here.",
+            ) from error
+
+    def write(self, credentials: Credentials, certificate: str) -> None:
+        """Keep them, whole or not at all. Raises OSError."""
+        _write(self.certificate, certificate.encode())
+        _write(self.folder / _FARM, encode(credentials))
+
+    def request(self, source: str) -> str:
+        """A signing request (PEM) of a new key, which is kept. Raises UnavailableError, OSError."""
+        if find_spec("cryptography") is None:
+            raise UnavailableError(
+                "a farm wants a certificate, and the package `cryptography` is not here",
+                hint="pip install 'gridmill[tls]'",
+            )
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private, request = import_module("gridmill.sites.cluster.signing").new_key(source)
+        _write(self.key, private)
+        signed: str = request
+        return signed
+
+
+def keeping(home: Path, name: str) -> Keeping:
+    """What this home keeps of the farm it calls `name`."""
+    return Keeping(home / "clusters" / name)
+
+
+def _write(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)

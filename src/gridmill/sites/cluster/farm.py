@@ -1,0 +1,273 @@
+"""A farm, as a source asks it: HTTPS by the standard library, the farm's certificate pinned."""
+
+import hashlib
+import hmac
+import http.client
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from gridmill.codec import decode, encode
+from gridmill.errors import GridmillError, InputError, UnavailableError, from_body
+from gridmill.model.farm import (
+    Deploy,
+    FarmLook,
+    Hashes,
+    Joined,
+    JoinRequest,
+    Lacking,
+    Manifest,
+    Place,
+    PodNames,
+)
+from gridmill.ports.farm import Sights
+from gridmill.sites.cluster.credentials import Credentials, Keeping
+from gridmill.sites.cluster.tunnel import Tunnel
+from gridmill.staging import frames
+from gridmill.staging.frames import Chunk
+
+T = TypeVar("T")
+ANSWER_SECONDS = 20.0
+LONG_SECONDS = 300.0
+SILENCE_SECONDS = 10.0
+"""A relay says something every two seconds."""
+MOST_LINE_BYTES = 64 * 2**20
+
+
+class Farm:
+    """Safe to call from several threads; each keeps a connection. All calls may be repeated, and raise
+    UnavailableError where the farm does not answer, and the error that it answers."""
+
+    def __init__(
+        self, credentials: Credentials, certificate: Path | None = None, key: Path | None = None
+    ) -> None:
+        self._credentials = credentials
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._context.check_hostname = False  # the fingerprint says more than a name and an authority could
+        self._context.verify_mode = ssl.CERT_NONE
+        if certificate is not None:
+            self._context.load_cert_chain(certificate, key)
+        self._own = threading.local()
+        self._tunnel = (
+            Tunnel(credentials.ssh, credentials.host, credentials.port) if credentials.ssh else None
+        )
+        self._open: set[_Connection] = set()
+        self._lock = threading.Lock()
+
+    def join(self, request: JoinRequest) -> Joined:
+        """Become a source of it."""
+        return decode(self._ask("POST", "/v1/join", encode(request)), Joined)
+
+    def look(self) -> FarmLook:
+        """What it has, and what goes on there."""
+        return decode(self._ask("GET", "/v1/farm"), FarmLook)
+
+    def deploy(self, deployment_id: str, wanted: Deploy) -> None:
+        """Bring up pods, as soon as there is room."""
+        self._ask("PUT", f"/v1/deployments/{quote(deployment_id, safe='')}", encode(wanted))
+
+    def observe(self, pods: Sequence[str]) -> Sights:
+        """How they look."""
+        return decode(self._ask("POST", "/v1/pods/observe", encode(PodNames(pods=tuple(pods)))), Sights)
+
+    def end(self, pods: Sequence[str]) -> None:
+        """They are gone when this returns."""
+        self._ask("POST", "/v1/pods/end", encode(PodNames(pods=tuple(pods))), seconds=60.0)
+
+    def open_relay(self) -> str:
+        """A new session of messages; an older one ends."""
+        told: dict[str, str] = json.loads(self._ask("POST", "/v1/relay"))
+        return told["session"]
+
+    def heard(self, session: str) -> Iterator[bytes]:
+        """Its lines, as they come. Ends by UnavailableError when the session does."""
+        connection = self._connect(SILENCE_SECONDS)
+        try:
+            connection.request("GET", f"/v1/relay/{session}", headers=self._headers())
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise _refusal(answer.status, answer.read())
+            while line := answer.readline(MOST_LINE_BYTES):
+                if line.strip():
+                    yield line
+        except (OSError, http.client.HTTPException) as error:
+            raise self._away(error) from error
+        finally:
+            self._forget(connection)
+        raise UnavailableError(f"the farm at {self._place} ended the session")
+
+    def say(self, session: str, number: int, lines: Sequence[bytes]) -> None:
+        """Pass lines on; the same number again is ignored there."""
+        body = b"".join(line + b"\n" for line in lines)
+        self._ask("POST", f"/v1/relay/{session}", body, more={"Sequence": str(number)})
+
+    # what is carried
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """Which of them are not there."""
+        wanted = encode(Hashes(chunks=tuple(chunks)))
+        return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=LONG_SECONDS), Lacking).chunks
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Carry these there."""
+        body = b"".join(frames.encode(chunks))
+        kind = {"Content-Type": "application/octet-stream"}
+        self._ask("POST", "/v1/staging/chunks", body, seconds=LONG_SECONDS, more=kind)
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """Carry these here; their hashes are still to be compared."""
+        wanted = encode(Hashes(chunks=tuple(chunks)))
+        yield from frames.decode([self._ask("POST", "/v1/staging/fetch", wanted, seconds=LONG_SECONDS)])
+
+    def place(self, place: Place) -> tuple[str, ...]:
+        """Make a tree there; the chunks it lacks, if any."""
+        return decode(
+            self._ask("POST", "/v1/staging/place", encode(place), seconds=LONG_SECONDS), Lacking
+        ).chunks
+
+    def scan(self, uri: str) -> Manifest:
+        """A tree that is there. Raises NotFoundError."""
+        wanted = json.dumps({"uri": uri}).encode()
+        return decode(self._ask("POST", "/v1/staging/scan", wanted, seconds=LONG_SECONDS), Manifest)
+
+    def forget(self, attempt_id: str) -> None:
+        """What was carried for the attempt may go, what it made there goes."""
+        self._ask("DELETE", f"/v1/staging/attempts/{quote(attempt_id, safe='')}")
+
+    def close(self) -> None:
+        """End all connections; whoever waits for one is told that the farm does not answer."""
+        with self._lock:
+            for connection in self._open:
+                connection.cut()
+            self._open.clear()
+        if self._tunnel is not None:
+            self._tunnel.close()
+
+    @property
+    def _place(self) -> str:
+        at = f"{self._credentials.host}:{self._credentials.port}"
+        return f"{at} behind {self._credentials.ssh}" if self._credentials.ssh else at
+
+    def _headers(self) -> dict[str, str]:
+        token = self._credentials.token
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        seconds: float = ANSWER_SECONDS,
+        more: dict[str, str] | None = None,
+    ) -> bytes:
+        headers = {**self._headers(), "Content-Type": "application/json", **(more or {})}
+        kept: _Connection | None = getattr(self._own, "connection", None)
+        for connection in ([kept] if kept is not None else []) + [None]:
+            used = connection or self._connect(seconds)
+            try:
+                used.patience(seconds)
+                used.request(method, path, body, headers)
+                answer = used.getresponse()
+                content = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                self._forget(used)
+                if connection is None:
+                    raise self._away(error) from error
+                continue  # a kept connection may have ended while nobody used it
+            self._own.connection = used
+            if answer.status >= 300:
+                raise _refusal(answer.status, content)
+            return content
+        raise AssertionError("a new connection was tried")
+
+    def _connect(self, seconds: float) -> "_Connection":
+        way = self._tunnel.path() if self._tunnel is not None else None
+        connection = _Connection(self._credentials, self._context, seconds, way)
+        try:
+            connection.connect()
+        except OSError as error:
+            connection.close()
+            raise self._away(error) from error
+        except InputError:
+            connection.close()
+            raise
+        with self._lock:
+            self._open.add(connection)
+        return connection
+
+    def _forget(self, connection: "_Connection") -> None:
+        if getattr(self._own, "connection", None) is connection:
+            self._own.connection = None
+        with self._lock:
+            self._open.discard(connection)
+        connection.close()
+
+    def _away(self, error: Exception) -> UnavailableError:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return UnavailableError(f"the farm at {self._place} does not answer: {why}")
+
+
+class _Connection(http.client.HTTPSConnection):
+    """To a farm that shows the pinned certificate, or none."""
+
+    def __init__(
+        self, credentials: Credentials, context: ssl.SSLContext, seconds: float, way: Path | None
+    ) -> None:
+        super().__init__(credentials.host, credentials.port, timeout=seconds, context=context)
+        self._pinned, self._secured, self._way = credentials.fingerprint, context, way
+
+    def connect(self) -> None:
+        """Nothing secret is said before the certificate is known. Raises OSError, InputError."""
+        if self._way is None:
+            super().connect()
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            plain = socket.socket(socket.AF_UNIX)
+            plain.settimeout(self.timeout)
+            plain.connect(str(self._way))
+            self.sock = self._secured.wrap_socket(plain)
+        shown = hashlib.sha256(self._secure.getpeercert(binary_form=True) or b"").hexdigest()
+        if not hmac.compare_digest(shown, self._pinned):
+            raise InputError(
+                f"{self.host}:{self.port} shows the certificate {shown[:16]}…, not {self._pinned[:16]}…",
+                hint="Either the farm was set up anew (join it again with its new line), or somebody is "
+                "between you and it.",
+            )
+
+    @property
+    def _secure(self) -> ssl.SSLSocket:
+        sock: Any = self.sock
+        secure: ssl.SSLSocket = sock
+        return secure
+
+    def patience(self, seconds: float) -> None:
+        """How long an answer may take."""
+        if self.sock is not None:
+            self.sock.settimeout(seconds)
+
+    def cut(self) -> None:
+        """End it from another thread."""
+        if self.sock is not None:
+            try:
+                self.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return
+
+
+def _refusal(status: int, body: bytes) -> GridmillError:
+    try:
+        return from_body(json.loads(body))
+    except ValueError:
+        return UnavailableError(f"the farm answers with status {status}")
+
+
+def member(keeping: Keeping) -> Farm:
+    """The farm that was joined. Raises InputError."""
+    return Farm(keeping.read(), keeping.certificate, keeping.key)

@@ -1,0 +1,376 @@
+"""Passes messages between the control node and pods of a farm.
+
+The farm knows a number for each connection of a pod (a channel); here each is a link of its own to this
+home's socket, so that the control node meets a far pod as it meets any other. What goes to a pod goes
+through `Carrying`: a Start waits until what its attempt reads is there, the end of an attempt until what it
+made is here. When the session with the farm ends all links close, and pods greet again in the next one.
+"""
+
+import logging
+import queue
+import random
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from gridmill.codec import decode_passed, encode_passed, to_builtins
+from gridmill.errors import GridmillError, InternalError, StorageError, UnavailableError
+from gridmill.model.event import EventType, PodEvent
+from gridmill.model.message import Events, FromPod, Order, Outcome, Start, Stop, ToPod
+from gridmill.model.state import AttemptState, Cause
+from gridmill.ports.link import PodLink
+from gridmill.sites.cluster.farm import Farm
+
+_LOG = logging.getLogger(__name__)
+_HELD_MESSAGES = 1000
+"""While so many wait for the control node, nothing more is read: the pods keep it in their journals."""
+_AT_ONCE = 256
+_LOOK_SECONDS = 1.0
+_BACK_OFF_SECONDS = (0.1, 5.0)
+_CARRIERS = 4
+
+
+class Carrying(Protocol):
+    """What is done about an attempt's data. Both may take their time, and are called from several threads."""
+
+    def take_there(self, order: Order) -> Order:
+        """What it reads is there when this returns; the order as the farm's pod is to have it. Raises
+        UnavailableError to be asked again, another GridmillError when that would not help."""
+        ...
+
+    def bring_home(self, events: Events) -> Events:
+        """What attempts that ended made is here when this returns; the events to believe. Raises
+        UnavailableError to be asked again."""
+        ...
+
+    def give_up(self, attempt_id: str) -> None:
+        """It is to end: carry nothing further for it."""
+        ...
+
+
+@dataclass(slots=True)
+class _Far:
+    """A pod's connection: the link to the control node, and what waits to be said by it."""
+
+    link: PodLink
+    waiting: deque[FromPod] = field(default_factory=deque)
+    fetching: Future[Events] | None = None
+
+
+class Relay:
+    """One thread turns it; others read the farm's lines, say ours, and carry."""
+
+    def __init__(self, farm: Farm, dial: Callable[[], PodLink], carrying: Carrying) -> None:
+        self._farm, self._dial, self._carrying = farm, dial, carrying
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gridmill-farm", daemon=True)
+        self._pool = ThreadPoolExecutor(_CARRIERS, thread_name_prefix="gridmill-carry")
+
+    def start(self) -> None:
+        """Dial, now and whenever the session ends."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Pods go on; they are met again by the next one. May be repeated."""
+        self._closed.set()
+        self._farm.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        pause, longest = _BACK_OFF_SECONDS
+        while not self._closed.is_set():
+            try:
+                session = _Session(self._farm, self._dial, self._carrying, self._pool, self._closed)
+                pause = _BACK_OFF_SECONDS[0]
+                session.run()
+            except UnavailableError as error:
+                _LOG.info("farm_session_over reason=%s", error)
+            except Exception:  # noqa: BLE001  the outermost loop: the farm is dialled again
+                _LOG.exception("farm_session_failed")
+            self._closed.wait(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, longest)
+
+
+def _may_come(error: BaseException) -> bool:
+    """Whether asking again can help: a disk that is full there does not get empty by that."""
+    return isinstance(error, UnavailableError) and not isinstance(error, StorageError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why an attempt never began; its pod does not know its token."""
+
+    token: str
+    why: GridmillError
+
+
+def refused(event: PodEvent, refusal: Refusal | None) -> PodEvent:
+    """The end of an attempt as it is to be believed: failed, where it never began for that reason."""
+    if refusal is None or event.type != EventType.ENDED:
+        return event
+    why = refusal.why
+    cause = Cause.STORAGE if isinstance(why, StorageError) else Cause.INPUT
+    outcome = Outcome(state=AttemptState.FAILED, cause=cause, message=why.message, hint=why.hint)
+    return replace(event, token=refusal.token, body={"outcome": to_builtins(outcome)})
+
+
+class _Session:
+    """From one dialling to its end. Raises UnavailableError where the farm does not answer."""
+
+    def __init__(
+        self,
+        farm: Farm,
+        dial: Callable[[], PodLink],
+        carrying: Carrying,
+        pool: ThreadPoolExecutor,
+        closed: threading.Event,
+    ) -> None:
+        self._farm, self._dial, self._carrying, self._pool, self._closed = farm, dial, carrying, pool, closed
+        self._name = farm.open_relay()
+        self._over = threading.Event()
+        self._heard: queue.Queue[bytes] = queue.Queue(_HELD_MESSAGES)
+        self._to_say: queue.Queue[bytes | None] = queue.Queue()
+        self._fars: dict[int, _Far] = {}
+        self._staged: deque[tuple[int, Order, Future[Order]]] = deque()
+        self._refused: dict[str, Refusal] = {}
+        self._bell, self._ring = socket.socketpair()
+        for end in (self._bell, self._ring):
+            end.setblocking(False)
+
+    def run(self) -> None:
+        """Until the session ends."""
+        threads = [
+            threading.Thread(target=self._hear, name="gridmill-farm-hears", daemon=True),
+            threading.Thread(target=self._say, name="gridmill-farm-says", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while not (self._over.is_set() or self._closed.is_set()):
+                self._turn()
+        finally:
+            self._over.set()
+            self._to_say.put(None)
+            for far in self._fars.values():
+                far.link.close()
+            self._bell.close()
+            self._ring.close()
+
+    # other threads
+
+    def _hear(self) -> None:
+        try:
+            for line in self._farm.heard(self._name):
+                self._put(line)
+                self._wake()
+                if self._over.is_set():
+                    return
+        except GridmillError as error:
+            _LOG.info("farm_session_over reason=%s", error)
+        finally:
+            self._over.set()
+            self._wake()
+
+    def _put(self, line: bytes) -> None:
+        while not self._over.is_set():
+            try:
+                return self._heard.put(line, timeout=_LOOK_SECONDS)
+            except queue.Full:
+                continue
+
+    def _say(self) -> None:
+        number = 0
+        while (line := self._to_say.get()) is not None:
+            lines = [line, *self._more()]
+            number += 1
+            try:
+                self._repeat(number, lines)
+            except GridmillError as error:
+                _LOG.info("farm_session_over reason=%s", error)
+                self._over.set()
+                return self._wake()
+
+    def _more(self) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < _AT_ONCE:
+            try:
+                line = self._to_say.get_nowait()
+            except queue.Empty:
+                break
+            if line is None:
+                self._to_say.put(None)
+                break
+            found.append(line)
+        return found
+
+    def _repeat(self, number: int, lines: list[bytes]) -> None:
+        """Once more where the answer got lost: the farm ignores a number that it has had."""
+        try:
+            self._farm.say(self._name, number, lines)
+        except UnavailableError:
+            if self._over.is_set():
+                raise
+            self._farm.say(self._name, number, lines)
+
+    def _wake(self) -> None:
+        try:
+            self._ring.send(b"!")
+        except OSError:
+            return  # full: it rings already; closed: nobody is left to hear
+
+    # the turning thread
+
+    def _turn(self) -> None:
+        ready = {far.link.fileno(): channel for channel, far in self._fars.items()}
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        for descriptor, channel in ready.items():
+            if descriptor is not None:
+                pending = self._fars[channel].link.pending()
+                poll.register(descriptor, select.POLLIN | (select.POLLOUT if pending else 0))
+        for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000):
+            if descriptor == self._bell.fileno():
+                self._answer_bell()
+            else:
+                self._read(ready[descriptor])
+        self._take_heard()
+        self._go_on()
+
+    def _answer_bell(self) -> None:
+        try:
+            self._bell.recv(4096)
+        except BlockingIOError:
+            return
+
+    def _take_heard(self) -> None:
+        for _ in range(_HELD_MESSAGES):
+            if sum(len(far.waiting) for far in self._fars.values()) >= _HELD_MESSAGES:
+                return
+            try:
+                line = self._heard.get_nowait()
+            except queue.Empty:
+                return
+            channel, message = decode_passed(line)
+            if message is None:
+                self._hang_up(channel)
+            else:
+                self._from_pod(channel, message)  # type: ignore[arg-type]  # a farm passes on what pods say
+
+    def _from_pod(self, channel: int, message: FromPod) -> None:
+        far = self._fars.get(channel)
+        if far is None:
+            far = self._fars[channel] = _Far(self._dial())
+            if not far.link.connect():
+                return self._close(channel)
+        far.waiting.append(message)
+        return None
+
+    def _go_on(self) -> None:
+        for channel, far in tuple(self._fars.items()):
+            if not self._deliver(far) or not far.link.flush():
+                self._close(channel)
+        for _ in range(len(self._staged)):
+            channel, order, future = self._staged.popleft()
+            if future.done():
+                self._start(channel, order, future)
+            else:
+                self._staged.append((channel, order, future))
+
+    def _deliver(self, far: _Far) -> bool:
+        """What may be said is said; False when the control node has closed the link."""
+        while far.waiting:
+            message = far.waiting[0]
+            if isinstance(message, Events) and any(one.type == EventType.ENDED for one in message.events):
+                if far.fetching is None:
+                    far.fetching = self._later(lambda told=message: self._home(told))
+                if not far.fetching.done():
+                    return True
+                message, far.fetching = far.fetching.result(), None
+            far.waiting.popleft()
+            if not far.link.send([message]):
+                return False
+        return True
+
+    def _home(self, events: Events) -> Events:
+        """Again and again, as long as the session lasts."""
+        told = self._with_refusals(events)
+        pause = _BACK_OFF_SECONDS[0]
+        while True:
+            try:
+                return self._carrying.bring_home(told)
+            except UnavailableError as error:
+                _LOG.info("results_wait reason=%s", error)
+                if self._over.wait(pause):
+                    raise
+                pause = min(2 * pause, _BACK_OFF_SECONDS[1])
+
+    def _read(self, channel: int) -> None:
+        far = self._fars.get(channel)
+        if far is None:
+            return
+        messages = far.link.receive()
+        for message in messages or ():
+            self._to_pod(channel, message)
+        if messages is None:
+            self._close(channel)
+
+    def _to_pod(self, channel: int, message: ToPod) -> None:
+        if isinstance(message, Start):
+            order = message.order
+            self._staged.append((channel, order, self._later(lambda: self._there(order))))
+            return
+        if isinstance(message, Stop):
+            self._carrying.give_up(message.attempt_id)
+        self._to_say.put(encode_passed(channel, message))
+
+    def _there(self, order: Order) -> Order:
+        pause = _BACK_OFF_SECONDS[0]
+        while True:
+            try:
+                return self._carrying.take_there(order)
+            except UnavailableError as error:
+                _LOG.info("staging_waits attempt=%s reason=%s", order.attempt_id, error)
+                if not _may_come(error) or self._over.wait(pause):
+                    raise
+                pause = min(2 * pause, _BACK_OFF_SECONDS[1])
+
+    def _start(self, channel: int, order: Order, future: Future[Order]) -> None:
+        """What cannot be carried there is told as the end of the attempt: the pod, asked to stop what it
+        never heard of, says that it has ended, and refuses a later start."""
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self._to_say.put(encode_passed(channel, Start(order=future.result())))
+        elif not _may_come(error):
+            refusal = error if isinstance(error, GridmillError) else InternalError(f"staging failed: {error}")
+            if refusal is not error:
+                _LOG.error("staging_failed attempt=%s", order.attempt_id, exc_info=error)
+            self._refused[order.attempt_id] = Refusal(token=order.token, why=refusal)
+            self._to_say.put(encode_passed(channel, Stop(attempt_id=order.attempt_id, reason=str(refusal))))
+
+    def _with_refusals(self, events: Events) -> Events:
+        return Events(events=tuple(refused(one, self._refused.get(one.attempt_id)) for one in events.events))
+
+    def _later(self, act: Callable[[], Order] | Callable[[], Events]) -> "Future":  # type: ignore[type-arg]
+        future = self._pool.submit(act)
+        future.add_done_callback(lambda _: self._wake())
+        return future
+
+    def _hang_up(self, channel: int) -> None:
+        """The pod has closed its connection; what it said before is still delivered, where it can be."""
+        far = self._fars.pop(channel, None)
+        if far is not None:
+            far.link.close()
+
+    def _close(self, channel: int) -> None:
+        """The control node has closed the link."""
+        self._hang_up(channel)
+        self._to_say.put(encode_passed(channel, None))

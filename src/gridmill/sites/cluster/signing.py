@@ -1,0 +1,17 @@
+"""A new key, and the request to sign a certificate for it (needs the extra `tls`)."""
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+def new_key(source: str) -> tuple[bytes, str]:
+    """The private key and the signing request, both PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, source)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return private, request.public_bytes(serialization.Encoding.PEM).decode()

@@ -1,0 +1,175 @@
+"""The cluster site: a SitePort whose pods a farm brings up, in another subnet."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from gridmill.errors import GridmillError, InputError, UnavailableError
+from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes, show_seconds
+from gridmill.model.event import PodEvent
+from gridmill.model.farm import Deploy, FarmLook
+from gridmill.model.message import Events, PodOrder
+from gridmill.model.node import NodeLook
+from gridmill.model.site import Node, Site, check_settings
+from gridmill.ports.site import Doors, PodSight, Sight, SitePort
+from gridmill.registry import find
+from gridmill.settings import Settings
+from gridmill.sites.cluster.carrying import HomeCarrying
+from gridmill.sites.cluster.credentials import keeping
+from gridmill.sites.cluster.farm import Farm, member
+from gridmill.sites.cluster.relay import Relay
+
+SETTINGS = {
+    "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
+    "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
+}
+T = TypeVar("T")
+_LEASE = "1h"
+_MARGIN_SECONDS = 60.0
+"""Until a farm that is cut off has surely ended it all: a question under way may have renewed the lease."""
+_LOOK_SECONDS = 5.0
+
+
+class ClusterSite:
+    """Safe to call from several threads."""
+
+    def __init__(
+        self,
+        name: str,
+        farm: Farm,
+        relay: Relay,
+        carrying: HomeCarrying,
+        link: str,
+        lease_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._farm, self._relay, self._carrying = name, farm, relay, carrying
+        self._link, self._lease_seconds, self._monotonic = link, lease_seconds, monotonic
+        self._heard = monotonic()
+        self._lock = threading.Lock()
+        self._look: tuple[float, FarmLook] | None = None
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The farm's. Raises UnavailableError."""
+        return self._asked().nodes
+
+    def looks(self) -> Mapping[str, NodeLook]:
+        """What the farm sees of its nodes now. Raises UnavailableError."""
+        return self._asked(fresh=True).looks
+
+    def _asked(self, *, fresh: bool = False) -> FarmLook:
+        with self._lock:
+            known = self._look
+        if known is not None and not fresh and self._monotonic() - known[0] < _LOOK_SECONDS:
+            return known[1]
+        look = self._answer(self._farm.look)
+        with self._lock:
+            self._look = self._monotonic(), look
+        return look
+
+    def _answer(self, ask: Callable[[], T]) -> T:
+        """What the farm says. A refusal is told as UnavailableError: nothing the control node can mend."""
+        try:
+            said = ask()
+        except UnavailableError:
+            raise
+        except GridmillError as error:
+            raise UnavailableError(error.message, hint=error.hint) from error
+        self._heard = self._monotonic()
+        return said
+
+    def link(self) -> str:
+        """What the farm puts in its place."""
+        return self._link
+
+    def pod_home(self, pod_id: str) -> str:
+        """The farm says it."""
+        return ""
+
+    def prepare(self) -> None:
+        """Nothing: what a lease was not asked for costs the farm nothing."""
+
+    def bring_up(self, orders: Sequence[PodOrder]) -> None:
+        """Ask for them; they are QUEUED until the farm has room. Raises UnavailableError."""
+        by_deployment = attrgetter("deployment_id")
+        once = {order.pod_id: order for order in orders}.values()
+        for deployment_id, some in groupby(sorted(once, key=by_deployment), key=by_deployment):
+            wanted = Deploy(orders=tuple(some), lease_seconds=self._lease_seconds)
+            self._answer(partial(self._farm.deploy, deployment_id, wanted))
+
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+        """What the farm says; when it has been silent for longer than the lease, it has ended them all."""
+        try:
+            sights = self._answer(partial(self._farm.observe, pod_ids)).sights
+        except UnavailableError:
+            if self._monotonic() - self._heard < self._lease_seconds + _MARGIN_SECONDS:
+                raise
+            why = f"the farm has not answered for {self._lease_seconds:g} s: it has ended its pods by now"
+            return dict.fromkeys(pod_ids, PodSight(sight=Sight.GONE, message=why))
+        never = PodSight(sight=Sight.GONE, message="it was never started")
+        return {pod_id: sights.get(pod_id, never) for pod_id in pod_ids}
+
+    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+        """What it had journalled, with what it made brought home. Raises UnavailableError."""
+        if self._is_lost():
+            return ()
+        words = self._answer(partial(self._farm.observe, (pod_id,))).words.get(pod_id, ())
+        return self._carrying.bring_home(Events(events=tuple(words))).events
+
+    def _is_lost(self) -> bool:
+        return self._monotonic() - self._heard >= self._lease_seconds + _MARGIN_SECONDS
+
+    def tear_down(self, pod_ids: Sequence[str]) -> None:
+        """They are gone when this returns. Raises UnavailableError."""
+        if not self._is_lost():
+            self._answer(partial(self._farm.end, pod_ids))
+
+    def carried(self, attempt_id: str) -> Mapping[str, Any]:
+        """See Carries."""
+        found = self._carrying.progress(attempt_id)
+        if found is None:
+            return {}
+        rate = f"{show_bytes(int(found.bytes_per_second))}/s" if found.bytes_per_second else ""
+        left = f"{show_seconds(found.left_seconds)} left" if found.left_seconds else ""
+        note = ", ".join(word for word in (f"carried to {self._name}", rate, left) if word)
+        done = found.there_bytes + found.carried_bytes
+        return {"done": done, "total": found.total_bytes, "unit": "bytes", "note": note}
+
+    def close(self) -> None:
+        """Pods go on."""
+        self._relay.close()
+
+
+def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
+    """The site; the farm must have been joined. Raises InputError."""
+    del doors  # the source dials
+    check_settings(site, SETTINGS)
+    lease = _seconds(site)
+    kept = keeping(settings.home, site.name)
+    farm = member(kept)
+    notes = kept.folder / "carried"
+    carrying = HomeCarrying(farm, settings.root, settings.home / "bundles", notes, _rate(site))
+    socket = settings.home / "links.sock"
+    relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)
+    made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", lease)
+    relay.start()
+    return made
+
+
+def _rate(site: Site) -> float | None:
+    said = site.settings.get("rate")
+    try:
+        return float(parse_bytes(said)) if said else None
+    except InputError as error:
+        raise InputError(error.message, hint=error.hint, place=f"site {site.name}: settings.rate") from error
+
+
+def _seconds(site: Site) -> float:
+    try:
+        return parse_seconds(site.settings.get("lease", _LEASE))
+    except InputError as error:
+        raise InputError(error.message, hint=error.hint, place=f"site {site.name}: settings.lease") from error

@@ -1,0 +1,194 @@
+"""A farm in another place: jobs run there as if it were here. Home is host alpha, the farm is host beta."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridmill.testing.hosts import Network, why_no_hosts
+from tests.machines import PROGRAM, Machines, attempts, messages, state, two_hosts
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts"),
+]
+FARM = "/root/farm"
+PORT = 8700
+PIPELINE = """
+pipeline: NAME
+resources:
+  far-training: {type: training, site: SITE, cpus: 1, memory: 1GiB}
+  far-prediction: {type: prediction, site: SITE, cpus: 1, memory: 1GiB}
+jobs:
+  rows: {sink: {source: rows.csv}}
+  points:
+    dataset:
+      tables: [rows]
+      sql: "select time, key, value, lag(value) over (order by time) as before from rows order by time"
+      time: time
+      label: {column: value}
+      split: {validation: 0.2, test: 0.2}
+  model:
+    resource: far-training
+    training: {dataset: points, model: linear}
+  told:
+    resource: far-prediction
+    prediction: {dataset: points, models: [model]}
+"""
+
+
+class Farmland(Machines):
+    """A home and a farm that see no folder of each other, but the one for logs and declarations."""
+
+    def __init__(self, net: Network, shared: Path) -> None:
+        super().__init__(net, shared, "far", {"GRIDMILL_ROOT": "/root/grid/storage"})
+        self.farm_up()
+        self.wait(lambda: "--join" in self.said("farm"), "the farm says its join line")
+        self.control()
+        found = re.search(r"--join (\S+)", self.said("farm"))
+        assert found is not None
+        self.add(found[1])
+
+    def farm_up(self, *words: str) -> None:
+        """Start the farm's controller."""
+        listen = f"{self.beta.address}:{PORT}"
+        settings = {"GRIDMILL_HOME": FARM, "GRIDMILL_ROOT": f"{FARM}/storage"}
+        self.start(self.beta, "farm", *PROGRAM, "up", "--light", "--listen", listen, *words, **settings)
+
+    def add(self, line: str) -> None:
+        """Join it."""
+        controller = f"{self.beta.address}:{PORT}"
+        self.gridmill("add", "cluster", "far", "--controller", controller, "--join", line)
+
+    def on_farm(self, *words: str) -> str:
+        """A command's output there."""
+        return self.beta.run(*words)
+
+    def root_there(self) -> str:
+        """The storage root of this source at the farm."""
+        return self.on_farm("bash", "-c", f"ls -d {FARM}/farm/sources/*/root").strip()
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Farmland]:
+    with two_hosts() as (net, shared):
+        yield Farmland(net, shared)
+
+
+@pytest.fixture
+def land(whole: Farmland) -> Iterator[Farmland]:
+    """After each test nothing runs at the farm."""
+    yield whole
+    whole.clear()
+
+
+def rows(land: Farmland, count: int = 600) -> None:
+    lines = (f"2026-01-{1 + i // 24:02d}T{i % 24:02d}:00:00,{i % 3},{i * i % 17}\n" for i in range(count))
+    (land.shared / "rows.csv").write_text("time,key,value\n" + "".join(lines))
+
+
+def artifact(view: dict[str, Any], name: str) -> dict[str, Any]:
+    one = next(one for one in view["jobs"] if one["job"]["job"]["name"] == name)
+    found: dict[str, Any] = one["artifacts"][0]["output"]
+    return found
+
+
+def test_a_model_trained_there_is_the_one_trained_here(land: Farmland) -> None:
+    rows(land)
+    views = {
+        site: land.ended(land.run(PIPELINE.replace("SITE", site).replace("NAME", name), name), name)
+        for site, name in (("far", "there"), ("local", "here"))
+    }
+    assert [messages(view) for view in views.values()] == [[""] * 4] * 2
+    assert [state(view) for view in views.values()] == ["succeeded"] * 2
+    assert attempts(views["far"]) == [1] * 4
+    there, here = (artifact(view, "model") for view in views.values())
+    assert there["metrics"] == here["metrics"]
+    shown = [land.gridmill("preview", f"{name}/told") for name in ("there", "here")]
+    assert shown[0].replace("there", "here") == shown[1]
+
+
+CODE = """
+pipeline: code
+resources:
+  far: {type: command, site: far, cpus: 1, memory: 256MiB}
+jobs:
+  one:
+    resource: far
+    command: "sh tool.sh; cp made.txt $GRIDMILL_OUTPUT/"
+  two:
+    resource: far
+    needs: [one]
+    command: "cat $GRIDMILL_INPUT_ONE/made.txt; echo wrong >&2; exit 3"
+"""
+
+
+def left_there(land: Farmland) -> list[str]:
+    """Files of jobs that are still at the farm."""
+    return land.on_farm("bash", "-c", f"find {land.root_there()} -type f").split()
+
+
+def test_code_goes_there_and_files_and_logs_and_reasons_come_home(land: Farmland) -> None:
+    (land.shared / "tool.sh").write_text("for i in 1 2 3; do echo line $i; done; hostname > made.txt\n")
+    view = land.ended(land.run(CODE, "code"), "code")
+    assert state(view) == "failed"
+    assert "3" in messages(view)[1]
+    logs = land.gridmill("logs", "code-1")
+    assert all(f"line {i}" in logs for i in (1, 2, 3))
+    assert "wrong" in logs
+    assert "beta" in logs
+    home = land.gridmill("preview", "code/one")
+    assert "made.txt" in home
+    land.clear()
+    land.wait(lambda: left_there(land) == [], "nothing is left at the farm")
+
+
+def test_a_job_there_is_stopped(land: Farmland) -> None:
+    run = land.waiting("stopped")
+    land.gridmill("stop", "stopped-1")
+    assert state(land.ended(run.process, run.name)) == "stopped"
+
+
+def test_a_link_that_is_cut_for_a_while_costs_nothing(land: Farmland) -> None:
+    run = land.waiting("cut")
+    land.beta.connect(False)
+    run.go()
+    land.wait(lambda: "does not answer" in land.said("up"), "home sees it")
+    land.beta.connect(True)
+    land.ended_well(run, "beta")
+
+
+def test_a_controller_that_is_killed_costs_nothing(land: Farmland) -> None:
+    run = land.waiting("killed")
+    land.kill(land.beta, "farm")
+    land.farm_up()
+    land.ended_well(run, "beta")
+
+
+def test_a_control_node_that_is_killed_costs_nothing(land: Farmland) -> None:
+    run = land.waiting("home")
+    land.kill(land.alpha, "up")
+    run.process.wait(200)
+    land.control()
+    run.go()
+    land.wait(lambda: '"succeeded"' in land.gridmill("status", "home-1", "--json"), "it has succeeded")
+    assert run.hosts == ["beta"]
+
+
+def test_a_farm_that_is_cut_off_for_ever_ends_what_the_lease_was_for(land: Farmland) -> None:
+    land.gridmill("configure", "site", "far", "--set", "lease=5s")
+    run = land.waiting("lease")
+    land.beta.connect(False)
+    try:
+        pods = "pgrep -af '[g]ridmill.pod|[u]ntil ' || true"
+        land.wait(lambda: not land.on_farm("bash", "-c", pods).strip(), "the farm has ended it")
+        land.wait(lambda: "lost" in land.gridmill("status", "lease-1"), "home has given it up")
+    finally:
+        land.beta.connect(True)
+    land.gridmill("configure", "site", "far", "--set", "lease=")
+    run.go()
+    view = land.ended(run.process, run.name)
+    assert (state(view), attempts(view)) == ("succeeded", [2]), messages(view)
+    assert "twice" not in run.hosts
