@@ -35,10 +35,12 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What an attempt at the farm leaves there: its own folder, and its checkpoints, by their URIs."""
+    """What an attempt at the farm leaves there: its own folder, and its checkpoints, by their URIs. A `part`
+    leaves something in any case."""
 
     output_uri: str
     checkpoint_uri: str = ""
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +156,14 @@ class HomeCarrying:
         try:
             if done and carried.output_uri:
                 self._fetch(carried.output_uri)
-            if carried.checkpoint_uri:
-                self._keep_checkpoints(carried.checkpoint_uri, done=done)
         except NotFoundError as error:
-            failed = Outcome(state=AttemptState.LOST, message=f"what it made is no more at the farm: {error}")
-            event = replace(event, body={"outcome": to_builtins(failed)})
+            if carried.part or any(one.uri for one in outcome.outputs):
+                lost = Outcome(
+                    state=AttemptState.LOST, message=f"what it made is no more at the farm: {error}"
+                )
+                event = replace(event, body={"outcome": to_builtins(lost)})
+        if carried.checkpoint_uri:
+            self._keep_checkpoints(carried.checkpoint_uri, done=done)
         with suppress(NotFoundError):
             self._farm.forget(event.attempt_id)
         self._forget(event.attempt_id)
@@ -190,7 +195,9 @@ class HomeCarrying:
     def _note(self, order: Order) -> None:
         mine = order.gang is None or order.gang.rank == 0  # of a gang, what counts is rank 0's
         note = Note(
-            output_uri=order.output_uri if mine else "", checkpoint_uri=order.checkpoint_uri if mine else ""
+            output_uri=order.output_uri if mine else "",
+            checkpoint_uri=order.checkpoint_uri if mine else "",
+            part=order.part is not None,
         )
         path = self._path(order.attempt_id)
         draft = path.with_name(f".{path.name}.draft")
