@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from gridmill import __version__
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, UnavailableError, from_body
 from gridmill.model.farm import (
@@ -156,7 +157,8 @@ class Farm:
 
     def _headers(self) -> dict[str, str]:
         token = self._credentials.token
-        return {"Authorization": f"Bearer {token}"} if token else {}
+        said = {"Gridmill-Version": __version__}
+        return {**said, "Authorization": f"Bearer {token}"} if token else said
 
     def _ask(
         self,
