@@ -169,6 +169,7 @@ def test_a_controller_that_is_killed_costs_nothing(land: Farmland) -> None:
 
 def test_a_control_node_that_is_killed_costs_nothing(land: Farmland) -> None:
     run = land.waiting("home")
+    land.kill(land.alpha, run.name)  # it would take over
     land.kill(land.alpha, "up")
     run.process.wait(200)
     land.control()

@@ -100,7 +100,8 @@ def _words(quarters: Quarters, pods: Iterable[str]) -> Mapping[str, tuple[PodEve
 
 
 def end(farm: Farm, source: Source, pods: Sequence[str]) -> None:
-    """They are gone when this returns. May be repeated; others' pods are no business of this source."""
+    """They are gone when this returns, and do not come later. May be repeated; others' pods are no business
+    of this source."""
     wanted = {check_id(pod) for pod in pods}
     _withdraw(farm, source, wanted)
     brought = [
@@ -108,10 +109,8 @@ def end(farm: Farm, source: Source, pods: Sequence[str]) -> None:
         for one in farm.lodgings(source)
         if one.state not in (LodgingState.WAITING, LodgingState.ENDED) and wanted & set(one.pods)
     ]
-    if not brought:
-        return
     quarters = farm.quarters_of(source)
-    quarters.tear_down([pod for one in brought for pod in one.pods if pod in wanted])
+    quarters.tear_down(sorted(wanted))
     for lodging in brought:
         seen = quarters.observe(lodging.pods)
         if all(one.sight == Sight.GONE for one in seen.values()):

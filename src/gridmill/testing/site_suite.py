@@ -140,7 +140,8 @@ class SiteSuite:
         harness.wait(lambda: harness.sight("killed-1.0") == Sight.GONE, "the killed one is gone")
         harness.site.bring_up([harness.order("killed-1.0")])
         harness.up("other-1.0")
-        assert [harness.greetings(name) for name in ("torn-1.0", "early-1.0", "killed-1.0")] == [1, 0, 1]
+        told = [harness.greetings(name) for name in ("torn-1.0", "early-1.0", "killed-1.0")]
+        assert told == [1, 0, 1], told
         assert harness.sight("torn-1.0") == Sight.GONE
 
     def test_of_a_killed_pod_nothing_is_left_when_it_is_gone(self, harness: SiteHarness) -> None:
