@@ -52,6 +52,7 @@ class ClusterSite:
         self._heard = monotonic()
         self._lock = threading.Lock()
         self._look: tuple[float, FarmLook] | None = None
+        self._unanswered: set[str] = set()
 
     def nodes(self) -> tuple[Node, ...]:
         """The farm's. Raises UnavailableError."""
@@ -99,7 +100,10 @@ class ClusterSite:
         once = {order.pod_id: order for order in orders}.values()
         for deployment_id, some in groupby(sorted(once, key=by_deployment), key=by_deployment):
             wanted = Deploy(orders=tuple(some), lease_seconds=self._lease_seconds)
+            pods = {order.pod_id for order in wanted.orders}
+            self._unanswered |= pods
             self._answer(partial(self._farm.deploy, deployment_id, wanted))
+            self._unanswered -= pods
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
         """What the farm says; when it has been silent for longer than the lease, it has ended them all."""
@@ -108,10 +112,16 @@ class ClusterSite:
         except UnavailableError:
             if self._monotonic() - self._heard < self._lease_seconds + _MARGIN_SECONDS:
                 raise
-            why = f"the farm has not answered for {self._lease_seconds:g} s: it has ended its pods by now"
-            return dict.fromkeys(pod_ids, PodSight(sight=Sight.GONE, message=why))
+            return {pod_id: self._given_up(pod_id) for pod_id in pod_ids}
         never = PodSight(sight=Sight.GONE, message="it was never started")
         return {pod_id: sights.get(pod_id, never) for pod_id in pod_ids}
+
+    def _given_up(self, pod_id: str) -> PodSight:
+        """A pod of a farm that is cut off; one that it never answered for may come up when it is back."""
+        if pod_id in self._unanswered:
+            return PodSight(sight=Sight.UNKNOWN, message="the farm does not answer")
+        why = f"the farm has not answered for {self._lease_seconds:g} s: it has ended its pods by now"
+        return PodSight(sight=Sight.GONE, message=why)
 
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """What it had journalled, with what it made brought home. Raises UnavailableError."""
