@@ -185,7 +185,7 @@ def test_a_farm_that_is_cut_off_for_ever_ends_what_the_lease_was_for(land: Farml
     try:
         pods = "pgrep -af '[g]ridmill.pod|[u]ntil ' || true"
         land.wait(lambda: not land.on_farm("bash", "-c", pods).strip(), "the farm has ended it")
-        land.wait(lambda: "lost" in land.gridmill("status", "lease-1"), "home has given it up")
+        land.wait(lambda: "was lost" in land.said(run.name), "home has given it up")
     finally:
         land.beta.connect(True)
     land.gridmill("configure", "site", "far", "--set", "lease=")
