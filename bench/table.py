@@ -29,6 +29,7 @@ MODULES = {
     "map-swarm": "bench.map swarm",
     "map-dataset": "bench.map dataset",
     "staging": "bench.staging",
+    "farm": "bench.farm",
 }
 """What can be measured, in the page's order, and by which module with which argument."""
 HEAD = f"""\

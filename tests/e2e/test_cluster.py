@@ -145,6 +145,37 @@ def test_code_goes_there_and_files_and_logs_and_reasons_come_home(land: Farmland
     land.wait(lambda: left_there(land) == [], "nothing is left at the farm")
 
 
+def test_a_command_that_makes_no_files_is_run_again(land: Farmland) -> None:
+    text = """
+pipeline: again
+resources:
+  far: {type: command, site: far, cpus: 1, memory: 256MiB}
+jobs:
+  one: {resource: far, cache: false, command: "true"}
+"""
+    views = [land.ended(land.run(text, "again"), "again") for _ in range(2)]
+    assert [(state(view), attempts(view)) for view in views] == [("succeeded", [1])] * 2, messages(views[1])
+
+
+def test_a_gang_there_meets_and_what_its_first_rank_made_comes_home(land: Farmland) -> None:
+    text = """
+pipeline: pair
+resources:
+  far: {type: command, site: far, cpus: 1, memory: 256MiB, workers: 2}
+jobs:
+  pair:
+    resource: far
+    command:
+      workers: 2
+      run: "echo rank $RANK of $WORLD_SIZE; [ $RANK = 1 ] || { sleep 2; echo made > $GRIDMILL_OUTPUT/file; }"
+"""
+    view = land.ended(land.run(text, "pair"), "pair")
+    assert (state(view), attempts(view)) == ("succeeded", [1]), messages(view)
+    assert "file" in land.gridmill("preview", "pair/pair")
+    logs = land.gridmill("logs", "pair-1")
+    assert all(f"rank {rank} of 2" in logs for rank in (0, 1))
+
+
 def test_a_job_there_is_stopped(land: Farmland) -> None:
     run = land.waiting("stopped")
     land.gridmill("stop", "stopped-1")

@@ -97,7 +97,8 @@ class Carried:
 
     def _tree(self, chunk: str) -> Tree | None:
         with self._lock:
-            return next((tree for tree, names in self._trees.values() if chunk in names), None)
+            newest = reversed(self._trees.values())
+            return next((tree for tree, names in newest if chunk in names), None)
 
     def _chunk(self, chunk: str, tree: Tree | None) -> Chunk:
         if tree is None:
@@ -124,18 +125,25 @@ class Carried:
             bucket.send(batch)
 
     def forget(self, attempt_id: str) -> None:
-        """What was placed for the attempt alone goes, and what it made. May be repeated."""
+        """What was placed for the attempt alone goes, and what it made, unless another rank of its gang has
+        that folder too. May be repeated."""
         work = self._records.find(Work, f"{self._source}/{check_id(attempt_id)}")
         self._placer.release(attempt_id)
         if work is None:
             return
-        if work.uri:
+        if work.uri and not self._has_another(work):
             with self._lock:
                 for uri in [one for one in self._trees if f"{one}/".startswith(f"{work.uri}/")]:
                     del self._trees[uri]
             with acting_as(self._user):
                 shutil.rmtree(self._root / work.uri, ignore_errors=True)
         self._records.remove(work)
+
+    def _has_another(self, work: Work) -> bool:
+        return any(
+            one.uri == work.uri and one.source == work.source and one.attempt_id != work.attempt_id
+            for one in self._records.all(Work)
+        )
 
 
 def _bucket(wanted: ByBucket) -> Carrier:

@@ -133,9 +133,12 @@ class Relay:
         said = [_to_pod(line) for line in body.splitlines() if line.strip()]
         session = self._current(name)
         with self._lock:
-            if sequence is not None:
-                if sequence <= session.sequence:
-                    return
+            if sequence is not None and sequence <= session.sequence:
+                return
+            for channel, message in said:
+                if isinstance(message, Start) and channel in self._passed:
+                    self._started(self._passed[channel], message.order)
+            if sequence is not None:  # what is noted may be noted again, what is passed on may not
                 session.sequence = sequence
             for channel, message in said:
                 self._pass_on(channel, message)
@@ -143,8 +146,6 @@ class Relay:
     def _pass_on(self, channel: int, message: ToPod | None) -> None:
         if message is None:
             return self._links.drop(channel)
-        if isinstance(message, Start) and channel in self._passed:
-            self._started(self._passed[channel], message.order)
         return self._links.send(channel, [message])
 
     def _current(self, name: str) -> Session:

@@ -13,7 +13,7 @@ from gridmill.farm.authority import Authority
 from gridmill.farm.farm import Farm
 from gridmill.farm.keeper import Keeper
 from gridmill.farm.records import Records
-from gridmill.farm.source import Source
+from gridmill.farm.source import Heard, Source
 from gridmill.http.server import Server, serve
 from gridmill.model.site import Site, SiteKind
 from gridmill.settings import Settings
@@ -95,8 +95,9 @@ def _why_one_user(settings: Settings, place: Site) -> str:
 
 def _take_up(farm: Farm) -> None:
     """Those whose pods may live: they dial."""
+    heard = {one.source: one.time for one in farm.records.all(Heard)}
     for source in farm.records.all(Source):
-        farm.heard[source.name] = farm.now()
+        farm.heard[source.name] = heard.get(source.name, farm.now())
         try:
             farm.quarters_of(source)
         except GridmillError as error:

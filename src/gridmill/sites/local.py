@@ -291,7 +291,7 @@ def _take_lock(folder: Path) -> int | None:
 def _is_locked(folder: Path) -> bool:
     """True while a pod lives there. Looks with a shared lock, held for a moment."""
     try:
-        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
@@ -316,8 +316,10 @@ def _died(folder: Path) -> bool:
 
 
 def _pid(folder: Path) -> int | None:
+    """Never waits: a farm's jobs may put a FIFO there."""
     try:
-        return int((folder / "pid").read_text().split()[0])
+        with open(os.open(folder / "pid", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+            return int(file.read(100).split()[0])
     except (OSError, ValueError, IndexError):
         return None
 

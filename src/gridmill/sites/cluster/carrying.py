@@ -1,21 +1,34 @@
 """What attempts at a farm read is carried there, what they make is carried home."""
 
+import logging
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+from uuid import uuid4
 
 from gridmill.codec import decode, encode, from_builtins, to_builtins
-from gridmill.errors import NotFoundError, StorageError, UnavailableError
+from gridmill.errors import (
+    ConflictError,
+    GridmillError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+    from_body,
+    to_body,
+)
 from gridmill.model.artifact import ArtifactKind, Input, Output
 from gridmill.model.event import EventType, PodEvent
 from gridmill.model.farm import Manifest, Place
 from gridmill.model.look import Look
 from gridmill.model.message import Events, Order, Outcome
 from gridmill.model.noun import dataclass
-from gridmill.model.state import AttemptState
+from gridmill.model.state import AttemptState, Cause
 from gridmill.registry import find
 from gridmill.sites.cluster.farm import Farm
 from gridmill.staging.carry import Terms, pull, push
@@ -25,22 +38,32 @@ from gridmill.staging.manifest import scan, scan_files
 from gridmill.staging.place import Placer
 from gridmill.staging.progress import Carried, Progress
 
+_LOG = logging.getLogger(__name__)
 COMING = ".coming"
 """Below the storage root: what is on its way home."""
 _BUNDLES = "bundles"
 _TIMES = 3
+_NOTES_SECONDS = 30 * 86_400.0
 _PATIENCE_SECONDS = 5.0
 """Whoever asked asks again, as long as the farm is dialled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What an attempt at the farm leaves there: its own folder, and its checkpoints, by their URIs. A `part`
-    leaves something in any case."""
+    """What is known of an attempt at the farm, over restarts and sessions.
 
+    It leaves there its own folder and its checkpoints (`checkpoints_there`), by their URIs; a `part` leaves
+    something in any case. `refusal` is why it never began, as `errors.to_body` writes it; `home`: all that it
+    made is here.
+    """
+
+    token: str
     output_uri: str
     checkpoint_uri: str = ""
+    checkpoints_there: str = ""
     part: bool = False
+    refusal: Mapping[str, Any] | None = None
+    home: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +94,53 @@ class HomeCarrying:
         shutil.rmtree(self._coming, ignore_errors=True)  # of a process that was killed
         self._root = ""
         self._progress: dict[str, Progress] = {}
+        self._stops: dict[str, Event] = {}
+        self._locks: dict[str, Lock] = {}
+        self._guard = Lock()
+        self._purge()
+
+    def note(self, order: Order) -> None:
+        """See Carrying."""
+        mine = order.gang is None or order.gang.rank == 0  # of a gang, what counts is rank 0's
+        note = Note(
+            token=order.token,
+            output_uri=order.output_uri if mine else "",
+            checkpoint_uri=order.checkpoint_uri if mine else "",
+            checkpoints_there=_checkpoints_there(order) if mine else "",
+            part=order.part is not None,
+        )
+        self._write(order.attempt_id, note)
+        self._stops[order.attempt_id] = Event()
+
+    def refuse(self, attempt_id: str, why: GridmillError) -> None:
+        """See Carrying."""
+        note = self._noted(attempt_id)
+        if note is not None:
+            self._write(attempt_id, replace(note, refusal=to_body(why)))
 
     def take_there(self, order: Order) -> Order:
-        """See Carrying."""
-        self._note(order)
-        progress = self._progress[order.attempt_id] = Progress()
-        try:
-            for tree in self._trees(order):
-                self._carry(tree, order.attempt_id, progress)
-        finally:
-            del self._progress[order.attempt_id]
+        """See Carrying. Asked twice, the second waits for the first, and finds all there."""
+        with self._lock_of(order.attempt_id):
+            progress = self._progress[order.attempt_id] = Progress()
+            try:
+                for tree in self._trees(order):
+                    self._carry(tree, order.attempt_id, progress)
+            finally:
+                self._progress.pop(order.attempt_id, None)
         there = self._root_there()
         bundle = f"{there}/{_BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
         return replace(
             order,
             root=there,
             bundle_path=bundle,
+            checkpoint_uri=_checkpoints_there(order),
             inputs=tuple(map(_there, order.inputs)),
-            earlier=tuple(map(_there, order.earlier)),
+            earlier=tuple(map(_there, _kept_from(order))),
         )
+
+    def _lock_of(self, attempt_id: str) -> Lock:
+        with self._guard:
+            return self._locks.setdefault(attempt_id, Lock())
 
     def progress(self, attempt_id: str) -> Carried | None:
         """How far its data is on the way there; None when none is."""
@@ -102,14 +153,16 @@ class HomeCarrying:
         return self._root
 
     def _trees(self, order: Order) -> Iterator[Tree]:
-        for entry in (*order.inputs, *order.earlier):
-            yield self._tree_of(entry)
+        for entry in (*order.inputs, *_kept_from(order)):
+            if entry.artifact.output.uri:  # a command may make no files
+                yield self._tree_of(entry)
         for uri in order.parts:
             yield Tree(path=self._here / uri, uri=uri, manifest=self._scan(self._here / uri))
         checkpoints = self._here / order.checkpoint_uri
-        if order.checkpoint_uri and checkpoints.is_dir():
+        mine = order.gang is None or order.gang.rank == 0
+        if order.checkpoint_uri and mine and checkpoints.is_dir():
             found = self._scan(checkpoints)
-            yield Tree(path=checkpoints, uri=order.checkpoint_uri, manifest=found, writable=True)
+            yield Tree(path=checkpoints, uri=_checkpoints_there(order), manifest=found, writable=True)
         if order.bundle_path:
             bundle = self._bundles / f"{order.bundle}.tar.gz"
             yield Tree(path=bundle, uri=f"{_BUNDLES}/{bundle.name}", manifest=scan(bundle))
@@ -136,7 +189,8 @@ class HomeCarrying:
         for _ in range(_TIMES):
             if not self._farm.place(place):
                 return
-            push(tree.manifest, tree.path, self._farm, progress=progress, terms=self._terms)
+            stop = self._stops.get(attempt_id)
+            push(tree.manifest, tree.path, self._farm, progress=progress, terms=self._terms, stop=stop)
         raise UnavailableError(
             f"the farm lost chunks of {tree.uri} as they came", hint="Its quota may be too small."
         )
@@ -148,37 +202,61 @@ class HomeCarrying:
         return Events(events=tuple(map(self._brought, events.events)))
 
     def _brought(self, event: PodEvent) -> PodEvent:
-        carried = self._carried(event.attempt_id) if event.type == EventType.ENDED else None
-        if carried is None:
+        if event.type != EventType.ENDED or self._noted(event.attempt_id) is None:
             return event
-        outcome = from_builtins(event.body["outcome"], Outcome)
-        done = outcome.state == AttemptState.SUCCEEDED
-        try:
-            if done and carried.output_uri:
-                self._fetch(carried.output_uri)
-        except NotFoundError as error:
-            if carried.part or any(one.uri for one in outcome.outputs):
-                lost = Outcome(
-                    state=AttemptState.LOST, message=f"what it made is no more at the farm: {error}"
-                )
-                event = replace(event, body={"outcome": to_builtins(lost)})
-        if carried.checkpoint_uri:
-            self._keep_checkpoints(carried.checkpoint_uri, done=done)
-        with suppress(NotFoundError):
-            self._farm.forget(event.attempt_id)
-        self._forget(event.attempt_id)
+        with self._lock_of(event.attempt_id):
+            note = self._noted(event.attempt_id)
+            if note is None:
+                return event
+            if not event.token:  # its pod never heard of it
+                event = _never_begun(event, note)
+            elif not note.home:
+                event = self._with_results(event, note)
+            self._write(event.attempt_id, replace(note, home=True))
+            self._stops.pop(event.attempt_id, None)
+            with suppress(NotFoundError, UnavailableError):  # else the farm forgets it by its own rule
+                self._farm.forget(event.attempt_id)
         return event
 
-    def _keep_checkpoints(self, uri: str, *, done: bool) -> None:
+    def _with_results(self, event: PodEvent, note: Note) -> PodEvent:
+        """Raises UnavailableError, to be asked again; what can never be carried fails the attempt."""
+        outcome = from_builtins(event.body["outcome"], Outcome)
+        done = outcome.state == AttemptState.SUCCEEDED
+        must = note.part or any(one.uri for one in outcome.outputs)
+        try:
+            if done and note.output_uri:
+                self._fetch(note.output_uri)
+        except NotFoundError as error:
+            if must:
+                event = _ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
+        except ConflictError as error:  # another rank of its gang still writes there
+            raise UnavailableError(error.message) from error
+        except UnavailableError:
+            raise
+        except GridmillError as error:
+            told = f"what it made cannot be carried home: {error.message}"
+            event = _ended(event, AttemptState.FAILED, told, hint=error.hint)
+        if note.checkpoint_uri:
+            self._keep_checkpoints(note, done=done)
+        return event
+
+    def _keep_checkpoints(self, note: Note, *, done: bool) -> None:
         if done:
-            return shutil.rmtree(self._here / uri, ignore_errors=True)
-        with suppress(NotFoundError):  # it made none
-            self._fetch(uri)
+            return shutil.rmtree(self._here / note.checkpoint_uri, ignore_errors=True)
+        try:
+            self._fetch(note.checkpoints_there, note.checkpoint_uri)
+        except NotFoundError:
+            return None  # it made none
+        except UnavailableError:
+            raise
+        except GridmillError as error:
+            _LOG.warning("checkpoints_not_carried reason=%s", error)
         return None
 
-    def _fetch(self, uri: str) -> None:
+    def _fetch(self, there: str, uri: str = "") -> None:
         """The folder as it is there, whole or not at all. Raises NotFoundError where it is not."""
-        manifest = self._farm.scan(uri)
+        uri = uri or there
+        manifest = self._farm.scan(there)
         folder = self._coming / sha256(uri.encode()).hexdigest()[:32]
         chunks = ChunkStore(folder, manifest.size_bytes + 1)
         for _ in range(_TIMES):
@@ -188,19 +266,14 @@ class HomeCarrying:
         raise UnavailableError(f"what came of {uri} is gone again", place=str(folder))
 
     def give_up(self, attempt_id: str) -> None:
-        """See Carrying. What is on its way arrives; the next attempt has use for it."""
+        """See Carrying. What has arrived stays: the next attempt has use for it."""
+        stop = self._stops.get(attempt_id)
+        if stop is not None:
+            stop.set()
 
-    # notes: which attempts have something there
-
-    def _note(self, order: Order) -> None:
-        mine = order.gang is None or order.gang.rank == 0  # of a gang, what counts is rank 0's
-        note = Note(
-            output_uri=order.output_uri if mine else "",
-            checkpoint_uri=order.checkpoint_uri if mine else "",
-            part=order.part is not None,
-        )
-        path = self._path(order.attempt_id)
-        draft = path.with_name(f".{path.name}.draft")
+    def _write(self, attempt_id: str, note: Note) -> None:
+        path = self._path(attempt_id)
+        draft = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft.write_bytes(encode(note))
@@ -208,18 +281,53 @@ class HomeCarrying:
         except OSError as error:
             raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
 
-    def _carried(self, attempt_id: str) -> Note | None:
+    def _noted(self, attempt_id: str) -> Note | None:
         try:
             return decode(self._path(attempt_id).read_bytes(), Note)
         except OSError:
             return None
 
-    def _forget(self, attempt_id: str) -> None:
-        with suppress(OSError):
-            self._path(attempt_id).unlink()
-
     def _path(self, attempt_id: str) -> Path:
         return self._notes / "attempts" / f"{attempt_id}.json"
+
+    def _purge(self) -> None:
+        """Notes of long ago: nobody asks for them any more."""
+        oldest = time.time() - _NOTES_SECONDS
+        with suppress(OSError):
+            for path in (self._notes / "attempts").iterdir():
+                if path.stat().st_mtime < oldest:
+                    path.unlink(missing_ok=True)
+
+
+def _never_begun(event: PodEvent, note: Note) -> PodEvent:
+    """Stopped, or refused for what was noted, before its pod heard of it."""
+    known = replace(event, token=note.token)
+    if note.refusal is None:
+        return known
+    why = from_body(dict(note.refusal))
+    cause = Cause.STORAGE if isinstance(why, StorageError) else Cause.INPUT
+    return _ended(known, AttemptState.FAILED, why.message, hint=why.hint, cause=cause)
+
+
+def _ended(
+    event: PodEvent, state: AttemptState, message: str, *, hint: str = "", cause: Cause = Cause.STORAGE
+) -> PodEvent:
+    outcome = Outcome(
+        state=state, cause=Cause.LOST if state == AttemptState.LOST else cause, message=message, hint=hint
+    )
+    return replace(event, body={"outcome": to_builtins(outcome)})
+
+
+def _checkpoints_there(order: Order) -> str:
+    """A folder of the attempt's own, or of its gang's: what an earlier one left there is nobody's concern."""
+    owner = order.gang.id if order.gang is not None else order.attempt_id
+    return f"{order.checkpoint_uri}.{owner}" if order.checkpoint_uri else ""
+
+
+def _kept_from(order: Order) -> tuple[Input, ...]:
+    """The version before, where the job goes on from it."""
+    spec = order.job.dataset
+    return order.earlier if spec is not None and spec.incremental else ()
 
 
 def _version_uri(output: Output) -> str:

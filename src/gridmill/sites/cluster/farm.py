@@ -7,7 +7,9 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -41,7 +43,7 @@ MOST_LINE_BYTES = 64 * 2**20
 
 
 class Farm:
-    """Safe to call from several threads; each keeps a connection. All calls may be repeated, and raise
+    """Safe to call from several threads; connections are used again. All calls may be repeated, and raise
     UnavailableError where the farm does not answer, and the error that it answers."""
 
     def __init__(
@@ -54,7 +56,10 @@ class Farm:
         self._context.verify_mode = ssl.CERT_NONE
         if certificate is not None:
             self._context.load_cert_chain(certificate, key)
-        self._own = threading.local()
+        self._idle: list[_Connection] = []
+        self._closed = False
+        self.reached = float("-inf")
+        """When it may have heard of us last (monotonic), also where no answer came."""
         self._tunnel = (
             Tunnel(credentials.ssh, credentials.host, credentials.port) if credentials.ssh else None
         )
@@ -144,9 +149,9 @@ class Farm:
     def close(self) -> None:
         """End all connections; whoever waits for one is told that the farm does not answer."""
         with self._lock:
+            self._closed = True
             for connection in self._open:
                 connection.cut()
-            self._open.clear()
         if self._tunnel is not None:
             self._tunnel.close()
 
@@ -170,12 +175,14 @@ class Farm:
         more: dict[str, str] | None = None,
     ) -> bytes:
         headers = {**self._headers(), "Content-Type": "application/json", **(more or {})}
-        kept: _Connection | None = getattr(self._own, "connection", None)
+        with self._lock:
+            kept = self._idle.pop() if self._idle else None
         for connection in ([kept] if kept is not None else []) + [None]:
             used = connection or self._connect(seconds)
             try:
                 used.patience(seconds)
                 used.request(method, path, body, headers)
+                self.reached = time.monotonic()
                 answer = used.getresponse()
                 content = answer.read()
             except (OSError, http.client.HTTPException) as error:
@@ -183,7 +190,8 @@ class Farm:
                 if connection is None:
                     raise self._away(error) from error
                 continue  # a kept connection may have ended while nobody used it
-            self._own.connection = used
+            with self._lock:
+                self._idle.append(used)
             if answer.status >= 300:
                 raise _refusal(answer.status, content)
             return content
@@ -201,12 +209,13 @@ class Farm:
             connection.close()
             raise
         with self._lock:
-            self._open.add(connection)
-        return connection
+            if not self._closed:
+                self._open.add(connection)
+                return connection
+        connection.close()
+        raise UnavailableError(f"the farm at {self._place} is asked no more")
 
     def _forget(self, connection: "_Connection") -> None:
-        if getattr(self._own, "connection", None) is connection:
-            self._own.connection = None
         with self._lock:
             self._open.discard(connection)
         connection.close()
@@ -270,6 +279,9 @@ def _refusal(status: int, body: bytes) -> GridmillError:
         return UnavailableError(f"the farm answers with status {status}")
 
 
-def member(keeping: Keeping) -> Farm:
-    """The farm that was joined. Raises InputError."""
-    return Farm(keeping.read(), keeping.certificate, keeping.key)
+def member(keeping: Keeping, at: Credentials | None = None) -> Farm:
+    """The farm that was joined, dialled where it was or `at` another place. Raises InputError."""
+    known = keeping.read()
+    if at is not None:
+        known = replace(known, host=at.host, port=at.port, ssh=at.ssh)
+    return Farm(known, keeping.certificate, keeping.key)

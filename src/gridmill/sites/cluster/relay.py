@@ -15,14 +15,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from gridmill.codec import decode_passed, encode_passed, to_builtins
+from gridmill.codec import decode_passed, encode_passed
 from gridmill.errors import GridmillError, InternalError, StorageError, UnavailableError
-from gridmill.model.event import EventType, PodEvent
-from gridmill.model.message import Events, FromPod, Order, Outcome, Start, Stop, ToPod
-from gridmill.model.state import AttemptState, Cause
+from gridmill.model.event import EventType
+from gridmill.model.message import Events, FromPod, Order, Start, Stop, ToPod
 from gridmill.ports.link import PodLink
 from gridmill.sites.cluster.farm import Farm
 
@@ -37,6 +36,14 @@ _CARRIERS = 4
 
 class Carrying(Protocol):
     """What is done about an attempt's data. Both may take their time, and are called from several threads."""
+
+    def note(self, order: Order) -> None:
+        """It is to be started there. Answers at once."""
+        ...
+
+    def refuse(self, attempt_id: str, why: GridmillError) -> None:
+        """It is not to begin, for that reason: its end is to be told so."""
+        ...
 
     def take_there(self, order: Order) -> Order:
         """What it reads is there when this returns; the order as the farm's pod is to have it. Raises
@@ -103,24 +110,6 @@ def _may_come(error: BaseException) -> bool:
     return isinstance(error, UnavailableError) and not isinstance(error, StorageError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why an attempt never began; its pod does not know its token."""
-
-    token: str
-    why: GridmillError
-
-
-def refused(event: PodEvent, refusal: Refusal | None) -> PodEvent:
-    """The end of an attempt as it is to be believed: failed, where it never began for that reason."""
-    if refusal is None or event.type != EventType.ENDED:
-        return event
-    why = refusal.why
-    cause = Cause.STORAGE if isinstance(why, StorageError) else Cause.INPUT
-    outcome = Outcome(state=AttemptState.FAILED, cause=cause, message=why.message, hint=why.hint)
-    return replace(event, token=refusal.token, body={"outcome": to_builtins(outcome)})
-
-
 class _Session:
     """From one dialling to its end. Raises UnavailableError where the farm does not answer."""
 
@@ -139,7 +128,6 @@ class _Session:
         self._to_say: queue.Queue[bytes | None] = queue.Queue()
         self._fars: dict[int, _Far] = {}
         self._staged: deque[tuple[int, Order, Future[Order]]] = deque()
-        self._refused: dict[str, Refusal] = {}
         self._bell, self._ring = socket.socketpair()
         for end in (self._bell, self._ring):
             end.setblocking(False)
@@ -292,7 +280,14 @@ class _Session:
                     far.fetching = self._later(lambda told=message: self._home(told))
                 if not far.fetching.done():
                     return True
-                message, far.fetching = far.fetching.result(), None
+                try:
+                    message = far.fetching.result()
+                except UnavailableError:
+                    raise
+                except Exception:  # noqa: BLE001  one pod's trouble is not the others'
+                    _LOG.exception("results_not_carried")
+                    return False
+                far.fetching = None
             far.waiting.popleft()
             if not far.link.send([message]):
                 return False
@@ -300,11 +295,10 @@ class _Session:
 
     def _home(self, events: Events) -> Events:
         """Again and again, as long as the session lasts."""
-        told = self._with_refusals(events)
         pause = _BACK_OFF_SECONDS[0]
         while True:
             try:
-                return self._carrying.bring_home(told)
+                return self._carrying.bring_home(events)
             except UnavailableError as error:
                 _LOG.info("results_wait reason=%s", error)
                 if self._over.wait(pause):
@@ -324,10 +318,13 @@ class _Session:
     def _to_pod(self, channel: int, message: ToPod) -> None:
         if isinstance(message, Start):
             order = message.order
+            self._carrying.note(order)
             self._staged.append((channel, order, self._later(lambda: self._there(order))))
             return
         if isinstance(message, Stop):
-            self._carrying.give_up(message.attempt_id)
+            stopped = message.attempt_id
+            self._staged = deque(one for one in self._staged if one[1].attempt_id != stopped)
+            self._carrying.give_up(stopped)
         self._to_say.put(encode_passed(channel, message))
 
     def _there(self, order: Order) -> Order:
@@ -353,11 +350,8 @@ class _Session:
             refusal = error if isinstance(error, GridmillError) else InternalError(f"staging failed: {error}")
             if refusal is not error:
                 _LOG.error("staging_failed attempt=%s", order.attempt_id, exc_info=error)
-            self._refused[order.attempt_id] = Refusal(token=order.token, why=refusal)
+            self._carrying.refuse(order.attempt_id, refusal)
             self._to_say.put(encode_passed(channel, Stop(attempt_id=order.attempt_id, reason=str(refusal))))
-
-    def _with_refusals(self, events: Events) -> Events:
-        return Events(events=tuple(refused(one, self._refused.get(one.attempt_id)) for one in events.events))
 
     def _later(self, act: Callable[[], Order] | Callable[[], Events]) -> "Future":  # type: ignore[type-arg]
         future = self._pool.submit(act)

@@ -21,6 +21,7 @@ from gridmill.settings import Settings
 from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.cluster.credentials import keeping
 from gridmill.sites.cluster.farm import Farm, member
+from gridmill.sites.cluster.joining import read_controller
 from gridmill.sites.cluster.relay import Relay
 
 SETTINGS = {
@@ -110,7 +111,7 @@ class ClusterSite:
         try:
             sights = self._answer(partial(self._farm.observe, pod_ids)).sights
         except UnavailableError:
-            if self._monotonic() - self._heard < self._lease_seconds + _MARGIN_SECONDS:
+            if not self._is_lost():
                 raise
             return {pod_id: self._given_up(pod_id) for pod_id in pod_ids}
         never = PodSight(sight=Sight.GONE, message="it was never started")
@@ -131,7 +132,8 @@ class ClusterSite:
         return self._carrying.bring_home(Events(events=tuple(words))).events
 
     def _is_lost(self) -> bool:
-        return self._monotonic() - self._heard >= self._lease_seconds + _MARGIN_SECONDS
+        known = max(self._heard, self._farm.reached)
+        return self._monotonic() - known >= self._lease_seconds + _MARGIN_SECONDS
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """They are gone when this returns. Raises UnavailableError."""
@@ -160,7 +162,7 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     check_settings(site, SETTINGS)
     lease = _seconds(site)
     kept = keeping(settings.home, site.name)
-    farm = member(kept)
+    farm = member(kept, read_controller(site.address) if site.address else None)
     notes = kept.folder / "carried"
     carrying = HomeCarrying(farm, settings.root, settings.home / "bundles", notes, _rate(site))
     socket = settings.home / "links.sock"

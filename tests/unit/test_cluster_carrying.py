@@ -1,0 +1,170 @@
+"""What an attempt at a farm made comes home once, whatever is cut or killed on the way."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gridmill.codec import from_builtins, to_builtins
+from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError, UnsafePathError
+from gridmill.model.amounts import Amounts
+from gridmill.model.artifact import ArtifactKind, Output
+from gridmill.model.event import EventType, PodEvent
+from gridmill.model.farm import Manifest
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.message import Events, Order, Outcome
+from gridmill.model.state import AttemptState, Cause
+from gridmill.sites.cluster.carrying import HomeCarrying
+from gridmill.sites.local import _is_locked, _pid
+from gridmill.staging.carry import Tree
+from gridmill.staging.manifest import scan
+
+URI = "files/p/j/p-1.j.1"
+
+
+class Elsewhere:
+    """A farm whose storage root is a folder here. `fails`: what the next questions are answered with."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.fails: list[Exception] = []
+        self.forgotten: list[str] = []
+        self.fetched = 0
+
+    def scan(self, uri: str) -> Manifest:
+        if self.fails:
+            raise self.fails.pop(0)
+        self.tree = self.root / uri
+        return scan(self.tree)
+
+    def fetch(self, chunks):
+        self.fetched += 1
+        return Tree(self.tree, scan(self.tree)).fetch(chunks)
+
+    def forget(self, attempt_id: str) -> None:
+        if self.fails:
+            raise self.fails.pop(0)
+        self.forgotten.append(attempt_id)
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Elsewhere:
+    made = tmp_path / "there" / URI
+    made.mkdir(parents=True)
+    (made / "file").write_text("what it made")
+    return Elsewhere(tmp_path / "there")
+
+
+def home(tmp_path: Path, farm: Elsewhere) -> HomeCarrying:
+    root = tmp_path / "root"
+    root.mkdir(exist_ok=True)
+    return HomeCarrying(farm, root, tmp_path / "bundles", tmp_path / "far" / "carried")  # type: ignore[arg-type]
+
+
+def order(**more: str) -> Order:
+    job = Job(name="j", command=CommandSpec(run="true"))
+    given = Amounts(cpus=1, memory_bytes=2**27)
+    return Order(
+        attempt_id="p-1.j.1",
+        token="t",
+        run_id="p-1",
+        pipeline="p",
+        job=job,
+        given=given,
+        root="",
+        output_uri=URI,
+        **more,
+    )
+
+
+def ended(state: AttemptState = AttemptState.SUCCEEDED, token: str = "t") -> Events:
+    outcome = Outcome(state=state, outputs=(Output(kind=ArtifactKind.FILES, uri=URI),))
+    body = {"outcome": to_builtins(outcome)}
+    event = PodEvent(number=3, attempt_id="p-1.j.1", token=token, time=1.0, type=EventType.ENDED, body=body)
+    return Events(events=(event,))
+
+
+def outcome(events: Events) -> Outcome:
+    return from_builtins(events.events[0].body["outcome"], Outcome)
+
+
+def test_what_it_made_comes_home_once(tmp_path: Path, farm: Elsewhere) -> None:
+    carrying = home(tmp_path, farm)
+    carrying.note(order())
+    assert carrying.bring_home(ended()) == ended()
+    assert (tmp_path / "root" / URI / "file").read_text() == "what it made"
+    assert farm.forgotten == ["p-1.j.1"]
+    farm.fails = [NotFoundError("is not here")] * 2  # it was forgotten there
+    again = home(tmp_path, farm)  # the control node was killed before it had noted the end
+    assert outcome(again.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert farm.fetched == 1
+
+
+def test_a_farm_that_does_not_answer_is_asked_again(tmp_path: Path, farm: Elsewhere) -> None:
+    carrying = home(tmp_path, farm)
+    carrying.note(order())
+    farm.fails = [UnavailableError("cut")]
+    with pytest.raises(UnavailableError):
+        carrying.bring_home(ended())
+    assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+
+
+def test_that_the_farm_does_not_forget_costs_nothing(tmp_path: Path, farm: Elsewhere) -> None:
+    carrying = home(tmp_path, farm)
+    carrying.note(order())
+    farm.forget = lambda _: (_ for _ in ()).throw(UnavailableError("slow"))  # type: ignore[method-assign]
+    assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+
+
+def test_what_is_gone_there_is_lost_and_what_cannot_be_carried_fails(tmp_path: Path, farm: Elsewhere) -> None:
+    for error, state, cause in (
+        (NotFoundError("is not here"), AttemptState.LOST, Cause.LOST),
+        (UnsafePathError("a link"), AttemptState.FAILED, Cause.STORAGE),
+    ):
+        carrying = home(tmp_path, farm)
+        carrying.note(order())
+        farm.fails = [error]
+        told = outcome(carrying.bring_home(ended()))
+        assert (told.state, told.cause) == (state, cause)
+        assert str(error) in told.message
+
+
+@pytest.mark.parametrize(
+    ("why", "cause"), [(InputError("no such thing"), Cause.INPUT), (StorageError("full"), Cause.STORAGE)]
+)
+def test_a_refusal_is_told_also_after_a_restart(
+    tmp_path: Path, farm: Elsewhere, why: Exception, cause: Cause
+) -> None:
+    carrying = home(tmp_path, farm)
+    carrying.note(order())
+    carrying.refuse("p-1.j.1", why)  # type: ignore[arg-type]
+    told = home(tmp_path, farm).bring_home(ended(AttemptState.STOPPED, token=""))
+    assert told.events[0].token == "t"
+    assert (outcome(told).state, outcome(told).cause) == (AttemptState.FAILED, cause)
+    assert outcome(told).message == str(why)
+
+
+def test_one_that_was_stopped_before_it_began_ends_with_its_token(tmp_path: Path, farm: Elsewhere) -> None:
+    carrying = home(tmp_path, farm)
+    carrying.note(order())
+    told = carrying.bring_home(ended(AttemptState.STOPPED, token=""))
+    assert told.events[0].token == "t"
+    assert outcome(told).state == AttemptState.STOPPED
+    assert farm.fetched == 0
+
+
+def test_checkpoints_of_what_failed_come_home(tmp_path: Path, farm: Elsewhere) -> None:
+    there = farm.root / "checkpoints/p/j.p-1.j.1"
+    there.mkdir(parents=True)
+    (there / "epoch").write_text("3")
+    carrying = home(tmp_path, farm)
+    carrying.note(order(checkpoint_uri="checkpoints/p/j"))
+    carrying.bring_home(ended(AttemptState.FAILED))
+    assert (tmp_path / "root/checkpoints/p/j/epoch").read_text() == "3"
+
+
+def test_what_jobs_put_into_a_pods_folder_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ("lock", "pid"):
+        os.mkfifo(tmp_path / name)
+    assert _pid(tmp_path) is None
+    assert _is_locked(tmp_path) in (True, False)
