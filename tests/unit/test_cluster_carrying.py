@@ -127,6 +127,8 @@ def test_what_is_gone_there_is_lost_and_what_cannot_be_carried_fails(tmp_path: P
         told = outcome(carrying.bring_home(ended()))
         assert (told.state, told.cause) == (state, cause)
         assert str(error) in told.message
+        again = home(tmp_path, farm)  # the control node was killed before it had noted the end
+        assert outcome(again.bring_home(ended())) == told
 
 
 @pytest.mark.parametrize(

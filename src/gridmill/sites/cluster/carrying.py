@@ -53,8 +53,8 @@ class Note:
     """What is known of an attempt at the farm, over restarts and sessions.
 
     It leaves there its own folder and its checkpoints (`checkpoints_there`), by their URIs; a `part` leaves
-    something in any case. `refusal` is why it never began, as `errors.to_body` writes it; `home`: all that it
-    made is here.
+    something in any case. `refusal` is why it never began, as `errors.to_body` writes it. `told` is the
+    body of its end as it was told, once all that it made is here: then it is told so again.
     """
 
     token: str
@@ -63,7 +63,7 @@ class Note:
     checkpoints_there: str = ""
     part: bool = False
     refusal: Mapping[str, Any] | None = None
-    home: bool = False
+    told: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class HomeCarrying:
 
     def note(self, order: Order) -> None:
         """See Carrying."""
-        mine = order.gang is None or order.gang.rank == 0  # of a gang, what counts is rank 0's
+        mine = _counts(order)
         note = Note(
             token=order.token,
             output_uri=order.output_uri if mine else "",
@@ -159,8 +159,7 @@ class HomeCarrying:
         for uri in order.parts:
             yield Tree(path=self._here / uri, uri=uri, manifest=self._scan(self._here / uri))
         checkpoints = self._here / order.checkpoint_uri
-        mine = order.gang is None or order.gang.rank == 0
-        if order.checkpoint_uri and mine and checkpoints.is_dir():
+        if order.checkpoint_uri and _counts(order) and checkpoints.is_dir():
             found = self._scan(checkpoints)
             yield Tree(path=checkpoints, uri=_checkpoints_there(order), manifest=found, writable=True)
         if order.bundle_path:
@@ -210,9 +209,11 @@ class HomeCarrying:
                 return event
             if not event.token:  # its pod never heard of it
                 event = _never_begun(event, note)
-            elif not note.home:
+            elif note.told is not None:
+                event = replace(event, body=note.told)
+            else:
                 event = self._with_results(event, note)
-            self._write(event.attempt_id, replace(note, home=True))
+            self._write(event.attempt_id, replace(note, told=event.body))
             self._stops.pop(event.attempt_id, None)
             with suppress(NotFoundError, UnavailableError):  # else the farm forgets it by its own rule
                 self._farm.forget(event.attempt_id)
@@ -225,7 +226,7 @@ class HomeCarrying:
         must = note.part or any(one.uri for one in outcome.outputs)
         try:
             if done and note.output_uri:
-                self._fetch(note.output_uri)
+                self._fetch(note.output_uri, note.output_uri)
         except NotFoundError as error:
             if must:
                 event = _ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
@@ -253,9 +254,8 @@ class HomeCarrying:
             _LOG.warning("checkpoints_not_carried reason=%s", error)
         return None
 
-    def _fetch(self, there: str, uri: str = "") -> None:
-        """The folder as it is there, whole or not at all. Raises NotFoundError where it is not."""
-        uri = uri or there
+    def _fetch(self, there: str, uri: str) -> None:
+        """The folder `there` as `uri` here, whole or not at all. Raises NotFoundError where there is none."""
         manifest = self._farm.scan(there)
         folder = self._coming / sha256(uri.encode()).hexdigest()[:32]
         chunks = ChunkStore(folder, manifest.size_bytes + 1)
@@ -297,6 +297,11 @@ class HomeCarrying:
             for path in (self._notes / "attempts").iterdir():
                 if path.stat().st_mtime < oldest:
                     path.unlink(missing_ok=True)
+
+
+def _counts(order: Order) -> bool:
+    """Whether what it makes is kept: of a gang, what rank 0 makes."""
+    return order.gang is None or order.gang.rank == 0
 
 
 def _never_begun(event: PodEvent, note: Note) -> PodEvent:
