@@ -4,10 +4,10 @@ import hmac
 import logging
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gridmill.errors import InputError, InternalError
-from gridmill.http.answers import bounded, declared_bytes, failure, too_large
+from gridmill.errors import InputError
+from gridmill.http.answers import bounded, declared_bytes, failure, pass_on, too_large
 
 BODY_BYTES = 16 * 2**20
 """Largest body: a pipeline of 100,000 jobs is below it."""
@@ -33,23 +33,8 @@ class Guard:
         refusal = self._refusal(scope)
         if refusal is not None:
             return await refusal(scope, receive, send)
-        return await self._pass(scope, bounded(receive, _limit(scope["path"])), send)
-
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        except Exception as error:  # noqa: BLE001  the outermost handler of a request
-            _log.exception("%s %s failed", scope["method"], scope["path"])
-            if not started:
-                defect = InternalError(f"the control node failed: {type(error).__name__}")
-                await failure(defect, 500)(scope, receive, send)
+        body = bounded(receive, _limit(scope["path"]))
+        return await pass_on(self._app, scope, body, send, who="the control node", log=_log)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -2,7 +2,6 @@
 
 import datetime
 import hashlib
-import os
 import ssl
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gridmill.errors import InputError
+from gridmill.staging.durable import write_private
 
 _DAYS = 3650
 _MARGIN = datetime.timedelta(days=1)
@@ -49,8 +49,8 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(key, hashes.SHA256())
         )
-        _write(self._keyfile, key.private_bytes(serialization.Encoding.PEM, form, plain))
-        _write(self._certfile, made.public_bytes(serialization.Encoding.PEM))
+        write_private(self._keyfile, key.private_bytes(serialization.Encoding.PEM, form, plain))
+        write_private(self._certfile, made.public_bytes(serialization.Encoding.PEM))
 
     @property
     def fingerprint(self) -> str:
@@ -110,13 +110,3 @@ def _dated(now: float) -> x509.CertificateBuilder:
     begin = datetime.datetime.fromtimestamp(now, datetime.UTC)
     builder = x509.CertificateBuilder().serial_number(x509.random_serial_number())
     return builder.not_valid_before(begin - _MARGIN).not_valid_after(begin + datetime.timedelta(days=_DAYS))
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, readable by this user alone."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)

@@ -3,12 +3,12 @@
 import logging
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gridmill import __version__
-from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError
+from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.farm.farm import Farm
-from gridmill.http.answers import bounded, declared_bytes, failure, too_large
+from gridmill.http.answers import bounded, declared_bytes, failure, pass_on, too_large
 from gridmill.http.server import CERTIFICATE
 from gridmill.model.farm import check_versions
 
@@ -41,7 +41,8 @@ class Guard:
             refusal = failure(UnavailableError(f"the farm cannot look who you are: {error}"), 503)
         if refusal is not None:
             return await refusal(scope, receive, send)
-        return await self._pass(scope, bounded(receive, _limit(scope["path"])), send)
+        body = bounded(receive, _limit(scope["path"]))
+        return await pass_on(self._app, scope, body, send, who="the farm", log=_log)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -55,22 +56,6 @@ class Guard:
         if declared_bytes(headers.get("content-length", "0")) > limit:
             return failure(too_large(limit), 413)
         return _version_refusal(headers.get("gridmill-version", ""))
-
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        except Exception as error:  # noqa: BLE001  the outermost handler of a request
-            _log.exception("%s %s failed", scope["method"], scope["path"])
-            if not started:
-                defect = InternalError(f"the farm failed: {type(error).__name__}")
-                await failure(defect, 500)(scope, receive, send)
 
 
 def _limit(path: str) -> int:

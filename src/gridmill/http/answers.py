@@ -1,13 +1,15 @@
 """Errors as answers, all with the same typed body, and bodies that are not read further than their limit."""
 
+import logging
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import Message, Receive
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gridmill.codec import encode
-from gridmill.errors import TABLE, GridmillError, InputError, NotFoundError, to_body
+from gridmill.errors import TABLE, GridmillError, InputError, InternalError, NotFoundError, to_body
 
 
 def failure(error: GridmillError, status: int) -> Response:
@@ -17,6 +19,26 @@ def failure(error: GridmillError, status: int) -> Response:
         for key, value in to_body(error).items()
     }
     return Response(encode(body), status_code=status, media_type="application/json")
+
+
+async def pass_on(
+    app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, who: str, log: logging.Logger
+) -> None:
+    """To the app; a defect of it is logged, and answered where nothing was yet: `who` failed."""
+    started = False
+
+    async def watched(message: Message) -> None:
+        nonlocal started
+        started = True
+        await send(message)
+
+    try:
+        await app(scope, receive, watched)
+    except Exception as error:
+        log.exception("%s %s failed", scope["method"], scope["path"])
+        if not started:
+            defect = InternalError(f"{who} failed: {type(error).__name__}")
+            await failure(defect, 500)(scope, receive, send)
 
 
 def answer_errors(app: FastAPI) -> None:

@@ -1,13 +1,14 @@
 """A self-signed certificate for the control node (needs the extra `tls`: the package cryptography)."""
 
 import datetime
-import os
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from gridmill.staging.durable import write_private
 
 _DAYS = 3650
 
@@ -19,8 +20,8 @@ def make_certificate(folder: Path, now: float) -> tuple[Path, Path]:
     if not (certfile.exists() and keyfile.exists()):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
-        _write(keyfile, _private_pem(key))
-        _write(certfile, _sign(key, now).public_bytes(serialization.Encoding.PEM))
+        write_private(keyfile, _private_pem(key))
+        write_private(certfile, _sign(key, now).public_bytes(serialization.Encoding.PEM))
     return certfile, keyfile
 
 
@@ -43,14 +44,3 @@ def _sign(key: ec.EllipticCurvePrivateKey, now: float) -> x509.Certificate:
         .not_valid_after(begin + datetime.timedelta(days=_DAYS))
         .sign(key, hashes.SHA256())
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, readable by this user alone."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(beside, path)

@@ -39,3 +39,14 @@ def _sync_all(descriptor: int) -> None:
 def not_kept(error: OSError, place: Path) -> StorageError:
     """What a caller is told when something could not be read or written."""
     return StorageError(f"cannot be kept: {error.strerror}", place=str(error.filename or place))
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Whole or not at all, readable by this user alone. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)

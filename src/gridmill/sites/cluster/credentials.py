@@ -1,6 +1,5 @@
 """What a source keeps of a farm that it joined: HOME/clusters/NAME, for its user alone."""
 
-import os
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from gridmill.codec import decode, encode
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.noun import dataclass
+from gridmill.staging.durable import write_private
 
 _FARM, _KEY, _CERTIFICATE = "farm.json", "source.key", "source.crt"
 
@@ -51,8 +51,8 @@ class Keeping:
 
     def write(self, credentials: Credentials, certificate: str) -> None:
         """Keep them, whole or not at all. Raises OSError."""
-        _write(self.certificate, certificate.encode())
-        _write(self.folder / _FARM, encode(credentials))
+        write_private(self.certificate, certificate.encode())
+        write_private(self.folder / _FARM, encode(credentials))
 
     def request(self, source: str) -> str:
         """A signing request (PEM) of a new key, which is kept. Raises UnavailableError, OSError."""
@@ -63,7 +63,7 @@ class Keeping:
             )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         private, request = import_module("gridmill.sites.cluster.signing").new_key(source)
-        _write(self.key, private)
+        write_private(self.key, private)
         signed: str = request
         return signed
 
@@ -71,12 +71,3 @@ class Keeping:
 def keeping(home: Path, name: str) -> Keeping:
     """What this home keeps of the farm it calls `name`."""
     return Keeping(home / "clusters" / name)
-
-
-def _write(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)
