@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from clean_process import predict
 from dataset_case import DatasetCase
 from learning_data import prediction_context, series, training_context
 
 from gridmill.errors import InputError
-from gridmill.jobs.prediction.run import run as predict
 from gridmill.jobs.tables import columns_of
 from gridmill.jobs.training.run import run as train
 from gridmill.model.artifact import Artifact, ArtifactKind, Output

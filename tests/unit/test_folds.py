@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from clean_process import predict
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 
 from gridmill.errors import InputError
 from gridmill.jobs.held_out import load_held_out
-from gridmill.jobs.prediction.run import run
 from gridmill.jobs.training.run import run as train
 from gridmill.model.training import FoldsBy, ModelKind, TrainingSpec
 
@@ -34,11 +34,11 @@ def noise(rows: int = 240, features: int = 60) -> dict[str, object]:
     }
 
 
-def predict(root: Path, columns: dict[str, object], model: str, **options: object):
+def train_and_predict(root: Path, columns: dict[str, object], model: str, **options: object):
     dataset = write_dataset(root, columns)
     result = train(training_context(root, dataset, model, name="m", **options))
     trained = {"m": artifact_of("m", result.outputs[0])}
-    made = run(prediction_context(root, dataset, trained, split=None, cpus=1))
+    made = predict(prediction_context(root, dataset, trained, split=None, cpus=1))
     return pq.read_table(root / "outputs/swarm"), result, made.outputs[0]
 
 
@@ -53,7 +53,7 @@ def correlation(table, columns) -> float:
 @pytest.mark.parametrize("model", list(OVERFIT))
 def test_labels_that_are_noise_are_not_predicted(tmp_path, model, by):
     columns = noise()
-    table, _, made = predict(tmp_path, columns, model, folds=4, folds_by=by, **OVERFIT[model])
+    table, _, made = train_and_predict(tmp_path, columns, model, folds=4, folds_by=by, **OVERFIT[model])
     assert abs(correlation(table, columns)) < 0.25
     assert made.details["train_rows"] == "held out"
     assert table.num_rows == len(columns["ahead"])
@@ -62,7 +62,7 @@ def test_labels_that_are_noise_are_not_predicted(tmp_path, model, by):
 @pytest.mark.parametrize("model", list(OVERFIT))
 def test_without_folds_a_model_knows_what_it_learned(tmp_path, model, capsys):
     columns = noise()
-    table, _, made = predict(tmp_path, columns, model, **OVERFIT[model])
+    table, _, made = train_and_predict(tmp_path, columns, model, **OVERFIT[model])
     assert correlation(table, columns) > 0.5
     assert made.details["train_rows"] == "seen"
     assert "which learned from them" in capsys.readouterr().out
@@ -144,8 +144,8 @@ def test_rows_out_of_order_find_their_own_predictions(tmp_path):
 
 def test_other_splits_are_predicted_by_the_whole_model(tmp_path):
     columns = series(rows=80)
-    with_folds, result, _ = predict(tmp_path / "a", columns, "linear", folds=3)
-    without, plain, _ = predict(tmp_path / "b", columns, "linear")
+    with_folds, result, _ = train_and_predict(tmp_path / "a", columns, "linear", folds=3)
+    without, plain, _ = train_and_predict(tmp_path / "b", columns, "linear")
     rest = columns["split"] != "train"
     for name in ("prediction", "row"):
         np.testing.assert_array_equal(with_folds[name].to_numpy()[rest], without[name].to_numpy()[rest])
@@ -157,7 +157,7 @@ def test_other_splits_are_predicted_by_the_whole_model(tmp_path):
 def test_classes_have_no_class_where_no_model_could_say_one(tmp_path):
     columns = series(rows=120)
     columns |= {"ahead": np.where(columns["ahead"] > 50, "high", "low")}
-    table, result, _ = predict(tmp_path, columns, "linear", folds=3)
+    table, result, _ = train_and_predict(tmp_path, columns, "linear", folds=3)
     first = np.asarray(table["fold"].to_numpy() == 0)
     assert first.sum() == 60
     for name in ("prediction", "probability_high"):
@@ -171,7 +171,9 @@ def test_several_labels_have_folds_too(tmp_path):
     labels = [{"name": name, "column": "value"} for name in ("ahead", "second")]
     dataset = write_dataset(tmp_path, columns, labels=labels, features=["value", "wave", "slope"])
     result = train(training_context(tmp_path, dataset, "linear", folds=4))
-    made = run(prediction_context(tmp_path, dataset, {"m": artifact_of("m", result.outputs[0])}, split=None))
+    made = predict(
+        prediction_context(tmp_path, dataset, {"m": artifact_of("m", result.outputs[0])}, split=None)
+    )
     table = pq.read_table(tmp_path / "outputs/swarm")
     np.testing.assert_array_equal(table["prediction"].is_null().to_numpy(), table["fold"].to_numpy() == 0)
     assert made.metrics["all_rmse"] > 0
@@ -183,8 +185,8 @@ def test_rows_of_another_version_cannot_be_told(tmp_path):
     trained = {"m": artifact_of("m", result.outputs[0])}
     grown = replace(dataset, id="p/d@2", number=2, fingerprint="other")
     with pytest.raises(InputError, match="which rows it has seen cannot be told"):
-        run(prediction_context(tmp_path, grown, trained, split=None))
-    assert run(prediction_context(tmp_path, grown, trained)).outputs[0].rows == 60
+        predict(prediction_context(tmp_path, grown, trained, split=None))
+    assert predict(prediction_context(tmp_path, grown, trained)).outputs[0].rows == 60
 
 
 def test_the_same_rows_made_again_are_known_again(tmp_path):
@@ -192,7 +194,7 @@ def test_the_same_rows_made_again_are_known_again(tmp_path):
     result = train(training_context(tmp_path, dataset, "linear", folds=3))
     trained = {"m": artifact_of("m", result.outputs[0])}
     again = replace(dataset, id="p/d@2", number=2)
-    made = run(prediction_context(tmp_path, again, trained, split="train"))
+    made = predict(prediction_context(tmp_path, again, trained, split="train"))
     assert made.outputs[0].details["train_rows"] == "held out"
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from clean_process import predict
 from learning_data import artifact_of, events_of, prediction_context, series, training_context, write_dataset
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.partitions import fetch_piece, open_partitions
 from gridmill.jobs.prediction.cut import cut
-from gridmill.jobs.prediction.run import run
 from gridmill.jobs.prediction.swarm import Shards
 from gridmill.jobs.training.run import run as train
 from gridmill.model.artifact import Artifact, Input
@@ -48,7 +48,7 @@ def result_of(root: Path):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_swarm_gives_what_training_measured(tmp_path, model, workers):
     dataset, trained = prepare(tmp_path, model)
-    result = run(prediction_context(tmp_path, dataset, trained, workers=workers))
+    result = predict(prediction_context(tmp_path, dataset, trained, workers=workers))
     measured = {
         name: value for name, value in trained[model].output.metrics.items() if name.startswith("test_")
     }
@@ -58,7 +58,7 @@ def test_a_swarm_gives_what_training_measured(tmp_path, model, workers):
 def test_every_row_of_the_split_is_there_once_and_in_order(tmp_path):
     dataset, trained = prepare(tmp_path, "lstm")
     context = prediction_context(tmp_path, dataset, trained, workers=2, shards=7)
-    output = run(context).outputs[0]
+    output = predict(context).outputs[0]
     columns = series()
     expected = np.flatnonzero(columns["split"] == "test")
     table = result_of(tmp_path)
@@ -77,7 +77,7 @@ def test_every_row_of_the_split_is_there_once_and_in_order(tmp_path):
 
 def test_the_best_model_is_chosen_and_it_says_why(tmp_path):
     dataset, trained = prepare(tmp_path, "naive", "linear")
-    details = run(prediction_context(tmp_path, dataset, trained)).outputs[0].details
+    details = predict(prediction_context(tmp_path, dataset, trained)).outputs[0].details
     assert details["model"] == "linear"
     assert details["model_id"] == "p/linear@1"
     assert details["why"].startswith("linear has the lowest validation rmse")
@@ -86,14 +86,14 @@ def test_the_best_model_is_chosen_and_it_says_why(tmp_path):
 
 def test_best_by_goes_the_way_of_its_metric(tmp_path):
     dataset, trained = prepare(tmp_path, "naive", "linear")
-    details = run(prediction_context(tmp_path, dataset, trained, best_by="skill")).outputs[0].details
+    details = predict(prediction_context(tmp_path, dataset, trained, best_by="skill")).outputs[0].details
     assert details["model"] == "linear"
     assert "highest validation skill" in details["why"]
 
 
 def test_the_sample_holds_points_of_each_entity(tmp_path):
     dataset, trained = prepare(tmp_path, "naive")
-    sample = run(prediction_context(tmp_path, dataset, trained)).outputs[0].details["sample"]
+    sample = predict(prediction_context(tmp_path, dataset, trained)).outputs[0].details["sample"]
     assert list(sample) == ["a", "b", "c"]
     assert len(sample["a"]) == 100
     assert sample["a"][0][0] == "2024-01-13T12:00:00"
@@ -101,7 +101,7 @@ def test_the_sample_holds_points_of_each_entity(tmp_path):
 
 def test_all_rows_can_be_predicted_even_an_entitys_first(tmp_path):
     dataset, trained = prepare(tmp_path, "lstm")
-    result = run(prediction_context(tmp_path, dataset, trained, split=None))
+    result = predict(prediction_context(tmp_path, dataset, trained, split=None))
     table = result_of(tmp_path)
     assert table["row"].to_pylist() == list(range(1200))
     assert np.isfinite(table["prediction"].to_numpy()).all()
@@ -110,11 +110,11 @@ def test_all_rows_can_be_predicted_even_an_entitys_first(tmp_path):
 
 def test_the_number_of_shards_and_workers_changes_nothing(tmp_path):
     dataset, trained = prepare(tmp_path, "lstm")
-    run(prediction_context(tmp_path, dataset, trained, workers=1, shards=1))
+    predict(prediction_context(tmp_path, dataset, trained, workers=1, shards=1))
     alone = result_of(tmp_path)["prediction"].to_numpy()
     for path in (tmp_path / "outputs/swarm").iterdir():
         path.unlink()
-    run(prediction_context(tmp_path, dataset, trained, workers=3, shards=50))
+    predict(prediction_context(tmp_path, dataset, trained, workers=3, shards=50))
     np.testing.assert_allclose(result_of(tmp_path)["prediction"].to_numpy(), alone, rtol=1e-6)
 
 
@@ -122,7 +122,7 @@ def test_classes_come_with_their_probabilities(tmp_path):
     columns = series()
     columns |= {"ahead": np.where(columns["ahead"] > 50, "high", "low")}
     dataset, trained = prepare(tmp_path, "linear", columns=columns)
-    result = run(prediction_context(tmp_path, dataset, trained))
+    result = predict(prediction_context(tmp_path, dataset, trained))
     table = result_of(tmp_path)
     shares = table["probability_high"].to_numpy() + table["probability_low"].to_numpy()
     np.testing.assert_allclose(shares, 1)
@@ -142,7 +142,7 @@ def test_rows_without_truth_are_predicted_and_not_measured(tmp_path):
             kind=future.output.kind, uri="later/datasets/d", details=future.output.details
         ),
     )  # fmt: skip
-    result = run(prediction_context(tmp_path, moved, trained))
+    result = predict(prediction_context(tmp_path, moved, trained))
     assert result.metrics == {}
     assert result.outputs[0].rows == 300
     assert dataset.id != moved.id
@@ -151,13 +151,13 @@ def test_rows_without_truth_are_predicted_and_not_measured(tmp_path):
 def test_a_split_without_rows_names_those_there_are(tmp_path):
     dataset, trained = prepare(tmp_path, "naive")
     with pytest.raises(DataError, match=r"split 'tests' has no rows \(there are: train, validation, test\)"):
-        run(prediction_context(tmp_path, dataset, trained, split="tests"))
+        predict(prediction_context(tmp_path, dataset, trained, split="tests"))
 
 
 def test_an_unknown_metric_gets_a_suggestion(tmp_path):
     dataset, trained = prepare(tmp_path, "naive")
     with pytest.raises(InputError) as caught:
-        run(prediction_context(tmp_path, dataset, trained, best_by="rsme"))
+        predict(prediction_context(tmp_path, dataset, trained, best_by="rsme"))
     assert caught.value.hint == "Did you mean 'rmse'?"
 
 
@@ -166,7 +166,7 @@ def test_an_unsorted_dataset_is_refused_for_sequences(tmp_path):
     columns = {name: values[order] for name, values in series().items()}
     dataset, trained = prepare(tmp_path, "lstm", columns=columns)
     with pytest.raises(DataError, match="not sorted by entity and time"):
-        run(prediction_context(tmp_path, dataset, trained))
+        predict(prediction_context(tmp_path, dataset, trained))
 
 
 def test_a_column_the_model_needs_and_the_dataset_lacks_is_named(tmp_path):
@@ -174,7 +174,7 @@ def test_a_column_the_model_needs_and_the_dataset_lacks_is_named(tmp_path):
     for path in (tmp_path / "datasets/d").iterdir():
         pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["humid"]), path)
     with pytest.raises(DataError, match="'humid'"):
-        run(prediction_context(tmp_path, dataset, trained))
+        predict(prediction_context(tmp_path, dataset, trained))
 
 
 @pytest.mark.parametrize(("rows", "workers", "wanted", "expected"), [
@@ -220,7 +220,7 @@ def test_a_series_without_entities_is_sorted_by_time_alone(tmp_path):
     columns = {name: values[:400] for name, values in series().items() if name != "city"}
     dataset = write_dataset(tmp_path, columns, entity=[])
     result = train(training_context(tmp_path, dataset, "lstm", name="lstm", **OPTIONS["lstm"]))
-    run(prediction_context(tmp_path, dataset, {"lstm": artifact_of("lstm", result.outputs[0])}))
+    predict(prediction_context(tmp_path, dataset, {"lstm": artifact_of("lstm", result.outputs[0])}))
     assert result_of(tmp_path).num_rows == 100
 
 
@@ -231,7 +231,7 @@ def test_several_labels_are_predicted_as_lists(tmp_path):
     dataset = write_dataset(tmp_path, columns, labels=labels, features=["value", "wave", "slope"])
     result = train(training_context(tmp_path, dataset, "lstm", name="lstm", **OPTIONS["lstm"]))
     models = {"lstm": artifact_of("lstm", result.outputs[0])}
-    predicted = run(prediction_context(tmp_path, dataset, models))
+    predicted = predict(prediction_context(tmp_path, dataset, models))
     assert predicted.metrics["test_mse"] == pytest.approx(result.metrics["test_mse"])
     table = result_of(tmp_path)
     assert {len(one) for one in table["prediction"].to_pylist()} == {2}
@@ -249,7 +249,7 @@ def test_an_ensemble_is_the_mean_of_its_models(tmp_path, combine):
     result = train(replace(context, order=replace(order, inputs=inputs)))
     answers = {}
     for name, artifact in {**models, "both": artifact_of("both", result.outputs[0])}.items():
-        run(prediction_context(tmp_path, dataset, {name: artifact}))
+        predict(prediction_context(tmp_path, dataset, {name: artifact}))
         answers[name] = result_of(tmp_path)["prediction"].to_numpy()
     errors = [models[name].output.metrics["validation_mse"] for name in models]
     weights = np.ones(3) / 3 if combine == "mean" else (1 / np.array(errors)) / (1 / np.array(errors)).sum()

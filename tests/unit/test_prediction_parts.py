@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
+from clean_process import predict
 from learning_data import prediction_context
 from test_prediction import prepare
 
 from gridmill.errors import InternalError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.prediction.run import run
 from gridmill.model.part import Part
 
 
@@ -21,7 +21,7 @@ def of_part(context: JobContext, number: int, count: int, workers: int = 1) -> J
 
 def together(context: JobContext, parts: list[int]) -> JobResult:
     uris = tuple(f"outputs/part{number}" for number in parts)
-    return run(replace(context, order=replace(context.order, parts=uris, output_uri="outputs/both")))
+    return predict(replace(context, order=replace(context.order, parts=uris, output_uri="outputs/both")))
 
 
 def files(folder) -> dict[str, bytes]:
@@ -32,9 +32,9 @@ def files(folder) -> dict[str, bytes]:
 def test_parts_make_what_one_swarm_makes(tmp_path, model):
     dataset, trained = prepare(tmp_path, model)
     context = prediction_context(tmp_path, dataset, trained, shards=5)
-    whole = run(context)
+    whole = predict(context)
     for number in range(3):
-        assert run(of_part(context, number, 3)).outputs == ()
+        assert predict(of_part(context, number, 3)).outputs == ()
     gathered = together(context, [0, 1, 2])
     assert files(tmp_path / "outputs/both") == files(tmp_path / "outputs/swarm")
     assert gathered.metrics == whole.metrics
@@ -45,9 +45,9 @@ def test_parts_make_what_one_swarm_makes(tmp_path, model):
 def test_the_shards_follow_from_all_workers_together(tmp_path):
     dataset, trained = prepare(tmp_path, "naive")
     context = prediction_context(tmp_path, dataset, trained)
-    run(replace(context, order=replace(context.order, workers=4)))
+    predict(replace(context, order=replace(context.order, workers=4)))
     for number in range(2):
-        run(of_part(context, number, 2, workers=2))
+        predict(of_part(context, number, 2, workers=2))
     together(context, [0, 1])
     assert files(tmp_path / "outputs/both") == files(tmp_path / "outputs/swarm")
 
@@ -56,7 +56,7 @@ def test_a_part_without_shards_is_no_trouble(tmp_path):
     dataset, trained = prepare(tmp_path, "naive")
     context = prediction_context(tmp_path, dataset, trained, shards=1)
     for number in range(2):
-        run(of_part(context, number, 2))
+        predict(of_part(context, number, 2))
     assert together(context, [0, 1]).outputs[0].rows == pq.read_table(tmp_path / "outputs/both").num_rows
 
 
@@ -64,7 +64,7 @@ def test_a_part_that_is_missing_or_twice_is_seen(tmp_path):
     dataset, trained = prepare(tmp_path, "naive")
     context = prediction_context(tmp_path, dataset, trained, shards=4)
     for number in range(2):
-        run(of_part(context, number, 2))
+        predict(of_part(context, number, 2))
     for parts in ([0], [1], [0, 0, 1], [1, 0]):
         with pytest.raises(InternalError, match="the parts hold shards"):
             together(context, parts)
