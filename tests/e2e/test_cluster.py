@@ -104,6 +104,13 @@ def test_a_model_trained_there_is_the_one_trained_here(land: Farmland) -> None:
     assert [messages(view) for view in views.values()] == [[""] * 4] * 2
     assert [state(view) for view in views.values()] == ["succeeded"] * 2
     assert attempts(views["far"]) == [1] * 4
+    far = {one["job"]["job"]["name"]: one["attempts"][0]["carriage"] for one in views["far"]["jobs"]}
+    assert far["rows"] is None
+    assert far["model"]["there"]["carried_bytes"] > 0
+    assert far["model"]["back"]["carried_bytes"] > 0
+    told = far["told"]["there"]  # what was made there, and read there before, was there
+    assert told["reused_bytes"] > 0
+    assert told["carried_bytes"] == 0
     there, here = (artifact(view, "model") for view in views.values())
     assert there["metrics"] == here["metrics"]
     shown = [land.gridmill("preview", f"{name}/told") for name in ("there", "here")]

@@ -1,6 +1,7 @@
 """What an attempt at a farm made comes home once, whatever is cut or killed on the way."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ class Elsewhere:
         self.fails: list[Exception] = []
         self.forgotten: list[str] = []
         self.fetched = 0
+        self.round_trip_seconds = 0.001
 
     def scan(self, uri: str) -> Manifest:
         if self.fails:
@@ -41,7 +43,7 @@ class Elsewhere:
         self.fetched += 1
         return Tree(self.tree, scan(self.tree)).fetch(chunks)
 
-    def forget(self, attempt_id: str) -> None:
+    def forget(self, attempt_id: str, *, keep: bool = False) -> None:
         if self.fails:
             raise self.fails.pop(0)
         self.forgotten.append(attempt_id)
@@ -91,7 +93,11 @@ def outcome(events: Events) -> Outcome:
 def test_what_it_made_comes_home_once(tmp_path: Path, farm: Elsewhere) -> None:
     carrying = home(tmp_path, farm)
     carrying.note(order())
-    assert carrying.bring_home(ended()) == ended()
+    came = outcome(carrying.bring_home(ended()))
+    assert replace(came, carriage=None) == outcome(ended())
+    assert came.carriage is not None
+    assert came.carriage.back.carried_bytes == len("what it made")
+    assert came.carriage.round_trip_seconds == farm.round_trip_seconds
     assert (tmp_path / "root" / URI / "file").read_text() == "what it made"
     assert farm.forgotten == ["p-1.j.1"]
     farm.fails = [NotFoundError("is not here")] * 2  # it was forgotten there
@@ -112,7 +118,7 @@ def test_a_farm_that_does_not_answer_is_asked_again(tmp_path: Path, farm: Elsewh
 def test_that_the_farm_does_not_forget_costs_nothing(tmp_path: Path, farm: Elsewhere) -> None:
     carrying = home(tmp_path, farm)
     carrying.note(order())
-    farm.forget = lambda _: (_ for _ in ()).throw(UnavailableError("slow"))  # type: ignore[method-assign]
+    farm.forget = lambda _, keep: (_ for _ in ()).throw(UnavailableError("slow"))  # type: ignore[method-assign]
     assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
 
 

@@ -92,7 +92,12 @@ def note_end(
     if attempt.outcome is not None:
         return None
     if attempt.dismissed:
-        outcome = Outcome(state=AttemptState.SUCCEEDED, use=outcome.use, metrics=outcome.metrics)
+        outcome = Outcome(
+            state=AttemptState.SUCCEEDED,
+            use=outcome.use,
+            metrics=outcome.metrics,
+            carriage=outcome.carriage,
+        )
     check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
     transaction.put(replace(attempt, outcome=outcome, ended=transaction.now))
     members = members_of(transaction, attempt)
@@ -140,4 +145,5 @@ def _final(member: Attempt, now: float) -> Attempt:
         hint=outcome.hint,
         use=outcome.use,
         metrics=outcome.metrics,
+        carriage=outcome.carriage,
     )

@@ -19,6 +19,7 @@ from gridmill.model.part import Told
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Use
 from gridmill.model.run import Attempt, JobRun
+from gridmill.model.site import Site
 from gridmill.model.state import (
     ATTEMPT_MOVES,
     DONE_JOBS,
@@ -29,12 +30,14 @@ from gridmill.model.state import (
     JobState,
     check_move,
 )
+from gridmill.model.way import Way
 from gridmill.planning.fair import charged
 from gridmill.planning.history import PROBE
 from gridmill.planning.probes import has_workers
 from gridmill.planning.progress import settle
 from gridmill.planning.sizing import subject_of
 from gridmill.planning.together import together_used
+from gridmill.planning.way import learned
 from gridmill.planning.whole import parallel_of_swarm, parallel_of_whole, use_of_whole
 
 LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
@@ -93,6 +96,7 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
     if job_run.part is not None:
         after = replace(after, told=_told(ended))
     transaction.put(after)
+    _learn_way(control, transaction, after, ended)
     told = _whole(transaction, after, outcome)
     if told is not None:
         measure(control, transaction, after, ended, told)
@@ -144,6 +148,17 @@ def _extent(job_run: JobRun) -> tuple[int, str]:
     return (size.rows, "rows") if size.rows else (1, "whole")
 
 
+def _learn_way(control: Control, transaction: Transaction, job_run: JobRun, ended: Attempt) -> None:
+    """What was carried tells how quick the way is; what it read and made is there now."""
+    deployment = control.ledger.snapshot.deployments.get(ended.deployment_id)
+    site = transaction.get(Site, deployment.site) if deployment is not None else None
+    if site is None or ended.carriage is None:
+        return
+    there = _made_from(transaction, job_run) if ended.started is not None else []
+    made = job_run.artifacts if ended.state == AttemptState.SUCCEEDED else ()
+    transaction.put(replace(site, way=learned(site.way or Way(), ended.carriage, (*there, *made))))
+
+
 def _charge(control: Control, transaction: Transaction, ended: Attempt) -> None:
     """Count what it used against its project's share, where projects share the grid."""
     if control.ledger.snapshot.projects:
@@ -182,6 +197,7 @@ def _ended(control: Control, attempt: Attempt, outcome: Outcome, now: float) -> 
         hint=outcome.hint,
         use=outcome.use,
         metrics={**control.metrics.get(attempt.job_run_id, {}), **outcome.metrics},
+        carriage=outcome.carriage,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace as changed
 
 from gridmill.control.begin import check_name
 from gridmill.control.cases import Cases
-from gridmill.control.survey import adopt, described, retire
+from gridmill.control.survey import adopt, described, retire, way_of
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.deployment import Pod
@@ -55,7 +55,8 @@ class SiteCases(Cases):
             nodes = port.nodes()
             if not nodes:
                 raise UnavailableError(f"site {site.name} has no node that can be used now")
-            return self._keep(site, port, nodes, replace=replace)
+            same = known if known is not None and described(known) == described(site) else described(site)
+            return self._keep(changed(site, way=way_of(same, port)), port, nodes, replace=replace)
         except BaseException:
             port.close()
             raise
@@ -66,7 +67,8 @@ class SiteCases(Cases):
             known = self._ledger.snapshot.sites.get(site.name)
             _check(site, known, replace=replace)
             same = known is not None and described(known) == described(site)
-            seen = (known if known is not None and same else described(site)).with_nodes(nodes)
+            fresh = known if known is not None and same else described(site)
+            seen = changed(fresh.with_nodes(nodes), way=fresh.way or site.way)
             transaction.put(seen)
             transaction.then(lambda: adopt(self._node, site.name, port))
         return seen

@@ -11,7 +11,8 @@ from dataclasses import replace
 from gridmill.control.node import ControlNode
 from gridmill.errors import GridmillError, explained
 from gridmill.model.site import LOCAL, Node, Site
-from gridmill.ports.site import SitePort
+from gridmill.model.way import Way
+from gridmill.ports.site import Carries, SitePort
 
 SURVEY_SECONDS = 5.0
 
@@ -85,27 +86,33 @@ class Surveyor:
         port = known or self._node.control.open_site(site)
         adopted = False
         try:
-            adopted = self._take_in(site, port, port.nodes())
+            adopted = self._take_in(site, port, port.nodes(), way_of(site, port))
         finally:
             if known is None and not adopted:
                 port.close()
 
-    def _take_in(self, site: Site, port: SitePort, nodes: tuple[Node, ...]) -> bool:
+    def _take_in(self, site: Site, port: SitePort, nodes: tuple[Node, ...], way: Way | None) -> bool:
         """Whether the port is the site's from now on: not when it was removed, or is another one by now."""
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
             if now is None or described(now) != described(site) or self._node.ending:
                 return False
             adopt(self._node, site.name, port)
-            if now.nodes != nodes:
+            seen = replace(now if now.nodes == nodes else now.with_nodes(nodes), way=now.way or way)
+            if seen != now:
                 with self._node.changing() as transaction:
-                    transaction.put(now.with_nodes(nodes))
+                    transaction.put(seen)
             return True
+
+
+def way_of(site: Site, port: SitePort) -> Way | None:
+    """What is known of the way to a site, else what a probe says. Takes a second. Raises UnavailableError."""
+    return port.probe() if site.way is None and isinstance(port, Carries) else site.way
 
 
 def described(site: Site) -> Site:
     """The site as it was declared, without what was seen of it."""
-    return replace(site, nodes=(), past=())
+    return replace(site, nodes=(), past=(), way=None)
 
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:

@@ -42,7 +42,7 @@ KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site":
 _NOT_WRITTEN: Mapping[type, set[str]] = {
     Pipeline: {"folder", "bundle", "written"},
     Resource: {"default"},
-    Site: {"nodes", "past"},
+    Site: {"nodes", "past", "way"},
 }
 _WRITTEN_TRUE = frozenset({Continuous, Each})
 _FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}

@@ -1,9 +1,10 @@
 """The controller's HTTP API: what sources ask of a farm."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
-from fastapi import FastAPI, Header, Path, Request
+from fastapi import FastAPI, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -29,6 +30,8 @@ class Opened:
 
 
 Name = Annotated[str, Path(min_length=1, max_length=200)]
+PROBE_BYTES = 4 * 2**20
+"""The most that is carried back for nothing."""
 
 
 def make_app(farm: Farm) -> FastAPI:
@@ -38,6 +41,7 @@ def make_app(farm: Farm) -> FastAPI:
     app.add_api_route("/healthz", _health, methods=["GET"])
     app.post("/v1/join", response_model=Joined)(_join)
     app.get("/v1/farm", response_model=FarmLook)(_look)
+    app.post("/v1/probe", response_class=Response)(_probe)
     app.put("/v1/deployments/{deployment_id}", status_code=204, response_class=Response)(_deploy)
     app.post("/v1/pods/observe", response_model=Sights)(_observe)
     app.post("/v1/pods/end", status_code=204, response_class=Response)(_end)
@@ -71,6 +75,16 @@ def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
 def _look(farm: TheFarm, source: Asking) -> Response:
     """What the farm has, and what goes on there."""
     return reply(look(farm, source))
+
+
+async def _probe(
+    request: Request, source: Asking, back: Annotated[int, Query(ge=0, le=PROBE_BYTES)] = 0
+) -> Response:
+    """Take what comes and answer with so many bytes: how quick the way is."""
+    del source
+    async for _ in request.stream():
+        continue
+    return Response(os.urandom(back), media_type="application/octet-stream")
 
 
 def _deploy(farm: TheFarm, source: Asking, deployment_id: Name, wanted: Deploy) -> Response:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
-from gridmill.errors import NotFoundError, UnavailableError, UnsafePathError
+from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
 from gridmill.farm.acting import acting_as
 from gridmill.farm.lodging import check_id
 from gridmill.farm.records import Records
@@ -28,6 +28,8 @@ from gridmill.staging.place import Placer
 _TREES = 100
 """So many results are remembered by their chunks, until the source has fetched them."""
 _AT_ONCE = 16
+_KEPT_BYTES = 2**30
+"""A larger result is not kept for the jobs that come next: it would take as long again."""
 
 
 class Carried:
@@ -124,20 +126,34 @@ class Carried:
         while batch := tuple(islice(chunks, _AT_ONCE)):
             bucket.send(batch)
 
-    def forget(self, attempt_id: str) -> None:
+    def forget(self, attempt_id: str, *, keep: bool = False) -> None:
         """What was placed for the attempt alone goes, and what it made, unless another rank of its gang has
-        that folder too. May be repeated."""
+        that folder too. `keep`: the chunks of what it made stay, as if they had been carried here. May be
+        repeated."""
         work = self._records.find(Work, f"{self._source}/{check_id(attempt_id)}")
         self._placer.release(attempt_id)
         if work is None:
             return
         if work.uri and not self._has_another(work):
+            if keep:
+                self._keep(work.uri)
             with self._lock:
                 for uri in [one for one in self._trees if f"{one}/".startswith(f"{work.uri}/")]:
                     del self._trees[uri]
             with acting_as(self._user):
                 shutil.rmtree(self._root / work.uri, ignore_errors=True)
         self._records.remove(work)
+
+    def _keep(self, uri: str) -> None:
+        """As far as there is room: whoever reads it here later has less to carry."""
+        with self._lock:
+            tree, names = self._trees.get(uri, (None, frozenset[str]()))
+        if tree is None or tree.size_bytes > min(_KEPT_BYTES, self.store.quota_bytes // 4):
+            return
+        lacking = iter(self.store.missing(sorted(names)))
+        with suppress(GridmillError, OSError):  # full, or changed: then it is carried here when it is read
+            while batch := tuple(islice(lacking, _AT_ONCE)):
+                self.store.send([self._chunk(chunk, tree) for chunk in batch])
 
     def _has_another(self, work: Work) -> bool:
         return any(

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -90,8 +90,11 @@ def give_to_bucket(farm: TheFarm, source: Asking, wanted: ByBucket) -> Response:
 
 @router.delete("/attempts/{attempt_id}", status_code=204, response_class=Response)
 def forget(
-    farm: TheFarm, source: Asking, attempt_id: Annotated[str, Path(min_length=1, max_length=200)]
+    farm: TheFarm,
+    source: Asking,
+    attempt_id: Annotated[str, Path(min_length=1, max_length=200)],
+    keep: Annotated[bool, Query()] = False,
 ) -> Response:
-    """What was carried for the attempt may go; what it made goes."""
-    _carried(farm, source).forget(attempt_id)
+    """What was carried for the attempt may go; what it made goes, with `keep` but for its chunks."""
+    _carried(farm, source).forget(attempt_id, keep=keep)
     return done()

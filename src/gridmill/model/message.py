@@ -22,6 +22,7 @@ from gridmill.model.parallel import Parallel
 from gridmill.model.part import Part
 from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
+from gridmill.model.way import Carriage
 
 PROTOCOL = 1
 
@@ -69,7 +70,8 @@ class Order:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How an attempt ended. `state` is succeeded, failed or stopped; lost for a gang's rank that something
-    outside killed, or whose port somebody took: the gang is tried again."""
+    outside killed, or whose port somebody took: the gang is tried again. `carriage` is what a site in another
+    place had carried for it, which that site says."""
 
     state: AttemptState
     use: Use = field(default_factory=Use)
@@ -81,6 +83,7 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)
     size: JobSize | None = None
     parallel: Parallel | None = None
+    carriage: Carriage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

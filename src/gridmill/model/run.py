@@ -13,6 +13,7 @@ from gridmill.model.pipeline import Scalar
 from gridmill.model.project import DEFAULT
 from gridmill.model.resource import Sizing, Use
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
+from gridmill.model.way import Carriage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,8 @@ class Attempt:
     `ranks` (0: no gang); ids of the others end in their rank. `address` and `port` are where the rank is
     reached. A rank that has ended keeps its place and its `outcome` until all have; then rank 0's record
     tells of the gang: its state is how the gang ended, its use what all used together. One that is
-    `dismissed` only served the others, which have all succeeded: however it ends then, it has too.
+    `dismissed` only served the others, which have all succeeded: however it ends then, it has too. `carriage`
+    is what was carried for it, at a site in another place.
     """
 
     id: str
@@ -146,4 +148,5 @@ class Attempt:
     address: str = ""
     port: int = 0
     outcome: Outcome | None = None
+    carriage: Carriage | None = None
     dismissed: bool = False

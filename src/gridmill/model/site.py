@@ -8,6 +8,7 @@ from enum import StrEnum
 from gridmill.errors import InputError
 from gridmill.model.amounts import Amounts
 from gridmill.model.noun import dataclass
+from gridmill.model.way import Way
 
 LOCAL = "local"
 """The site that every grid has: the control node's machine."""
@@ -37,7 +38,8 @@ class Site:
     """`cpu_share` is how many CPUs may be claimed per real one: on one's own machine deployments share
     CPUs (an idle one burns none) while memory and GPUs are never promised twice. `address` is where the
     site is reached; what `settings` there are is the kind's own. `nodes` is as last seen; `past` are sizes
-    of nodes that it had and that may come back: the largest ones."""
+    of nodes that it had and that may come back: the largest ones. `way` is what was measured of the way to
+    one in another place."""
 
     name: str
     kind: SiteKind
@@ -46,6 +48,7 @@ class Site:
     address: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     past: tuple[Amounts, ...] = ()
+    way: Way | None = None
 
     @property
     def largest(self) -> Amounts:

@@ -8,6 +8,7 @@ from gridmill.model.message import Outcome
 from gridmill.model.resource import Use
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState
+from gridmill.model.way import Carriage
 
 
 def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
@@ -29,7 +30,13 @@ def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
         outcome = replace(outcome, message=f"rank {deciding.rank} of {len(members)}: {outcome.message}")
     asked = next((member.interrupted for member in bad if member.interrupted is not None), None)
     head = replace(members[0], stop_requested=stopped, interrupted=asked)
-    return head, replace(outcome, use=together_used([one.use for one in outcomes]))
+    used = together_used([one.use for one in outcomes])
+    return head, replace(outcome, use=used, carriage=_carried([one.carriage for one in outcomes]))
+
+
+def _carried(carriages: Sequence[Carriage | None]) -> Carriage | None:
+    known = [one for one in carriages if one is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def to_dismiss(members: Sequence[Attempt], roles: Sequence[str]) -> tuple[Attempt, ...]:

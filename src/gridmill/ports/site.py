@@ -12,6 +12,7 @@ from gridmill.model.noun import dataclass
 from gridmill.model.resource import Use
 from gridmill.model.site import Node
 from gridmill.model.state import Cause
+from gridmill.model.way import Way
 
 
 class Sight(StrEnum):
@@ -63,6 +64,10 @@ class Carries(Protocol):
     def carried(self, attempt_id: str) -> Mapping[str, Any]:
         """How far its data is on the way: `done` of `total`, `unit` and `note`, as a progress event's body;
         empty when none is. Answers at once."""
+        ...
+
+    def probe(self) -> Way:
+        """How quick the way there is, by a few small transfers. Raises UnavailableError."""
         ...
 
 

@@ -32,6 +32,7 @@ from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, PartView, RunView
 from gridmill.report.advice import advice_chart
+from gridmill.report.carried import carried_lines
 from gridmill.report.charts import Bar, Series, line_chart, timeline
 from gridmill.report.graph import Box, dag
 
@@ -109,6 +110,7 @@ def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()
         advice=[(one.job.rpartition("/")[2], one, Markup(advice_chart(one))) for one in advice],
         forecasts=[_forecast(artifact) for artifact in predictions],
         tables=[a for a in _artifacts(view) if a.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)],
+        carried=carried_lines(view),
         rejects_of=rejects_of,
         columns_of=column_lines,
         shifted_of=shifted_of,

@@ -71,6 +71,7 @@ class Tree:
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self._root, self._chunk_bytes = root, manifest.chunk_bytes
+        self.size_bytes = manifest.size_bytes
         self._places: dict[str, tuple[FileEntry, int]] = {}
         for entry in manifest.files:
             for index, chunk in enumerate(entry.chunks):

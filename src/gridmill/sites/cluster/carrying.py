@@ -29,6 +29,7 @@ from gridmill.model.look import Look
 from gridmill.model.message import Events, Order, Outcome
 from gridmill.model.noun import dataclass
 from gridmill.model.state import AttemptState, Cause
+from gridmill.model.way import Carriage, Crossing
 from gridmill.registry import find
 from gridmill.sites.cluster.farm import Farm
 from gridmill.staging.carry import Terms, pull, push
@@ -54,7 +55,8 @@ class Note:
 
     It leaves there its own folder and its checkpoints (`checkpoints_there`), by their URIs; a `part` leaves
     something in any case. `refusal` is why it never began, as `errors.to_body` writes it. `told` is the
-    body of its end as it was told, once all that it made is here: then it is told so again.
+    body of its end as it was told, once all that it made is here: then it is told so again. `there` is what
+    was carried there for it.
     """
 
     token: str
@@ -64,6 +66,7 @@ class Note:
     part: bool = False
     refusal: Mapping[str, Any] | None = None
     told: Mapping[str, Any] | None = None
+    there: Crossing = Crossing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +93,27 @@ class HomeCarrying:
         """`notes` is a folder for what must be known again after a restart."""
         self._farm, self._here, self._bundles, self._notes = farm, root, bundles, notes
         self._terms = Terms(patience_seconds=_PATIENCE_SECONDS, limit_bytes_per_second=limit_bytes_per_second)
+        self.limit_bytes_per_second = limit_bytes_per_second
         self._coming = root / COMING / notes.parent.name
         shutil.rmtree(self._coming, ignore_errors=True)  # of a process that was killed
         self._root = ""
         self._progress: dict[str, Progress] = {}
         self._stops: dict[str, Event] = {}
+        self._back: dict[str, Crossing] = {}
         self._locks: dict[str, Lock] = {}
         self._guard = Lock()
         self._purge()
 
     def note(self, order: Order) -> None:
         """See Carrying."""
-        mine = _counts(order)
+        mine, before = _counts(order), self._noted(order.attempt_id)
         note = Note(
             token=order.token,
             output_uri=order.output_uri if mine else "",
             checkpoint_uri=order.checkpoint_uri if mine else "",
             checkpoints_there=_checkpoints_there(order) if mine else "",
             part=order.part is not None,
+            there=before.there if before is not None else Crossing(),
         )
         self._write(order.attempt_id, note)
         self._stops[order.attempt_id] = Event()
@@ -122,11 +128,13 @@ class HomeCarrying:
         """See Carrying. Asked twice, the second waits for the first, and finds all there."""
         with self._lock_of(order.attempt_id):
             progress = self._progress[order.attempt_id] = Progress()
+            spent = 0.0
             try:
                 for tree in self._trees(order):
-                    self._carry(tree, order.attempt_id, progress)
+                    spent += self._carry(tree, order.attempt_id, progress)
             finally:
                 self._progress.pop(order.attempt_id, None)
+                self._note_there(order.attempt_id, progress.look(), spent)
         there = self._root_there()
         bundle = f"{there}/{_BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
         return replace(
@@ -137,6 +145,19 @@ class HomeCarrying:
             inputs=tuple(map(_there, order.inputs)),
             earlier=tuple(map(_there, _kept_from(order))),
         )
+
+    def _note_there(self, attempt_id: str, seen: Carried, seconds: float) -> None:
+        """What was carried so far is there when it is tried again."""
+        note = self._noted(attempt_id)
+        if note is None:
+            return
+        carried = note.there.carried_bytes + seen.carried_bytes
+        there = Crossing(
+            carried_bytes=carried,
+            reused_bytes=max(0, seen.total_bytes - carried),
+            seconds=note.there.seconds + seconds,
+        )
+        self._write(attempt_id, replace(note, there=there))
 
     def _lock_of(self, attempt_id: str) -> Lock:
         with self._guard:
@@ -182,14 +203,19 @@ class HomeCarrying:
     def _cache(self, path: Path) -> HashCache:
         return HashCache(self._notes / "hashes" / f"{sha256(str(path).encode()).hexdigest()[:32]}.json")
 
-    def _carry(self, tree: Tree, attempt_id: str, progress: Progress) -> None:
-        """Until nothing lacks there: what was there when it was asked may have gone since."""
+    def _carry(self, tree: Tree, attempt_id: str, progress: Progress) -> float:
+        """Until nothing lacks there: what was there when it was asked may have gone since. For how many
+        seconds chunks travelled."""
         place = Place(uri=tree.uri, manifest=tree.manifest, attempt_id=attempt_id, writable=tree.writable)
-        for _ in range(_TIMES):
+        seconds = 0.0
+        for tried in range(_TIMES):
             if not self._farm.place(place):
-                return
-            stop = self._stops.get(attempt_id)
+                if not tried:
+                    progress.expect(tree.manifest.size_bytes, tree.manifest.size_bytes)
+                return seconds
+            stop, began = self._stops.get(attempt_id), time.monotonic()
             push(tree.manifest, tree.path, self._farm, progress=progress, terms=self._terms, stop=stop)
+            seconds += time.monotonic() - began
         raise UnavailableError(
             f"the farm lost chunks of {tree.uri} as they came", hint="Its quota may be too small."
         )
@@ -213,11 +239,16 @@ class HomeCarrying:
                 event = replace(event, body=note.told)
             else:
                 event = self._with_results(event, note)
+                event = _with_carriage(event, self._carriage(event.attempt_id, note))
             self._write(event.attempt_id, replace(note, told=event.body))
             self._stops.pop(event.attempt_id, None)
             with suppress(NotFoundError, UnavailableError):  # else the farm forgets it by its own rule
-                self._farm.forget(event.attempt_id)
+                self._farm.forget(event.attempt_id, keep=_succeeded(event))
         return event
+
+    def _carriage(self, attempt_id: str, note: Note) -> Carriage:
+        back = self._back.pop(attempt_id, Crossing())
+        return Carriage(there=note.there, back=back, round_trip_seconds=self._farm.round_trip_seconds)
 
     def _with_results(self, event: PodEvent, note: Note) -> PodEvent:
         """Raises UnavailableError, to be asked again; what can never be carried fails the attempt."""
@@ -226,7 +257,7 @@ class HomeCarrying:
         must = note.part or any(one.uri for one in outcome.outputs)
         try:
             if done and note.output_uri:
-                self._fetch(note.output_uri, note.output_uri)
+                self._fetch(note.output_uri, note.output_uri, event.attempt_id)
         except NotFoundError as error:
             if must:
                 event = _ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
@@ -238,14 +269,14 @@ class HomeCarrying:
             told = f"what it made cannot be carried home: {error.message}"
             event = _ended(event, AttemptState.FAILED, told, hint=error.hint)
         if note.checkpoint_uri:
-            self._keep_checkpoints(note, done=done)
+            self._keep_checkpoints(note, event.attempt_id, done=done)
         return event
 
-    def _keep_checkpoints(self, note: Note, *, done: bool) -> None:
+    def _keep_checkpoints(self, note: Note, attempt_id: str, *, done: bool) -> None:
         if done:
             return shutil.rmtree(self._here / note.checkpoint_uri, ignore_errors=True)
         try:
-            self._fetch(note.checkpoints_there, note.checkpoint_uri)
+            self._fetch(note.checkpoints_there, note.checkpoint_uri, attempt_id)
         except NotFoundError:
             return None  # it made none
         except UnavailableError:
@@ -254,7 +285,7 @@ class HomeCarrying:
             _LOG.warning("checkpoints_not_carried reason=%s", error)
         return None
 
-    def _fetch(self, there: str, uri: str) -> None:
+    def _fetch(self, there: str, uri: str, attempt_id: str) -> None:
         """The folder `there` as `uri` here, whole or not at all. Raises NotFoundError where there is none."""
         manifest = self._farm.scan(there)
         folder = self._coming / sha256(uri.encode()).hexdigest()[:32]
@@ -262,7 +293,13 @@ class HomeCarrying:
         for _ in range(_TIMES):
             if not Placer(self._here, chunks).place(uri, manifest, COMING, writable=True):
                 return shutil.rmtree(folder, ignore_errors=True)
-            pull(manifest, chunks, self._farm, terms=self._terms)
+            progress, began = Progress(), time.monotonic()
+            try:
+                pull(manifest, chunks, self._farm, progress=progress, terms=self._terms)
+            finally:
+                seconds, seen = time.monotonic() - began, progress.look()
+                came = Crossing(carried_bytes=seen.carried_bytes, seconds=seconds)
+                self._back[attempt_id] = self._back.get(attempt_id, Crossing()) + came
         raise UnavailableError(f"what came of {uri} is gone again", place=str(folder))
 
     def give_up(self, attempt_id: str) -> None:
@@ -312,6 +349,15 @@ def _never_begun(event: PodEvent, note: Note) -> PodEvent:
     why = from_body(dict(note.refusal))
     cause = Cause.STORAGE if isinstance(why, StorageError) else Cause.INPUT
     return _ended(known, AttemptState.FAILED, why.message, hint=why.hint, cause=cause)
+
+
+def _succeeded(event: PodEvent) -> bool:
+    return from_builtins(event.body["outcome"], Outcome).state == AttemptState.SUCCEEDED
+
+
+def _with_carriage(event: PodEvent, carriage: Carriage) -> PodEvent:
+    outcome = replace(from_builtins(event.body["outcome"], Outcome), carriage=carriage)
+    return replace(event, body={**event.body, "outcome": to_builtins(outcome)})
 
 
 def _ended(

@@ -4,10 +4,12 @@ import hashlib
 import hmac
 import http.client
 import json
+import os
 import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +42,7 @@ LONG_SECONDS = 300.0
 SILENCE_SECONDS = 10.0
 """A relay says something every two seconds."""
 MOST_LINE_BYTES = 64 * 2**20
+_ASKED_LAST = 50
 
 
 class Farm:
@@ -60,6 +63,7 @@ class Farm:
         self._closed = False
         self.reached = float("-inf")
         """When it may have heard of us last (monotonic), also where no answer came."""
+        self._took: deque[float] = deque(maxlen=_ASKED_LAST)
         self._tunnel = (
             Tunnel(credentials.ssh, credentials.host, credentials.port) if credentials.ssh else None
         )
@@ -69,6 +73,20 @@ class Farm:
     def join(self, request: JoinRequest) -> Joined:
         """Become a source of it."""
         return decode(self._ask("POST", "/v1/join", encode(request)), Joined)
+
+    @property
+    def round_trip_seconds(self) -> float | None:
+        """The quickest of the latest answers; None before the first."""
+        return min(tuple(self._took), default=None)
+
+    def greet(self) -> None:
+        """Whether it answers."""
+        self._ask("GET", "/healthz")
+
+    def probe(self, there_bytes: int, back_bytes: int) -> None:
+        """Carry so many bytes there, and so many back, for nothing."""
+        kind = {"Content-Type": "application/octet-stream"}
+        self._ask("POST", f"/v1/probe?back={back_bytes}", os.urandom(there_bytes), more=kind)
 
     def look(self) -> FarmLook:
         """What it has, and what goes on there."""
@@ -142,9 +160,11 @@ class Farm:
         wanted = json.dumps({"uri": uri}).encode()
         return decode(self._ask("POST", "/v1/staging/scan", wanted, seconds=LONG_SECONDS), Manifest)
 
-    def forget(self, attempt_id: str) -> None:
-        """What was carried for the attempt may go, what it made there goes."""
-        self._ask("DELETE", f"/v1/staging/attempts/{quote(attempt_id, safe='')}")
+    def forget(self, attempt_id: str, *, keep: bool = False) -> None:
+        """What was carried for the attempt may go, what it made there goes; `keep`: its chunks stay, as those
+        that were carried there do."""
+        path = f"/v1/staging/attempts/{quote(attempt_id, safe='')}"
+        self._ask("DELETE", f"{path}?keep=true" if keep else path, seconds=LONG_SECONDS)
 
     def close(self) -> None:
         """End all connections; whoever waits for one is told that the farm does not answer."""
@@ -181,10 +201,12 @@ class Farm:
             used = connection or self._connect(seconds)
             try:
                 used.patience(seconds)
+                began = time.monotonic()
                 used.request(method, path, body, headers)
                 self.reached = time.monotonic()
                 answer = used.getresponse()
                 content = answer.read()
+                self._took.append(time.monotonic() - began)
             except (OSError, http.client.HTTPException) as error:
                 self._forget(used)
                 if connection is None:

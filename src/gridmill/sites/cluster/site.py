@@ -15,6 +15,7 @@ from gridmill.model.farm import Deploy, FarmLook
 from gridmill.model.message import Events, PodOrder
 from gridmill.model.node import NodeLook
 from gridmill.model.site import Node, Site, check_settings
+from gridmill.model.way import Way
 from gridmill.ports.site import Doors, PodSight, Sight, SitePort
 from gridmill.registry import find
 from gridmill.settings import Settings
@@ -22,6 +23,7 @@ from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.cluster.credentials import keeping
 from gridmill.sites.cluster.farm import Farm, member
 from gridmill.sites.cluster.joining import read_controller
+from gridmill.sites.cluster.probing import probe
 from gridmill.sites.cluster.relay import Relay
 
 SETTINGS = {
@@ -150,6 +152,10 @@ class ClusterSite:
         note = ", ".join(word for word in (f"carried to {self._name}", rate, left) if word)
         done = found.there_bytes + found.carried_bytes
         return {"done": done, "total": found.total_bytes, "unit": "bytes", "note": note}
+
+    def probe(self) -> Way:
+        """See Carries."""
+        return self._answer(partial(probe, self._farm, self._carrying.limit_bytes_per_second))
 
     def close(self) -> None:
         """Pods go on."""
