@@ -152,6 +152,13 @@ def test_many_wrong_secrets_are_too_many(place: Path, tmp_path: Path) -> None:
         assert one.join(invite(running.farm.records, running.farm.now())).status == 429
 
 
+def test_a_probe_takes_and_gives_bytes_for_nothing(home: Visitor) -> None:
+    answer = home.ask("POST", "/v1/probe?back=70000", b"x" * 70_000)
+    assert (answer.status, len(answer.body)) == (200, 70_000)
+    assert home.ask("POST", "/v1/probe").body == b""
+    assert home.ask("POST", f"/v1/probe?back={2**40}").status == 422
+
+
 def test_what_is_wrong_or_too_much_is_one_clear_error(home: Visitor) -> None:
     assert home.ask("PUT", "/v1/deployments/x", b"{").status == 422
     assert home.ask("PUT", "/v1/deployments/x", Deploy(orders=(), lease_seconds=1)).status == 422
