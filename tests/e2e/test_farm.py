@@ -6,13 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import gridmill
 from gridmill.codec import encode_passed
+from gridmill.farm.users import living
 from gridmill.model.farm import Deploy, PodNames
 from gridmill.model.message import Events, Hello, Welcome
 from tests.contract.test_farm_api import attempt, hear, outcome, pod_order
@@ -138,8 +140,8 @@ def opened() -> tuple[str, ...]:
     return within
 
 
-def run_there(home: Visitor, name: str, command: str) -> tuple[str, str]:
-    """How a command ends as a job of that source, and what it wrote."""
+def begin_there(home: Visitor, name: str, command: str) -> Listener:
+    """A command is a job of that source now; what it says can be heard."""
     listener = Listener(home)
     wanted = Deploy(orders=(pod_order(f"{name}.0"),), lease_seconds=600)
     assert home.ask("PUT", f"/v1/deployments/{name}", wanted).status == 204
@@ -147,6 +149,12 @@ def run_there(home: Visitor, name: str, command: str) -> tuple[str, str]:
     said = [Welcome(acknowledged=0), attempt(f"{name}-a", command, root_of(home))]
     lines = b"\n".join(encode_passed(channel, one) for one in said)
     assert home.ask("POST", f"/v1/relay/{listener.name}", lines, Sequence="1").status == 204
+    return listener
+
+
+def run_there(home: Visitor, name: str, command: str) -> tuple[str, str]:
+    """How a command ends as a job of that source, and what it wrote."""
+    listener = begin_there(home, name, command)
     written = ""
     while True:
         _, message = hear(listener, Events)
@@ -190,3 +198,26 @@ def test_jobs_of_two_sources_do_not_see_each_other(controller: Controller, tmp_p
         answer = other.ask("POST", "/v1/staging/scan", {"uri": uri})
         assert answer.status in (404, 422, 507), answer.body
         assert b"chunks" not in answer.body
+
+    # what a job has hidden before it killed its pod ends with the last of its source's deployments
+    hides = (
+        f"env -i setsid sh -c 'sleep 1000' & touch {root_of(other)}/hidden; kill -9 $(cat $GRIDMILL_POD/pid)"
+    )
+    begin_there(other, "hides-1", hides)
+    until(lambda: (Path(root_of(other)) / "hidden").exists())
+    until(lambda: living(users["other"]) == [])
+    controller.farm("revoke", "other")
+    until(lambda: [source["name"] for source in controller.farm("sources")] == ["one"])
+    third = Visitor(port, tmp_path / "third")
+    line = controller.farm("invite")["join"]
+    assert third.join(line.rpartition(":")[2], "other").status == 200
+    again = {source["name"]: source["user"] for source in controller.farm("sources")}
+    assert again["other"] not in users.values()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Fails when it does not come true."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)

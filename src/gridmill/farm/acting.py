@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from gridmill.errors import UnavailableError
+from gridmill.farm.users import FIRST_USER
 
-FIRST_USER = 1_879_100_000
-"""Users of sources are counted from here: nobody else gives these numbers out (systemd's UIDS-GIDS)."""
 PASS = 0o711
 _TRY_SECONDS = 60.0
 _thread = threading.local()

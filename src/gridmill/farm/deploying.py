@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from gridmill import __version__
 from gridmill.farm.claims import check_size, queue
 from gridmill.farm.farm import Farm
-from gridmill.farm.lodging import Lodging, LodgingState, check_deploy, check_id
+from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState, check_deploy, check_id
 from gridmill.farm.quarters import Quarters
 from gridmill.farm.records import Loss
 from gridmill.farm.source import Source
+from gridmill.farm.users import end_processes
 from gridmill.model.amounts import show_count
 from gridmill.model.event import PodEvent
 from gridmill.model.farm import FARM_PROTOCOL, Deploy, FarmLook
@@ -111,11 +112,21 @@ def end(farm: Farm, source: Source, pods: Sequence[str]) -> None:
     ]
     quarters = farm.quarters_of(source)
     quarters.tear_down(sorted(wanted))
+    left = [one for one in brought if not _is_gone(quarters, one)]
+    if left and _are_its_last(farm, source, wanted):
+        end_processes(source.user)  # its jobs can hold what tells that a pod lives
     for lodging in brought:
-        seen = quarters.observe(lodging.pods)
-        if all(one.sight == Sight.GONE for one in seen.values()):
+        if lodging not in left or _is_gone(quarters, lodging):
             settle(farm, lodging, lodging.ended(farm.now()))
     farm.wake()
+
+
+def _is_gone(quarters: Quarters, lodging: Lodging) -> bool:
+    return all(one.sight == Sight.GONE for one in quarters.observe(lodging.pods).values())
+
+
+def _are_its_last(farm: Farm, source: Source, pods: set[str]) -> bool:
+    return all(pods >= set(one.pods) for one in farm.lodgings(source) if one.state in HAS_ROOM)
 
 
 def _withdraw(farm: Farm, source: Source, wanted: set[str]) -> None:

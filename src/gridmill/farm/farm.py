@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gridmill.errors import InputError
-from gridmill.farm.acting import FIRST_USER
 from gridmill.farm.authority import Authority
 from gridmill.farm.carried import Carried
 from gridmill.farm.lodging import Lodging
@@ -77,20 +75,3 @@ class Farm:
         for quarters in tuple(self.quarters.values()):
             quarters.close()
         self.records.close()
-
-
-def next_user(one_user: str, sources: Sequence[Source], name: str) -> int | None:
-    """The Unix user of another source; None: this process's. Raises InputError where a further one would have
-    the same as those that are here."""
-    if not one_user:
-        taken = {one.user for one in sources}
-        return next(FIRST_USER + n for n in range(len(taken) + 1) if FIRST_USER + n not in taken)
-    other = next((one.name for one in sources if one.name != name), None)
-    if other is not None:
-        raise InputError(
-            f"this farm serves one source only, and that is {other}: {one_user}",
-            hint="Jobs of several sources need a Unix user each: run the farm as root, with --site local, in "
-            f"folders that others may pass; or `gridmill farm revoke {other}` there first.",
-            place="source",
-        )
-    return None

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from gridmill import __version__
 from gridmill.errors import ConflictError, InputError, NotFoundError
-from gridmill.farm.farm import Farm, next_user
+from gridmill.farm.farm import Farm
 from gridmill.farm.records import Records
 from gridmill.farm.source import JOIN_SECONDS, Invitation, Source, check_name, hash_of, invited
+from gridmill.farm.users import Numbered, next_number, refuse_second
 from gridmill.model.farm import Joined, JoinRequest, check_versions
 
 _SECRET_BYTES = 32
@@ -81,7 +82,7 @@ def join(farm: Farm, request: JoinRequest) -> Joined:
         known = farm.records.find(Source, name)
         _check_free(known, invitation, name)
         certificate, fingerprint = farm.authority.sign(name, request.request, now)
-        user = known.user if known else next_user(farm.one_user, farm.records.all(Source), name)
+        user = known.user if known else _new_user(farm, name)
         source = Source(
             name=name,
             certificate=fingerprint,
@@ -94,6 +95,17 @@ def join(farm: Farm, request: JoinRequest) -> Joined:
         farm.records.remove(invitation)
     farm.heard[name] = now
     return Joined(certificate=certificate, token=token, version=__version__)
+
+
+def _new_user(farm: Farm, name: str) -> int | None:
+    """None: this process's. Raises InputError."""
+    records, sources = farm.records, farm.records.all(Source)
+    if farm.one_user:
+        refuse_second(farm.one_user, sources, name)
+        return None
+    given = next_number(next(iter(records.all(Numbered)), None), sources).next
+    records.put(Numbered(next=given + 1))
+    return given
 
 
 class WrongSecretError(InputError):

@@ -12,9 +12,10 @@ from gridmill.farm.claims import admit
 from gridmill.farm.deploying import settle
 from gridmill.farm.farm import Farm
 from gridmill.farm.leases import expired, forgotten, spoiled
-from gridmill.farm.lodging import Lodging, LodgingState
+from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState
 from gridmill.farm.records import Loss
 from gridmill.farm.source import Heard, Invitation, Source
+from gridmill.farm.users import end_processes
 from gridmill.farm.work import Work, left_behind
 from gridmill.model.amounts import show_seconds
 from gridmill.model.message import PodOrder
@@ -35,6 +36,7 @@ class Keeper:
         self._bell = threading.Event()
         self._over = threading.Event()
         self._noted = 0.0
+        self._still = set[str]()  # sources of which nothing has run since it was looked at
         self._thread = threading.Thread(target=self._run, name="gridmill-farm", daemon=True)
         farm.wake = self._bell.set
 
@@ -69,6 +71,7 @@ class Keeper:
         self._end_expired()
         for source in sources:
             _apart(source.name, partial(self._note_gone, source))
+            _apart(source.name, partial(self._end_strays, source))
         self._bring_up()
         self._clean()
 
@@ -102,6 +105,7 @@ class Keeper:
         source = self._source(lodging)
         if source is None:
             return
+        self._still.discard(source.name)
         try:
             self._farm.quarters_of(source).bring_up(orders(lodging))
         except (GridmillError, OSError) as error:
@@ -120,6 +124,13 @@ class Keeper:
         for lodging in mine:
             if all(seen[pod].sight == Sight.GONE for pod in lodging.pods):
                 settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now()))
+
+    def _end_strays(self, source: Source) -> None:
+        """When nothing of it has room any more nothing of it runs, whatever its jobs have made us believe."""
+        has_room = any(one.source == source.name for one in self._of(*HAS_ROOM))
+        if not has_room and source.name not in self._still:
+            end_processes(source.user)
+            self._still.add(source.name)
 
     def _end_expired(self) -> None:
         farm = self._farm
@@ -178,6 +189,7 @@ class Keeper:
         mine = farm.lodgings(source)
         quarters.relay.end()
         quarters.tear_down([pod for one in mine if one.state != LodgingState.WAITING for pod in one.pods])
+        end_processes(source.user)
         quarters.close()
         farm.quarters.pop(source.name, None)
         for folder in (quarters.root, quarters.settings.home.parent):
@@ -188,6 +200,7 @@ class Keeper:
         with farm.records.change():
             farm.records.remove(source, *mine, *losses, *works, *invited, Heard(source=source.name, time=0.0))
         farm.heard.pop(source.name, None)
+        self._still.discard(source.name)
 
 
 def _apart(source: str, act: Callable[[], None]) -> None:

@@ -5,12 +5,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from gridmill.codec import decode, encode
 from gridmill.errors import StorageError
 from gridmill.farm.lodging import Lodging
 from gridmill.farm.source import Heard, Invitation, Source
+from gridmill.farm.users import Numbered
 from gridmill.farm.work import Work
 from gridmill.model.noun import dataclass
 
@@ -27,6 +28,7 @@ class Loss:
     message: str
 
 
+Noun: TypeAlias = Source | Heard | Invitation | Lodging | Loss | Numbered | Work
 _BUSY_SECONDS = 10.0
 
 
@@ -73,13 +75,13 @@ class Records:
             row = self._db.execute("SELECT body FROM nouns WHERE kind=? AND key=?", wanted).fetchone()
             return None if row is None else decode(row[0], kind)
 
-    def put(self, *nouns: Source | Heard | Invitation | Lodging | Loss | Work) -> None:
+    def put(self, *nouns: Noun) -> None:
         """Keep or replace them."""
         with self._lock, _explained():
             rows = [(type(noun).__name__, key_of(noun), encode(noun)) for noun in nouns]
             self._db.executemany("INSERT OR REPLACE INTO nouns VALUES (?,?,?)", rows)
 
-    def remove(self, *nouns: Source | Heard | Invitation | Lodging | Loss | Work) -> None:
+    def remove(self, *nouns: Noun) -> None:
         """Forget them; may be repeated."""
         with self._lock, _explained():
             rows = [(type(noun).__name__, key_of(noun)) for noun in nouns]
@@ -99,7 +101,7 @@ def _explained() -> Iterator[None]:
         raise StorageError(f"the farm's records cannot be used: {error}") from error
 
 
-def key_of(noun: Source | Heard | Invitation | Lodging | Loss | Work) -> str:
+def key_of(noun: Noun) -> str:
     """What tells a noun from others of its kind."""
     match noun:
         case Source():
@@ -112,5 +114,7 @@ def key_of(noun: Source | Heard | Invitation | Lodging | Loss | Work) -> str:
             return f"{noun.source}/{noun.id}"
         case Work():
             return f"{noun.source}/{noun.attempt_id}"
+        case Numbered():
+            return "users"
         case Loss():
             return f"{noun.source}/{noun.lodging}"
