@@ -4,24 +4,23 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
-from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
+from gridmill.errors import NotFoundError, UnavailableError, UnsafePathError
 from gridmill.farm.acting import acting_as
 from gridmill.farm.lodging import check_id
 from gridmill.farm.records import Records
+from gridmill.farm.scans import PATIENCE_SECONDS, Scans
 from gridmill.farm.work import Work
 from gridmill.model.farm import ByBucket, Manifest, Place
 from gridmill.model.message import Order
 from gridmill.staging.carry import Carrier, Tree
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.frames import Chunk
-from gridmill.staging.manifest import scan
 from gridmill.staging.paths import check_hash, check_path
 from gridmill.staging.place import Placer
 
@@ -45,6 +44,7 @@ class Carried:
         user: int | None,
         records: Records,
         now: Callable[[], float],
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self.store = ChunkStore(folder, quota_bytes)
         drafts = root.parent / f".{root.name}.drafts" if root.parent != folder.parent else None
@@ -52,6 +52,7 @@ class Carried:
         self._placer = Placer(root, self.store, drafts=drafts, user=owner)
         self._source, self._root, self._user = source, root, user
         self._records, self._now = records, now
+        self._scans = Scans(root, folder / "hashes", user, patience_seconds)
         self._lock = threading.Lock()
         self._trees: OrderedDict[str, tuple[Tree, frozenset[str]]] = OrderedDict()
 
@@ -63,22 +64,27 @@ class Carried:
     def started(self, pod_id: str, order: Order) -> None:
         """The attempt was sent to that pod."""
         check_id(order.attempt_id)
-        with suppress(UnsafePathError):  # then it cannot be asked for either
-            check_path(order.output_uri)
-            self._note(order.attempt_id, pod_id, order.output_uri)
+        self._note(order.attempt_id, pod_id, _safe(order.output_uri), _safe(order.checkpoint_uri))
 
-    def _note(self, attempt_id: str, pod_id: str = "", uri: str = "") -> None:
+    def _note(self, attempt_id: str, pod_id: str = "", uri: str = "", checkpoints: str = "") -> None:
         with self._records.change():
             known = self._records.find(Work, f"{self._source}/{attempt_id}")
             work = known or Work(attempt_id=attempt_id, source=self._source, time=0.0)
-            work = replace(work, time=self._now(), pod_id=pod_id or work.pod_id, uri=uri or work.uri)
-            self._records.put(work)
+            self._records.put(
+                replace(
+                    work,
+                    time=self._now(),
+                    pod_id=pod_id or work.pod_id,
+                    uri=uri or work.uri,
+                    checkpoints=checkpoints or work.checkpoints,
+                )
+            )
 
     def scan(self, uri: str) -> Manifest:
-        """Of a result; its chunks can be fetched from then on. Raises NotFoundError, InputError."""
+        """Of a result; its chunks can be fetched from then on. Raises NotFoundError, InputError,
+        UnavailableError while it is being read."""
         check_path(uri)
-        with acting_as(self._user):
-            found = scan(self._root / uri)
+        found = self._scans.scan(uri)
         names = frozenset(chunk for file in found.files for chunk in file.chunks)
         with self._lock:
             self._trees[uri] = (Tree(self._root / uri, found), names)
@@ -134,32 +140,35 @@ class Carried:
         self._placer.release(attempt_id)
         if work is None:
             return
-        if work.uri and not self._has_another(work):
-            if keep:
-                self._keep(work.uri)
-            with self._lock:
-                for uri in [one for one in self._trees if f"{one}/".startswith(f"{work.uri}/")]:
-                    del self._trees[uri]
-            with acting_as(self._user):
-                shutil.rmtree(self._root / work.uri, ignore_errors=True)
+        for uri in {work.uri, work.checkpoints} - self._of_others(work) - {""}:
+            self._remove(uri)
         self._records.remove(work)
 
-    def _keep(self, uri: str) -> None:
-        """As far as there is room: whoever reads it here later has less to carry."""
+    def _remove(self, uri: str) -> None:
+        self._scans.forget(uri)
         with self._lock:
-            tree, names = self._trees.get(uri, (None, frozenset[str]()))
-        if tree is None or tree.size_bytes > min(_KEPT_BYTES, self.store.quota_bytes // 4):
-            return
-        lacking = iter(self.store.missing(sorted(names)))
-        with suppress(GridmillError, OSError):  # full, or changed: then it is carried here when it is read
-            while batch := tuple(islice(lacking, _AT_ONCE)):
-                self.store.send([self._chunk(chunk, tree) for chunk in batch])
+            for known in [one for one in self._trees if f"{one}/".startswith(f"{uri}/")]:
+                del self._trees[known]
+        with acting_as(self._user):
+            shutil.rmtree(self._root / uri, ignore_errors=True)
 
-    def _has_another(self, work: Work) -> bool:
-        return any(
-            one.uri == work.uri and one.source == work.source and one.attempt_id != work.attempt_id
+    def _of_others(self, work: Work) -> set[str]:
+        """What other attempts of the source, as the ranks of a gang, have too."""
+        others = (
+            one
             for one in self._records.all(Work)
+            if one.source == work.source and one.attempt_id != work.attempt_id
         )
+        return {uri for one in others for uri in (one.uri, one.checkpoints)}
+
+
+def _safe(uri: str) -> str:
+    """Nothing for one that leads elsewhere: it cannot be asked for either."""
+    try:
+        check_path(uri)
+    except UnsafePathError:
+        return ""
+    return uri
 
 
 def _bucket(wanted: ByBucket) -> Carrier:

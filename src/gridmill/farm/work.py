@@ -8,14 +8,15 @@ from gridmill.model.noun import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """`uri` is the folder below the source's root that the attempt writes (empty before it starts), `pod_id`
-    where it runs. `time`: when it was heard of last (Unix)."""
+    """`uri` and `checkpoints` are the folders below the source's root that the attempt writes (empty before
+    it starts), `pod_id` where it runs. `time`: when it was heard of last (Unix)."""
 
     attempt_id: str
     source: str
     time: float
     pod_id: str = ""
     uri: str = ""
+    checkpoints: str = ""
 
 
 def left_behind(

@@ -1,0 +1,106 @@
+"""What a farm says of trees that take long to read, and what it forgets of an attempt."""
+
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gridmill import codec
+from gridmill.errors import NotFoundError, UnavailableError
+from gridmill.farm.carried import Carried
+from gridmill.farm.records import Records
+from gridmill.farm.scans import Scans
+from gridmill.farm.work import Work
+from gridmill.model.amounts import Amounts
+from gridmill.model.farm import Manifest
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.message import Order
+from gridmill.staging.hashes import Kept, seen
+from gridmill.staging.manifest import CHUNK_BYTES
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root/out").mkdir(parents=True)
+    (tmp_path / "root/out/file").write_text("what it made")
+    return tmp_path / "root"
+
+
+def kept_at(folder: Path) -> Path:
+    folder.mkdir()
+    return folder / f"{sha256(b'out').hexdigest()}.json"
+
+
+def asked_until_told(scans: Scans) -> Manifest:
+    while True:
+        try:
+            return scans.scan("out")
+        except UnavailableError:
+            continue
+
+
+def test_a_tree_that_takes_long_is_not_known_yet_and_read_once(root: Path, tmp_path: Path) -> None:
+    slow = kept_at(tmp_path / "hashes")
+    os.mkfifo(slow)  # whoever reads what was kept waits here
+    scans = Scans(root, tmp_path / "hashes", None, patience_seconds=0.01)
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="still being read"):
+            scans.scan("out")
+    slow.write_bytes(b"")  # for one reader
+    assert [file.path for file in asked_until_told(scans).files] == ["file"]
+
+
+def test_what_a_file_hashed_to_is_not_read_again(root: Path, tmp_path: Path) -> None:
+    looked = (root / "out/file").stat()
+    kept = Kept(chunk_bytes=CHUNK_BYTES, files={"file": (seen(looked), ("0" * 64,))})
+    kept_at(tmp_path / "hashes").write_bytes(codec.encode(kept))
+    (file,) = Scans(root, tmp_path / "hashes", None).scan("out").files
+    assert file.chunks == ("0" * 64,)
+
+
+def test_what_fails_is_told_and_tried_again(root: Path, tmp_path: Path) -> None:
+    scans = Scans(root, tmp_path / "hashes", None)
+    with pytest.raises(NotFoundError):
+        scans.scan("later")
+    (root / "later").mkdir()
+    assert scans.scan("later").files == ()
+
+
+def order(attempt: str) -> Order:
+    return Order(
+        attempt_id=attempt,
+        token="t",
+        run_id="r",
+        pipeline="p",
+        job=Job(name="j", command=CommandSpec(run="true")),
+        given=Amounts(cpus=1, memory_bytes=1),
+        root="",
+        output_uri="out",
+        checkpoint_uri="checkpoints/j.g",
+    )
+
+
+@pytest.fixture
+def forgets(root: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """What is below the root after attempts of one gang were started, and some forgotten."""
+    records = Records(tmp_path / "records.db")
+    carried = Carried("home", root, tmp_path / "chunks", 2**20, None, records=records, now=lambda: 1.0)
+    (root / "checkpoints/j.g").mkdir(parents=True)
+    (root / "checkpoints/j.g/epoch").write_text("3")
+    for rank in "01":
+        carried.started(f"d.{rank}", order(f"a.{rank}"))
+
+    def forget(*attempts: str) -> list[str]:
+        for one in attempts:
+            carried.forget(one)
+        assert len(records.all(Work)) == 2 - len(set(attempts))
+        return sorted(path.name for path in root.rglob("*") if path.is_file())
+
+    return forget
+
+
+def test_nothing_is_left_of_the_last_attempt(forgets: Callable[..., list[str]]) -> None:
+    assert forgets("a.1") == ["epoch", "file"]
+    assert forgets("a.0", "a.1") == []
