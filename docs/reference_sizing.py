@@ -43,7 +43,8 @@ scaled to the size of now: the base stays, the rest grows with rows × columns. 
 where it is given more: attempts that had over {enough:g} times what others got by with do not
 count, and it grows with the power {spilled:g} of its rows. Where there is over {near:g} times as
 much to do as ever before, the estimate is what the model says, at most as many times the largest
-peak. Times are the median of the newest {recent}.
+peak. Where the resource is set to have several pods on a node, a dataset leaves room for all of them,
+as long as it was never killed for memory. Times are the median of the newest {recent}.
 
 ## Times and counts
 
@@ -97,7 +98,7 @@ def _rules() -> str:
         jobs=room.JOBS_PER_CPU,
         fewest=room.FEWEST_JOBS,
         reserve=show_seconds(RESERVE_AFTER_SECONDS),
-        deployment=show_bytes(bring_up.STEP),
+        deployment=show_bytes(sizing.POD_STEP),
         floor=show_bytes(bring_up.FLOOR),
         share=bring_up.FLOOR_SHARE,
         keep=show_seconds(DEFAULT_KEEP_SECONDS),

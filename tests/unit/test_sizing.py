@@ -28,7 +28,7 @@ def training(model=ModelKind.GBDT, **fields):
 COMMAND = Job(name="step", command=CommandSpec(run="true"))
 
 
-def sized(job, size=None, history=None, resource=None, largest=LARGEST):
+def sized(job, size=None, history=None, resource=None, largest=LARGEST, **details):
     return size_job(
         job,
         size or JobSize(),
@@ -36,6 +36,7 @@ def sized(job, size=None, history=None, resource=None, largest=LARGEST):
         pipeline="p",
         resource=resource or default_resource(job.kind),
         largest=largest,
+        **details,
     )
 
 
@@ -228,6 +229,18 @@ def test_an_estimate_is_cut_to_what_there_is_and_says_so():
         sized(training(), JobSize(rows=10**9), resource=small).why[-1]
         == "cut to 2 GiB, what resource small has"
     )
+
+
+@pytest.mark.parametrize(("nodes", "gib"), [(1, 8), (2, 16), (0, 8)])
+def test_what_spills_leaves_room_for_the_other_pods_of_its_resource(nodes, gib):
+    job, size = Job(name="d", dataset=DatasetSpec(sql="select 1")), JobSize(rows=10**9)
+    pair = Resource(name="pair", type=JobKind.DATASET, workers=2)
+    sizing = sized(job, size, resource=pair, nodes=nodes)
+    assert sizing.amounts.memory_bytes == gib * GIB
+    assert gib == 16 or sizing.why[-1] == "cut to 8 GiB, so that 2 pods fit on a node"
+    assert sized(training(), size, resource=pair, nodes=nodes).amounts.memory_bytes == 16 * GIB
+    killed = history_of(measured(job, 9 * GIB, size, given=9 * GIB, killed=True))
+    assert sized(job, size, killed, pair, nodes=nodes).amounts.memory_bytes > 9 * GIB
 
 
 def test_gpus_come_from_the_resource_and_never_from_a_default_one():

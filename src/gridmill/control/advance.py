@@ -133,6 +133,7 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
         pipeline=job_run.pipeline,
         resource=resource,
         largest=site.largest if site else Amounts(),
+        nodes=len(site.nodes) if site else 1,
     )
     waiting = replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
     return cut(control, transaction, waiting)

@@ -233,6 +233,7 @@ def _job_run(control: Control, run: Run, job: Job, index: int, resource: Resourc
         pipeline=run.pipeline,
         resource=resource,
         largest=site.largest if site else Amounts(),
+        nodes=len(site.nodes) if site else 1,
     )
     return JobRun(
         id=f"{run.id}/{job.name}",

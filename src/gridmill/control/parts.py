@@ -40,6 +40,7 @@ def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
         pipeline=job_run.pipeline,
         resource=resource,
         largest=site.largest,
+        nodes=len(site.nodes),
     )
     found = cut_job(job_run.job, size, resource, site, sized)
     if found is None or not _has_turn(control, transaction, job_run):

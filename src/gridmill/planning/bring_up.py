@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from gridmill.model.amounts import GIB, MIB, Amounts, show_bytes
+from gridmill.model.amounts import GIB, Amounts, show_bytes
 from gridmill.model.plan import BringUp
 from gridmill.model.resource import Sizing
 from gridmill.planning.draft import Draft
@@ -10,12 +10,10 @@ from gridmill.planning.lane import Lane
 from gridmill.planning.limits import gpus_of
 from gridmill.planning.queue import Demand
 from gridmill.planning.room import most_jobs, slot_of
-from gridmill.planning.sizing import size_resource
+from gridmill.planning.sizing import POD_STEP, size_resource
 
-STEP = 256 * MIB
-"""Deployments are sized in steps of this."""
 FLOOR = GIB
-"""... and from this up, so that a somewhat larger job next time fits what is already up,"""
+"""The least that a deployment has, so that a somewhat larger job next time fits what is already up,"""
 FLOOR_SHARE = 8
 """but on small nodes never by more than an eighth of the node."""
 PART_OF_CPU = 1.0
@@ -81,7 +79,7 @@ def _make_wish(draft: Draft, lane: Lane) -> Amounts:
         sized = size_resource(resource, draft.snapshot.history, largest)
         wanted = max(wanted, sized.amounts.memory_bytes)
     floor = min(FLOOR, largest.memory_bytes // FLOOR_SHARE)
-    memory = -(-max(wanted, floor) // STEP) * STEP
+    memory = -(-max(wanted, floor) // POD_STEP) * POD_STEP
     return Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus_of(resource))
 
 

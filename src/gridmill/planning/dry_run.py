@@ -54,6 +54,7 @@ def dry_run(
 def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) -> PlannedJob:
     name, resource = resource_for(job, pipeline, snapshot)
     fitting = resource or default_resource(job.kind)
+    site = snapshot.sites.get(fitting.site)
     sized = partial(
         size_job,
         size=size,
@@ -61,8 +62,9 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
         pipeline=pipeline.name,
         resource=fitting,
         largest=snapshot.largest(fitting.site),
+        nodes=len(site.nodes) if site else 1,
     )
-    sizing, site = sized(job), snapshot.sites.get(fitting.site)
+    sizing = sized(job)
     found = cut_job(job, size, fitting, site, sized) if site is not None else None
     why = parts_line(job, size, fitting, site, sized) if site is not None else ""
     if found is not None and may_be_cut(job):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import inf
 
-from gridmill.model.amounts import MIB, Amounts, show_bytes, show_count
+from gridmill.model.amounts import GIB, MIB, Amounts, show_bytes, show_count
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
@@ -37,6 +37,8 @@ MARGIN = 1.3
 SPILLING_MARGIN = 1.5
 """... of what spills, however often measured: its engine has a share of the memory, and gives up where that
 is full. It took 605 MiB of 928; of 896 it gave up at 590."""
+POD_STEP, MIN_SHARE = 256 * MIB, GIB
+"""Deployments are sized in such steps. With a smaller share of a node, what spills leaves no room."""
 NEAR = 1.5
 """Sizes within this factor of each other are about the same."""
 SPILLED = 0.5
@@ -88,15 +90,18 @@ def size_job(
     pipeline: str,
     resource: Resource,
     largest: Amounts,
+    nodes: int = 1,
     parts: int = 1,
     pods: int = 1,
 ) -> Sizing:
     """The size of one attempt, of one of so many `parts` where the job is done in parts. `largest` is the
-    most that one pod could get at the resource's site, `pods` on how many its workers may be.
+    most that one pod could get at the resource's site, which has so many `nodes`; `pods` is on how many its
+    workers may be.
 
     Memory is what the job declares; else what measurements of the same job say, scaled by its size; else the
     model of its kind, corrected by measurements of its subject. An estimate is cut at `largest` and at the
-    resource's own memory, and says so; a declared amount is not (the planner refuses it).
+    resource's own memory, and says so; a declared amount is not (the planner refuses it). What spills leaves
+    room for the other pods that its resource is set to have: alone with all the memory it is no faster.
     """
     size = _whole(job, size, resource)
     known = _known(job, history, pipeline, resource, largest, pods)
@@ -106,6 +111,9 @@ def size_job(
     memory, why = estimate.memory_bytes, [estimate.why]
     if job.memory_bytes is None:
         memory, cut = _cut(memory, resource, largest)
+        if _gets_by_with_less(job, history, pipeline):
+            memory, beside = _leave_room(memory, resource, largest, nodes)
+            cut += beside
         why += cut
         if cut and leaves_trials_open(job):
             workers = max(1, int(workers * memory / estimate.memory_bytes))
@@ -332,6 +340,21 @@ def _cut(memory: int, resource: Resource, largest: Amounts) -> tuple[int, list[s
             why.append(f"cut to {show_bytes(bound)}, {what}")
             memory = bound
     return memory, why
+
+
+def _gets_by_with_less(job: Job, history: History, pipeline: str) -> bool:
+    """It spills, and was never killed for memory."""
+    known = history.of_job(f"{pipeline}/{job.name}", subject_of(job, pipeline))
+    return footprint_of(job).spills and not any(measured.memory_killed for measured in known)
+
+
+def _leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:
+    """So that as many pods as the resource is set to have fit on the site's nodes at a time."""
+    on_each = -(-(resource.workers or 1) // max(1, nodes))
+    share = largest.memory_bytes // on_each // POD_STEP * POD_STEP
+    if on_each < 2 or not MIN_SHARE <= share < memory:
+        return memory, []
+    return share, [f"cut to {show_bytes(share)}, so that {show_count(on_each, 'pod')} fit on a node"]
 
 
 def size_resource(resource: Resource, history: History, largest: Amounts) -> Sizing:
