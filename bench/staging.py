@@ -34,8 +34,8 @@ _WAYS = {"up": "to a bucket", "down": "from a bucket", "across": "folder to fold
 HOW = """
 Random bytes, on one disk. The bucket is moto's S3 server on this machine, which does one thing at a time and
 takes most of the time; each contestant starts with an empty bucket or folder. Ours, in one process: the tree
-is scanned and hashed, what lacks is sent, checked by its hash; back, chunks are checked, kept, made a tree
-(large files are written twice then: as chunks, which stay for the next job, and as files). What comes from
+is scanned and hashed, what lacks is sent, checked by its hash; back, chunks are checked, kept (those of
+large files in their places there), and made a tree of links. What comes from
 the bucket is what the same contestant put there. rclone has 16 transfers, s5cmd its 256 workers, rsync `-a`;
 each is a process that starts. At the end of each the file system is synced, as ours is durable when it says
 so. What is held against the target is the time of the quickest of the others over ours, round by round. CPU
@@ -143,8 +143,10 @@ class _Contest:
 
         def down() -> None:
             store = ChunkStore(self.work / "store", 1 << 40)
+            placer = Placer(self.work / "root", store)
+            placer.place("x", manifest, "t.1")
             pull(manifest, store, _far(self.endpoint, bucket))
-            Placer(self.work / "root", store).place("x", manifest, "t.1")
+            placer.place("x", manifest, "t.1")
 
         return down
 
@@ -152,8 +154,10 @@ class _Contest:
         def across() -> None:
             manifest = scan(self.root)
             store = ChunkStore(self.work / "store", 1 << 40)
+            placer = Placer(self.work / "root", store)
+            placer.place("x", manifest, "t.1")
             push(manifest, self.root, store)
-            Placer(self.work / "root", store).place("x", manifest, "t.1")
+            placer.place("x", manifest, "t.1")
 
         return across
 

@@ -3,28 +3,27 @@
 import os
 import shutil
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 from gridmill import codec
-from gridmill.errors import InputError, NotFoundError, StorageError, UnsafePathError
-from gridmill.model.farm import Hashes
-from gridmill.staging.durable import not_kept, sync
-from gridmill.staging.frames import Chunk
+from gridmill.errors import DataError, InputError, NotFoundError, StorageError, UnsafePathError
+from gridmill.model.farm import Hashes, Manifest
+from gridmill.staging.durable import not_kept, seal_open, sync, touch
+from gridmill.staging.frames import Chunk, Content
+from gridmill.staging.large import LargeFiles, Layout, layouts
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
-
-_READ_ONLY = 0o444  # placed files are links to them
 
 
 class ChunkStore:
     """Chunks of one source; a Carrier (see `carry`) that is a folder of this machine.
 
-    Below the folder lie `chunks/ab/HASH`, `pins/OWNER` and `drafts/`. One process has a store open at a time;
-    several of its threads may use it. Killed at any moment it holds whole chunks only.
+    Below the folder lie `chunks/ab/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
+    expected (see LargeFiles). One process has a store open at a time; several of its threads may use it.
+    Killed at any moment it counts whole chunks only.
     """
 
     def __init__(self, folder: Path, quota_bytes: int) -> None:
@@ -38,7 +37,8 @@ class ChunkStore:
             shutil.rmtree(self.drafts, ignore_errors=True)
             for made in (folder, self._chunks, self._pins, self.drafts):
                 made.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._sizes = _listed(self._chunks)
+            self._large = LargeFiles(folder)
+            self._sizes = self._listed()
             self._pinned = {path.name: _pins(path) for path in self._pins.iterdir()}
         except OSError as error:
             raise not_kept(error, folder) from error
@@ -49,37 +49,130 @@ class ChunkStore:
         """Of all chunks."""
         return self._size_bytes
 
+    def _listed(self) -> OrderedDict[str, int]:
+        """Sizes in bytes of chunks and large files, the least recently used first."""
+        found = [
+            (entry.stat().st_atime_ns, entry.name, entry.stat().st_size)
+            for some in os.scandir(self._chunks)
+            for entry in os.scandir(some)
+        ]
+        for name, size in self._large.sizes().items():
+            found.append((os.stat(self._path(name)).st_atime_ns, name, size))
+        return OrderedDict((name, size) for _, name, size in sorted(found))
+
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """Those, once each, that are not there. The others now count as just used."""
+        looked: dict[str, bool] = {}
         with self._lock:
-            return tuple(chunk for chunk in dict.fromkeys(chunks) if not self._touch(chunk))
+            return tuple(chunk for chunk in dict.fromkeys(chunks) if not self._has(chunk, looked))
 
-    def _touch(self, chunk: str) -> bool:
-        if chunk not in self._sizes:
+    def _has(self, chunk: str, looked: dict[str, bool]) -> bool:
+        for name in (chunk, *self._large.holders(chunk)):
+            if name not in looked:
+                looked[name] = self._touch(name)
+            if looked[name]:
+                return True
+        return False
+
+    def _touch(self, name: str) -> bool:
+        """Whether it is there, as it was written; what somebody took away or wrote to is not."""
+        if name not in self._sizes:
             return False
-        path = self.path(chunk)
-        try:  # the time of access alone: others may go by a placed file's time of change
-            os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
-        except OSError:  # somebody took it away
-            self._size_bytes -= self._sizes.pop(chunk)
+        if not (self._large.touch(name) if name in self._large else touch(self.path(name))):
+            self._drop(name)
             return False
-        self._sizes.move_to_end(chunk)
+        self._sizes.move_to_end(name)
         return True
+
+    def _drop(self, name: str) -> int:
+        """How many bytes went."""
+        self._large.remove(name)
+        self.path(name).unlink(missing_ok=True)
+        size_bytes = self._sizes.pop(name)
+        self._size_bytes -= size_bytes
+        return size_bytes
 
     def path(self, chunk: str) -> Path:
         """Where a chunk's file is, or would be. Raises InputError for what is not a hash."""
         check_hash(chunk)
         return self._chunks / f"{chunk[:2]}/{chunk}"
 
+    def _path(self, name: str) -> Path:
+        return self._large.path(name) or self.path(name)
+
+    def content(self, name: str) -> Path:
+        """The read-only file of what is kept by this name (see `kept_as`). Raises NotFoundError."""
+        if self._large.is_coming(name):
+            raise NotFoundError("is not whole", place=f"file {name}")
+        return self._path(name)
+
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """Their contents, in this order. Raises NotFoundError, StorageError."""
         for chunk in chunks:
             try:
-                yield Chunk(hash=chunk, data=self.path(chunk).read_bytes())
+                yield Chunk(hash=chunk, data=self._read(chunk))
             except FileNotFoundError as error:
                 raise NotFoundError("is not here", place=f"chunk {chunk}") from error
             except OSError as error:
                 raise not_kept(error, self.folder) from error
+
+    def _read(self, chunk: str) -> bytes:
+        inside = self._large.read(chunk)
+        return self.path(chunk).read_bytes() if inside is None else inside
+
+    def expect(self, manifest: Manifest) -> tuple[str, ...]:
+        """Be ready for the files of a tree: the large ones are begun, of what is there already. Answers the
+        chunks that are lacking, once each; none: all files can be had by `content`.
+
+        Raises InputError for chunks that do not have the sizes that are said, StorageError as `send`.
+        """
+        large = layouts(manifest)
+        small = [entry.chunks[0] for entry in manifest.files if len(entry.chunks) == 1]
+        try:
+            self._begin(large)
+            lacking = [chunk for name in large for chunk in self._filled(name)]
+            lacking += self._not_alone(small)
+        except OSError as error:
+            raise not_kept(error, self.folder) from error
+        return tuple(dict.fromkeys(lacking))
+
+    def _begin(self, large: Mapping[str, Layout]) -> None:
+        with self._lock:
+            new = {name: layout for name, layout in large.items() if not self._touch(name)}
+            size_bytes = sum(layout.size_bytes for layout in new.values())
+            self._make_room(size_bytes)
+            self._coming_bytes -= size_bytes
+            for name, layout in new.items():
+                self._large.begin(layout)
+                self._sizes[name] = layout.size_bytes
+                self._size_bytes += layout.size_bytes
+
+    def _filled(self, name: str) -> list[str]:
+        """The chunks that a large file lacks, and that are nowhere else."""
+        lacking = [chunk for chunk in self._large.lacking(name) if not self._copied(chunk)]
+        if set(self._large.lacking(name)) - set(lacking):
+            raise InputError("its chunks do not have the sizes that were said", place=f"file {name}")
+        return lacking
+
+    def _copied(self, chunk: str) -> bool:
+        """Whether it was found, and written where it is expected; it needs no file of its own then."""
+        with suppress(NotFoundError, DataError):
+            (found,) = self.fetch((chunk,))
+            found.check()
+            self._large.take(found)
+            with self._lock:
+                if chunk in self._sizes and chunk not in self._all_pinned():
+                    self._drop(chunk)
+            return True
+        return False
+
+    def _not_alone(self, chunks: Sequence[str]) -> list[str]:
+        """Those that are nowhere; the others have a file of their own now."""
+        with self._lock:
+            wanted = [chunk for chunk in dict.fromkeys(chunks) if not self._touch(chunk)]
+        for chunk in (found := [chunk for chunk in wanted if self._large.holders(chunk)]):
+            self._keep(tuple(self.fetch((chunk,))))
+        return [chunk for chunk in wanted if chunk not in found]
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Keep these; the least recently used go where the quota asks for it.
@@ -89,6 +182,13 @@ class ChunkStore:
         """
         for chunk in chunks:
             _check(chunk)
+        try:
+            self._keep([chunk for chunk in chunks if not self._large.take(chunk)])
+        except OSError as error:
+            raise not_kept(error, self.folder) from error
+
+    def _keep(self, chunks: Sequence[Chunk]) -> None:
+        """Each as a file of its own."""
         with self._lock:
             once = {chunk.hash: chunk for chunk in chunks}
             new = [chunk for chunk in once.values() if chunk.hash not in self._sizes]
@@ -97,13 +197,9 @@ class ChunkStore:
         try:
             for chunk, draft in zip(new, drafts, strict=True):
                 _write(draft, chunk.data)
-            sync(
-                drafts
-            )  # before they have their names; a name that a power failure takes back is only missing
+            sync(drafts)  # before they have their names; one that a power failure takes back is only missing
             for chunk, draft in zip(new, drafts, strict=True):
                 self._name(chunk, draft)
-        except OSError as error:
-            raise not_kept(error, self.folder) from error
         finally:
             with self._lock:
                 self._coming_bytes -= sum(len(chunk.data) for chunk in new)
@@ -134,25 +230,25 @@ class ChunkStore:
 
     def _evict(self, wanted_bytes: int) -> int:
         """How many bytes went."""
-        pinned = set[str]().union(*self._pinned.values())
-        gone_bytes = 0
-        for chunk in [chunk for chunk in self._sizes if chunk not in pinned]:
+        pinned, gone_bytes = self._all_pinned(), 0
+        for name in [name for name in self._sizes if name not in pinned]:
             if gone_bytes >= wanted_bytes:
                 break
-            with suppress(FileNotFoundError):
-                self.path(chunk).unlink()
-            gone_bytes += self._sizes.pop(chunk)
-        self._size_bytes -= gone_bytes
+            gone_bytes += self._drop(name)
         return gone_bytes
 
-    def pin(self, owner: str, chunks: Iterable[str]) -> None:
-        """Keep these, there already or not, for an owner (an attempt), beside what it had, until it unpins.
+    def _all_pinned(self) -> set[str]:
+        return set[str]().union(*self._pinned.values())
+
+    def pin(self, owner: str, names: Iterable[str]) -> None:
+        """Keep what has these names (see `kept_as`), there already or not, for an owner (an attempt), beside
+        what it had, until it unpins.
 
         Raises InputError, StorageError.
         """
         path = self._pin(owner)
         with self._lock:
-            pinned = self._pinned.get(owner, frozenset()) | set(chunks)
+            pinned = self._pinned.get(owner, frozenset()) | set(names)
             if pinned == self._pinned.get(owner):
                 return
             self._pinned[owner] = pinned
@@ -196,23 +292,13 @@ def _rename(draft: Path, path: Path) -> None:
         os.rename(draft, path)
 
 
-def _write(draft: Path, data: bytes) -> None:
+def _write(draft: Path, data: Content) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb", buffering=0) as file:
         rest = memoryview(data)
         while rest:
             rest = rest[file.write(rest) :]
-        os.fchmod(descriptor, _READ_ONLY)
-
-
-def _listed(folder: Path) -> OrderedDict[str, int]:
-    """Sizes in bytes by chunk, the least recently used first."""
-    found = [
-        (entry.stat().st_atime_ns, entry.name, entry.stat().st_size)
-        for some in os.scandir(folder)
-        for entry in os.scandir(some)
-    ]
-    return OrderedDict((name, size) for _, name, size in sorted(found))
+        seal_open(descriptor)
 
 
 def _pins(path: Path) -> frozenset[str]:

@@ -9,6 +9,7 @@ from gridmill.model.noun import dataclass
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash
 
 _HEAD = Struct(">64sQ")
+Content = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,15 +17,20 @@ class Chunk:
     """A part of a file's content, by its SHA-256 (hex)."""
 
     hash: str
-    data: bytes
+    data: Content
 
     def check(self) -> None:
         """Raises DataError when the content does not have that hash."""
-        if hashlib.sha256(self.data).hexdigest() != self.hash:
+        if not matches(self.data, self.hash):
             raise DataError("its content does not have this hash", place=f"chunk {self.hash}")
 
 
-def encode(chunks: Iterable[Chunk]) -> Iterator[bytes]:
+def matches(data: Content, chunk: str) -> bool:
+    """Whether this is the chunk's content."""
+    return hashlib.sha256(data).hexdigest() == chunk
+
+
+def encode(chunks: Iterable[Chunk]) -> Iterator[Content]:
     """The frames, a head and a content at a time, as a request's or an answer's body."""
     for chunk in chunks:
         yield _HEAD.pack(chunk.hash.encode(), len(chunk.data))

@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +18,9 @@ from gridmill.errors import CapacityError, ConflictError, InputError, NotFoundEr
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
 from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.durable import not_kept, sync
-from gridmill.staging.paths import User, check_manifest, check_path, chunk_sizes, folder_below
+from gridmill.staging.durable import READ_ONLY, not_kept, sync
+from gridmill.staging.large import kept_as
+from gridmill.staging.paths import User, check_manifest, check_path, folder_below
 
 _NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP}
 _NO_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
@@ -44,14 +46,22 @@ class Placer:
 
     Drafts and records lie in the store's folder: jobs write below the root, and must not be able to lead it
     elsewhere. `drafts` is another folder for them, where the root is on another file system than the store.
-    `user`: whose the folders and the writable files are to be.
+    `user`: whose the folders and the writable files are to be. `handing_over`: the store is for one tree, and
+    removed once that is placed, so writable files need not be copies.
     """
 
     def __init__(
-        self, root: Path, store: ChunkStore, *, drafts: Path | None = None, user: User | None = None
+        self,
+        root: Path,
+        store: ChunkStore,
+        *,
+        drafts: Path | None = None,
+        user: User | None = None,
+        handing_over: bool = False,
     ) -> None:
         """What a killed process left half-made goes. Raises StorageError."""
         self._root, self._store, self._user = root, store, user
+        self._handing_over = handing_over
         self._records = store.folder / "placed"
         self._drafts = drafts or store.drafts / "trees"
         self._lock = threading.Lock()
@@ -137,14 +147,14 @@ class Placer:
                 )
 
     def _lacking(self, manifest: Manifest, owner: str) -> tuple[str, ...]:
-        sizes = chunk_sizes(manifest)
+        sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
         if sum(sizes.values()) > self._store.quota_bytes:
             raise CapacityError(
                 f"{manifest.size_bytes} bytes are more than the quota of {self._store.quota_bytes}",
                 hint="Ask for less, or raise the quota.",
             )
-        self._store.pin(owner, sizes)
-        return self._store.missing(sizes)
+        self._store.pin(owner, sizes.keys() - {""})
+        return self._store.expect(manifest)
 
     def _make(self, wanted: Placed, manifest: Manifest) -> None:
         draft = self._drafts / uuid4().hex
@@ -162,12 +172,19 @@ class Placer:
         changed: dict[Path, None] = {}
         if not manifest.files or manifest.files[0].path:
             self._folder(draft, changed)
-        for entry in manifest.files:
+        names = [kept_as(entry, manifest.chunk_bytes) for entry in manifest.files]
+        uses = Counter(names) if self._handing_over else Counter[str]()
+        for entry, name in zip(manifest.files, names, strict=True):
             path = draft / entry.path if entry.path else draft
             self._folder(path.parent, changed)
-            if writable or len(entry.chunks) != 1 or not self._link(entry, path):
-                self._copy(entry, path, writable=writable)
+            kept = self._store.content(name) if name else None
+            linked = kept is not None and (not writable or uses[name] == 1) and _link(kept, path)
+            if not linked:
+                self._copy(kept, path)
                 changed[path] = None
+            if writable or not linked:
+                self._dress(path, writable=writable)
+            _check_size(os.stat(path), entry)
         sync(list(changed))
 
     def _folder(self, folder: Path, changed: dict[Path, None]) -> None:
@@ -179,29 +196,21 @@ class Placer:
             os.chown(folder, *self._user)
         changed[folder] = None
 
-    def _link(self, entry: FileEntry, path: Path) -> bool:
-        (chunk,) = entry.chunks
-        try:
-            os.link(self._store.path(chunk), path)
-        except OSError as error:
-            if error.errno in _NO_LINK:
-                return False
-            raise
-        _check_size(os.stat(path), entry)
-        return True
-
-    def _copy(self, entry: FileEntry, path: Path, *, writable: bool) -> None:
+    def _copy(self, kept: Path | None, path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            for chunk in entry.chunks:
-                with self._store.path(chunk).open("rb") as source:
+            if kept is not None:
+                with kept.open("rb") as source:
                     _append(source.fileno(), descriptor)
-            _check_size(os.fstat(descriptor), entry)
-            os.fchmod(descriptor, 0o644 if writable else 0o444)
-            if writable and self._user is not None:
-                os.fchown(descriptor, *self._user)
         finally:
             os.close(descriptor)
+
+    def _dress(self, path: Path, *, writable: bool) -> None:
+        os.chmod(path, 0o644 if writable else READ_ONLY)
+        if writable:
+            os.utime(path)
+            if self._user is not None:
+                os.chown(path, *self._user)
 
     def _put(self, draft: Path, uri: str) -> None:
         above, _, name = uri.rpartition("/")
@@ -241,6 +250,16 @@ class Placer:
 def _meet(one: str, other: str) -> bool:
     """The same path, or one below the other."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _link(kept: Path, path: Path) -> bool:
+    try:
+        os.link(kept, path)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return False
+        raise
+    return True
 
 
 def _check_size(looked: os.stat_result, entry: FileEntry) -> None:

@@ -290,8 +290,9 @@ class HomeCarrying:
         manifest = self._farm.scan(there)
         folder = self._coming / sha256(uri.encode()).hexdigest()[:32]
         chunks = ChunkStore(folder, manifest.size_bytes + 1)
+        placer = Placer(self._here, chunks, handing_over=True)
         for _ in range(_TIMES):
-            if not Placer(self._here, chunks).place(uri, manifest, COMING, writable=True):
+            if not placer.place(uri, manifest, COMING, writable=True):
                 return shutil.rmtree(folder, ignore_errors=True)
             progress, began = Progress(), time.monotonic()
             try:

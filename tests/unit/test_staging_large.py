@@ -1,0 +1,224 @@
+"""Large files come chunk by chunk, are written once, and are whole or not there."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.unit.test_staging_chunks import chunk, contents, placed
+from tests.unit.test_staging_manifest import named, tree
+
+from gridmill import codec
+from gridmill.errors import InputError, StorageError
+from gridmill.model.farm import FileEntry, Manifest
+from gridmill.staging.carry import Tree, pull, push
+from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.manifest import scan
+from gridmill.staging.place import Placer
+
+LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+FILES = {"large": LETTERS, "small": b"abcd", "none": b"", "again": LETTERS}
+
+
+def chunks(data, size=4):
+    return [chunk(data[at : at + size]) for at in range(0, len(data), size)]
+
+
+def single(tmp_path):
+    return sorted(path.name for path in (tmp_path / "store/chunks").rglob("*") if path.is_file())
+
+
+def test_it_is_written_once_and_linked(tmp_path):
+    store, placer = placed(tmp_path)
+    root = tree(tmp_path / "from", FILES)
+    manifest = scan(root, chunk_bytes=4)
+    assert set(placer.place("x", manifest, "t.1")) == {one.hash for one in chunks(LETTERS)}
+    push(manifest, root, store)
+    assert placer.place("x", manifest, "t.1") == ()
+    assert contents(tmp_path / "root/x") == FILES
+    assert single(tmp_path) == [named(b"abcd")]  # that of the small file
+    (kept,) = (tmp_path / "store/large").iterdir()
+    assert {os.stat(tmp_path / "root/x" / name).st_ino for name in ("large", "again")} == {kept.stat().st_ino}
+    assert kept.stat().st_mode & 0o777 == 0o444
+    assert store.size_bytes == len(LETTERS) + 4
+    assert [one.data for one in store.fetch(manifest.files[1].chunks)] == [
+        one.data for one in chunks(LETTERS)
+    ]
+    again = ChunkStore(tmp_path / "store", 1000)
+    assert (again.expect(manifest), again.size_bytes) == ((), store.size_bytes)
+
+
+def test_chunks_come_in_any_order_and_several_times(tmp_path):
+    store, placer = placed(tmp_path, quota=1 << 20)
+    data = {name: os.urandom(5000) for name in ("a", "b")}
+    data["c"] = data["a"] + data["b"]
+    manifest = scan(tree(tmp_path / "from", data), chunk_bytes=100)
+    placer.place("x", manifest, "t.1")
+    coming = 3 * [one for name in ("a", "b") for one in chunks(data[name], 100)]
+    random.Random(1).shuffle(coming)
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(store.send, [one]) for one in coming]:
+            done.result()
+    assert placer.place("x", manifest, "t.1") == ()
+    assert contents(tmp_path / "root/x") == data
+    assert single(tmp_path) == []
+
+
+def test_what_arrived_before_a_kill_is_known_by_its_hash(tmp_path):
+    store, placer = placed(tmp_path)
+    manifest = scan(tree(tmp_path / "from", {"large": LETTERS}), chunk_bytes=4)
+    placer.place("x", manifest, "t.1")
+    a, b, c, *others = chunks(LETTERS)
+    store.send([a, c])
+    again = ChunkStore(tmp_path / "store", 1000)
+    again.send([b])  # the transfer goes on before anybody has looked
+    (coming,) = (tmp_path / "store/coming").iterdir()
+    with coming.open("r+b") as file:
+        file.write(b"_")  # as after a power failure
+    again = ChunkStore(tmp_path / "store", 1000)
+    placer = Placer(tmp_path / "root", again)
+    assert placer.place("x", manifest, "t.1") == (a.hash, *(one.hash for one in others))
+    again.send([a, *others])
+    assert placer.place("x", manifest, "t.1") == ()
+    assert contents(tmp_path / "root") == {"x/large": LETTERS}
+
+
+def test_a_file_that_grew_is_made_of_the_one_before(tmp_path):
+    store, placer = placed(tmp_path)
+    old, new = ({"large": LETTERS + more} for more in (b"", b"ABCDEF"))
+    for files, owner in ((old, "t.1"), (new, "t.2")):
+        root = tree(tmp_path / owner, files)
+        manifest = scan(root, chunk_bytes=4)
+        lacking = placer.place(owner, manifest, owner)
+        push(manifest, root, store)
+        assert placer.place(owner, manifest, owner) == ()
+    assert lacking == tuple(one.hash for one in chunks(LETTERS + b"ABCDEF")[6:])
+    assert contents(tmp_path / "root") == {"t.1/large": old["large"], "t.2/large": new["large"]}
+    placer.release("t.1")
+    with pytest.raises(StorageError, match="in use"):
+        store.send([chunk(bytes(990))])
+    store.send([chunk(bytes(950))])  # the one before goes, and only that
+    assert store.expect(manifest) == ()
+    assert len(list((tmp_path / "store/large").iterdir())) == 1
+
+
+def test_what_is_placed_stays_when_room_is_made(tmp_path):
+    store, placer = placed(tmp_path, quota=30)
+    root = tree(tmp_path / "from", {"large": LETTERS})
+    manifest = scan(root, chunk_bytes=4)
+    placer.place("x", manifest, "t.1")
+    with pytest.raises(StorageError, match="in use"):
+        store.send([chunk(b"12345")])  # counts from the beginning
+    push(manifest, root, store)
+    placer.place("x", manifest, "t.1")
+    store.unpin("t.1")
+    store.send([chunk(b"12345")])
+    assert contents(tmp_path / "root") == {"x/large": LETTERS}
+    assert [list((tmp_path / "store" / name).iterdir()) for name in ("large", "layouts")] == [[], []]
+    assert set(store.missing(one.hash for one in chunks(LETTERS))) == {one.hash for one in chunks(LETTERS)}
+
+
+@pytest.mark.parametrize("name", ["large", "small"])
+def test_one_that_somebody_wrote_to_is_not_used_again(tmp_path, name):
+    store, placer = placed(tmp_path)
+    root = tree(tmp_path / "from", {"large": LETTERS, "small": b"123"})
+    manifest = scan(root, chunk_bytes=4)
+    placer.place("x", manifest, "t.1")
+    push(manifest, root, store)
+    placer.place("x", manifest, "t.1")
+    there = tmp_path / "root/x" / name
+    there.chmod(0o600)
+    there.write_bytes(there.read_bytes().upper().replace(b"1", b"!"))
+    (lacking,) = (file.chunks for file in manifest.files if file.path == name)
+    for one in (store, ChunkStore(tmp_path / "store", 1000)):
+        placer = Placer(tmp_path / "root", one)
+        assert placer.place("y", manifest, "t.2") == lacking
+    push(manifest, root, one)
+    assert placer.place("y", manifest, "t.2") == ()
+    assert contents(tmp_path / "root/y") == {"large": LETTERS, "small": b"123"}
+
+
+def test_a_small_file_that_is_a_part_of_a_large_one(tmp_path):
+    store, placer = placed(tmp_path)
+    root = tree(tmp_path / "from", {"large": LETTERS})
+    push(scan(root, chunk_bytes=4), root, store)  # nobody expects it yet
+    assert len(single(tmp_path)) == 7
+    assert placer.place("x", scan(root, chunk_bytes=4), "t.1") == ()
+    assert single(tmp_path) == []
+    part = scan(tree(tmp_path / "part", {"small": b"abcd"}), chunk_bytes=4)
+    assert placer.place("y", part, "t.2") == ()
+    assert contents(tmp_path / "root") == {"x/large": LETTERS, "y/small": b"abcd"}
+
+
+def test_sizes_that_its_chunks_do_not_have_are_refused(tmp_path):
+    store, placer = placed(tmp_path)
+    said = tuple(one.hash for one in (chunk(b"abcd"), chunk(b"efg")))
+    manifest = Manifest(files=(FileEntry(path="a", size_bytes=8, chunks=said),), chunk_bytes=4)
+    assert placer.place("x", manifest, "t.1") == said
+    store.send([chunk(b"abcd"), chunk(b"efg")])
+    with pytest.raises(InputError, match="sizes"):
+        placer.place("x", manifest, "t.1")
+    assert contents(tmp_path / "root") == {}
+
+
+def test_a_store_for_one_tree_hands_its_files_over(tmp_path):
+    store, placer = placed(tmp_path, handing_over=True)
+    root = tree(tmp_path / "from", FILES | {"other": LETTERS[:9], "mine": b"123"})
+    manifest = scan(root, chunk_bytes=4)
+    placer.place("x", manifest, "t.1", writable=True)
+    pull(manifest, store, Tree(root, manifest))
+    began = {path.name: path.stat().st_ino for path in (tmp_path / "store/large").iterdir()}
+    assert placer.place("x", manifest, "t.1", writable=True) == ()
+    there = tmp_path / "root/x"
+    assert contents(there) == contents(root)
+    assert (there / "other").stat().st_ino in began.values()
+    assert not {(there / name).stat().st_ino for name in ("large", "again")} & set(began.values())
+    assert {path.stat().st_mode & 0o777 for path in there.iterdir()} == {0o644}
+    assert all(path.stat().st_mtime > 1.1e9 for path in there.iterdir())
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from gridmill import codec
+from gridmill.model.farm import Manifest
+from gridmill.staging.carry import Terms, push
+from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.place import Placer
+where = Path(sys.argv[1])
+manifest = codec.decode((where / "manifest").read_bytes(), Manifest)
+store = ChunkStore(where / "store", 1 << 40)
+placer = Placer(where / "root", store)
+class Told:
+    missing = store.missing
+    def send(self, chunks):
+        for chunk in chunks:
+            store.send([chunk])
+            print("there", flush=True)
+if placer.place("x", manifest, "t.1"):
+    push(manifest, where / "from", Told())
+    assert not placer.place("x", manifest, "t.1")
+print("done", flush=True)
+"""
+
+
+def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
+    data = {name: os.urandom(1 << 20) for name in ("a", "b")}
+    manifest = scan(tree(tmp_path / "from", data), chunk_bytes=1 << 13)
+    (tmp_path / "manifest").write_bytes(codec.encode(manifest))
+    command = (sys.executable, "-c", KILLED, str(tmp_path))
+    lacking = 256
+    for number in (1, 90, 50):
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            told = [process.stdout.readline() for _ in range(number)]
+            process.send_signal(signal.SIGKILL)
+        store = ChunkStore(tmp_path / "store", 1 << 40)
+        lacking, before = len(store.expect(manifest)), lacking
+        assert lacking <= before - told.count(b"there\n")
+        assert not (tmp_path / "root/x").exists() or contents(tmp_path / "root/x") == data
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    assert done.stdout.splitlines().count(b"there") == lacking
+    assert contents(tmp_path / "root/x") == data
