@@ -1,4 +1,4 @@
-"""Predictions in a process of their own, as pods run them: one that forks must not be one that has computed.
+"""Jobs that fork, in a process of their own, as pods run them: not in one that has computed.
 
 A test's process has run libraries with threads (OpenMP, Arrow), and a child forked from it may crash in them.
 """
@@ -7,21 +7,28 @@ import contextlib
 import io
 import multiprocessing
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 
+import gridmill.jobs.prediction.run
+import gridmill.jobs.training.run
 from gridmill.errors import GridmillError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.prediction.run import run
+
+Run = Callable[[JobContext], JobResult]
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["__main__", "gridmill.jobs.prediction.run"])
+_FORKS.set_forkserver_preload(["__main__", "gridmill.jobs.prediction.run", "gridmill.jobs.training.run"])
 
 
-def predict(context: JobContext) -> JobResult:
-    """What a prediction gives; what it prints is printed, what it raises of GridmillError is raised."""
+def run_clean(run: Run, context: JobContext) -> JobResult:
+    """What `run` gives; what it prints is printed, what it raises of GridmillError is raised."""
     here, there = _FORKS.Pipe()
-    process = _FORKS.Process(target=_predict, args=(replace(context, events_fd=None), there))
+    events = os.readlink(f"/proc/self/fd/{context.events_fd}")
+    given = (run, replace(context, events_fd=None), events, there)
+    process = _FORKS.Process(target=_run, args=given)
     process.start()
     there.close()
     try:
@@ -34,12 +41,15 @@ def predict(context: JobContext) -> JobResult:
     return result
 
 
-def _predict(context: JobContext, answer: Connection) -> None:
-    events = os.open(context.work / "events", os.O_WRONLY | os.O_APPEND)
+predict = partial(run_clean, gridmill.jobs.prediction.run.run)
+train = partial(run_clean, gridmill.jobs.training.run.run)
+
+
+def _run(run: Run, context: JobContext, events: str, answer: Connection) -> None:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         try:
-            result = run(replace(context, events_fd=events))
+            result = run(replace(context, events_fd=os.open(events, os.O_WRONLY | os.O_APPEND)))
         except GridmillError as error:
             result = error
     answer.send((said.getvalue(), result))

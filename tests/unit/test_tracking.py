@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clean_process import train
 from learning_data import series, training_context, write_dataset
 from tests.mlflow import Books, mlflow_like
 from tests.ports import free_port
@@ -155,7 +156,7 @@ def test_trials_of_a_search_are_runs_below_it(tmp_path: Path, events: int):
     books = Books()
     search = Search(trials=3, parameters={"max_leaves": Range(between=(2, 9))})
     with mlflow_like(books, free_port()) as url:
-        result = run(context_of(tmp_path, events, url, "gbdt", search=search, trees=5))
+        result = train(context_of(tmp_path, events, url, "gbdt", search=search, trees=5))
     whole, *trials = books.runs.values()
     assert [one["info"]["run_name"] for one in trials] == ["trial 0", "trial 1", "trial 2"]
     for one, told in zip(trials, result.outputs[0].details["search"]["trials"], strict=True):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from clean_process import train
 from learning_data import artifact_of, context_of, events_of, series, training_context, write_dataset
 from onnx import TensorProto, helper
 
@@ -51,7 +52,7 @@ def test_trials_side_by_side_have_folders_of_their_own(tmp_path: Path):
         trials=8, parallel=2, parameters={"c": Range(among=(10.0, 45.0, 50.0))}, early_stop=EarlyStop.NONE
     )
     made = by_function(tmp_path, CONSTANT, search=search)
-    details = run(made).outputs[0].details
+    details = train(made).outputs[0].details
     values = {(one["parameters"]["c"], one["value"]) for one in details["search"]["trials"]}
     assert len(values) == len({c for c, _ in values}), "the same constant has the same error"
     best = details["options"]["c"]
@@ -60,7 +61,7 @@ def test_trials_side_by_side_have_folders_of_their_own(tmp_path: Path):
 
 def test_settings_that_the_script_fails_with_fail_their_trial_only(tmp_path: Path):
     search = Search(trials=6, parameters={"c": Range(among=(-1.0, 50.0))}, early_stop=EarlyStop.NONE)
-    details = run(by_function(tmp_path, CONSTANT, search=search, seed=1)).outputs[0].details
+    details = train(by_function(tmp_path, CONSTANT, search=search, seed=1)).outputs[0].details
     states = {one["parameters"]["c"]: one["state"] for one in details["search"]["trials"]}
     assert states == {-1.0: "fail", 50.0: "complete"}
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import optuna
 import pytest
+from clean_process import train
 from learning_data import series, training_context, write_dataset
 
 from gridmill.codec import decode, encode
 from gridmill.declarations import parse_declarations
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.run import run
 from gridmill.jobs.training.search import JOURNAL, is_whole
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.search import EarlyStop, Range, Search
@@ -28,7 +28,7 @@ def context_of(root: Path, model: str, search: Search, workers: int = 2, **optio
 
 
 def test_the_best_trial_is_learned_again_and_kept(tmp_path):
-    result = run(context_of(tmp_path, "gbdt", Search(trials=6, parameters=TREES), trees=10))
+    result = train(context_of(tmp_path, "gbdt", Search(trials=6, parameters=TREES), trees=10))
     details = result.outputs[0].details
     trials = {trial["number"]: trial for trial in details["search"]["trials"]}
     best = trials[details["search"]["best"]]
@@ -42,7 +42,7 @@ def test_the_best_trial_is_learned_again_and_kept(tmp_path):
 
 def test_one_after_the_other_the_same_seed_tries_the_same(tmp_path):
     found = [
-        run(context_of(tmp_path / str(number), "gbdt", Search(trials=4, parameters=TREES), 1, trees=10))
+        train(context_of(tmp_path / str(number), "gbdt", Search(trials=4, parameters=TREES), 1, trees=10))
         for number in range(2)
     ]
     first, again = (result.outputs[0].details["search"]["trials"] for result in found)
@@ -53,7 +53,7 @@ def test_trials_that_are_worse_are_ended_early(tmp_path):
     parameters = {"learning_rate": Range(among=(0.01, 1e-6))}
     search = Search(trials=9, parameters=parameters, early_stop=EarlyStop.MEDIAN)
     options = {"sequence": 6, "hidden": 8, "epochs": 4, "patience": 4, "batch_size": 64}
-    details = run(context_of(tmp_path, "lstm", search, 1, **options)).outputs[0].details
+    details = train(context_of(tmp_path, "lstm", search, 1, **options)).outputs[0].details
     pruned = [trial for trial in details["search"]["trials"] if trial["state"] == "pruned"]
     assert pruned
     assert all(trial["steps"] < 4 for trial in pruned)
@@ -74,7 +74,7 @@ def test_a_search_goes_on_after_a_crash(tmp_path):
         trial.suggest_float("learning_rate", 0.01, 0.3, log=True)
         if value is not None:
             study.tell(trial, value)
-    trials = run(context).outputs[0].details["search"]["trials"]
+    trials = train(context).outputs[0].details["search"]["trials"]
     ended = [trial for trial in trials if trial["state"] == "complete"]
     assert len(ended) == 5
     assert ended[0]["value"] == 0.7
@@ -85,7 +85,7 @@ def test_settings_that_cannot_be_learned_with_fail_their_trial_only(tmp_path):
     parameters = {"learning_rate": Range(among=(0.01, 1e30))}
     options = {"sequence": 6, "hidden": 4, "epochs": 2, "batch_size": 64}
     search = Search(trials=8, parameters=parameters)
-    details = run(context_of(tmp_path, "lstm", search, 1, **options)).outputs[0].details
+    details = train(context_of(tmp_path, "lstm", search, 1, **options)).outputs[0].details
     assert {trial["state"] for trial in details["search"]["trials"]} >= {"complete", "fail"}
     assert details["options"]["learning_rate"] == 0.01
 
@@ -95,7 +95,7 @@ def test_a_search_in_which_every_trial_fails_says_why(tmp_path):
     with pytest.raises(
         JobError, match=r"every trial of the search failed, the first one: .*no training row has"
     ):
-        run(context_of(tmp_path, "lstm", search))
+        train(context_of(tmp_path, "lstm", search))
 
 
 @pytest.mark.parametrize(
