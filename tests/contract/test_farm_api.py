@@ -173,6 +173,16 @@ def test_what_is_wrong_or_too_much_is_one_clear_error(home: Visitor) -> None:
     assert home.ask("POST", "/v1/pods/observe", **{"Content-Length": str(2**40)}).status == 413
 
 
+def test_who_is_refused_renews_no_lease(running: Running, home: Visitor) -> None:
+    assert home.ask("GET", "/v1/farm").status == 200
+    before = running.farm.heard["home"]
+    assert home.ask("GET", "/v1/farm", **{"Gridmill-Version": "9.0.0"}).status == 409
+    assert replace(home, token="wrong").ask("GET", "/v1/farm").status == 401
+    assert running.farm.heard["home"] == before
+    assert home.ask("GET", "/v1/farm").status == 200
+    assert running.farm.heard["home"] > before
+
+
 def test_an_endless_body_is_cut(home: Visitor) -> None:
     connection = home.dial()
     connection.putrequest("POST", "/v1/join")

@@ -1,7 +1,6 @@
 """What a farm says of trees that take long to read, and what it forgets of an attempt."""
 
 import os
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,9 +13,10 @@ from gridmill.farm.records import Records
 from gridmill.farm.scans import Scans
 from gridmill.farm.work import Work
 from gridmill.model.amounts import Amounts
-from gridmill.model.farm import Manifest
+from gridmill.model.farm import FileEntry, Manifest, Place
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Order
+from gridmill.staging.frames import Chunk
 from gridmill.staging.hashes import Kept, seen
 from gridmill.staging.manifest import CHUNK_BYTES
 
@@ -83,24 +83,45 @@ def order(attempt: str) -> Order:
 
 
 @pytest.fixture
-def forgets(root: Path, tmp_path: Path) -> Callable[..., list[str]]:
-    """What is below the root after attempts of one gang were started, and some forgotten."""
-    records = Records(tmp_path / "records.db")
-    carried = Carried("home", root, tmp_path / "chunks", 2**20, None, records=records, now=lambda: 1.0)
+def records(tmp_path: Path) -> Records:
+    return Records(tmp_path / "records.db")
+
+
+@pytest.fixture
+def carried(root: Path, tmp_path: Path, records: Records) -> Carried:
+    made = Carried("home", root, tmp_path / "chunks", 2**20, None, records=records, now=lambda: 1.0)
     (root / "checkpoints/j.g").mkdir(parents=True)
     (root / "checkpoints/j.g/epoch").write_text("3")
     for rank in "01":
-        carried.started(f"d.{rank}", order(f"a.{rank}"))
-
-    def forget(*attempts: str) -> list[str]:
-        for one in attempts:
-            carried.forget(one)
-        assert len(records.all(Work)) == 2 - len(set(attempts))
-        return sorted(path.name for path in root.rglob("*") if path.is_file())
-
-    return forget
+        made.started(f"d.{rank}", order(f"a.{rank}"))
+    return made
 
 
-def test_nothing_is_left_of_the_last_attempt(forgets: Callable[..., list[str]]) -> None:
-    assert forgets("a.1") == ["epoch", "file"]
-    assert forgets("a.0", "a.1") == []
+def files(root: Path) -> list[str]:
+    return sorted(path.name for path in root.rglob("*") if path.is_file())
+
+
+def test_nothing_is_left_of_the_last_attempt(carried: Carried, records: Records, root: Path) -> None:
+    carried.forget("a.1")
+    assert files(root) == ["epoch", "file"]
+    carried.forget("a.0")
+    assert files(root) == []
+    assert records.all(Work) == ()
+
+
+def test_what_is_replaced_is_not_given_for_what_it_was(carried: Carried) -> None:
+    (before,) = carried.scan("out").files
+    after = Chunk(hash=sha256(b"other").hexdigest(), data=b"other")
+    carried.store.send([after])
+    entry = FileEntry(path="file", size_bytes=5, chunks=(after.hash,))
+    place = Place(uri="out", manifest=Manifest(files=(entry,), chunk_bytes=CHUNK_BYTES), attempt_id="b")
+    assert carried.place(place) == ()
+    with pytest.raises(NotFoundError):
+        carried.fetch(before.chunks)
+
+
+def test_what_is_read_next_is_kept(carried: Carried) -> None:
+    (file,) = carried.scan("out").files
+    carried.forget("a.1")
+    carried.forget("a.0", keep=True)
+    assert [chunk.data for chunk in carried.fetch(file.chunks)] == [b"what it made"]

@@ -4,13 +4,14 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
-from gridmill.errors import NotFoundError, UnavailableError, UnsafePathError
+from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
 from gridmill.farm.acting import acting_as
 from gridmill.farm.lodging import check_id
 from gridmill.farm.records import Records
@@ -59,6 +60,8 @@ class Carried:
     def place(self, wanted: Place) -> tuple[str, ...]:
         """See Placer. Raises InputError, ConflictError, CapacityError, StorageError."""
         self._note(check_id(wanted.attempt_id))
+        check_path(wanted.uri)
+        self._drop(wanted.uri)
         return self._placer.place(wanted.uri, wanted.manifest, wanted.attempt_id, writable=wanted.writable)
 
     def started(self, pod_id: str, order: Order) -> None:
@@ -140,17 +143,35 @@ class Carried:
         self._placer.release(attempt_id)
         if work is None:
             return
-        for uri in {work.uri, work.checkpoints} - self._of_others(work) - {""}:
+        mine = {work.uri, work.checkpoints} - self._of_others(work) - {""}
+        if keep and work.uri in mine:
+            self._keep(work.uri)
+        for uri in mine:
             self._remove(uri)
         self._records.remove(work)
 
+    def _keep(self, uri: str) -> None:
+        """As far as there is room: whoever reads it here later has less to carry."""
+        with self._lock:
+            tree, names = self._trees.get(uri, (None, frozenset[str]()))
+        if tree is None or tree.size_bytes > min(_KEPT_BYTES, self.store.quota_bytes // 4):
+            return
+        lacking = iter(self.store.missing(sorted(names)))
+        with suppress(GridmillError, OSError):  # full, or changed: then it is carried here when it is read
+            while batch := tuple(islice(lacking, _AT_ONCE)):
+                self.store.send([self._chunk(chunk, tree) for chunk in batch])
+
     def _remove(self, uri: str) -> None:
         self._scans.forget(uri)
+        self._drop(uri)
+        with acting_as(self._user):
+            shutil.rmtree(self._root / uri, ignore_errors=True)
+
+    def _drop(self, uri: str) -> None:
+        """What was seen there, and below, is no more what is there."""
         with self._lock:
             for known in [one for one in self._trees if f"{one}/".startswith(f"{uri}/")]:
                 del self._trees[known]
-        with acting_as(self._user):
-            shutil.rmtree(self._root / uri, ignore_errors=True)
 
     def _of_others(self, work: Work) -> set[str]:
         """What other attempts of the source, as the ranks of a gang, have too."""

@@ -36,11 +36,12 @@ class Farm:
     opening: threading.Lock = field(default_factory=threading.Lock)
 
     def authorise(self, certificate: str, token: str) -> Source | None:
-        """Who that is. Whoever is known has been heard of."""
-        source = authorised(self.records.all(Source), certificate, token)
-        if source is not None:
-            self.heard[source.name] = self.now()
-        return source
+        """Who that is."""
+        return authorised(self.records.all(Source), certificate, token)
+
+    def hear(self, source: Source) -> None:
+        """It has asked for something that it may ask for: its leases are renewed."""
+        self.heard[source.name] = self.now()
 
     def quarters_of(self, source: Source) -> Quarters:
         """Opened when they are first asked for. Raises UnavailableError, StorageError, InputError."""

@@ -55,7 +55,10 @@ class Guard:
             scope[SOURCE] = known
         if declared_bytes(headers.get("content-length", "0")) > limit:
             return failure(too_large(limit), 413)
-        return _version_refusal(headers.get("gridmill-version", ""))
+        refusal = _version_refusal(headers.get("gridmill-version", ""))
+        if refusal is None and SOURCE in scope:
+            self._farm.hear(scope[SOURCE])
+        return refusal
 
 
 def _limit(path: str) -> int:
