@@ -1,5 +1,6 @@
 """A farm in another place: jobs run there as if it were here. Home is host alpha, the farm is host beta."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,6 +112,11 @@ def test_a_model_trained_there_is_the_one_trained_here(land: Farmland) -> None:
     told = far["told"]["there"]  # what was made there, and read there before, was there
     assert told["reused_bytes"] > 0
     assert told["carried_bytes"] == 0
+    planned = json.loads(land.gridmill("plan", str(land.shared / "there.yaml"), "--json"))["jobs"]
+    travels = {one["job"]: one["travel"] for one in planned}
+    assert travels["rows"] is None
+    assert (travels["told"]["there_bytes"], travels["told"]["unknown"]) == (0, [])
+    assert travels["told"]["reused_bytes"] > 0
     there, here = (artifact(view, "model") for view in views.values())
     assert there["metrics"] == here["metrics"]
     shown = [land.gridmill("preview", f"{name}/told") for name in ("there", "here")]

@@ -12,10 +12,12 @@ from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.words import amounts, moment
 from gridmill.errors import TABLE, InputError
 from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.choice import Alternative
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.site import Site
 from gridmill.model.view import DryRun, PlannedJob, ScheduleView
+from gridmill.planning.choice import told, travel_lines
 from gridmill.sdk.runs import Kept
 
 FileOption = Annotated[
@@ -38,7 +40,7 @@ def show_plan(made: DryRun) -> None:
     head = ("step", "job", "kind", "needs", "resource", "size", "workers", "from", "to", "")
     screen.print(table(*head, rows=[_row(job) for job in made.jobs]))
     for job in made.jobs:
-        for why in job.sizing.why:
+        for why in (*job.sizing.why, *place_lines(job)):
             screen.print(f"{job.job}: {why}", markup=False)
     for job in made.jobs:
         if job.advice:
@@ -52,6 +54,21 @@ def show_plan(made: DryRun) -> None:
         elif job.doubt:
             screen.print(f"{job.job} may fail: {job.doubt}", markup=False)
     screen.print(f"expected: {took}, {show_bytes(made.peak_memory_bytes)} of memory at most at once")
+
+
+def place_lines(job: PlannedJob) -> tuple[str, ...]:
+    """Where it goes and why, and what is carried there and back."""
+    if job.unchanged:
+        return ()
+    alone = Alternative(
+        resource=job.resource,
+        site=job.site,
+        label=job.site,
+        run_seconds=job.sizing.expected_seconds,
+        travel=job.travel,
+    )
+    where = job.choice or (told(alone) if job.travel is not None else "")
+    return ((where,) if where else ()) + (travel_lines(job.travel, job.site) if job.travel else ())
 
 
 def _row(job: PlannedJob) -> tuple[str, ...]:

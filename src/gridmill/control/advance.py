@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+from gridmill.control.choosing import chosen_resource, with_choice
 from gridmill.control.defects import defect
 from gridmill.control.inputs import (
     external_references,
@@ -15,7 +16,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed, listed
 from gridmill.control.parts import cut, gather
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
-from gridmill.errors import GridmillError, StorageError, explained
+from gridmill.errors import GridmillError, PipelineError, StorageError, explained
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Input
 from gridmill.model.run import JobRun, Run
@@ -121,7 +122,14 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
                 ready=now,
                 ended=now,
             )
-    snapshot = control.ledger.snapshot
+    snapshot, choice = control.ledger.snapshot, None
+    if job_run.job.resources:
+        try:
+            found, choice = chosen_resource(control, job_run, inputs, size)
+        except PipelineError as error:
+            return _failed(job_run, now, explained(error))
+        job_run = replace(job_run, resource=found.name)
+        control.choosing.add(job_run.id)
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
     if resource is None:
         return _failed(job_run, now, f"its resource {job_run.resource!r} was removed")
@@ -135,6 +143,7 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
         largest=site.largest if site else Amounts(),
         nodes=len(site.nodes) if site else 1,
     )
+    sizing = with_choice(sizing, choice)
     waiting = replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
     return cut(control, transaction, waiting)
 

@@ -75,14 +75,32 @@ def resources_used(
     control: Control, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, Resource]:
     """The resource of each job. Raises PipelineError for what is not there or does not fit."""
-    used = {job.name: resource_of(placed(job, pipeline), pipeline.name, resources) for job in pipeline.jobs}
-    _check_sites(control, pipeline, used)
-    return used
+    found = {
+        job.name: resources_for(placed(job, pipeline), pipeline.name, resources) for job in pipeline.jobs
+    }
+    _check_sites(control, pipeline, found)
+    return {name: some[0] for name, some in found.items()}
+
+
+def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> tuple[Resource, ...]:
+    """Those that a job may go to, as it names them; one where it leaves no choice. Raises PipelineError."""
+    if not job.resources:
+        return (resource_of(job, pipeline, resources),)
+    named = (replace(job, resource=name, resources=(), at=None) for name in dict.fromkeys(job.resources))
+    found = tuple(resource_of(one, pipeline, resources) for one in named)
+    there = tuple(one for one in found if job.at in (None, one.site))
+    if not there:
+        raise PipelineError(
+            f"job {job.name!r} is to run at {job.at!r}, and none of its resources is there",
+            place=f"{pipeline}: jobs.{job.name}.at",
+            hint="Leave `at` out, or name a resource of that site.",
+        )
+    return there
 
 
 def placed(job: Job, pipeline: Pipeline) -> Job:
     """The job with what its pipeline says for it: the site, unless it names a resource."""
-    return job if job.at or job.resource or not pipeline.at else replace(job, at=pipeline.at)
+    return job if job.at or job.named_resources or not pipeline.at else replace(job, at=pipeline.at)
 
 
 def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource:
@@ -122,19 +140,20 @@ def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> R
     return found
 
 
-def _check_sites(control: Control, pipeline: Pipeline, used: Mapping[str, Resource]) -> None:
+def _check_sites(control: Control, pipeline: Pipeline, found: Mapping[str, tuple[Resource, ...]]) -> None:
     """Raises PipelineError where a job's resource is at a site that nobody added, InputError where it
     asks for what sites of that kind do not have."""
     known = control.ledger.snapshot.sites
-    for job in pipeline.jobs:
-        site = used[job.name].site
+    pairs = [(job, one) for job in pipeline.jobs for one in found[job.name]]
+    for job, resource in pairs:
+        site = resource.site
         if site not in known:
             raise PipelineError(
                 f"there is no site {site!r}",
                 place=f"{pipeline.name}: jobs.{job.name}{'.at' if job.at else ''}",
                 hint=f"There are: {', '.join(sorted(known))}. `gridmill add site {site} --kind ...` adds it.",
             )
-        check_wishes(used[job.name], known[site])
+        check_wishes(resource, known[site])
 
 
 def declare_resources(control: Control, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
@@ -293,7 +312,7 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
 
 
 def _again(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
-    resource = resource_of(job_run.job, job_run.pipeline, control.ledger.snapshot.resources)
+    resource = resources_for(job_run.job, job_run.pipeline, control.ledger.snapshot.resources)[0]
     if transaction.get(Resource, resource.name) is None:
         transaction.put(resource)
     return replace(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gridmill.control.advance import advance
 from gridmill.control.backfills import keep_backfills
+from gridmill.control.choosing import look_elsewhere
 from gridmill.control.dispatch import dispatch
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import observe
@@ -52,7 +53,7 @@ class ControlNode:
             receive(control)
             observe(control)
             advance(control)
-            until_due = min(keep_schedules(control), keep_backfills(control))
+            until_due = min(keep_schedules(control), keep_backfills(control), look_elsewhere(control))
             wanted = dispatch(control)
             until_due = min(until_due, reap(control))
             discard(control)

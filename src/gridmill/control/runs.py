@@ -6,6 +6,7 @@ from gridmill.control.advising import advice_with
 from gridmill.control.alterations import AlterationCases
 from gridmill.control.altered import as_altered
 from gridmill.control.begin import begin_run, check_project, chosen, resources_used, resume_run, stop_run
+from gridmill.control.carrying import Lacking, ask_lacking, forecast_carrying, versions_read
 from gridmill.control.foresight import with_columns_checked
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.listings import list_sources
@@ -39,6 +40,7 @@ class RunCases(AlterationCases):
         """What a run would do."""
         pipeline = as_altered(self._control, pipeline)
         listings = list_sources(self._control.storage, pipeline.jobs, pipeline.folder)
+        lacking = self._lacking(pipeline)
         with self._node.lock:
             order(pipeline)
             check_project(self._control, pipeline)
@@ -46,12 +48,15 @@ class RunCases(AlterationCases):
             resources = {r.name: r for r in (*snapshot.resources.values(), *pipeline.resources)}
             used = resources_used(self._control, pipeline, resources)
             jobs = tuple(
-                job if used[job.name].default else replace(job, resource=used[job.name].name)
+                job if used[job.name].default or job.resources else replace(job, resource=used[job.name].name)
                 for job in pipeline.jobs
             )
             sizes = declared_sizes(self._control, pipeline, listings)
             unchanged = unchanged_jobs(self._control, pipeline, listings)
-            made = dry_run(replace(pipeline, jobs=jobs), snapshot, sizes, unchanged)
+            carrying = forecast_carrying(self._control, pipeline, unchanged, lacking)
+            made = dry_run(
+                replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, self._control.now()
+            )
             advice = {job.name: self._advice(job, pipeline.name, used[job.name]) for job in pipeline.jobs}
             checked = [with_columns_checked(self._control, pipeline, one, unchanged) for one in made.jobs]
         problems = {name: explained(one.error) for name, one in listings.items() if one.error}
@@ -60,6 +65,14 @@ class RunCases(AlterationCases):
             for job in checked
         )
         return replace(made, jobs=tuple(told))
+
+    def _lacking(self, pipeline: Pipeline) -> Lacking:
+        """What farms say that they lack; they are asked without the lock."""
+        with self._node.lock:
+            versions = versions_read(self._control, pipeline)
+            sites = self._control.sites.items()
+            ports = {name: port for name, port in sites if name not in self._control.away}
+        return ask_lacking(ports, versions)
 
     def _advice(self, job: Job, pipeline: str, resource: Resource) -> str:
         """One line, from the lock's holder."""

@@ -283,8 +283,15 @@ def measure(
             memory_killed=killed,
             waited_seconds=_waited(job_run, attempt),
             parallel=outcome.parallel,
+            resource=job_run.resource,
+            site=_site_of(control, job_run),
         )
     )
+
+
+def _site_of(control: Control, job_run: JobRun) -> str:
+    known = control.ledger.snapshot.resource_of(job_run.resource, job_run.job.kind)
+    return known.site if known is not None else ""
 
 
 def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[JobRun]) -> None:

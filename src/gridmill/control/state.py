@@ -189,6 +189,9 @@ class Control:
     newest: dict[str, Artifact | None] = field(default_factory=dict)
     versions: Recent[Artifact] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
     next_observe: float = 0.0
+    next_choice: float = 0.0
+    choosing: set[str] = field(default_factory=set)  # jobs that may go to several resources
+    away: set[str] = field(default_factory=set)  # sites that did not answer when last looked at
     offset: float | None = None
     alarms: Alarms | None = None
 
@@ -218,6 +221,7 @@ class Control:
         self.metrics = {j: found for j, found in self.metrics.items() if j in snapshot.job_runs}
         running = {job.id for job in snapshot.job_runs.values() if job.state is JobState.RUNNING}
         self.last_lines = {j: line for j, line in self.last_lines.items() if j in running}
+        self.choosing = {job.id for job in snapshot.job_runs.values() if job.job.resources}
 
     def newest_artifact(self, name: str) -> Artifact | None:
         """The newest version of that name, removed or not."""

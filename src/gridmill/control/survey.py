@@ -64,7 +64,9 @@ class Surveyor:
         try:
             self.survey(site)
             self._trouble.pop(site.name, None)
+            self._node.control.away.discard(site.name)
         except GridmillError as error:
+            self._node.control.away.add(site.name)
             self._tell(site, f"site {site.name}: {explained(error)}")
         except Exception as error:  # noqa: BLE001  the outermost loop of this thread: other sites go on
             self._tell(site, f"site {site.name} cannot be looked at: {error!r}")

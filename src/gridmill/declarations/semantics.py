@@ -45,7 +45,7 @@ def _schedule_at(document: Document, at: Path, spec: ScheduleSpec | None) -> Ite
 def external_resources(pipeline: Pipeline) -> tuple[str, ...]:
     """Resources that jobs name and the file does not declare: the grid must have them."""
     declared = {resource.name for resource in pipeline.resources}
-    named = (job.resource for job in pipeline.jobs if job.resource is not None)
+    named = (name for job in pipeline.jobs for name in job.named_resources)
     return tuple(dict.fromkeys(name for name in named if name not in declared))
 
 
@@ -104,10 +104,17 @@ def _walk(value: Value, path: Path) -> Iterator[tuple[str, Path]]:
 def _resource_types(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
     types = {resource.name: resource.type for resource in pipeline.resources}
     for job in pipeline.jobs:
-        type_ = types.get(job.resource or "")
-        if type_ is not None and type_ != job.kind:
-            message = f"resource `{job.resource}` serves {type_} jobs, and `{job.name}` is a {job.kind} job"
-            yield document.problem(("jobs", job.name, "resource"), message)
+        for number, name in enumerate(job.named_resources):
+            type_, path = types.get(name), ("resource",) if job.resource else ("resources", number)
+            if type_ is not None and type_ != job.kind:
+                message = f"resource `{name}` serves {type_} jobs, and `{job.name}` is a {job.kind} job"
+                yield document.problem(("jobs", job.name, *path), message)
+        if job.resource and job.resources:
+            yield document.problem(
+                ("jobs", job.name, "resources"),
+                f"`{job.name}` names a resource, and several to choose from",
+                "Leave one of the two out.",
+            )
 
 
 def _cycle(document: Document, pipeline: Pipeline) -> Iterator[Problem]:

@@ -94,7 +94,8 @@ class Job:
 
     `retries` counts further attempts after a failure of the job itself; attempts lost with their pod, and
     the one larger attempt after a memory kill, come on top. `timeout_seconds` bounds one attempt.
-    `at` names the site it is run at; a `resource` says it already.
+    `at` names the site it is run at; a `resource` says it already. Of several `resources` it goes to the one
+    where it is expected to be done first, its data carried there and back; `at` leaves those of one site.
     `memory_bytes` and `cpus` override the estimate for one attempt. A job whose kind, settings, code and
     inputs are unchanged is not run again unless `cache` is false or the run is forced. `retain` says which of
     its versions are kept (default: all). `schedule` says when this job runs by itself, with what it needs and
@@ -106,6 +107,7 @@ class Job:
     name: str
     needs: tuple[str, ...] = ()
     resource: str | None = None
+    resources: tuple[str, ...] = ()
     at: str | None = None
     retries: int = 0
     timeout_seconds: float | None = None
@@ -139,6 +141,11 @@ class Job:
         """The declaration of the one kind that is set."""
         spec: Spec = getattr(self, self.kind.value)
         return spec
+
+    @property
+    def named_resources(self) -> tuple[str, ...]:
+        """The resource it names, or those it may go to; none: it has its kind's."""
+        return self.resources if self.resource is None else (self.resource,)
 
     @property
     def each(self) -> Each | None:

@@ -91,7 +91,7 @@ class Measurement:
 
     `subject` is the kind with its variant, e.g. `training/lstm`, `sink/csv`, `command/<pipeline>/<job>`.
     `waited_seconds` is how long the job was ready before the attempt had a place. `parallel` tells of its
-    workers, where it had any.
+    workers, where it had any. `resource` and `site` are where it ran (empty: older ones do not say).
     """
 
     attempt_id: str
@@ -104,3 +104,5 @@ class Measurement:
     memory_killed: bool = False
     waited_seconds: float = 0.0
     parallel: Parallel | None = None
+    resource: str = ""
+    site: str = ""

@@ -54,6 +54,7 @@ class JobRun:
     `needs` are ids of JobRuns of the same run. `sizing` is the estimate for one attempt, with why.
     `attempts` counts attempts made; `failures` those that count against `retries`; `losses` those lost with
     their pod; `interruptions` those that made room for other jobs, which ran for `served_seconds` together.
+    `moves` counts how often it went from one of its resources to another while it waited.
     `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
     (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
     reads, and `size` what was known of its size, both settled when it became ready. `force`: it runs although
@@ -77,6 +78,7 @@ class JobRun:
     attempts: int = 0
     failures: int = 0
     losses: int = 0
+    moves: int = 0
     memory_kills: int = 0
     interruptions: int = 0
     served_seconds: float = 0.0

@@ -5,6 +5,7 @@ from dataclasses import field
 from typing import Any
 
 from gridmill.model.artifact import Artifact
+from gridmill.model.choice import Alternative, Travel
 from gridmill.model.critical import Critical
 from gridmill.model.noun import dataclass
 from gridmill.model.resource import Sizing
@@ -86,7 +87,9 @@ class PlannedJob:
     """One line of a dry run. `wave` numbers jobs that can run side by side, from 1; `starts` and `ends`
     are expected seconds from the start of the run (None: no measurement to tell from). `advice` says
     in a line what other numbers of workers would buy; empty where nothing was measured. `problem` says why it
-    cannot run, `doubt` why it may fail."""
+    cannot run, `doubt` why it may fail. `travel` is what is carried to its site and back (None: nothing); of
+    a job that may go to several resources `alternatives` are what is expected there, and `choice` says why it
+    goes where it does."""
 
     job: str
     kind: str
@@ -101,6 +104,9 @@ class PlannedJob:
     problem: str = ""
     doubt: str = ""
     advice: str = ""
+    travel: Travel | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    choice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What a run would do: order, sizes and why, expected memory and time, and what stands in its way."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import partial
 
@@ -12,6 +12,8 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing, default_resource
 from gridmill.model.site import LOCAL
 from gridmill.model.view import DryRun, PlannedJob
+from gridmill.planning.alternatives import Candidate, alternatives
+from gridmill.planning.choice import choose
 from gridmill.planning.graph import order
 from gridmill.planning.limits import problem_of, problem_of_resource
 from gridmill.planning.parts import cut_job, parts_line
@@ -20,10 +22,29 @@ from gridmill.planning.queue import Demand
 from gridmill.planning.room import most_jobs
 from gridmill.planning.sizing import size_job
 from gridmill.planning.snapshot import Snapshot
+from gridmill.planning.travel import Reading, travel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrying:
+    """What is known of data that is carried, by job: the versions that it reads, and the bytes that it made
+    last. `away` are sites that do not answer."""
+
+    readings: Mapping[str, Sequence[Reading]] = field(default_factory=dict)
+    made_bytes: Mapping[str, int] = field(default_factory=dict)
+    away: Collection[str] = ()
+
+
+NOTHING_CARRIED = Carrying()
 
 
 def dry_run(
-    pipeline: Pipeline, snapshot: Snapshot, sizes: Mapping[str, JobSize], unchanged: frozenset[str]
+    pipeline: Pipeline,
+    snapshot: Snapshot,
+    sizes: Mapping[str, JobSize],
+    unchanged: frozenset[str],
+    carrying: Carrying = NOTHING_CARRIED,
+    now: float = 0.0,
 ) -> DryRun:
     """The run of `pipeline` as it would go on an idle grid, in the order of its waves.
 
@@ -36,9 +57,9 @@ def dry_run(
         job = pipeline.job(name)
         waves[name] = 1 + max((waves[need] for need in job.all_needs), default=0)
         size = sizes.get(name, JobSize(rows=job.rows))
-        planned[name] = replace(
-            _planned(job, pipeline, snapshot, size), wave=waves[name], unchanged=name in unchanged
-        )
+        sites = {known: one.site for known, one in planned.items()}
+        placed = _placed(job, pipeline, snapshot, size, carrying, sites, now)
+        planned[name] = replace(placed, wave=waves[name], unchanged=name in unchanged)
     timed = _Timeline(snapshot).times(planned)
     jobs = tuple(sorted(timed, key=lambda job: job.wave))
     ends = [job.ends for job in jobs]
@@ -49,6 +70,49 @@ def dry_run(
         peak_memory_bytes=_peak_memory(jobs),
         expected_seconds=max(known, default=0.0) if len(known) == len(ends) else None,
     )
+
+
+def _placed(
+    job: Job,
+    pipeline: Pipeline,
+    snapshot: Snapshot,
+    size: JobSize,
+    carrying: Carrying,
+    sites: Mapping[str, str],
+    now: float,
+) -> PlannedJob:
+    """Where it goes, with what is carried there. `sites`: where the jobs before it go."""
+    readings, made = carrying.readings.get(job.name, ()), carrying.made_bytes.get(job.name)
+    names = [name for name in job.resources if resource_for(_only(job, name), pipeline, snapshot)[1]]
+    if not names:
+        planned = _planned(job, pipeline, snapshot, size)
+        site = snapshot.sites.get(planned.site)
+        return replace(planned, travel=travel(readings, made, site, sites) if site is not None else None)
+    each = {name: _planned(_only(job, name), pipeline, snapshot, size) for name in names}
+    found = [resource_for(_only(job, name), pipeline, snapshot)[1] for name in names]
+    candidates = [Candidate(resource=one, sizing=each[one.name].sizing) for one in found if one is not None]
+    told = alternatives(
+        job,
+        candidates,
+        snapshot,
+        now,
+        pipeline=pipeline.name,
+        size=size,
+        readings=readings,
+        back_bytes=made,
+        away=carrying.away,
+        sites=sites,
+        project=pipeline.project,
+    )
+    choice = choose(told)
+    chosen = next(one for one in told if one.resource == choice.resource)
+    return replace(
+        each[choice.resource], travel=chosen.travel, alternatives=choice.alternatives, choice=choice.why
+    )
+
+
+def _only(job: Job, resource: str) -> Job:
+    return replace(job, resource=resource, resources=())
 
 
 def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) -> PlannedJob:
@@ -146,7 +210,7 @@ class _Timeline:
         for name, job in planned.items():
             ends = [timed[need].ends for need in job.needs]
             known = [end for end in ends if end is not None]
-            seconds = 0.0 if job.unchanged else job.sizing.expected_seconds
+            seconds = 0.0 if job.unchanged else _seconds(job)
             timed[name] = job
             if len(known) == len(ends) and (seconds is not None):
                 starts = self._place(job, max(known, default=0.0), seconds)
@@ -176,6 +240,13 @@ class _Timeline:
         memory = sum(taken.memory_bytes for taken in beside) + job.sizing.amounts.memory_bytes
         same = sum(taken.resource == job.resource for taken in beside)
         return memory <= largest.memory_bytes and same < most_jobs(largest.cpus)
+
+
+def _seconds(job: PlannedJob) -> float | None:
+    """With what is carried."""
+    travel = 0.0 if job.travel is None else job.travel.seconds
+    run = job.sizing.expected_seconds
+    return None if travel is None or run is None else travel + run
 
 
 def _peak_memory(jobs: tuple[PlannedJob, ...]) -> int:

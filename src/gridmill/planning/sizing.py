@@ -136,6 +136,7 @@ def size_job(
             size,
             history,
             pace_of(known, workers) if known else None,
+            resource,
         ),
         left_seconds=_left(f"{pipeline}/{job.name}", subject_of(job, pipeline), size, history),
     )

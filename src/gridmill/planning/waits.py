@@ -14,7 +14,7 @@ from gridmill.planning.fair import Standing
 from gridmill.planning.forecast import lasted
 from gridmill.planning.lane import find_pod
 from gridmill.planning.places import Tally
-from gridmill.planning.queue import Claim, Demand, Queue, Ticket, demand_of
+from gridmill.planning.queue import Claim, Demand, JobClass, Queue, Ticket, demand_of
 from gridmill.planning.rehearsal import Rehearsal, Stay
 from gridmill.planning.room import Pods
 from gridmill.planning.service import remaining
@@ -23,6 +23,8 @@ from gridmill.planning.snapshot import Snapshot
 
 LOW, LIKELY, HIGH = 0.2, 0.5, 0.8
 """The shares of measured jobs that were as quick, from which the range is told."""
+_LAST = ""
+"""The id of a job that does not stand in line yet."""
 MOST_BEFORE = 500
 """Behind more jobs than these nothing is told: errors would add up."""
 
@@ -75,6 +77,21 @@ class Waits:
         wait = self._told[asked].get(job_run_id)
         return wait if wait is not None and wait.likely and not self._could_start(job_run, demand) else None
 
+    def behind(self, resource: str, demand: Demand) -> float | None:
+        """When one more job would start, in seconds from now, behind all that stand in line; None where that
+        cannot be told."""
+        pods, queue = self._snapshot.places.open.get(resource, Pods()), self._queue(resource)
+        held = list(_held(self._snapshot, resource, self._now))
+        most = pods.places(demand.memory_bytes, demand.gpus, empty=True)
+        if demand.workers > most or not all(one.lasted for one in held if one.here):
+            return None
+        last: Ticket = (-demand.priority, (inf, 0), 0, _LAST, JobClass(resource, demand))
+        starts = self._rehearsed(queue, most, held, LIKELY, last)
+        return next((began for ticket, began in starts if ticket is last), None)
+
+    def _queue(self, resource: str) -> Queue:
+        return self._snapshot.lines.waiting.get(resource) or Queue(resource)
+
     def _could_start(self, job_run: JobRun, demand: Demand) -> bool:
         pods = self._snapshot.places.open[job_run.resource]
         there_is_room = demand.workers == 1 and find_pod(pods, demand) is not None
@@ -97,21 +114,34 @@ class Waits:
 
     def _starts(self, queue: Queue, places: int, held: Sequence[_Held], share: float) -> Mapping[str, float]:
         """When each starts, if all take as long as that share of the jobs like them at the most."""
-        stays = [Stay(one.left(share), one.demand, one.here) for one in held]
-        names = {*queue.heads, *(one.demand.project for one in held)}
-        rehearsal = Rehearsal(places, stays, {name: self._standing(name) for name in names})
-        found = rehearsal.starts(_lines(queue), lambda ticket: self._lasts(ticket, share))
         return {
             ticket[3]: began
-            for ticket, began in islice(found, MOST_BEFORE + 1)
+            for ticket, began in self._rehearsed(queue, places, held, share)
             if ticket[4].demand.workers <= places
         }
+
+    def _rehearsed(
+        self, queue: Queue, places: int, held: Sequence[_Held], share: float, last: Ticket | None = None
+    ) -> Iterator[tuple[Ticket, float]]:
+        """With one more job at the end, where there is a `last`."""
+        stays = [Stay(one.left(share), one.demand, one.here) for one in held]
+        names = {*queue.heads, *(one.demand.project for one in held)}
+        lines = dict(_lines(queue))
+        if last is not None:
+            project = last[4].project
+            names.add(project)
+            lines[project] = merge(lines.get(project, iter(())), iter((last,)))
+        rehearsal = Rehearsal(places, stays, {name: self._standing(name) for name in names})
+        found = rehearsal.starts(lines, lambda ticket: self._lasts(ticket, share))
+        return islice(found, MOST_BEFORE + 1)
 
     def _standing(self, project: str) -> Standing:
         known = self._snapshot.projects.get(project) or Project(name=project)
         return Standing(known, self._snapshot.places.tallies.get(project, Tally()), self._now)
 
     def _lasts(self, ticket: Ticket, share: float) -> float | None:
+        if ticket[3] == _LAST:
+            return 0.0
         known = _lasted(self._snapshot, self._snapshot.job_runs[ticket[3]])
         return remaining(known, 0.0, share) if known else None
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from gridmill.model.artifact import Artifact
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
 from gridmill.model.node import NodeLook
@@ -64,6 +65,11 @@ class Carries(Protocol):
     def carried(self, attempt_id: str) -> Mapping[str, Any]:
         """How far its data is on the way: `done` of `total`, `unit` and `note`, as a progress event's body;
         empty when none is. Answers at once."""
+        ...
+
+    def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
+        """Bytes of each version, by its id, that are not there; without those that it would take long to look
+        at. Raises UnavailableError."""
         ...
 
     def probe(self) -> Way:

@@ -4,6 +4,7 @@ from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.noun import dataclass
 from gridmill.model.view import JobView, RunView
 from gridmill.model.way import Carriage, Crossing
+from gridmill.planning.choice import about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,20 @@ def carried_for(job: JobView) -> Carriage | None:
     attempts = (*job.attempts, *(attempt for part in job.parts for attempt in part.attempts))
     known = [attempt.carriage for attempt in attempts if attempt.carriage is not None]
     return sum(known[1:], known[0]) if known else None
+
+
+def in_fact(job: JobView) -> tuple[str, ...]:
+    """Of a job that ran in another place, or could have: how long it took there, as a forecast says it."""
+    carried, last = carried_for(job), job.attempts[-1] if job.attempts else None
+    if last is None or last.use is None or not (carried or job.job.job.resources):
+        return ()
+    words = [about(last.use.wall_seconds)]
+    if carried is not None:
+        words.append(f"{about(carried.there.seconds + carried.back.seconds)} transfer")
+    waited = 0.0 if job.job.ready is None else job.attempts[0].placed - job.job.ready
+    if waited >= 1:
+        words.append(f"{about(waited)} wait")
+    return (f"in fact {' + '.join(words)}, on {last.pod_id}",)
 
 
 def _direction(crossing: Crossing) -> Direction:

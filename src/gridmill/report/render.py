@@ -32,7 +32,7 @@ from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, PartView, RunView
 from gridmill.report.advice import advice_chart
-from gridmill.report.carried import carried_lines
+from gridmill.report.carried import carried_lines, in_fact
 from gridmill.report.charts import Bar, Series, line_chart, timeline
 from gridmill.report.graph import Box, dag
 
@@ -220,7 +220,7 @@ def _line(job: JobView, events: Sequence[Event]) -> JobLine:
         place=attempt.pod_id if attempt else "",
         attempts=len(job.attempts),
         chosen=f"{show_bytes(given.memory_bytes)}, {given.cpus:g} CPU",
-        why=job.job.sizing.why,
+        why=(*job.job.sizing.why, *in_fact(job)),
         wall=show_seconds(use.wall_seconds) if use else "",
         cpu=show_seconds(use.cpu_seconds) if use else "",
         peak=show_bytes(use.peak_memory_bytes) if use else "",

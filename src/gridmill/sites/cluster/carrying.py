@@ -22,7 +22,7 @@ from gridmill.errors import (
     from_body,
     to_body,
 )
-from gridmill.model.artifact import ArtifactKind, Input, Output
+from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.event import EventType, PodEvent
 from gridmill.model.farm import Manifest, Place
 from gridmill.model.look import Look
@@ -45,6 +45,7 @@ COMING = ".coming"
 _BUNDLES = "bundles"
 _TIMES = 3
 _NOTES_SECONDS = 30 * 86_400.0
+_QUICK_BYTES = 256 << 20
 _PATIENCE_SECONDS = 5.0
 """Whoever asked asks again, as long as the farm is dialled."""
 
@@ -187,6 +188,14 @@ class HomeCarrying:
             bundle = self._bundles / f"{order.bundle}.tar.gz"
             yield Tree(path=bundle, uri=f"{_BUNDLES}/{bundle.name}", manifest=scan(bundle))
 
+    def manifest_of(self, version: Artifact) -> Manifest | None:
+        """Its files; None where that would take long, as they were never read, or it has none."""
+        output = version.output
+        known = self._cache_path(self._here / output.uri).exists()
+        if not output.uri or not (known or output.size_bytes <= _QUICK_BYTES):
+            return None
+        return self._tree_of(Input(name="", artifact=version)).manifest
+
     def _tree_of(self, entry: Input) -> Tree:
         output = entry.artifact.output
         path = self._here / output.uri
@@ -201,7 +210,10 @@ class HomeCarrying:
         return scan(path, cache=self._cache(path))
 
     def _cache(self, path: Path) -> HashCache:
-        return HashCache(self._notes / "hashes" / f"{sha256(str(path).encode()).hexdigest()[:32]}.json")
+        return HashCache(self._cache_path(path))
+
+    def _cache_path(self, path: Path) -> Path:
+        return self._notes / "hashes" / f"{sha256(str(path).encode()).hexdigest()[:32]}.json"
 
     def _carry(self, tree: Tree, attempt_id: str, progress: Progress) -> float:
         """Until nothing lacks there: what was there when it was asked may have gone since. For how many

@@ -133,10 +133,10 @@ class Farm:
 
     # what is carried
 
-    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """Which of them are not there."""
+    def missing(self, chunks: Iterable[str], *, seconds: float = LONG_SECONDS) -> tuple[str, ...]:
+        """Which of them are not there. `seconds`: how long the answer may take."""
         wanted = encode(Hashes(chunks=tuple(chunks)))
-        return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=LONG_SECONDS), Lacking).chunks
+        return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=seconds), Lacking).chunks
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Carry these there."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes, show_seconds
+from gridmill.model.artifact import Artifact
 from gridmill.model.event import PodEvent
 from gridmill.model.farm import Deploy, FarmLook
 from gridmill.model.message import Events, PodOrder
@@ -23,7 +24,7 @@ from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.cluster.credentials import keeping
 from gridmill.sites.cluster.farm import Farm, member
 from gridmill.sites.cluster.joining import read_controller
-from gridmill.sites.cluster.leases import Leases
+from gridmill.sites.cluster.lacking import lacking_bytes
 from gridmill.sites.cluster.probing import probe
 from gridmill.sites.cluster.relay import Relay
 
@@ -48,11 +49,11 @@ class ClusterSite:
         relay: Relay,
         carrying: HomeCarrying,
         link: str,
-        leases: Leases,
+        lease_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._farm, self._relay, self._carrying = name, farm, relay, carrying
-        self._link, self._leases, self._monotonic = link, leases, monotonic
+        self._link, self._lease_seconds, self._monotonic = link, lease_seconds, monotonic
         self._heard = monotonic()
         self._lock = threading.Lock()
         self._look: tuple[float, FarmLook] | None = None
@@ -103,9 +104,8 @@ class ClusterSite:
         by_deployment = attrgetter("deployment_id")
         once = {order.pod_id: order for order in orders}.values()
         for deployment_id, some in groupby(sorted(once, key=by_deployment), key=by_deployment):
-            asked = tuple(some)
-            pods = {order.pod_id for order in asked}
-            wanted = Deploy(orders=asked, lease_seconds=self._leases.asked(pods))
+            wanted = Deploy(orders=tuple(some), lease_seconds=self._lease_seconds)
+            pods = {order.pod_id for order in wanted.orders}
             self._unanswered |= pods
             self._answer(partial(self._farm.deploy, deployment_id, wanted))
             self._unanswered -= pods
@@ -115,7 +115,7 @@ class ClusterSite:
         try:
             sights = self._answer(partial(self._farm.observe, pod_ids)).sights
         except UnavailableError:
-            if not any(map(self._is_lost, pod_ids)):
+            if not self._is_lost():
                 raise
             return {pod_id: self._given_up(pod_id) for pod_id in pod_ids}
         never = PodSight(sight=Sight.GONE, message="it was never started")
@@ -123,30 +123,26 @@ class ClusterSite:
 
     def _given_up(self, pod_id: str) -> PodSight:
         """A pod of a farm that is cut off; one that it never answered for may come up when it is back."""
-        if pod_id in self._unanswered or not self._is_lost(pod_id):
+        if pod_id in self._unanswered:
             return PodSight(sight=Sight.UNKNOWN, message="the farm does not answer")
-        why = f"the farm has not answered for {self._leases.of(pod_id):g} s: it has ended its pods by now"
+        why = f"the farm has not answered for {self._lease_seconds:g} s: it has ended its pods by now"
         return PodSight(sight=Sight.GONE, message=why)
 
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """What it had journalled, with what it made brought home. Raises UnavailableError."""
-        if self._is_lost(pod_id):
+        if self._is_lost():
             return ()
         words = self._answer(partial(self._farm.observe, (pod_id,))).words.get(pod_id, ())
-        told = self._carrying.bring_home(Events(events=tuple(words))).events
-        self._leases.over((pod_id,))
-        return told
+        return self._carrying.bring_home(Events(events=tuple(words))).events
 
-    def _is_lost(self, pod_id: str) -> bool:
-        """Whether the farm has been silent for longer than that pod's lease."""
+    def _is_lost(self) -> bool:
         known = max(self._heard, self._farm.reached)
-        return self._monotonic() - known >= self._leases.of(pod_id) + _MARGIN_SECONDS
+        return self._monotonic() - known >= self._lease_seconds + _MARGIN_SECONDS
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """They are gone when this returns. Raises UnavailableError."""
-        if not all(map(self._is_lost, pod_ids)):
+        if not self._is_lost():
             self._answer(partial(self._farm.end, pod_ids))
-        self._leases.over(pod_ids)
 
     def carried(self, attempt_id: str) -> Mapping[str, Any]:
         """See Carries."""
@@ -158,6 +154,10 @@ class ClusterSite:
         note = ", ".join(word for word in (f"carried to {self._name}", rate, left) if word)
         done = found.there_bytes + found.carried_bytes
         return {"done": done, "total": found.total_bytes, "unit": "bytes", "note": note}
+
+    def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
+        """See Carries."""
+        return self._answer(partial(lacking_bytes, self._farm, versions, self._carrying.manifest_of))
 
     def probe(self) -> Way:
         """See Carries."""
@@ -179,8 +179,7 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     carrying = HomeCarrying(farm, settings.root, settings.home / "bundles", notes, _rate(site))
     socket = settings.home / "links.sock"
     relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)
-    leases = Leases(kept.folder / "leases.json", lease)
-    made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", leases)
+    made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", lease)
     relay.start()
     return made
 

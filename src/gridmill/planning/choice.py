@@ -1,0 +1,106 @@
+"""Which of several resources a job goes to: where it is expected to be done first, data and all."""
+
+from collections.abc import Mapping, Sequence
+
+from gridmill.model.amounts import show_bytes
+from gridmill.model.choice import Alternative, Choice, Travel
+from gridmill.model.resource import Resource
+from gridmill.model.site import LOCAL
+
+GAIN_SHARE = 0.2
+GAIN_SECONDS = 30.0
+"""A job keeps its place in line, unless elsewhere it is done sooner by a fifth, and by this; by twice as much
+after each move."""
+
+
+def choose(alternatives: Sequence[Alternative], current: str = "", moves: int = 0) -> Choice:
+    """The one with the least seconds until its result is here, the first named of equals. One of which these
+    are not known is chosen where it is named first: nobody knows better than who wrote the list. `current`
+    is where the job stands in line, having moved so often: it moves only for a gain that is worth it."""
+    possible = [one for one in alternatives if not one.problem]
+    present = [one for one in possible if not one.away] or possible or list(alternatives)
+    known = [one for one in present if one.seconds is not None]
+    best = present[0] if present[0].seconds is None else min(known, key=lambda one: one.seconds or 0.0)
+    stays = next((one for one in present if one.resource == current), None)
+    if stays is not None and stays is not best and not _is_worth_it(stays, best, moves):
+        best = stays
+        return _choice(best, alternatives, "it stands in line there, and elsewhere gains too little")
+    return _choice(best, alternatives, _reason(best, present, alternatives))
+
+
+def _is_worth_it(stays: Alternative, best: Alternative, moves: int) -> bool:
+    if stays.seconds is None or best.seconds is None:
+        return False
+    gain = stays.seconds - best.seconds
+    return gain >= GAIN_SECONDS * 2.0**moves and gain >= GAIN_SHARE * stays.seconds
+
+
+def _choice(best: Alternative, alternatives: Sequence[Alternative], reason: str) -> Choice:
+    listed = "; ".join(told(one) for one in alternatives)
+    why = f"{listed}: {best.label}, {reason}"
+    return Choice(resource=best.resource, alternatives=tuple(alternatives), why=why)
+
+
+def _reason(best: Alternative, present: Sequence[Alternative], alternatives: Sequence[Alternative]) -> str:
+    if best.problem:
+        return "named first"
+    if len(present) == 1 and len(alternatives) > 1:
+        return "the only one that can be used now"
+    if best.seconds is None:
+        return "named first, and not known yet how long it takes there"
+    return "done first"
+
+
+def told(one: Alternative) -> str:
+    """`gpu-farm 6 min + 3 min transfer`."""
+    if one.problem or one.away:
+        return f"{one.label} {'cannot run it' if one.problem else one.away}"
+    words = [about(one.run_seconds) if one.run_seconds is not None else "not measured yet"]
+    if one.travel is not None:
+        known = one.travel.seconds
+        words.append("transfer not known yet" if known is None else f"{about(known)} transfer")
+    if one.wait_seconds is None:
+        words.append("a wait that is not known")
+    elif one.wait_seconds >= 1:
+        words.append(f"{about(one.wait_seconds)} wait")
+    return f"{one.label} {' + '.join(words)}"
+
+
+def about(seconds: float) -> str:
+    """`40 min`: two digits are all that a forecast is good for."""
+    if seconds < 1:
+        return "< 1 s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def labels(resources: Sequence[Resource]) -> Mapping[str, str]:
+    """What to call each: its site, where that tells them apart, else its name."""
+    sites = {one.name: _place(one) for one in resources}
+    alone = len(set(sites.values())) == len(sites)
+    return sites if alone else {one.name: one.name for one in resources}
+
+
+def _place(resource: Resource) -> str:
+    return f"{LOCAL} {'GPU' if resource.gpus else 'CPU'}" if resource.site == LOCAL else resource.site
+
+
+def travel_lines(travel: Travel, site: str) -> tuple[str, ...]:
+    """What is carried, how long it takes and at what rate, as sentences; and what is not known of it."""
+    lines: list[str] = []
+    if travel.there_bytes is not None:
+        there = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""
+        lines.append(f"{show_bytes(travel.there_bytes)} to {site}{there}{_taking(travel, there=True)}")
+    if travel.back_bytes is not None:
+        lines.append(f"about {show_bytes(travel.back_bytes)} back{_taking(travel, there=False)}")
+    carried = (f"carries {', '.join(lines)}",) if lines else ()
+    return (*carried, *(f"not known: {one}" for one in travel.unknown))
+
+
+def _taking(travel: Travel, *, there: bool) -> str:
+    seconds = travel.there_seconds if there else travel.back_seconds
+    rate = travel.there_bytes_per_second if there else travel.back_bytes_per_second
+    if seconds is None:
+        return ""
+    return f" in {about(seconds)}" + (f" at {show_bytes(rate)}/s" if rate else "")

@@ -1,0 +1,256 @@
+"""Which of several resources a job goes to: where it is done first, data and all, and stays there."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.test_planning_plan import NOW, a_deployment, a_job, a_run, a_site, an_attempt
+from tests.unit.test_planning_plan import command as a_resource
+
+from gridmill.cli.plan import place_lines
+from gridmill.model.amounts import GIB, MIB, Amounts
+from gridmill.model.choice import Alternative, Travel
+from gridmill.model.job import CommandSpec, Job, JobSize
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Measurement, Use
+from gridmill.model.site import Node, Site, SiteKind
+from gridmill.model.state import DeploymentState, JobState
+from gridmill.model.way import Pace, Way
+from gridmill.planning.choice import GAIN_SECONDS, GAIN_SHARE, choose
+from gridmill.planning.dry_run import Carrying, dry_run
+from gridmill.planning.joining import joining_seconds, standing_seconds
+from gridmill.planning.queue import Demand, JobKind
+from gridmill.planning.snapshot import Snapshot
+from gridmill.planning.travel import Reading, travel
+
+QUICK = Pace(carried_bytes=10.0 * MIB, seconds=1.0, transfers=3)
+FARM = Site(
+    name="gpu-farm",
+    kind=SiteKind.CLUSTER,
+    nodes=(Node(name="g", capacity=Amounts(cpus=8.0, memory_bytes=64 * GIB, gpus=2)),),
+    way=Way(there=QUICK, back=QUICK, round_trip_seconds=0.0),
+)
+
+seconds = st.one_of(st.none(), st.floats(0, 1e6))
+places = st.lists(
+    st.builds(
+        Alternative,
+        resource=st.uuids().map(str),
+        site=st.just("s"),
+        label=st.just("s"),
+        run_seconds=seconds,
+        wait_seconds=seconds,
+        travel=st.one_of(st.none(), st.builds(Travel, there_seconds=seconds, back_seconds=seconds)),
+        problem=st.sampled_from(["", "", "too large"]),
+        away=st.sampled_from(["", "", "does not answer"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def named(alternatives: list[Alternative], name: str) -> Alternative:
+    return next(one for one in alternatives if one.resource == name)
+
+
+@given(places)
+def test_it_goes_where_it_is_done_first_or_to_the_first_named_while_that_is_not_known(
+    some: list[Alternative],
+) -> None:
+    chosen = named(some, choose(some).resource)
+    usable = [one for one in some if not one.problem and not one.away]
+    if not usable:
+        return
+    assert chosen in usable
+    if usable[0].seconds is None:
+        assert chosen is usable[0]
+    else:
+        known = [one.seconds for one in usable if one.seconds is not None]
+        assert chosen.seconds == min(known)
+
+
+@given(places, st.integers(0, 4))
+def test_it_moves_only_for_a_gain_that_is_stated_and_then_stays(some: list[Alternative], moves: int) -> None:
+    for stands in some:
+        chosen = named(some, choose(some, stands.resource, moves).resource)
+        if chosen is not stands and not stands.problem and not stands.away:
+            assert stands.seconds is not None
+            assert chosen.seconds is not None
+            assert stands.seconds - chosen.seconds >= GAIN_SECONDS * 2**moves
+            assert stands.seconds - chosen.seconds >= GAIN_SHARE * stands.seconds
+        assert choose(some, chosen.resource, moves + 1).resource == chosen.resource
+
+
+def test_one_resource_is_no_choice() -> None:
+    only = Alternative(resource="a", site="s", label="s", problem="too large")
+    assert choose([only]).resource == "a"
+
+
+# what is carried
+
+
+def read(
+    name: str = "rows", size: int | None = 100 * MIB, lacking: int | None = None, **more: str
+) -> Reading:
+    there = {} if lacking is None else {"gpu-farm": lacking}
+    return Reading(name=name, size_bytes=size, lacking=there, **more)
+
+
+def test_what_is_there_does_not_travel() -> None:
+    told = travel([read(), read(lacking=20 * MIB)], 10 * MIB, FARM, {})
+    assert told is not None
+    assert (told.there_bytes, told.reused_bytes) == (120 * MIB, 80 * MIB)
+    assert told.there_seconds == pytest.approx(12.0)
+    assert told.seconds == pytest.approx(13.0)
+    assert travel([read()], 0, a_site(), {}) is None
+
+
+def test_what_is_made_there_is_there_and_what_was_never_made_is_not_known() -> None:
+    told = travel([read(size=None, made_by="rows")], None, FARM, {"rows": "gpu-farm"})
+    assert told is not None
+    assert (told.there_bytes, told.seconds) == (0, 0.0)
+    told = travel([read(size=None, made_by="rows")], None, FARM, {"rows": "local"})
+    assert told is not None
+    assert told.seconds is None
+    assert told.unknown == (
+        "how large rows is, before it was made once",
+        "how large what it makes is, before it was made once",
+    )
+
+
+def test_a_way_that_was_not_measured_says_so() -> None:
+    told = travel([read()], 1, replace(FARM, way=None), {})
+    assert told is not None
+    assert (told.there_bytes, told.seconds) == (100 * MIB, None)
+    assert told.unknown == ("how quick the way to gpu-farm is: not measured yet",)
+
+
+# a plan
+
+
+def measured(job: str, resource: str, site: str, took: float, gpus: int = 0) -> Measurement:
+    return Measurement(
+        attempt_id=f"{job}.{resource}",
+        subject=f"command/p/{job}",
+        job=f"p/{job}",
+        size=JobSize(),
+        given=Amounts(gpus=gpus),
+        use=Use(wall_seconds=took),
+        ended=0.0,
+        resource=resource,
+        site=site,
+    )
+
+
+GPU = a_resource("trainer", site="gpu-farm", gpus=1)
+CPU = a_resource("here")
+HISTORY = (
+    measured("model", "here", "local", 2400.0),
+    measured("model", "trainer", "gpu-farm", 360.0, gpus=1),
+)
+
+
+def job(name: str, *needs: str, resources: tuple[str, ...] = ("here", "trainer")) -> Job:
+    return Job(name=name, needs=needs, resources=resources, command=CommandSpec(run="true"))
+
+
+def planned(*jobs: Job, readings: int = 1800, measured: tuple[Measurement, ...] = HISTORY, **more: object):
+    snapshot = Snapshot((a_site(), FARM, GPU, CPU, *measured))
+    known = {one.name: (read(one.needs[0], readings * MIB),) for one in jobs if one.needs}
+    carrying = Carrying(readings=known, made_bytes={one.name: 0 for one in jobs}, **more)  # type: ignore[arg-type]
+    made = dry_run(Pipeline(name="p", jobs=jobs), snapshot, {}, frozenset(), carrying)
+    return {one.job: one for one in made.jobs}
+
+
+ROWS = job("rows", resources=("here",))
+
+
+def test_a_plan_says_what_the_alternatives_are_and_why_one_is_chosen() -> None:
+    model = planned(ROWS, job("model", "rows"))["model"]
+    assert (model.resource, model.site) == ("trainer", "gpu-farm")
+    assert place_lines(model) == (
+        "local CPU 40 min; gpu-farm 6 min + 3 min transfer: gpu-farm, done first",
+        "carries 1.8 GiB to gpu-farm in 3 min at 10 MiB/s, about 0 B back in < 1 s at 10 MiB/s",
+    )
+    assert [one.seconds for one in model.alternatives] == [2400.0, 540.0]
+
+
+def test_where_the_way_takes_longer_than_it_gains_it_stays_here() -> None:
+    model = planned(ROWS, job("model", "rows"), readings=30_000)["model"]
+    assert model.resource == "here"
+    assert model.choice == "local CPU 40 min; gpu-farm 6 min + 50 min transfer: local CPU, done first"
+
+
+def test_it_goes_where_what_it_reads_is_made() -> None:
+    """The same data, but made there by the job before."""
+    measured_rows = (measured("rows", "trainer", "gpu-farm", 1.0, gpus=1),)
+    jobs = (job("rows", resources=("trainer",)), job("model", "rows"))
+    snapshot = Snapshot((a_site(), FARM, GPU, CPU, *HISTORY, *measured_rows))
+    known = {"model": (replace(read("rows", 30_000 * MIB), made_by="rows"),)}
+    carrying = Carrying(readings=known, made_bytes={"model": 0, "rows": 0})
+    made = dry_run(Pipeline(name="p", jobs=jobs), snapshot, {}, frozenset(), carrying)
+    model = next(one for one in made.jobs if one.job == "model")
+    assert (model.resource, model.ends) == ("trainer", 361.0)
+
+
+def test_what_was_not_measured_is_tried_where_it_is_named_first() -> None:
+    first = planned(ROWS, job("model", "rows"), measured=HISTORY[1:])["model"]
+    assert first.resource == "here"
+    assert "local CPU not measured yet; gpu-farm 6 min" in first.choice
+    assert "named first, and not known yet how long it takes there" in first.choice
+    second = planned(ROWS, job("model", "rows", resources=("trainer", "here")), measured=HISTORY[1:])
+    assert second["model"].resource == "trainer"
+
+
+def test_a_farm_that_does_not_answer_is_passed_over() -> None:
+    model = planned(ROWS, job("model", "rows"), away=("gpu-farm",))["model"]
+    assert model.choice == (
+        "local CPU 40 min; gpu-farm does not answer: local CPU, the only one that can be used now"
+    )
+
+
+def test_a_pinned_job_has_no_alternatives() -> None:
+    pinned = replace(job("model", "rows"), resource="here", resources=())
+    model = planned(ROWS, pinned)["model"]
+    assert (model.resource, model.alternatives, model.choice, place_lines(model)) == ("here", (), "", ())
+
+
+# how long it waits where it does not stand yet
+
+DEMAND = Demand(GIB, 0, 0.0, 0, JobKind.COMMAND)
+
+
+def running(took: float | None, *waiting: object, up: bool = True) -> Snapshot:
+    """A pod with two places, both taken."""
+    jobs = [a_job(f"x{n}", state=JobState.RUNNING) for n in range(2)]
+    held = [an_attempt(one, memory=2 * GIB) for one in jobs]
+    known = [] if took is None else [measured(one.job.name, "a", "local", took) for one in jobs]
+    state = DeploymentState.UP if up else DeploymentState.STARTING
+    a = a_resource("a", workers=1)
+    deployment = a_deployment(memory=4 * GIB, cpus=1.0, state=state, idle_since=None, created=NOW - 50)
+    return Snapshot((a_site(memory=4 * GIB), a, a_run(), deployment, *jobs, *held, *known, *waiting))
+
+
+def test_who_would_join_waits_behind_all_that_wait() -> None:
+    a = a_resource("a", workers=1)
+    assert joining_seconds(running(600.0), NOW, a, DEMAND) == pytest.approx(600.0)
+    waiting = [a_job(f"y{n}", 2 * GIB) for n in range(2)]
+    known = [measured(one.job.name, "a", "local", 100.0) for one in waiting]
+    assert joining_seconds(running(600.0, *waiting, *known), NOW, a, DEMAND) == pytest.approx(700.0)
+    assert joining_seconds(running(None), NOW, a, DEMAND) is None
+    assert joining_seconds(Snapshot((a_site(), a)), NOW, a, DEMAND) == 0.0
+    assert joining_seconds(Snapshot((a_site(),)), NOW, a, DEMAND) == 0.0
+
+
+def test_where_it_cannot_be_told_it_waits_as_long_again() -> None:
+    stands = a_job("z", ready=NOW - 70.0)
+    assert standing_seconds(running(None, stands), NOW, stands) == 70.0
+    coming = [
+        a_site(),
+        a_resource("a"),
+        a_run(),
+        a_deployment(state=DeploymentState.STARTING, created=NOW - 50),
+    ]
+    assert standing_seconds(Snapshot((*coming, stands)), NOW, stands) == 50.0
+    assert joining_seconds(Snapshot(coming), NOW, a_resource("a"), DEMAND) == 50.0
