@@ -34,6 +34,7 @@ from gridmill.links.doors import HomeDoors
 from gridmill.links.server import Links
 from gridmill.model.advice import Advice
 from gridmill.model.event import Event
+from gridmill.model.gpus import GPU_SHARES
 from gridmill.model.message import ToPod
 from gridmill.model.retention import DAY_SECONDS
 from gridmill.model.site import Site, SiteKind
@@ -209,11 +210,12 @@ def _local_site(control: Control) -> Site:
     return Site(name="local", kind=SiteKind.LOCAL, nodes=nodes, cpu_share=LOCAL_CPU_SHARE, settings=marks)
 
 
-def _with_store(control: Control, here: Site) -> Site:
-    """With the mark of the store, which goes with it from home to home."""
+def _with_settings(control: Control, here: Site, gpu_shares: int) -> Site:
+    """With the mark of the store, which goes with it from home to home, and as how many a GPU here counts."""
     there = control.ledger.find(Site, here.name)
     mark = there.settings.get("store") if there else None
-    return replace(here, settings={**here.settings, "store": mark or secrets.token_hex(8)})
+    shares = {GPU_SHARES: str(gpu_shares)} if gpu_shares > 1 else {}
+    return replace(here, settings={**here.settings, **shares, "store": mark or secrets.token_hex(8)})
 
 
 def open_site(settings: Settings, site: Site, doors: Doors) -> SitePort:
@@ -253,7 +255,7 @@ def _wire(
     here = _local_site(control)
     try:
         control.ledger.load()
-        here = _with_store(control, here)
+        here = _with_settings(control, here, settings.gpu_shares)
         _refuse_others_pods(control, here) if not take_over else None
         _declare_site(control, here)
     except BaseException:

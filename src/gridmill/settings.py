@@ -35,6 +35,8 @@ class Settings:
     """GRIDMILL_MEMORY: how much memory the local site gives. Default: 80 % of the machine's (or cgroup's)."""
     cpus: float | None = None
     """GRIDMILL_CPUS: how many CPUs the local site gives. Default: all this process may use."""
+    gpu_shares: int = 1
+    """GRIDMILL_GPU_SHARES: as how many GPUs each of the local site's counts, for jobs that share one."""
     cgroups: bool = True
     """GRIDMILL_CGROUPS=0: do not use cgroups even where permitted (the guard on sampled memory acts)."""
     zygote: bool = True
@@ -61,12 +63,23 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         observe_seconds=parse_seconds(env.get("GRIDMILL_OBSERVE", "1")),
         memory_bytes=parse_bytes(memory) if memory else None,
         cpus=parse_seconds(cpus) if cpus else None,
+        gpu_shares=_shares(env.get("GRIDMILL_GPU_SHARES", "1")),
         cgroups=env.get("GRIDMILL_CGROUPS", "1") != "0",
         zygote=env.get("GRIDMILL_ZYGOTE", "1") != "0",
         history_seconds=_history(env.get("GRIDMILL_HISTORY", f"{HISTORY_DAYS:g}d")),
         token=env.get("GRIDMILL_TOKEN", ""),
         fault=env.get("GRIDMILL_FAULT", ""),
     )
+
+
+def _shares(written: str) -> int:
+    if not written.isdecimal() or int(written) < 1:
+        raise InputError(
+            f"a GPU is no {written!r} GPUs",
+            place="GRIDMILL_GPU_SHARES",
+            hint="Write 4 for a quarter of a GPU as the least that a job can have.",
+        )
+    return int(written)
 
 
 def _history(written: str) -> float:

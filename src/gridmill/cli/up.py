@@ -59,6 +59,10 @@ def up(
             show_default=False,
         ),
     ] = "",
+    gpu_shares: Annotated[
+        int | None,
+        typer.Option(min=1, help="As how many GPUs each of this machine's counts.", show_default=False),
+    ] = None,
     light: Annotated[
         bool,
         typer.Option(
@@ -90,7 +94,7 @@ def up(
     check_light(light, control=(store, take_over, ray), farm=(site != "local", set))
     if light:
         told: Any = import_module("gridmill.cli.light")
-        settings = settings_of(context)
+        settings = with_shares(settings_of(context), gpu_shares)
         words = read_settings(set or ())
         light_words = told.Light(
             listen=listen, site=site, settings=words, quota=quota, retain=retain, name=name
@@ -98,7 +102,7 @@ def up(
         told.stay(settings, light_words, json)
         return
     address = read_address(listen)
-    settings = with_store(settings_of(context), store)
+    settings = with_shares(with_store(settings_of(context), store), gpu_shares)
     with _serving(settings, address, take_over) as (node, url, control):
         emit(
             {"address": url, "socket": str(settings.home / "control.sock"), "control": control}
@@ -144,6 +148,11 @@ def check_light(light: bool, *, control: tuple[object, ...], farm: tuple[object,
             "--site and --set go with --light",
             hint="A control node takes its sites from `gridmill add site`.",
         )
+
+
+def with_shares(settings: Settings, gpu_shares: int | None) -> Settings:
+    """The settings with that many jobs to a GPU, if it is said."""
+    return settings if gpu_shares is None else replace(settings, gpu_shares=gpu_shares)
 
 
 def with_store(settings: Settings, url: str) -> Settings:

@@ -1,6 +1,6 @@
 """The tick that plans and carries the plan out: commit first, then start, bring up, release."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import count, groupby, islice
@@ -15,6 +15,7 @@ from gridmill.control.settle import runs
 from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Control
 from gridmill.control.unfit import unfit_nodes
 from gridmill.model.deployment import Deployment, Pod
+from gridmill.model.gpus import GPU_SHARES, pick
 from gridmill.model.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.model.resource import keep_of
 from gridmill.model.run import Attempt, JobRun
@@ -134,8 +135,8 @@ def _attempt(
 
 
 def free_gpus(transaction: Transaction, control: Control, start: StartJob) -> tuple[int, ...]:
-    """The lowest numbers of the node's GPUs that no live attempt there has; at other sites of the pod's own,
-    which the site gave it."""
+    """The lowest numbers of the node's GPUs that no live attempt there has, of few of them where those are
+    shared; at other sites of the pod's own, which the site gave it."""
     if not start.given.gpus:
         return ()
     places = {
@@ -147,7 +148,17 @@ def free_gpus(transaction: Transaction, control: Control, start: StartJob) -> tu
     live.update({a.id: a for a in transaction.nouns.values() if isinstance(a, Attempt)})
     here = [a for a in live.values() if places.get(a.pod_id) == places[start.pod_id]]
     taken = {index for a in here if a.state in LIVE_ATTEMPTS for index in a.gpu_indices}
-    return tuple(islice((index for index in count() if index not in taken), start.given.gpus))
+    lowest = islice((index for index in count() if index not in taken), start.given.gpus)
+    kind, node = places[start.pod_id]
+    found = _of_few(control, node, taken, start.given.gpus) if kind == LOCAL else None
+    return found[: start.given.gpus] if found else tuple(lowest)
+
+
+def _of_few(control: Control, node: str, taken: Set[int], wanted: int) -> tuple[int, ...] | None:
+    """Of this machine, whose GPUs may each count as several: of as few as are free."""
+    site = control.ledger.snapshot.sites[LOCAL]
+    total = sum(one.capacity.gpus for one in site.nodes if one.name == node)
+    return pick((n for n in range(total) if n not in taken), wanted, int(site.settings.get(GPU_SHARES, "1")))
 
 
 def _interrupt(control: Control, transaction: Transaction, wanted: Interrupt) -> None:

@@ -1,4 +1,5 @@
-"""Who has room: first come, first served over all sources; GPUs belong to one pod at a time (pure)."""
+"""Who has room: first come, first served over all sources; GPUs, or the shares of one that its owner
+declared, belong to one pod at a time (pure)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -6,6 +7,7 @@ from dataclasses import replace
 from gridmill.errors import CapacityError
 from gridmill.farm.lodging import HAS_ROOM, Berth, Lodging, LodgingState
 from gridmill.model.amounts import Amounts, show_bytes
+from gridmill.model.gpus import pick
 from gridmill.model.message import PodOrder
 from gridmill.model.noun import dataclass
 from gridmill.model.site import Node
@@ -13,26 +15,34 @@ from gridmill.model.site import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What a node has left: `amounts` without GPUs, and the numbers of its free GPUs."""
+    """What a node has left: `amounts` without GPUs, and the numbers of its free GPUs, of which each of the
+    machine's has `shares`."""
 
     amounts: Amounts
     gpus: tuple[int, ...]
+    shares: int = 1
 
     def holds(self, wanted: Amounts) -> bool:
         """Whether a pod of that size fits."""
-        return wanted.gpus <= len(self.gpus) and replace(wanted, gpus=0).fits_in(self.amounts)
+        return self.pick(wanted) is not None and replace(wanted, gpus=0).fits_in(self.amounts)
+
+    def pick(self, wanted: Amounts) -> tuple[int, ...] | None:
+        """The GPUs that a pod of that size would get."""
+        return pick(self.gpus, wanted.gpus, self.shares)
 
     def without(self, taken: Amounts, gpus: Iterable[int]) -> "Room":
         """What a pod leaves."""
         left = tuple(index for index in self.gpus if index not in set(gpus))
-        return Room(amounts=self.amounts - replace(taken, gpus=0), gpus=left)
+        return replace(self, amounts=self.amounts - replace(taken, gpus=0), gpus=left)
 
 
-def admit(lodgings: Sequence[Lodging], nodes: Sequence[Node], now: float) -> tuple[Lodging, ...]:
+def admit(
+    lodgings: Sequence[Lodging], nodes: Sequence[Node], now: float, shares: int = 1
+) -> tuple[Lodging, ...]:
     """Those that may be brought up now, with their berths. Who asked first goes first, and nobody overtakes:
     a large deployment would wait for ever. Only what no node here could ever hold is passed over."""
-    rooms = free(lodgings, nodes)
-    whole = free((), nodes)
+    rooms = free(lodgings, nodes, shares)
+    whole = free((), nodes, shares)
     admitted: list[Lodging] = []
     for waiting in queue(lodgings):
         if _berths(waiting, whole) is None:
@@ -51,10 +61,12 @@ def queue(lodgings: Iterable[Lodging]) -> list[Lodging]:
     return sorted(waiting, key=lambda one: one.number)
 
 
-def free(lodgings: Iterable[Lodging], nodes: Iterable[Node]) -> dict[str, Room]:
+def free(lodgings: Iterable[Lodging], nodes: Iterable[Node], shares: int = 1) -> dict[str, Room]:
     """What each node has left beside those that have room."""
     rooms = {
-        node.name: Room(amounts=replace(node.capacity, gpus=0), gpus=tuple(range(node.capacity.gpus)))
+        node.name: Room(
+            amounts=replace(node.capacity, gpus=0), gpus=tuple(range(node.capacity.gpus)), shares=shares
+        )
         for node in nodes
     }
     for lodging in lodgings:
@@ -67,9 +79,9 @@ def free(lodgings: Iterable[Lodging], nodes: Iterable[Node]) -> dict[str, Room]:
     return rooms
 
 
-def check_size(lodging: Lodging, nodes: Sequence[Node]) -> None:
+def check_size(lodging: Lodging, nodes: Sequence[Node], shares: int = 1) -> None:
     """Raises CapacityError for what would not fit if nothing else were here."""
-    if _berths(lodging, free((), nodes)) is None:
+    if _berths(lodging, free((), nodes, shares)) is None:
         largest = max((order.capacity for order in lodging.deploy.orders), key=lambda one: one.memory_bytes)
         raise CapacityError(
             f"the farm has no room for {len(lodging.pods)} x {largest.cpus:g} CPUs, "
@@ -88,7 +100,7 @@ def _berths(lodging: Lodging, rooms: dict[str, Room]) -> _Found | None:
         name = next((name for name in _wished(order, left) if left[name].holds(order.capacity)), None)
         if name is None:
             return None
-        gpus = left[name].gpus[: order.capacity.gpus]
+        gpus = left[name].pick(order.capacity) or ()
         left[name] = left[name].without(order.capacity, gpus)
         berths.append(Berth(pod_id=order.pod_id, node=name, gpus=gpus))
     return tuple(berths), left

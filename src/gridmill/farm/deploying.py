@@ -49,7 +49,7 @@ def deploy(farm: Farm, source: Source, deployment_id: str, wanted: Deploy) -> No
         if any(one.id == deployment_id for one in mine):
             return
         if farm.shares_nodes:
-            check_size(lodging, nodes)
+            check_size(lodging, nodes, farm.settings.gpu_shares)
         farm.records.put(lodging)
     farm.wake()
 

@@ -92,7 +92,7 @@ class Keeper:
         """The commit is before the effect: what was admitted before a crash is brought up after it."""
         farm = self._farm
         if farm.shares_nodes:
-            admitted = admit(farm.records.all(Lodging), farm.nodes(), farm.now())
+            admitted = admit(farm.records.all(Lodging), farm.nodes(), farm.now(), farm.settings.gpu_shares)
         else:
             waiting = self._of(LodgingState.WAITING)
             admitted = tuple(one.to(LodgingState.STARTING, farm.now()) for one in waiting)

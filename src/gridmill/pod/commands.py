@@ -10,6 +10,7 @@ from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE
 from gridmill.jobs.gang import gang_environment
 from gridmill.model.gang import Gang
+from gridmill.model.gpus import devices_of, share_of
 from gridmill.model.job import CommandSpec
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
@@ -29,6 +30,12 @@ credentials by accident."""
 
 POD_GPUS = "GRIDMILL_GPUS"
 """Which of a machine's GPUs a pod has where its site gave it some, as in CUDA_VISIBLE_DEVICES."""
+
+GPU_SHARES, GPU_SHARE = "GRIDMILL_POD_GPU_SHARES", "GRIDMILL_GPU_SHARE"
+"""As how many GPUs each of the machine's counts; to a job, how much of its GPU is its own where that is not
+all of it."""
+_OF_SHARE = 0.9
+"""The part of its share that JAX takes at once: contexts and kernels of all who share it need some too."""
 
 GLOO = "GLOO_SOCKET_IFNAME"
 
@@ -62,9 +69,23 @@ def markers(order: Order, pod_folder: Path) -> dict[str, str]:
 
 def devices(order: Order, base: Mapping[str, str]) -> dict[str, str]:
     """Threads and GPUs, from what the attempt was given. The order counts the GPUs that the pod has."""
-    own = [name for name in base.get(POD_GPUS, "").split(",") if name]
-    visible = ",".join(own[index] if index < len(own) else str(index) for index in _gpus(order))
-    return {**thread_environment(order.given.cpus), "CUDA_VISIBLE_DEVICES": visible, **QUIET}
+    own = [int(name) for name in base.get(POD_GPUS, "").split(",") if name]
+    numbers = [own[index] if index < len(own) else index for index in _gpus(order)]
+    shares = int(base.get(GPU_SHARES, "1"))
+    visible = ",".join(map(str, devices_of(numbers, shares)))
+    threads = thread_environment(order.given.cpus)
+    return {**threads, "CUDA_VISIBLE_DEVICES": visible, **_share(share_of(numbers, shares)), **QUIET}
+
+
+def _share(share: float) -> dict[str, str]:
+    """What keeps libraries from taking all memory of a GPU that others use too; ours read the first."""
+    if share == 1:
+        return {}
+    return {
+        GPU_SHARE: f"{share:g}",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{share * _OF_SHARE:.3g}",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
 
 
 def _gpus(order: Order) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ from gridmill.sites.machine import gpus, look_at_machine
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
 POD_GPUS = "GRIDMILL_GPUS"
+GPU_SHARES = "GRIDMILL_POD_GPU_SHARES"
 GPUS = "gpus"
 """Of a PodOrder's settings: the numbers of the GPUs that are the pod's alone, with commas."""
 _MEMORY_SHARE = 0.8
@@ -144,6 +145,7 @@ class LocalSite:
             "GRIDMILL_ROOT": str(settings.root),
             "GRIDMILL_GRACE": str(settings.grace_seconds),
             "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
+            GPU_SHARES: str(settings.gpu_shares),
             "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
             **self._person(),
         }
@@ -339,10 +341,12 @@ def _write_order(folder: Path, order: PodOrder) -> None:
 
 
 def measure_capacity(settings: Settings) -> Amounts:
-    """CPUs this process may use, 80 % of the memory it may use (the rest is the system's), all GPUs."""
+    """CPUs this process may use, 80 % of the memory it may use (the rest is the system's), all GPUs.
+    Each GPU counts as so many as jobs may share it."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = settings.memory_bytes or int(memory_of_machine() * _MEMORY_SHARE)
-    return Amounts(cpus=settings.cpus or float(cpus), memory_bytes=memory, gpus=len(gpus()))
+    shared = len(gpus()) * settings.gpu_shares
+    return Amounts(cpus=settings.cpus or float(cpus), memory_bytes=memory, gpus=shared)
 
 
 def memory_of_machine() -> int:

@@ -119,7 +119,12 @@ def has_gpu(context: JobContext) -> bool:
 
 
 def own_device(gpu: bool, environ: Mapping[str, str] = os.environ) -> torch.device:
-    """The GPU of this rank among those that it can see, by LOCAL_RANK; or the CPU."""
+    """The GPU of this rank among those that it can see, by LOCAL_RANK; or the CPU. Of a GPU that is
+    shared no more memory than its share is taken."""
     if not gpu:
         return CPU
-    return torch.device("cuda", int(environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    device = torch.device("cuda", int(environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    share = float(environ.get("GRIDMILL_GPU_SHARE", "1"))
+    if share < 1:
+        torch.cuda.set_per_process_memory_fraction(share, device)
+    return device

@@ -1,0 +1,78 @@
+"""GPUs that are shared: who gets which of them, and what a job is told."""
+
+import pytest
+from tests.unit.test_farm_rules import lodging, order
+
+from gridmill.errors import CapacityError, InputError
+from gridmill.farm.claims import admit, check_size
+from gridmill.model.amounts import Amounts
+from gridmill.model.gpus import devices_of, pick, share_of
+from gridmill.model.job import CommandSpec, Job
+from gridmill.model.message import Order
+from gridmill.model.site import Node
+from gridmill.pod.commands import devices
+from gridmill.settings import read_settings
+
+
+@pytest.mark.parametrize(
+    ("free", "count", "shares", "found"),
+    [
+        (range(4), 2, 1, (0, 1)),
+        ((1, 3), 1, 1, (1,)),
+        ((1,), 2, 1, None),
+        ((), 0, 4, ()),
+        (range(8), 1, 4, (0,)),
+        ((2, 3, 4, 5, 6, 7), 1, 4, (2,)),  # the one with the least left
+        ((3, 6, 7), 2, 4, (6, 7)),  # both of one
+        ((3, 7), 2, 4, None),  # never half of one and half of another
+        (range(2, 8), 4, 4, (4, 5, 6, 7)),
+        (range(12), 5, 4, tuple(range(8))),  # more than one is whole ones
+        (range(1, 8), 8, 4, None),
+    ],
+)
+def test_which(free, count, shares, found):
+    assert pick(free, count, shares) == found
+
+
+def test_what_a_share_is():
+    assert devices_of((4, 5), 4) == (1,)
+    assert share_of((4, 5), 4) == 0.5
+    assert share_of(tuple(range(8)), 4) == 1
+    assert share_of((), 4) == 1
+
+
+def test_a_farms_gpu_is_shared_by_as_many_as_its_owner_says():
+    nodes = (Node(name="a", capacity=Amounts(cpus=9, memory_bytes=2**40, gpus=4)),)
+    asked = [lodging(n, order(f"d{n}.0", gpus=gpus)) for n, gpus in enumerate((1, 2, 2))]
+    admitted = admit(asked, nodes, 0.0, shares=2)
+    assert [one.berths[0].gpus for one in admitted] == [(0,), (2, 3)]
+    with pytest.raises(CapacityError):
+        check_size(lodging(1, order("d.0", gpus=5)), nodes, shares=2)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "own", "visible", "share"),
+    [((0,), "5", "1", "0.25"), ((0, 1), "6,7", "1", "0.5"), ((4, 5, 6, 7), "", "1", None)],
+)
+def test_a_job_sees_its_gpu_and_is_told_its_share(numbers, own, visible, share):
+    asked = Order(
+        attempt_id="p-1.j.1",
+        token="t",
+        run_id="p-1",
+        pipeline="p",
+        job=Job(name="j", command=CommandSpec(run="true")),
+        given=Amounts(cpus=1, memory_bytes=1, gpus=len(numbers)),
+        root="/r",
+        output_uri="o",
+        gpu_indices=numbers,
+    )
+    told = devices(asked, {"GRIDMILL_GPUS": own, "GRIDMILL_POD_GPU_SHARES": "4"})
+    assert told["CUDA_VISIBLE_DEVICES"] == visible
+    assert told.get("GRIDMILL_GPU_SHARE") == share
+    assert ("XLA_PYTHON_CLIENT_MEM_FRACTION" in told) == (share is not None)
+
+
+def test_a_gpu_is_at_least_itself():
+    assert read_settings({"GRIDMILL_GPU_SHARES": "4"}).gpu_shares == 4
+    with pytest.raises(InputError, match="a GPU is no '0' GPUs"):
+        read_settings({"GRIDMILL_GPU_SHARES": "0"})
