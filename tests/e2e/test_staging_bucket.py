@@ -1,46 +1,108 @@
-"""Carrying by a bucket of a real S3 server."""
+"""Carrying by a bucket of a real S3 server, to a real controller."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from gridmill.errors import UnavailableError
-from gridmill.staging.buckets import BucketCarrier
-from gridmill.staging.carry import Terms, pull, push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.manifest import scan
-from gridmill.staging.place import Placer
-from gridmill.staging.progress import Progress
-from tests.objectstore import HOW_TO_GET_IT, make_bucket, object_store
-from tests.ports import free_port
+from gridmill.errors import InputError
+from gridmill.farm.joining import invite
+from gridmill.model.site import Site, SiteKind
+from gridmill.model.staging import Staging
+from gridmill.model.state import AttemptState
+from gridmill.sites.cluster.carriers import Carriers
+from gridmill.sites.cluster.carrying import HomeCarrying
+from gridmill.sites.cluster.credentials import keeping
+from gridmill.sites.cluster.farm import Farm, member
+from gridmill.sites.cluster.joining import become_source
+from gridmill.staging.objects import Objects
+from tests.farms import farm, open_folder
+from tests.little_bucket import moment
+from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+from tests.unit.test_cluster_carrying import URI, ended, order, outcome
 from tests.unit.test_staging_chunks import contents
 from tests.unit.test_staging_manifest import tree
 
 pytestmark = pytest.mark.e2e
-SAID = {"access_key_id": "test", "secret_access_key": "SECRET", "region": "us-east-1"}
 FILES = {f"f{at}": bytes([at]) * 1000 for at in range(200)} | {"big": bytes(range(250)) * 80_000}
 
 
-def test_a_tree_goes_by_an_s3_bucket_and_only_what_is_new(tmp_path):
-    root = tree(tmp_path / "from", FILES)
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
     with object_store() as endpoint:
         if endpoint is None:
             pytest.skip(HOW_TO_GET_IT)
         make_bucket(endpoint, "exports")
-        options = SAID | {"endpoint": endpoint}
-        push(scan(root), root, BucketCarrier("s3://exports/here", options))
-        with (root / "big").open("ab") as file:
-            file.write(b"more")
-        manifest, progress = scan(root), Progress()
-        push(manifest, root, BucketCarrier("s3://exports/here", options), progress=progress)
-        assert progress.look().carried_bytes < 8 << 20  # the last chunk of the file that grew
-        near = ChunkStore(tmp_path / "near", 1 << 30)
-        pull(manifest, near, BucketCarrier("s3://exports/here", options, trusted=False))
-        Placer(tmp_path / "back", near).place("x", manifest, "t.1")
-    assert contents(tmp_path / "back/x") == FILES | {"big": FILES["big"] + b"more"}
+        yield endpoint
 
 
-def test_a_server_that_does_not_answer_is_told_without_its_secrets(tmp_path):
-    root = tree(tmp_path / "from", {"a": b"1"})
-    far = BucketCarrier("s3://exports/here", SAID | {"endpoint": f"http://127.0.0.1:{free_port()}"})
-    with pytest.raises(UnavailableError, match="s3://exports/here") as told:
-        push(scan(root), root, far, terms=Terms(patience_seconds=-1.0))
-    assert "SECRET" not in str(told.value)
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (KEYS | {"AWS_SECRET_ACCESS_KEY": "T0PSECRET"}).items():
+        monkeypatch.setenv(name, value)
+
+
+class Home:
+    """A home that has joined a farm, and the farm, which is asked by its API alone."""
+
+    def __init__(self, folder: Path, controller: Farm, there: Path, endpoint: str) -> None:
+        self.folder, self.there = folder, there
+        settings = {"export": "s3://exports/some/prefix", "endpoint": endpoint}
+        self.site = Site(name="far", kind=SiteKind.CLUSTER, settings=settings)
+        self.carriers = Carriers(controller, self.site, "me")
+        notes = folder / "clusters/far/carried"
+        self.carrying = HomeCarrying(
+            controller, folder / "root", folder / "bundles", notes, carriers=self.carriers
+        )
+        self.bucket = Objects("s3://exports", {"endpoint": endpoint})
+
+    def left(self) -> list[str]:
+        return list(self.bucket.older(moment(-3600)))
+
+
+@pytest.fixture
+def home(tmp_path: Path, server: str) -> Iterator[Home]:
+    with open_folder() as folder, farm(folder / "farm") as running:
+        line = f"{running.farm.authority.fingerprint}:{invite(running.farm.records, running.farm.now())}"
+        become_source(tmp_path, "far", running.server.address.partition("//")[2], line)
+        controller = member(keeping(tmp_path, "far"))
+        yield Home(tmp_path, controller, Path(controller.look().root), server)
+        controller.close()
+
+
+def test_a_jobs_data_goes_by_a_bucket_and_what_it_made_comes_by_it(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    tree(home.folder / "root/parts/a", FILES)
+    wanted = order(parts=("parts/a",), staging=Staging.EXPORT)  # type: ignore[arg-type]
+    home.carrying.note(wanted)
+    home.carrying.take_there(wanted)
+    assert contents(home.there / "parts/a") == FILES
+    tree(home.there / URI, FILES | {"more": b"more"})
+    assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert contents(home.folder / "root" / URI) == FILES | {"more": b"more"}
+    assert home.left() == []
+    written = b"".join(path.read_bytes() for path in home.there.parents[2].rglob("*") if path.is_file())
+    for secret in ("X-Amz-Signature", "T0PSECRET", "some/prefix"):
+        assert secret not in caplog.text
+        assert secret.encode() not in written
+
+
+def test_what_a_killed_home_left_in_the_bucket_is_swept_and_nothing_else(home: Home) -> None:
+    home.bucket.put("some/prefix/me/far/left", b"x")
+    home.bucket.put("some/prefix/me/other/kept", b"x")
+    home.carriers.sweep(moment(3600))
+    assert len(home.left()) == 2
+    home.carriers.sweep(moment(-3600))
+    assert home.left() == ["some/prefix/me/other/kept"]
+    home.bucket.remove("some/prefix/me/other/kept")
+
+
+def test_a_bucket_that_is_not_there_is_told(home: Home, server: str) -> None:
+    tree(home.folder / "root/parts/a", {"a": b"1"})
+    wanted = order(parts=("parts/a",), staging=Staging.EXPORT)  # type: ignore[arg-type]
+    home.site.settings["export"] = "s3://nowhere"  # type: ignore[index]
+    with pytest.raises(InputError, match="no such bucket"):
+        home.carrying.take_there(wanted)

@@ -308,6 +308,7 @@ def _resource_facts(one: Resource) -> Facts:
         ("GPUs", one.gpus or ""),
         ("workers", one.workers),
         ("kept up", _kept_up(one.keep_seconds)),
+        ("staging", one.staging or ""),
         ("settings", ", ".join(f"{name}={value}" for name, value in one.settings.items())),
         ("jobs", ", ".join(one.jobs)),
         ("made by", "Gridmill, as a default" if one.default else ""),

@@ -9,12 +9,13 @@ from gridmill.cli.aliases import set_aliases
 from gridmill.cli.describe import describe
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.sinks import alter_sink
-from gridmill.cli.sites import Address, Setting, read_settings, say
+from gridmill.cli.sites import Address, Endpoint, ExportBucket, Setting, bucket_settings, read_settings, say
 from gridmill.cli.words import amounts
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
 from gridmill.model.job import JobKind, JobSize
 from gridmill.model.resource import Resource, Sizing
+from gridmill.model.staging import Staging
 from gridmill.sdk.client import Client
 from gridmill.sdk.lookup import Noun, find_noun
 
@@ -50,6 +51,12 @@ Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs per worker.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Workers, each a pod of its own.")]
 Keep = Annotated[str | None, typer.Option(help="How long a deployment stays up after its last job (10m).")]
 Site = Annotated[str | None, typer.Option("--site", "--at", help="Where it is brought up (default: local).")]
+How = Annotated[
+    Staging | None,
+    typer.Option(
+        "--staging", help="At a cluster: how data gets there (default: direct).", show_default=False
+    ),
+]
 Jobs = Annotated[
     list[str] | None,
     typer.Option("--job", metavar="JOB", help="Assign a job (job or pipeline/job); repeatable."),
@@ -69,6 +76,7 @@ def configure(
     workers: Workers = None,
     keep: Keep = None,
     site: Site = None,
+    staging: How = None,
     job: Jobs = None,
     alias: Annotated[
         list[str] | None,
@@ -85,6 +93,8 @@ def configure(
         float | None, typer.Option(help="Of a project: its share against those of others (default: 1).")
     ] = None,
     address: Address = None,
+    export: ExportBucket = None,
+    endpoint: Endpoint = None,
     set: Setting = None,
     json: Json = False,
 ) -> None:
@@ -103,7 +113,8 @@ def configure(
         return emit(view) if json else show(describe(view))
     if what == Configured.SITE:
         with session(context) as client:
-            return say(client.configure_site(name, address=address, settings=read_settings(set or ())), json)
+            settings = {**read_settings(set or ()), **bucket_settings(export, endpoint)}
+            return say(client.configure_site(name, address=address, settings=settings), json)
     if what != Configured.RESOURCE:
         return set_aliases(context, name, alias or [], best_by, expect, json)
     if type is None:
@@ -122,6 +133,7 @@ def configure(
             site=site or "local",
             jobs=tuple(job or ()),
             settings=read_settings(set or ()),
+            staging=staging,
         )
     return _say(done, json)
 
@@ -145,6 +157,7 @@ def alter(
     workers: Workers = None,
     keep: Keep = None,
     site: Site = None,
+    staging: How = None,
     job: Jobs = None,
     set: Setting = None,
     json: Json = False,
@@ -175,6 +188,7 @@ def alter(
         "workers": workers,
         "keep_seconds": None if keep is None else parse_seconds(keep),
         "site": site,
+        "staging": staging,
         "jobs": None if job is None else tuple(job),
     }
     with session(context) as client:

@@ -32,6 +32,19 @@ Setting = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting of the site's kind; repeatable."),
 ]
+ExportBucket = Annotated[
+    str | None,
+    typer.Option(
+        "--export",
+        metavar="s3://BUCKET/PREFIX",
+        help="Of a cluster: the bucket for resources with `staging: export`.",
+        show_default=False,
+    ),
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Of a cluster: the bucket's server, if not the cloud's own."),
+]
 
 
 def add(
@@ -45,6 +58,8 @@ def add(
         typer.Option(help="Of a site: how resources are brought up there.", show_default=False),
     ] = None,
     address: Address = None,
+    export: ExportBucket = None,
+    endpoint: Endpoint = None,
     set: Setting = None,
     controller: Annotated[
         str | None,
@@ -72,7 +87,8 @@ def add(
         address = controller
     if kind is None:
         raise InputError("a site has a kind", place="--kind", hint="--kind ray, --kind slurm ...")
-    site = Site(name=name, kind=kind, address=address, settings=read_settings(set or ()))
+    settings = {**read_settings(set or ()), **bucket_settings(export, endpoint)}
+    site = Site(name=name, kind=kind, address=address, settings=settings)
     with session(context) as client:
         return say(client.add_site(site), json)
 
@@ -126,6 +142,12 @@ def read_settings(given: list[str] | tuple[str, ...]) -> dict[str, str]:
             raise InputError(f"--set {word!r} is not NAME=VALUE")
         found[name.strip()] = value
     return found
+
+
+def bucket_settings(export: str | None, endpoint: str | None) -> dict[str, str]:
+    """Those that were given."""
+    given = {"export": export, "endpoint": endpoint}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def say(site: Site, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.reading import check_kind
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import LOCAL
+from gridmill.model.staging import Staging
 from gridmill.ports.storage import FileStat
 
 FINGERPRINT = 2
@@ -172,6 +173,14 @@ def _shared_bundle(control: Control, job_run: JobRun, bundle: str | None, attemp
     return control.storage.shared_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
 
 
+def _staging(control: Control, attempt: Attempt) -> Staging:
+    """As its resource has it now."""
+    snapshot = control.ledger.snapshot
+    deployment = snapshot.deployments.get(attempt.deployment_id)
+    resource = snapshot.resources.get(deployment.resource) if deployment is not None else None
+    return (resource.staging if resource is not None else None) or Staging.DIRECT
+
+
 def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> Order:
     """The order that goes to the pod."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
@@ -204,4 +213,5 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         part=job_run.part,
         parts=folders_of_parts(transaction, job_run),
         gang=gang_for(control, transaction, attempt, job_run),
+        staging=_staging(control, attempt),
     )

@@ -6,6 +6,7 @@ from dataclasses import replace as changed
 from gridmill.control.begin import check_name
 from gridmill.control.cases import Cases
 from gridmill.control.survey import adopt, described, retire, way_of
+from gridmill.control.wishes import check_wishes
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.deployment import Pod
@@ -66,12 +67,19 @@ class SiteCases(Cases):
         with self._node.changing() as transaction:
             known = self._ledger.snapshot.sites.get(site.name)
             _check(site, known, replace=replace)
+            self._check_resources(site)
             same = known is not None and described(known) == described(site)
             fresh = known if known is not None and same else described(site)
             seen = changed(fresh.with_nodes(nodes), way=fresh.way or site.way)
             transaction.put(seen)
             transaction.then(lambda: adopt(self._node, site.name, port))
         return seen
+
+    def _check_resources(self, site: Site) -> None:
+        """Those that are there still get what they ask for."""
+        for resource in self._ledger.snapshot.resources.values():
+            if resource.site == site.name and not resource.default:
+                check_wishes(resource, site)
 
     def remove_site(self, name: str) -> None:
         """See Sites."""

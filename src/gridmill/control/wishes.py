@@ -2,12 +2,18 @@
 
 from gridmill.errors import InputError
 from gridmill.model.resource import Resource
-from gridmill.model.site import Site
+from gridmill.model.site import Site, SiteKind
 from gridmill.registry import WISHES, find
 
 
 def check_wishes(resource: Resource, site: Site) -> None:
     """Raises InputError, at the setting."""
+    if resource.staging is not None and site.kind != SiteKind.CLUSTER:
+        raise InputError(
+            f"nothing is carried to a {site.kind} site: its jobs see the storage root",
+            hint="Leave `staging` out, or name a site of kind cluster.",
+            place=f"resource {resource.name}: staging",
+        )
     if site.kind in WISHES:
         find("wishes", site.kind)(resource, site)
     elif resource.settings:

@@ -6,28 +6,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
-from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 
-from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
+from gridmill.errors import GridmillError, NotFoundError, UnsafePathError
 from gridmill.farm.acting import acting_as
 from gridmill.farm.lodging import check_id
 from gridmill.farm.records import Records
 from gridmill.farm.scans import PATIENCE_SECONDS, Scans
 from gridmill.farm.work import Work
-from gridmill.model.farm import ByBucket, Manifest, Place
+from gridmill.model.farm import Manifest, Parcel, Place
 from gridmill.model.message import Order
-from gridmill.staging.carry import Carrier, Tree
+from gridmill.staging.carry import Tree
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.frames import Chunk
+from gridmill.staging.parcels import read, write
 from gridmill.staging.paths import check_hash, check_path
 from gridmill.staging.place import Placer
 
 _TREES = 100
 """So many results are remembered by their chunks, until the source has fetched them."""
-_AT_ONCE = 16
+HELD_BYTES = 8 * 2**20
 _KEPT_BYTES = 2**30
 """A larger result is not kept for the jobs that come next: it would take as long again."""
 
@@ -117,23 +115,31 @@ class Carried:
         with acting_as(self._user):
             return next(tree.fetch((chunk,)))
 
-    def take(self, wanted: ByBucket) -> tuple[str, ...]:
+    def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
         """Chunks from a bucket; those that are not there either. Raises InputError, DataError,
         UnavailableError."""
-        bucket = _bucket(wanted)
-        lacking = self.store.missing(wanted.chunks)
-        nowhere = frozenset(bucket.missing(lacking))
-        there = iter(chunk for chunk in lacking if chunk not in nowhere)
-        while batch := tuple(islice(there, _AT_ONCE)):
-            self.store.send(tuple(bucket.fetch(batch)))
-        return tuple(chunk for chunk in lacking if chunk in nowhere)
+        lost: list[str] = []
+        for parcel in parcels:
+            lacking = set(self.store.missing(one.chunk for one in parcel.slices))
+            wanted = tuple(one for one in parcel.slices if one.chunk in lacking)
+            try:
+                self._keep(read(replace(parcel, slices=wanted)))
+            except NotFoundError:
+                lost += self.store.missing(lacking)
+        return tuple(lost)
 
-    def give(self, wanted: ByBucket) -> None:
-        """Chunks to a bucket. Raises NotFoundError, InputError, UnavailableError."""
-        bucket = _bucket(wanted)
-        chunks = self.fetch(bucket.missing(wanted.chunks))
-        while batch := tuple(islice(chunks, _AT_ONCE)):
-            bucket.send(batch)
+    def _keep(self, chunks: Iterator[Chunk]) -> None:
+        held: list[Chunk] = []
+        for chunk in chunks:
+            held.append(chunk)
+            if sum(len(one.data) for one in held) >= HELD_BYTES:
+                self.store.send(held)
+                held = []
+        self.store.send(held)
+
+    def give(self, parcel: Parcel) -> None:
+        """Chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""
+        write(parcel, self.fetch([one.chunk for one in parcel.slices]))
 
     def forget(self, attempt_id: str, *, keep: bool = False) -> None:
         """What was placed for the attempt alone goes, and what it made, unless another rank of its gang has
@@ -190,16 +196,3 @@ def _safe(uri: str) -> str:
     except UnsafePathError:
         return ""
     return uri
-
-
-def _bucket(wanted: ByBucket) -> Carrier:
-    """Loads what speaks to buckets, which farms without one need not have."""
-    if find_spec("obstore") is None:
-        raise UnavailableError(
-            "this farm cannot speak to buckets: the package `obstore` is not there",
-            hint="pip install 'gridmill[objects]' on the farm",
-        )
-    carrier: Carrier = import_module("gridmill.staging.buckets").BucketCarrier(
-        wanted.url, wanted.options, trusted=False
-    )
-    return carrier

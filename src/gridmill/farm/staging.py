@@ -8,12 +8,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from gridmill.farm.asking import Asking, TheFarm, done, reply
-from gridmill.farm.carried import Carried
-from gridmill.model.farm import ByBucket, Hashes, Lacking, Manifest, Place
+from gridmill.farm.carried import HELD_BYTES, Carried
+from gridmill.model.farm import Hashes, Lacking, Manifest, Parcel, Parcels, Place
 from gridmill.model.noun import dataclass
 from gridmill.staging.frames import Chunk, Decoder, encode
 
-_HELD_BYTES = 8 * 2**20
 router = APIRouter(prefix="/v1/staging")
 
 
@@ -48,7 +47,7 @@ async def _batches(request: Request) -> AsyncIterator[Sequence[Chunk]]:
     decoder, held = Decoder(), list[Chunk]()
     async for piece in request.stream():
         held += decoder.feed(piece)
-        if sum(len(chunk.data) for chunk in held) >= _HELD_BYTES:
+        if sum(len(chunk.data) for chunk in held) >= HELD_BYTES:
             yield held
             held = []
     decoder.end()
@@ -76,14 +75,14 @@ def look(farm: TheFarm, source: Asking, wanted: Uri) -> Response:
 
 
 @router.post("/take", response_model=Lacking)
-def take_from_bucket(farm: TheFarm, source: Asking, wanted: ByBucket) -> Response:
+def take_from_bucket(farm: TheFarm, source: Asking, wanted: Parcels) -> Response:
     """Take chunks from a bucket; which are not there either."""
-    return reply(Lacking(chunks=_carried(farm, source).take(wanted)))
+    return reply(Lacking(chunks=_carried(farm, source).take(wanted.parcels)))
 
 
 @router.post("/give", status_code=204, response_class=Response)
-def give_to_bucket(farm: TheFarm, source: Asking, wanted: ByBucket) -> Response:
-    """Put chunks into a bucket."""
+def give_to_bucket(farm: TheFarm, source: Asking, wanted: Parcel) -> Response:
+    """Put chunks into a bucket, as one object."""
     _carried(farm, source).give(wanted)
     return done()
 

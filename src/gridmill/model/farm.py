@@ -115,13 +115,28 @@ class Hashes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByBucket:
-    """Take these chunks from, or put them into, an export bucket that both sides reach: `url` is the bucket
-    and prefix (s3://…, file:///…), `options` its credentials and endpoint, never written down."""
+class Slice:
+    """Where a chunk lies in an object of a bucket: `size_bytes` from byte `begin` on."""
+
+    chunk: str
+    begin: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """An object of a bucket that both sides reach, and chunks in it. `url` is signed: it opens that object
+    alone, either to read or to write it, for a short while. It is a secret, and never written down."""
 
     url: str
-    chunks: tuple[str, ...]
-    options: Mapping[str, str] = field(default_factory=dict)
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcels:
+    """What is to be taken from a bucket."""
+
+    parcels: tuple[Parcel, ...]
 
 
 def check_versions(*, source: str, farm: str, protocol: int = FARM_PROTOCOL) -> None:

@@ -21,6 +21,7 @@ from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
 from gridmill.model.part import Part
 from gridmill.model.resource import Use
+from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState, Cause
 from gridmill.model.way import Carriage
 
@@ -40,6 +41,7 @@ class Order:
     probe and does that share of its data. `part`: it does this part only, and nothing comes of it but files
     below `output_uri` (`workers` are those of each part). `parts` are the folders of all of them, in order:
     it puts together what they hold. `gang`: it is one rank of several, which share the other folders.
+    `staging` is how its data gets to a farm.
     """
 
     attempt_id: str
@@ -65,6 +67,7 @@ class Order:
     part: Part | None = None
     parts: tuple[str, ...] = ()
     gang: Gang | None = None
+    staging: Staging = Staging.DIRECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

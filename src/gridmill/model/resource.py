@@ -8,6 +8,7 @@ from gridmill.model.job import JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
 from gridmill.model.site import LOCAL, SiteKind
+from gridmill.model.staging import Staging
 
 DEFAULT_KEEP_SECONDS = 300.0
 """How long a deployment stays up after its last job, unless its resource says it;"""
@@ -22,7 +23,8 @@ class Resource:
     `cpus`, `memory_bytes` and `gpus` are per worker. `jobs` names the jobs (`job` or `pipeline/job`)
     that were assigned to it. `default` marks the one made for jobs without a resource: it never has GPUs.
     A deployment of it stays up `keep_seconds` after its last job (None: 5 minutes; at Slurm or a cloud 0).
-    `settings` are of the site's kind, and stand for this resource before the site's own.
+    `settings` are of the site's kind, and stand for this resource before the site's own. `staging` says how
+    its jobs' data gets to a site of kind cluster (None: direct).
     """
 
     name: str
@@ -34,6 +36,7 @@ class Resource:
     gpus: int = 0
     workers: int | None = None
     keep_seconds: float | None = None
+    staging: Staging | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     jobs: tuple[str, ...] = ()
     default: bool = False

@@ -9,6 +9,7 @@ from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
 from gridmill.model.deployment import Deployment
 from gridmill.model.job import JobKind, JobSize
 from gridmill.model.resource import Resource, Sizing
+from gridmill.model.staging import Staging
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.lookup import Noun, find_noun
 
@@ -31,12 +32,13 @@ class ResourceVerbs(Connected):
         site: str = "local",
         jobs: tuple[str, ...] = (),
         settings: Mapping[str, str] | None = None,
+        staging: Staging | str | None = None,
     ) -> tuple[Resource, Sizing]:
         """Create or replace a resource; it and the size chosen, with why.
 
         Sizes: `rows="1M"`, `memory="4GiB"`, `keep="10m"` or plain numbers (bytes, seconds).
-        `settings` are of the site's kind, before the site's own: `{"partition": "gpu"}`. Raises InputError,
-        CapacityError.
+        `settings` are of the site's kind, before the site's own: `{"partition": "gpu"}`. `staging`: at a
+        cluster, how data gets there. Raises InputError, CapacityError.
         """
         size = JobSize(rows=None if rows is None else parse_count(rows), columns=columns)
         resource = Resource(
@@ -51,6 +53,7 @@ class ResourceVerbs(Connected):
             keep_seconds=None if keep is None else parse_seconds(keep),
             jobs=jobs,
             settings=settings or {},
+            staging=None if staging is None else read_staging(staging),
         )
         return self.grid.configure_resource(resource)
 
@@ -79,3 +82,10 @@ def read_kind(kind: JobKind | str) -> JobKind:
     if kind not in list(JobKind):
         raise InputError(f"there is no type {str(kind)!r}", hint=f"There are: {', '.join(JobKind)}.")
     return JobKind(kind)
+
+
+def read_staging(staging: Staging | str) -> Staging:
+    """A way of staging by name. Raises InputError, naming what there is."""
+    if staging not in list(Staging):
+        raise InputError(f"there is no staging {str(staging)!r}", hint=f"There are: {', '.join(Staging)}.")
+    return Staging(staging)

@@ -4,41 +4,32 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
-from typing import Any, cast
+from datetime import datetime
+from typing import Any
 
 import obstore
-from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import from_url
+from obstore.exceptions import NotFoundError
 
 from gridmill import errors
 from gridmill.staging.frames import Chunk
+from gridmill.staging.objects import explained, open_store
 from gridmill.staging.packs import SMALL_BYTES, Pack, Part, pack, parts
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash
 
 _FEW = 64  # so many are asked for one by one, of more the bucket is listed
 _AT_ONCE = 32
 _WORTH_A_PACK = 4  # a pack is two requests
-_SAID = {"s3": ("access_key_id", "skip_signature"), "gs": ("service_account_key", "skip_signature")}
-_ALLOW = "Are the credentials right, still valid, and for this prefix?"
-_RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
 class BucketCarrier:
     """A Carrier (see `carry`) below a prefix of a bucket: chunks as `chunks/ab/HASH`, small ones together as
     `packs/NAME` with `index/NAME`. Several threads may use it."""
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None, *, trusted: bool = True) -> None:
-        """`url` is `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`; `options` are obstore's for that kind,
-        as `endpoint`, `access_key_id`, `secret_access_key`, `session_token`; what is not said is the
-        environment's. Not `trusted`, as when somebody else said it: no folder of this machine, and
-        credentials must be said.
-
-        Raises InputError.
-        """
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+        """See `open_store`. Raises InputError."""
         self._url = url
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bucket")
-        self._store: Any = _open(url, dict(options or {}), trusted=trusted)
+        self._store: Any = open_store(url, options or {})
         self._lock = threading.Lock()
         self._packed: dict[str, Mapping[str, Part]] = {}
 
@@ -94,7 +85,7 @@ class BucketCarrier:
 
         Raises InputError, UnavailableError.
         """
-        with _explained(self._url):
+        with explained(self._url):
             for folder in ("index", "packs", "chunks"):
                 for page in obstore.list(self._store, prefix=folder):
                     old = [found["path"] for found in page if found["last_modified"] < before]
@@ -110,7 +101,7 @@ class BucketCarrier:
 
     def _learn(self) -> dict[str, Part]:
         """Where packed chunks lie now: new indexes are read, those that went are forgotten."""
-        with _explained(self._url):
+        with explained(self._url):
             pages = obstore.list(self._store, prefix="index", chunk_size=1000)
             names = [found["path"].rpartition("/")[2] for page in pages for found in page]
         with self._lock:
@@ -122,7 +113,7 @@ class BucketCarrier:
         return self._known()
 
     def _index(self, name: str) -> Mapping[str, Part]:
-        with _explained(self._url):
+        with explained(self._url):
             try:
                 return parts(name, bytes(obstore.get(self._store, f"index/{name}").bytes()))
             except (FileNotFoundError, NotFoundError):
@@ -134,7 +125,7 @@ class BucketCarrier:
 
     def _get_packed(self, name: str, wanted: list[tuple[str, Part]]) -> Iterator[Chunk]:
         begins, ends = [part.begin for _, part in wanted], [part.end for _, part in wanted]
-        with _explained(self._url), self._there(f"packs/{name}"):
+        with explained(self._url), self._there(f"packs/{name}"):
             found = obstore.get_ranges(self._store, f"packs/{name}", starts=begins, ends=ends)
         for (chunk, _), data in zip(wanted, found, strict=True):
             yield Chunk(hash=chunk, data=bytes(data))
@@ -142,7 +133,7 @@ class BucketCarrier:
     def _not_listed(self, asked: list[str]) -> list[str] | None:
         """Those that a listing does not show; None where asking one by one is quicker than listing all."""
         lacking = dict.fromkeys(asked)
-        with _explained(self._url):
+        with explained(self._url):
             for page, objects in enumerate(obstore.list(self._store, prefix="chunks", chunk_size=1000)):
                 for found in objects:
                     lacking.pop(found["path"].rpartition("/")[2], None)
@@ -151,7 +142,7 @@ class BucketCarrier:
         return list(lacking)
 
     def _has(self, chunk: str) -> bool:
-        with _explained(self._url):
+        with explained(self._url):
             try:
                 obstore.head(self._store, _key(chunk))
             except (FileNotFoundError, NotFoundError):
@@ -159,11 +150,11 @@ class BucketCarrier:
         return True
 
     def _put(self, key: str, data: bytes) -> None:
-        with _explained(self._url):
+        with explained(self._url):
             obstore.put(self._store, key, data, use_multipart=False)
 
     def _get(self, chunk: str) -> Chunk:
-        with _explained(self._url), self._there(_key(chunk)):
+        with explained(self._url), self._there(_key(chunk)):
             got = obstore.get(self._store, _key(chunk))
             if got.meta["size"] > LARGEST_CHUNK_BYTES:
                 raise errors.DataError("is too large", place=f"{self._url}/{_key(chunk)}")
@@ -183,35 +174,3 @@ class BucketCarrier:
 
 def _key(chunk: str) -> str:
     return f"chunks/{chunk[:2]}/{chunk}"
-
-
-def _open(url: str, options: dict[str, str], *, trusted: bool) -> object:
-    scheme = url.partition("://")[0]
-    if scheme == "file" and trusted:
-        with _explained(url, refused=BaseError):
-            return from_url(url, mkdir=True)
-    said = any(key.endswith(_SAID.get(scheme, ())) for key in options)
-    if scheme not in _SAID or not (said or trusted):
-        raise errors.InputError(
-            "cannot be an export bucket",
-            place=url,
-            hint="Name s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, with its credentials.",
-        )
-    plain: Any = {"allow_http": any(value.startswith("http://") for value in options.values())}
-    with _explained(url, refused=BaseError):
-        return from_url(url, config=cast(Any, options), client_options=plain, retry_config=_RETRIES)
-
-
-@contextmanager
-def _explained(url: str, *, refused: type[BaseException] = PermissionDeniedError) -> Iterator[None]:
-    """Only the first line of what obstore says: the rest is how its own parts look."""
-    try:
-        yield
-    except (refused, PermissionDeniedError, UnauthenticatedError) as error:
-        raise errors.InputError(f"access is refused: {_line(error)}", place=url, hint=_ALLOW) from error
-    except (BaseError, OSError) as error:
-        raise errors.UnavailableError(_line(error), place=url) from error
-
-
-def _line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

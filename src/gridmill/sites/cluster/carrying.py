@@ -3,23 +3,21 @@
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any
 from uuid import uuid4
 
-from gridmill.codec import decode, encode, from_builtins, to_builtins
+from gridmill.codec import decode, encode, from_builtins
 from gridmill.errors import (
     ConflictError,
     GridmillError,
     NotFoundError,
     StorageError,
     UnavailableError,
-    from_body,
     to_body,
 )
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
@@ -28,14 +26,18 @@ from gridmill.model.farm import Manifest, Place
 from gridmill.model.look import Look
 from gridmill.model.message import Events, Order, Outcome
 from gridmill.model.noun import dataclass
-from gridmill.model.state import AttemptState, Cause
+from gridmill.model.staging import Staging
+from gridmill.model.state import AttemptState
 from gridmill.model.way import Carriage, Crossing
 from gridmill.registry import find
+from gridmill.sites.cluster.carriers import Carriers
 from gridmill.sites.cluster.farm import Farm
-from gridmill.staging.carry import Terms, pull, push
+from gridmill.sites.cluster.notes import Note, ended, never_begun, succeeded, with_carriage
+from gridmill.staging.carry import Carrier, Terms, pull, push
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.hashes import HashCache
 from gridmill.staging.manifest import scan, scan_files
+from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.place import Placer
 from gridmill.staging.progress import Carried, Progress
 
@@ -48,26 +50,6 @@ _NOTES_SECONDS = 30 * 86_400.0
 _QUICK_BYTES = 256 << 20
 _PATIENCE_SECONDS = 5.0
 """Whoever asked asks again, as long as the farm is dialled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    """What is known of an attempt at the farm, over restarts and sessions.
-
-    It leaves there its own folder and its checkpoints (`checkpoints_there`), by their URIs; a `part` leaves
-    something in any case. `refusal` is why it never began, as `errors.to_body` writes it. `told` is the
-    body of its end as it was told, once all that it made is here: then it is told so again. `there` is what
-    was carried there for it.
-    """
-
-    token: str
-    output_uri: str
-    checkpoint_uri: str = ""
-    checkpoints_there: str = ""
-    part: bool = False
-    refusal: Mapping[str, Any] | None = None
-    told: Mapping[str, Any] | None = None
-    there: Crossing = Crossing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +72,11 @@ class HomeCarrying:
         bundles: Path,
         notes: Path,
         limit_bytes_per_second: float | None = None,
+        carriers: Carriers | None = None,
     ) -> None:
-        """`notes` is a folder for what must be known again after a restart."""
+        """`notes` is a folder for what must be known again after a restart. Without `carriers` all goes
+        through the farm."""
+        self._carriers = carriers
         self._farm, self._here, self._bundles, self._notes = farm, root, bundles, notes
         self._terms = Terms(patience_seconds=_PATIENCE_SECONDS, limit_bytes_per_second=limit_bytes_per_second)
         self.limit_bytes_per_second = limit_bytes_per_second
@@ -115,6 +100,7 @@ class HomeCarrying:
             checkpoints_there=_checkpoints_there(order) if mine else "",
             part=order.part is not None,
             there=before.there if before is not None else Crossing(),
+            staging=order.staging,
         )
         self._write(order.attempt_id, note)
         self._stops[order.attempt_id] = Event()
@@ -132,7 +118,7 @@ class HomeCarrying:
             spent = 0.0
             try:
                 for tree in self._trees(order):
-                    spent += self._carry(tree, order.attempt_id, progress)
+                    spent += self._carry(tree, order, progress)
             finally:
                 self._progress.pop(order.attempt_id, None)
                 self._note_there(order.attempt_id, progress.look(), spent)
@@ -215,22 +201,37 @@ class HomeCarrying:
     def _cache_path(self, path: Path) -> Path:
         return self._notes / "hashes" / f"{sha256(str(path).encode()).hexdigest()[:32]}.json"
 
-    def _carry(self, tree: Tree, attempt_id: str, progress: Progress) -> float:
+    def _carry(self, tree: Tree, order: Order, progress: Progress) -> float:
         """Until nothing lacks there: what was there when it was asked may have gone since. For how many
         seconds chunks travelled."""
-        place = Place(uri=tree.uri, manifest=tree.manifest, attempt_id=attempt_id, writable=tree.writable)
+        place = Place(
+            uri=tree.uri, manifest=tree.manifest, attempt_id=order.attempt_id, writable=tree.writable
+        )
         seconds = 0.0
         for tried in range(_TIMES):
             if not self._farm.place(place):
                 if not tried:
                     progress.expect(tree.manifest.size_bytes, tree.manifest.size_bytes)
                 return seconds
-            stop, began = self._stops.get(attempt_id), time.monotonic()
-            push(tree.manifest, tree.path, self._farm, progress=progress, terms=self._terms, stop=stop)
+            stop, began = self._stops.get(order.attempt_id), time.monotonic()
+            carrier = self._carrier(order.staging, tree.manifest)
+            push(tree.manifest, tree.path, carrier, progress=progress, terms=self._terms, stop=stop)
             seconds += time.monotonic() - began
         raise UnavailableError(
             f"the farm lost chunks of {tree.uri} as they came", hint="Its quota may be too small."
         )
+
+    def _carrier(self, staging: Staging, manifest: Manifest) -> Carrier:
+        return (
+            self._carriers.carrier(staging, chunk_sizes(manifest))
+            if self._carriers is not None
+            else self._farm
+        )
+
+    def close(self) -> None:
+        """What it does beside carrying ends."""
+        if self._carriers is not None:
+            self._carriers.close()
 
     # home
 
@@ -246,16 +247,16 @@ class HomeCarrying:
             if note is None:
                 return event
             if not event.token:  # its pod never heard of it
-                event = _never_begun(event, note)
+                event = never_begun(event, note)
             elif note.told is not None:
                 event = replace(event, body=note.told)
             else:
                 event = self._with_results(event, note)
-                event = _with_carriage(event, self._carriage(event.attempt_id, note))
+                event = with_carriage(event, self._carriage(event.attempt_id, note))
             self._write(event.attempt_id, replace(note, told=event.body))
             self._stops.pop(event.attempt_id, None)
             with suppress(NotFoundError, UnavailableError):  # else the farm forgets it by its own rule
-                self._farm.forget(event.attempt_id, keep=_succeeded(event))
+                self._farm.forget(event.attempt_id, keep=succeeded(event))
         return event
 
     def _carriage(self, attempt_id: str, note: Note) -> Carriage:
@@ -269,17 +270,17 @@ class HomeCarrying:
         must = note.part or any(one.uri for one in outcome.outputs)
         try:
             if done and note.output_uri:
-                self._fetch(note.output_uri, note.output_uri, event.attempt_id)
+                self._fetch(note, note.output_uri, note.output_uri, event.attempt_id)
         except NotFoundError as error:
             if must:
-                event = _ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
+                event = ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
         except ConflictError as error:  # another rank of its gang still writes there
             raise UnavailableError(error.message) from error
         except UnavailableError:
             raise
         except GridmillError as error:
             told = f"what it made cannot be carried home: {error.message}"
-            event = _ended(event, AttemptState.FAILED, told, hint=error.hint)
+            event = ended(event, AttemptState.FAILED, told, hint=error.hint)
         if note.checkpoint_uri:
             self._keep_checkpoints(note, event.attempt_id, done=done)
         return event
@@ -288,7 +289,7 @@ class HomeCarrying:
         if done:
             return shutil.rmtree(self._here / note.checkpoint_uri, ignore_errors=True)
         try:
-            self._fetch(note.checkpoints_there, note.checkpoint_uri, attempt_id)
+            self._fetch(note, note.checkpoints_there, note.checkpoint_uri, attempt_id)
         except NotFoundError:
             return None  # it made none
         except UnavailableError:
@@ -297,7 +298,7 @@ class HomeCarrying:
             _LOG.warning("checkpoints_not_carried reason=%s", error)
         return None
 
-    def _fetch(self, there: str, uri: str, attempt_id: str) -> None:
+    def _fetch(self, note: Note, there: str, uri: str, attempt_id: str) -> None:
         """The folder `there` as `uri` here, whole or not at all. Raises NotFoundError where there is none."""
         manifest = self._farm.scan(there)
         folder = self._coming / sha256(uri.encode()).hexdigest()[:32]
@@ -306,9 +307,10 @@ class HomeCarrying:
         for _ in range(_TIMES):
             if not placer.place(uri, manifest, COMING, writable=True):
                 return shutil.rmtree(folder, ignore_errors=True)
+            carrier = self._carrier(note.staging, manifest)
             progress, began = Progress(), time.monotonic()
             try:
-                pull(manifest, chunks, self._farm, progress=progress, terms=self._terms)
+                pull(manifest, chunks, carrier, progress=progress, terms=self._terms)
             finally:
                 seconds, seen = time.monotonic() - began, progress.look()
                 came = Crossing(carried_bytes=seen.carried_bytes, seconds=seconds)
@@ -352,34 +354,6 @@ class HomeCarrying:
 def _counts(order: Order) -> bool:
     """Whether what it makes is kept: of a gang, what rank 0 makes."""
     return order.gang is None or order.gang.rank == 0
-
-
-def _never_begun(event: PodEvent, note: Note) -> PodEvent:
-    """Stopped, or refused for what was noted, before its pod heard of it."""
-    known = replace(event, token=note.token)
-    if note.refusal is None:
-        return known
-    why = from_body(dict(note.refusal))
-    cause = Cause.STORAGE if isinstance(why, StorageError) else Cause.INPUT
-    return _ended(known, AttemptState.FAILED, why.message, hint=why.hint, cause=cause)
-
-
-def _succeeded(event: PodEvent) -> bool:
-    return from_builtins(event.body["outcome"], Outcome).state == AttemptState.SUCCEEDED
-
-
-def _with_carriage(event: PodEvent, carriage: Carriage) -> PodEvent:
-    outcome = replace(from_builtins(event.body["outcome"], Outcome), carriage=carriage)
-    return replace(event, body={**event.body, "outcome": to_builtins(outcome)})
-
-
-def _ended(
-    event: PodEvent, state: AttemptState, message: str, *, hint: str = "", cause: Cause = Cause.STORAGE
-) -> PodEvent:
-    outcome = Outcome(
-        state=state, cause=Cause.LOST if state == AttemptState.LOST else cause, message=message, hint=hint
-    )
-    return replace(event, body={"outcome": to_builtins(outcome)})
 
 
 def _checkpoints_there(order: Order) -> str:

@@ -27,6 +27,8 @@ from gridmill.model.farm import (
     JoinRequest,
     Lacking,
     Manifest,
+    Parcel,
+    Parcels,
     Place,
     PodNames,
 )
@@ -148,6 +150,15 @@ class Farm:
         """Carry these here; their hashes are still to be compared."""
         wanted = encode(Hashes(chunks=tuple(chunks)))
         yield from frames.decode([self._ask("POST", "/v1/staging/fetch", wanted, seconds=LONG_SECONDS)])
+
+    def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
+        """Let it take chunks from a bucket; those that are not there."""
+        wanted = encode(Parcels(parcels=tuple(parcels)))
+        return decode(self._ask("POST", "/v1/staging/take", wanted, seconds=LONG_SECONDS), Lacking).chunks
+
+    def give(self, parcel: Parcel) -> None:
+        """Let it put chunks into a bucket."""
+        self._ask("POST", "/v1/staging/give", encode(parcel), seconds=LONG_SECONDS)
 
     def place(self, place: Place) -> tuple[str, ...]:
         """Make a tree there; the chunks it lacks, if any."""

@@ -20,10 +20,11 @@ from gridmill.model.way import Way
 from gridmill.ports.site import Doors, PodSight, Sight, SitePort
 from gridmill.registry import find
 from gridmill.settings import Settings
+from gridmill.sites.cluster import carriers
 from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.cluster.credentials import keeping
 from gridmill.sites.cluster.farm import Farm, member
-from gridmill.sites.cluster.joining import read_controller
+from gridmill.sites.cluster.joining import read_controller, source_name
 from gridmill.sites.cluster.lacking import lacking_bytes
 from gridmill.sites.cluster.probing import probe
 from gridmill.sites.cluster.relay import Relay
@@ -31,7 +32,7 @@ from gridmill.sites.cluster.relay import Relay
 SETTINGS = {
     "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
     "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
-}
+} | carriers.SETTINGS
 T = TypeVar("T")
 _LEASE = "1h"
 _MARGIN_SECONDS = 60.0
@@ -166,6 +167,7 @@ class ClusterSite:
     def close(self) -> None:
         """Pods go on."""
         self._relay.close()
+        self._carrying.close()
 
 
 def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
@@ -176,11 +178,15 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
     notes = kept.folder / "carried"
-    carrying = HomeCarrying(farm, settings.root, settings.home / "bundles", notes, _rate(site))
+    there_and_back = carriers.Carriers(farm, site, source_name(settings.home))
+    carrying = HomeCarrying(
+        farm, settings.root, settings.home / "bundles", notes, _rate(site), there_and_back
+    )
     socket = settings.home / "links.sock"
     relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)
     made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", lease)
     relay.start()
+    there_and_back.start()
     return made
 
 

@@ -1,0 +1,107 @@
+"""Chunks to a farm and back by objects of a bucket that both sides reach: each is used once and removed."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Protocol, TypeVar
+from uuid import uuid4
+
+from gridmill.errors import DataError, GridmillError, InputError, UnavailableError
+from gridmill.model.farm import Parcel, Slice
+from gridmill.staging.frames import Chunk
+from gridmill.staging.parcels import Far, cut, sliced
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Owned(Protocol):
+    """A bucket, by whoever has its credentials: see `objects.Objects`."""
+
+    pass_seconds: float
+
+    def put(self, name: str, content: bytes) -> None:
+        """Whole or not at all."""
+        ...
+
+    def get(self, name: str, most_bytes: int) -> bytes:
+        """Its content."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """May be repeated."""
+        ...
+
+    def older(self, before: datetime) -> Iterator[str]:
+        """What was put before that moment."""
+        ...
+
+    def sign(self, method: str, name: str) -> str:
+        """A URL that opens one object."""
+        ...
+
+
+class Export:
+    """A Carrier (see `carry`) to a farm. Chunks that travel together are one object of a name that was never
+    there, which the farm may read, or write, for a short while. Several threads may use it."""
+
+    def __init__(self, far: Far, bucket: Owned, sizes: Mapping[str, int]) -> None:
+        """`sizes` in bytes of all chunks that will be asked for."""
+        self._far, self._bucket, self._sizes = far, bucket, sizes
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """See Taker."""
+        return self._far.missing(chunks)
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """See Taker. Raises InputError where the bucket refuses one of the sides."""
+        slices = sliced((chunk.hash, len(chunk.data)) for chunk in chunks)
+        with self._once() as name:
+            self._bucket.put(name, b"".join(chunk.data for chunk in chunks))
+            lost = passed(self._bucket, lambda: self._far.take([self._parcel("GET", name, slices)]))
+        if lost:
+            raise UnavailableError(f"{name} was removed before the farm had taken it")
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """See Giver. Raises InputError where the bucket refuses one of the sides."""
+        slices = sliced((chunk, self._sizes[chunk]) for chunk in chunks)
+        with self._once() as name:
+            passed(self._bucket, lambda: self._far.give(self._parcel("PUT", name, slices)))
+            content = self._bucket.get(name, sum(one.size_bytes for one in slices))
+        yield from cut(content, slices)
+
+    def _parcel(self, method: str, name: str, slices: tuple[Slice, ...]) -> Parcel:
+        return Parcel(url=self._bucket.sign(method, name), slices=slices)
+
+    @contextmanager
+    def _once(self) -> Iterator[str]:
+        """A new object's name; it is removed. What cannot be removed now is swept later."""
+        name = uuid4().hex
+        try:
+            yield name
+        finally:
+            try:
+                self._bucket.remove(name)
+            except GridmillError as error:
+                _LOG.info("object_stays name=%s reason=%s", name, error)
+
+
+def sweep(bucket: Owned, before: datetime) -> None:
+    """Remove what was put before that moment, and was not removed for whatever reason."""
+    for name in bucket.older(before):
+        bucket.remove(name)
+
+
+def passed(bucket: Owned, ask: Callable[[], T]) -> T:
+    """What the farm answers. A refusal once the signed URL may have expired is none: a new one may do."""
+    began = time.monotonic()
+    try:
+        return ask()
+    except DataError:
+        raise
+    except InputError as error:
+        if time.monotonic() - began < bucket.pass_seconds:
+            raise
+        raise UnavailableError(f"a signed URL expired: {error.message}", place=error.place) from error

@@ -1,0 +1,98 @@
+"""Objects below a prefix of a bucket, as whoever owns the bucket sees them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import from_url
+
+from gridmill import errors
+from gridmill.staging.parcels import check_bucket
+
+PASS_SECONDS = 900.0
+"""For so long a signed URL opens its object."""
+_ALLOW = "Are the credentials right, still valid, and for this prefix?"
+_RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+
+
+class Objects:
+    """Safe to use from several threads. All raise InputError where access is refused, UnavailableError."""
+
+    def __init__(
+        self, url: str, options: Mapping[str, str] | None = None, *, pass_seconds: float = PASS_SECONDS
+    ) -> None:
+        """See `open_store`. Signed URLs hold for `pass_seconds`."""
+        self.url, self.pass_seconds = url, pass_seconds
+        self._store: Any = open_store(url, options or {})
+
+    def put(self, name: str, content: bytes) -> None:
+        """Whole or not at all."""
+        with explained(self.url):
+            try:
+                obstore.put(self._store, name, content, use_multipart=False)
+            except (FileNotFoundError, NotFoundError) as error:
+                raise errors.InputError("there is no such bucket", place=self.url) from error
+
+    def get(self, name: str, most_bytes: int) -> bytes:
+        """Raises NotFoundError, and DataError for one that is larger."""
+        with explained(self.url):
+            try:
+                got = obstore.get(self._store, name)
+            except (FileNotFoundError, NotFoundError) as error:
+                raise errors.NotFoundError("is not there", place=f"{self.url}/{name}") from error
+            if got.meta["size"] > most_bytes:
+                raise errors.DataError("is too large", place=f"{self.url}/{name}")
+            return bytes(got.bytes())
+
+    def remove(self, name: str) -> None:
+        """May be repeated."""
+        with explained(self.url), suppress(FileNotFoundError, NotFoundError):
+            obstore.delete(self._store, name)
+
+    def older(self, before: datetime) -> Iterator[str]:
+        """Names of what was put before that moment."""
+        with explained(self.url):
+            for page in obstore.list(self._store, chunk_size=1000):
+                yield from (found["path"] for found in page if found["last_modified"] < before)
+
+    def sign(self, method: str, name: str) -> str:
+        """A URL that opens this object alone, to GET or to PUT it, for `pass_seconds`."""
+        with explained(self.url):
+            signed: str = obstore.sign(
+                self._store, cast(Any, method), name, timedelta(seconds=self.pass_seconds)
+            )
+        return signed
+
+
+def open_store(url: str, options: Mapping[str, str]) -> object:
+    """obstore's store for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`; `options` are its own for that
+    kind, as `endpoint`; what is not said is the environment's, above all the credentials.
+
+    Raises InputError.
+    """
+    scheme = url.partition("://")[0]
+    if scheme == "file":
+        with explained(url, refused=BaseError):
+            return from_url(url, mkdir=True)
+    check_bucket(url)
+    plain: Any = {"allow_http": any(value.startswith("http://") for value in options.values())}
+    with explained(url, refused=BaseError):
+        return from_url(url, config=cast(Any, options), client_options=plain, retry_config=_RETRIES)
+
+
+@contextmanager
+def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError) -> Iterator[None]:
+    """Only the first line of what obstore says: the rest is how its own parts look."""
+    try:
+        yield
+    except (refused, PermissionDeniedError, UnauthenticatedError) as error:
+        raise errors.InputError(f"access is refused: {_line(error)}", place=url, hint=_ALLOW) from error
+    except (BaseError, OSError) as error:
+        raise errors.UnavailableError(_line(error), place=url) from error
+
+
+def _line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

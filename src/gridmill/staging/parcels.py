@@ -1,0 +1,232 @@
+"""Objects of a bucket as a farm opens them: by signed URLs, each for one object, without any credentials."""
+
+import http.client
+import re
+import ssl
+import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from ipaddress import IPv6Address, ip_address
+from socket import socket
+from typing import IO, Any, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+
+from gridmill.errors import DataError, InputError, NotFoundError, UnavailableError
+from gridmill.model.farm import Parcel, Slice
+from gridmill.staging.frames import Chunk
+from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash
+
+SILENCE_SECONDS = 30.0
+"""A bucket that says nothing for so long does not answer."""
+_BUCKET = re.compile(r"(s3|gs)://[A-Za-z0-9._-]{3,}(/[^?#]*)?")
+_HTTP = re.compile(r"https?://[!-~]+")
+_CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
+_MESSAGE = re.compile(rb"<Message>([^<]{1,200})</Message>")
+_PASSING = frozenset({408, 429})
+_TOLD_BYTES = 4096
+
+
+class Far(Protocol):
+    """A farm that opens objects. All raise UnavailableError."""
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """See Taker."""
+        ...
+
+    def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
+        """Keep the chunks of these objects; those that are not there. Raises InputError where the bucket
+        refuses, DataError for content without its hash."""
+        ...
+
+    def give(self, parcel: Parcel) -> None:
+        """Put its chunks into this object. Raises NotFoundError, and InputError where the bucket refuses."""
+        ...
+
+
+def check_bucket(url: str, place: str = "") -> None:
+    """Raises InputError, at `place` (default: the URL), for what names no bucket."""
+    if not _BUCKET.fullmatch(url) or ".." in url.split("/"):
+        raise InputError(
+            f"{url!r} is no bucket" if place else "is no bucket",
+            place=place or url,
+            hint="Name s3://BUCKET/PREFIX or gs://BUCKET/PREFIX.",
+        )
+
+
+def sliced(sizes: Iterable[tuple[str, int]]) -> tuple[Slice, ...]:
+    """Chunks (hash, size in bytes), one after the other."""
+    found, begin = [], 0
+    for chunk, size_bytes in sizes:
+        found.append(Slice(chunk=chunk, begin=begin, size_bytes=size_bytes))
+        begin += size_bytes
+    return tuple(found)
+
+
+def cut(content: bytes, slices: Iterable[Slice]) -> Iterator[Chunk]:
+    """The chunks of an object's content; who keeps them sees what is damaged."""
+    for one in slices:
+        yield Chunk(hash=one.chunk, data=content[one.begin : one.begin + one.size_bytes])
+
+
+def read(parcel: Parcel) -> Iterator[Chunk]:
+    """Its chunks, as they come; their hashes are still to be compared.
+
+    Raises NotFoundError where there is no such object, InputError where the bucket refuses, UnavailableError.
+    """
+    for run in _runs(parcel.slices):
+        first, end = run[0].begin, run[-1].begin + run[-1].size_bytes
+        if first == end:
+            yield from (Chunk(hash=one.chunk, data=b"") for one in run)
+            continue
+        asked = urllib.request.Request(_checked(parcel.url), headers={"Range": f"bytes={first}-{end - 1}"})
+        with _opened(asked) as answer:
+            if answer.status != http.HTTPStatus.PARTIAL_CONTENT and first:
+                raise UnavailableError(
+                    "the bucket does not give parts of an object", place=_shown(parcel.url)
+                )
+            for one in run:
+                yield Chunk(hash=one.chunk, data=_exactly(answer, one.size_bytes, parcel.url))
+
+
+def write(parcel: Parcel, chunks: Iterable[Chunk]) -> None:
+    """Put these, the parcel's in their order, as the object; whole or not at all.
+
+    Raises InputError where the bucket refuses, DataError for a chunk of another size, UnavailableError.
+    """
+    size_bytes = sum(one.size_bytes for one in parcel.slices)
+    headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
+    body = _bodies(parcel.slices, chunks)
+    asked = urllib.request.Request(_checked(parcel.url), body, headers, method="PUT")
+    with _opened(asked) as answer:
+        answer.read(_TOLD_BYTES)
+
+
+def _bodies(slices: Iterable[Slice], chunks: Iterable[Chunk]) -> Iterator[bytes]:
+    for one, chunk in zip(slices, chunks, strict=True):
+        if len(chunk.data) != one.size_bytes:
+            raise DataError(f"has {len(chunk.data)} bytes, not {one.size_bytes}", place=f"chunk {one.chunk}")
+        yield chunk.data
+
+
+def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
+    """Those that lie side by side, together: one request each."""
+    run: list[Slice] = []
+    for one in sorted(slices, key=lambda one: one.begin):
+        check_hash(one.chunk)
+        if one.begin < 0 or not 0 <= one.size_bytes <= LARGEST_CHUNK_BYTES:
+            raise InputError(f"{one.size_bytes} bytes from {one.begin} on are no chunk")
+        if run and run[-1].begin + run[-1].size_bytes != one.begin:
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
+
+
+def _exactly(answer: IO[bytes], size_bytes: int, url: str) -> bytes:
+    data = answer.read(size_bytes)
+    if len(data) != size_bytes:
+        raise UnavailableError("what the bucket sends breaks off", place=_shown(url))
+    return data
+
+
+def _checked(url: str) -> str:
+    try:
+        host, _ = urlsplit(url).hostname, urlsplit(url).port
+    except ValueError:
+        host = None
+    if not host or not _HTTP.fullmatch(url):
+        raise InputError("a parcel's URL begins with https:// or http://, and a host", place="url")
+    return url
+
+
+def _shown(url: str) -> str:
+    """Without its signature."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}{parts.path}"
+
+
+@contextmanager
+def _opened(asked: urllib.request.Request) -> Iterator[Any]:
+    place = _shown(asked.full_url)
+    try:
+        with _OPENER.open(asked, timeout=SILENCE_SECONDS) as answer:
+            yield answer
+    except HTTPError as error:
+        raise _refusal(error, asked.get_method(), place) from None  # its text has the whole URL
+    except URLError as error:
+        raise UnavailableError(f"the bucket does not answer: {_why(error.reason)}", place=place) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise UnavailableError(f"the bucket does not answer: {_why(error)}", place=place) from None
+
+
+def _why(error: object) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _refusal(error: HTTPError, method: str, place: str) -> InputError | NotFoundError | UnavailableError:
+    with error:
+        try:
+            told = error.read(_TOLD_BYTES)
+        except (OSError, http.client.HTTPException):
+            told = b""
+    words = [found[1].decode(errors="replace") for rule in (_CODE, _MESSAGE) if (found := rule.search(told))]
+    said = f"the bucket answers {error.code} {': '.join(words)}".strip()
+    if error.code >= 500 or error.code in _PASSING:
+        return UnavailableError(said, place=place)
+    if error.code == http.HTTPStatus.NOT_FOUND and method == "GET":
+        return NotFoundError(said, place=place)
+    hint = "May the credentials at home read and write there, is home's clock right, and is the endpoint "
+    return InputError(said, place=place, hint=f"{hint}the bucket's own?")
+
+
+class _Straight(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401  a signature is for one address
+        return None
+
+
+class _Plain(http.client.HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        _refuse_link_local(self.sock)
+
+
+class _Secure(http.client.HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        _refuse_link_local(self.sock)
+
+
+def _refuse_link_local(sock: socket) -> None:
+    """There clouds answer whoever asks with the machine's own credentials."""
+    address = sock.getpeername()[0]
+    if is_link_local(address):
+        sock.close()
+        raise InputError(f"{address} is no bucket's address")
+
+
+def is_link_local(address: str) -> bool:
+    """Whether it is one that is never routed."""
+    found = ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_link_local
+
+
+@cache
+def _authorities() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+class _PlainHandler(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Plain, req)
+
+
+class _SecureHandler(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Secure, req, context=_authorities())
+
+
+_OPENER = urllib.request.build_opener(_Straight, _PlainHandler, _SecureHandler)

@@ -1,0 +1,65 @@
+"""Which ways there are between home and a farm, and what is refused before anything waits for it."""
+
+from pathlib import Path
+
+import pytest
+
+from gridmill.control.wishes import check_wishes
+from gridmill.errors import InputError
+from gridmill.model.job import JobKind
+from gridmill.model.resource import Resource
+from gridmill.model.site import Site, SiteKind
+from gridmill.model.staging import Staging
+from gridmill.sdk.resources import read_staging
+from gridmill.sites.cluster.carriers import Carriers, check
+from gridmill.sites.cluster.carrying import HomeCarrying
+
+
+def cluster(**settings: str) -> Site:
+    return Site(name="far", kind=SiteKind.CLUSTER, settings=settings)
+
+
+def resource(staging: Staging | None) -> Resource:
+    return Resource(name="trainer", type=JobKind.TRAINING, site="far", staging=staging)
+
+
+def test_where_nothing_is_carried_staging_is_refused() -> None:
+    for kind in (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.RAY):
+        site = Site(name="far", kind=kind)
+        check_wishes(resource(None), site)
+        with pytest.raises(InputError, match=f"{kind} site") as told:
+            check_wishes(resource(Staging.DIRECT), site)
+        assert told.value.place == "resource trainer: staging"
+
+
+def test_a_cluster_without_a_bucket_says_how_it_gets_one() -> None:
+    check_wishes(resource(None), cluster())
+    check_wishes(resource(Staging.DIRECT), cluster())
+    check_wishes(resource(Staging.EXPORT), cluster(export="s3://bucket"))
+    with pytest.raises(InputError, match="no bucket") as told:
+        check_wishes(resource(Staging.EXPORT), cluster())
+    assert "configure site far --export" in told.value.hint
+
+
+@pytest.mark.parametrize(
+    "settings", [{"export": "bucket"}, {"export": "s3://b/../c"}, {"endpoint": "10.0.0.1:9000"}]
+)
+def test_a_setting_that_cannot_be_is_told_with_its_place(settings: dict[str, str]) -> None:
+    with pytest.raises(InputError) as told:
+        check(cluster(**settings))
+    assert told.value.place == f"site far: settings.{next(iter(settings))}"
+
+
+def test_what_is_direct_goes_through_the_farm_itself(tmp_path: Path) -> None:
+    farm = object()
+    carriers = Carriers(farm, cluster(), "me")  # type: ignore[arg-type]
+    assert carriers.carrier(Staging.DIRECT, {}) is farm
+    with pytest.raises(InputError, match="staging: export"):
+        carriers.carrier(Staging.EXPORT, {})
+    HomeCarrying(farm, tmp_path, tmp_path, tmp_path / "far/carried", carriers=carriers).close()  # type: ignore[arg-type]
+
+
+def test_a_way_is_read_by_its_name() -> None:
+    assert read_staging("export") == Staging.EXPORT
+    with pytest.raises(InputError, match="carrier-pigeon"):
+        read_staging("carrier-pigeon")

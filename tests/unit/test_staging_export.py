@@ -1,0 +1,204 @@
+"""By a bucket to a farm and back: objects that are used once, opened by signed URLs."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.little_bucket import SECRET, LittleBucket, little_bucket, moment
+from tests.unit.test_staging_chunks import contents
+from tests.unit.test_staging_manifest import tree
+
+from gridmill.errors import DataError, InputError, NotFoundError, UnavailableError
+from gridmill.farm.carried import Carried
+from gridmill.farm.records import Records
+from gridmill.model.farm import Parcel, Place
+from gridmill.staging.carry import Terms, pull, push
+from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.export import Export, sweep
+from gridmill.staging.manifest import scan
+from gridmill.staging.parcels import check_bucket, is_link_local, read, sliced, write
+from gridmill.staging.paths import chunk_sizes
+from gridmill.staging.place import Placer
+from gridmill.staging.progress import Progress
+
+FILES = {f"d{at % 3}/f{at}": bytes([at]) * (at + 1) for at in range(40)} | {
+    "big": bytes(9 << 20),
+    "none": b"",
+}
+ONCE = Terms(patience_seconds=-1.0, wait_seconds=0.0)
+PATIENT = Terms(parallel=2, wait_seconds=0.0)
+
+
+class There(Carried):
+    """What a farm has for one source, asked right here."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        records = Records(folder / "records.db")
+        super().__init__("home", folder / "root", folder / "carried", 1 << 30, None, records, lambda: 0.0)
+
+    def missing(self, chunks: Sequence[str]) -> tuple[str, ...]:
+        return self.store.missing(chunks)
+
+
+@pytest.fixture
+def bucket() -> Iterator[LittleBucket]:
+    with little_bucket() as made:
+        yield made
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> There:
+    return There(tmp_path / "there")
+
+
+def go(tmp_path: Path, there: There, bucket: LittleBucket, terms: Terms = ONCE) -> None:
+    """There, made a tree, and home again."""
+    root = tree(tmp_path / "from", FILES)
+    manifest = scan(root)
+    way = Export(there, bucket, chunk_sizes(manifest))
+    push(manifest, root, way, terms=terms)
+    assert there.place(Place(uri="x", manifest=manifest, attempt_id="t.1")) == ()
+    assert contents(tmp_path / "there/root/x") == FILES
+    near = ChunkStore(tmp_path / "near", 1 << 30)
+    pull(there.scan("x"), near, way, terms=terms)
+    Placer(tmp_path / "back", near).place("x", manifest, "t.1")
+    assert contents(tmp_path / "back/x") == FILES
+
+
+def test_a_tree_goes_there_and_back_and_the_bucket_is_empty_again(
+    tmp_path: Path, there: There, bucket: LittleBucket
+) -> None:
+    go(tmp_path, there, bucket)
+    assert bucket.objects == {}
+    assert len(bucket.seen) == len(set(bucket.seen)) < 10  # no object twice, and small files together
+    (tmp_path / "from/new").write_bytes(b"new")
+    progress, manifest = Progress(), scan(tmp_path / "from")
+    push(manifest, tmp_path / "from", Export(there, bucket, chunk_sizes(manifest)), progress=progress)
+    assert progress.look().carried_bytes == 3
+
+
+@pytest.mark.parametrize("fault", ["503", "500", "429", "cut", "short", "damage"])
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_what_fails_for_a_while_is_done_again(
+    tmp_path: Path, there: There, bucket: LittleBucket, method: str, fault: str
+) -> None:
+    left = [fault]
+    bucket.fault = lambda asked, name: left.pop() if left and asked == method else ""
+    go(tmp_path, there, bucket, PATIENT)
+    assert left == []
+    assert bucket.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "said"),
+    [
+        ("503", UnavailableError, "answers 503"),
+        ("403", InputError, "answers 403"),
+        ("307", InputError, "answers 307"),
+        ("cut", UnavailableError, "does not answer"),
+        ("damage", DataError, "hash"),
+    ],
+)
+def test_what_fails_for_ever_says_why_and_no_secret(
+    tmp_path: Path, there: There, bucket: LittleBucket, fault: str, error: type[Exception], said: str
+) -> None:
+    bucket.fault = lambda method, name: fault
+    with pytest.raises(error, match=said) as told:
+        go(tmp_path, there, bucket)
+    assert SECRET not in f"{told.value} {vars(told.value)}"
+    assert bucket.objects == {}
+
+
+def test_a_url_that_expired_on_the_way_is_signed_anew(
+    tmp_path: Path, there: There, bucket: LittleBucket
+) -> None:
+    sign, signed = bucket.sign, list[str]()
+
+    def late(method: str, name: str) -> str:
+        bucket.pass_seconds = -1.0 if len(signed) < 3 else 900.0
+        signed.append(name)
+        return sign(method, name)
+
+    bucket.sign = late  # type: ignore[method-assign]
+    go(tmp_path, there, bucket, PATIENT)
+    assert len(signed) > len(set(signed) - set(signed[:3])) + 2
+
+
+def test_a_url_opens_one_object_one_way(there: There, bucket: LittleBucket, tmp_path: Path) -> None:
+    bucket.put("a", b"a")
+    slices = sliced([("0" * 64, 1)])
+    with pytest.raises(InputError, match="AccessDenied: Request has expired"):
+        write(
+            Parcel(url=bucket.sign("GET", "a"), slices=slices),
+            list(read(Parcel(url=bucket.sign("GET", "a"), slices=slices))),
+        )
+    with pytest.raises(NotFoundError, match="NoSuchKey"):
+        list(read(Parcel(url=bucket.sign("GET", "b"), slices=slices)))
+
+
+def test_what_was_removed_before_it_was_taken_is_put_again(
+    tmp_path: Path, there: There, bucket: LittleBucket
+) -> None:
+    gone = ["once", "twice"]
+
+    def removes(method: str, name: str) -> str:
+        if gone:
+            gone.pop()
+            bucket.objects.pop(name, None)
+        return ""
+
+    bucket.fault = removes
+    go(tmp_path, there, bucket, PATIENT)
+    assert gone == []
+
+
+def test_what_could_not_be_removed_is_swept(tmp_path: Path, there: There, bucket: LittleBucket) -> None:
+    bucket.fails_to_remove = True
+    go(tmp_path, there, bucket)
+    bucket.fails_to_remove = False
+    assert bucket.objects
+    sweep(bucket, moment(3600))
+    assert bucket.objects
+    sweep(bucket, moment(-3600))
+    assert bucket.objects == {}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "ftp://x/y", "http://x y", "http://[", "http:///x", "http://x:y/", "", "data:,x"],
+)
+def test_only_http_is_opened(url: str) -> None:
+    with pytest.raises(InputError, match="https://"):
+        list(read(Parcel(url=url, slices=sliced([("0" * 64, 1)]))))
+
+
+def test_nobody_reads_what_a_cloud_tells_its_machines() -> None:
+    told = (
+        "169.254.169.254",
+        "fe80::1%eth0",
+        "::ffff:169.254.169.254",
+        "10.0.0.1",
+        "127.0.0.1",
+        "2001:db8::1",
+    )
+    assert [is_link_local(one) for one in told] == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize(("begin", "size"), [(-1, 1), (0, -1), (0, 1 << 40)])
+def test_slices_are_of_chunks(begin: int, size: int) -> None:
+    slices = tuple(
+        type(one)(chunk=one.chunk, begin=begin, size_bytes=size) for one in sliced([("0" * 64, 1)])
+    )
+    with pytest.raises(InputError, match="no chunk"):
+        list(read(Parcel(url="http://x", slices=slices)))
+
+
+@pytest.mark.parametrize(
+    "url", ["bucket", "s3://", "s3://b/../c", "http://x/y", "s3://bucket/x?y=1", "file:///x"]
+)
+def test_a_bucket_is_one(url: str) -> None:
+    with pytest.raises(InputError, match="no bucket"):
+        check_bucket(url, "here")
+    check_bucket("s3://bucket")
+    check_bucket("gs://my-bucket/some/prefix/")
