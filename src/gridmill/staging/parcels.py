@@ -66,8 +66,9 @@ def sliced(sizes: Iterable[tuple[str, int]]) -> tuple[Slice, ...]:
 
 def cut(content: bytes, slices: Iterable[Slice]) -> Iterator[Chunk]:
     """The chunks of an object's content; who keeps them sees what is damaged."""
+    view = memoryview(content)
     for one in slices:
-        yield Chunk(hash=one.chunk, data=content[one.begin : one.begin + one.size_bytes])
+        yield Chunk(hash=one.chunk, data=view[one.begin : one.begin + one.size_bytes])
 
 
 def read(parcel: Parcel) -> Iterator[Chunk]:
@@ -103,7 +104,7 @@ def write(parcel: Parcel, chunks: Iterable[Chunk]) -> None:
         answer.read(_TOLD_BYTES)
 
 
-def _bodies(slices: Iterable[Slice], chunks: Iterable[Chunk]) -> Iterator[bytes]:
+def _bodies(slices: Iterable[Slice], chunks: Iterable[Chunk]) -> Iterator[bytes | memoryview]:
     for one, chunk in zip(slices, chunks, strict=True):
         if len(chunk.data) != one.size_bytes:
             raise DataError(f"has {len(chunk.data)} bytes, not {one.size_bytes}", place=f"chunk {one.chunk}")

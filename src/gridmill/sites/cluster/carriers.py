@@ -1,4 +1,4 @@
-"""The ways between home and a farm: through its controller, or by a bucket that both sides reach."""
+"""Carriers between home and a farm: its controller itself, or a bucket that both sides reach."""
 
 import logging
 import threading
