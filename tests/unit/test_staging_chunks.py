@@ -114,6 +114,19 @@ def test_threads_may_send_the_same(tmp_path):
     assert not list(store.drafts.iterdir())
 
 
+def test_what_has_come_is_not_counted_as_coming_too(tmp_path):
+    class Busy(ChunkStore):
+        def _name(self, chunk, draft):
+            super()._name(chunk, draft)
+            if chunk is A:  # as another thread does just then
+                self.send([C])
+
+    store = Busy(tmp_path, 12)
+    store.pin("t.1", [A.hash, B.hash, C.hash])
+    store.send([A, B])
+    assert store.missing([A.hash, B.hash, C.hash]) == ()
+
+
 def test_a_chunk_that_somebody_took_away_is_missing(tmp_path):
     store = ChunkStore(tmp_path, 100)
     store.send([A])

@@ -123,12 +123,12 @@ class Carried:
             lacking = set(self.store.missing(one.chunk for one in parcel.slices))
             wanted = tuple(one for one in parcel.slices if one.chunk in lacking)
             try:
-                self._keep(read(replace(parcel, slices=wanted)))
+                self._store_all(read(replace(parcel, slices=wanted)))
             except NotFoundError:
                 lost += self.store.missing(lacking)
         return tuple(lost)
 
-    def _keep(self, chunks: Iterator[Chunk]) -> None:
+    def _store_all(self, chunks: Iterator[Chunk]) -> None:
         held: list[Chunk] = []
         for chunk in chunks:
             held.append(chunk)
@@ -162,10 +162,9 @@ class Carried:
             tree, names = self._trees.get(uri, (None, frozenset[str]()))
         if tree is None or tree.size_bytes > min(_KEPT_BYTES, self.store.quota_bytes // 4):
             return
-        lacking = iter(self.store.missing(sorted(names)))
+        lacking = self.store.missing(sorted(names))
         with suppress(GridmillError, OSError):  # full, or changed: then it is carried here when it is read
-            while batch := tuple(islice(lacking, _AT_ONCE)):
-                self.store.send([self._chunk(chunk, tree) for chunk in batch])
+            self._store_all(self._chunk(chunk, tree) for chunk in lacking)
 
     def _remove(self, uri: str) -> None:
         self._scans.forget(uri)

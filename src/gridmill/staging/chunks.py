@@ -193,27 +193,32 @@ class ChunkStore:
             once = {chunk.hash: chunk for chunk in chunks}
             new = [chunk for chunk in once.values() if chunk.hash not in self._sizes]
             self._make_room(sum(len(chunk.data) for chunk in new))
-        drafts = [self.drafts / uuid4().hex for _ in new]
+        coming = {self.drafts / uuid4().hex: chunk for chunk in new}
         try:
-            for chunk, draft in zip(new, drafts, strict=True):
+            for draft, chunk in coming.items():
                 _write(draft, chunk.data)
-            sync(drafts)  # before they have their names; one that a power failure takes back is only missing
-            for chunk, draft in zip(new, drafts, strict=True):
+            sync(list(coming))  # before they are named; one that a power failure takes back is only missing
+            for draft, chunk in tuple(coming.items()):
                 self._name(chunk, draft)
+                del coming[draft]
         finally:
             with self._lock:
-                self._coming_bytes -= sum(len(chunk.data) for chunk in new)
-            for draft in drafts:
+                self._coming_bytes -= sum(len(chunk.data) for chunk in coming.values())
+            for draft in coming:
                 with suppress(OSError):
                     draft.unlink(missing_ok=True)
 
     def _name(self, chunk: Chunk, draft: Path) -> None:
+        """From now on it counts as there, and no more as coming."""
         path = self.path(chunk.hash)
         with self._lock:
-            if chunk.hash not in self._sizes:  # another thread may have been quicker
+            if chunk.hash in self._sizes:  # another thread was quicker
+                draft.unlink()
+            else:
                 _rename(draft, path)
                 self._sizes[chunk.hash] = len(chunk.data)
                 self._size_bytes += len(chunk.data)
+            self._coming_bytes -= len(chunk.data)
 
     def _make_room(self, room_bytes: int) -> None:
         """For bytes that come; they count from now on."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from gridmill.errors import DataError, InputError, NotFoundError, UnavailableError
 from gridmill.model.farm import Parcel, Slice
-from gridmill.staging.frames import Chunk
+from gridmill.staging.frames import Chunk, Content
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash
 
 SILENCE_SECONDS = 30.0
@@ -98,13 +98,13 @@ def write(parcel: Parcel, chunks: Iterable[Chunk]) -> None:
     """
     size_bytes = sum(one.size_bytes for one in parcel.slices)
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
-    body = _bodies(parcel.slices, chunks)
+    body: Any = _bodies(parcel.slices, chunks)
     asked = urllib.request.Request(_checked(parcel.url), body, headers, method="PUT")
     with _opened(asked) as answer:
         answer.read(_TOLD_BYTES)
 
 
-def _bodies(slices: Iterable[Slice], chunks: Iterable[Chunk]) -> Iterator[bytes | memoryview]:
+def _bodies(slices: Iterable[Slice], chunks: Iterable[Chunk]) -> Iterator[Content]:
     for one, chunk in zip(slices, chunks, strict=True):
         if len(chunk.data) != one.size_bytes:
             raise DataError(f"has {len(chunk.data)} bytes, not {one.size_bytes}", place=f"chunk {one.chunk}")
