@@ -21,7 +21,7 @@ from gridmill.model.farm import Deploy, FileEntry, Hashes, Manifest, Place, PodN
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Events, Hello, Order, PodOrder, Start, Welcome
 from gridmill.ports.farm import Sights
-from gridmill.ports.site import Sight
+from gridmill.ports.site import PodSight, Sight
 from gridmill.staging.frames import Chunk
 from gridmill.staging.frames import decode as decode_frames
 from gridmill.staging.frames import encode as encode_frames
@@ -351,19 +351,39 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         listener = Listener(home)
         wanted = Deploy(orders=(pod_order("short-1.0"),), lease_seconds=1000)
         assert home.ask("PUT", "/v1/deployments/short-1", wanted).status == 204
+        channel, _ = hear(listener, Hello)
+        idle = Deploy(orders=(pod_order("idle-1.0"),), lease_seconds=1000)
+        assert home.ask("PUT", "/v1/deployments/idle-1", idle).status == 204
         hear(listener, Hello)
+        root = home.ask("GET", "/v1/farm").told["root"]
+        made = f"mkdir -p {root}/out/l1 && echo made > {root}/out/l1/file"
+        said = [Welcome(acknowledged=0), attempt("l1", made, root)]
+        lines = b"\n".join(encode_passed(channel, one) for one in said)
+        assert home.ask("POST", f"/v1/relay/{listener.name}", lines, Sequence="1").status == 204
+        assert outcome(listener) == "succeeded"
         running.keeper.close()
         now = running.farm.now()
         running.farm.now = lambda: now + 1001
         running.keeper.tick()
-        answer = home.ask("POST", "/v1/pods/observe", PodNames(pods=("short-1.0",)))
-        sight = decode(answer.body, Sights).sights["short-1.0"]
-        assert sight.sight == Sight.GONE
-        assert "nothing was heard of its source" in sight.message
+        assert "nothing was heard of its source" in gone(home, "short-1.0").message
+        running.farm.now = lambda: now + 1001 + 3599
+        running.keeper.tick()
+        assert (Path(root) / "out/l1/file").exists()
+        assert home.ask("GET", "/v1/farm").told["warnings"] == []
         running.farm.now = lambda: now + 1001 + 3601
         running.keeper.tick()
-        assert "is lost" in home.ask("GET", "/v1/farm").told["warnings"][0]
+        [told] = home.ask("GET", "/v1/farm").told["warnings"]  # nothing of the idle one is lost
+        assert told == "what l1 left at the farm was fetched by nobody for 1 h 00 m, and is lost"
+        assert gone(home, "short-1.0").message == told
+        assert not (Path(root) / "out/l1").exists()
         assert not (place / "h/farm/sources/home/home/pods/short-1.0").exists()
+
+
+def gone(home: Visitor, pod: str) -> PodSight:
+    answer = home.ask("POST", "/v1/pods/observe", PodNames(pods=(pod,)))
+    sight = decode(answer.body, Sights).sights[pod]
+    assert sight.sight == Sight.GONE
+    return sight
 
 
 def test_nothing_secret_is_written_in_clear(running: Running, home: Visitor) -> None:

@@ -3,7 +3,7 @@
 import logging
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,10 +13,10 @@ from gridmill.farm.deploying import settle
 from gridmill.farm.farm import Farm
 from gridmill.farm.leases import expired, forgotten, spoiled
 from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState
-from gridmill.farm.records import Loss
+from gridmill.farm.records import Loss, old_news
 from gridmill.farm.source import Heard, Invitation, Source
 from gridmill.farm.users import end_processes
-from gridmill.farm.work import Work, left_behind
+from gridmill.farm.work import Work, left_behind, left_by
 from gridmill.model.amounts import show_seconds
 from gridmill.model.message import PodOrder
 from gridmill.ports.site import Sight
@@ -25,7 +25,6 @@ _LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
 _CLOSE_SECONDS = 30.0  # what it ends just now takes its time
-_TOLD_LOSSES = 100
 
 
 class Keeper:
@@ -157,17 +156,27 @@ class Keeper:
         for lodging in forgotten(farm.records.all(Lodging), now):
             _apart(lodging.source, partial(self._remove, lodging))
             farm.records.remove(lodging)
-        for loss in farm.records.all(Loss)[:-_TOLD_LOSSES]:
-            farm.records.remove(loss)
+        farm.records.remove(*old_news(farm.records.all(Loss), now))
 
     def _lose(self, lodging: Lodging, now: float) -> None:
-        kept = show_seconds(self._retain_seconds)
-        told = f"what deployment {lodging.id} left was fetched by nobody for {kept}, and is lost"
-        _LOG.warning("results_lost source=%s deployment=%s", lodging.source, lodging.id)
-        loss = Loss(lodging=lodging.id, source=lodging.source, time=now, message=told)
-        with self._farm.records.change():
-            self._farm.records.put(loss, lodging.ended(now))
+        """What nobody took home in time goes; where nothing was left nothing is lost. It is told before
+        it goes: killed in between we tell it once more."""
+        records = self._farm.records
+        left = left_by(records.all(Work), lodging)
+        if any(work.uri for work in left):
+            _LOG.warning("results_lost source=%s deployment=%s", lodging.source, lodging.id)
+            records.put(self._loss(lodging, left, now))
+        for work in left:
+            self._forget(work)
         self._remove(lodging)
+        loss = records.find(Loss, f"{lodging.source}/{lodging.id}")
+        records.put(lodging.ended(now, loss.message if loss is not None else ""))
+
+    def _loss(self, lodging: Lodging, left: Sequence[Work], now: float) -> Loss:
+        kept = show_seconds(self._retain_seconds)
+        names = ", ".join(work.attempt_id for work in left if work.uri)
+        told = f"what {names} left at the farm was fetched by nobody for {kept}, and is lost"
+        return Loss(lodging=lodging.id, source=lodging.source, time=now, message=told)
 
     def _forget(self, work: Work) -> None:
         source = self._farm.records.find(Source, work.source)

@@ -59,10 +59,10 @@ class Lodging:
         berths = self.berths if state in HAS_ROOM else ()
         return replace(self, state=state, since=now, message=message, berths=berths)
 
-    def ended(self, now: float) -> "Lodging":
-        """What is remembered of it: which pods it had, and nothing secret."""
+    def ended(self, now: float, message: str = "") -> "Lodging":
+        """What is remembered of it: which pods it had, why what they left is lost, and nothing secret."""
         orders = tuple(replace(order, secret="") for order in self.deploy.orders)
-        return replace(self.to(LodgingState.ENDED, now), deploy=replace(self.deploy, orders=orders))
+        return replace(self.to(LodgingState.ENDED, now, message), deploy=replace(self.deploy, orders=orders))
 
     def without(self, pods: Collection[str]) -> "Lodging":
         """Of those that wait: with the other pods only."""

@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -26,6 +26,15 @@ class Loss:
     source: str
     time: float
     message: str
+
+
+_TOLD_SECONDS, _TOLD_LOSSES = 30 * 86400.0, 100
+
+
+def old_news(losses: Sequence[Loss], now: float) -> tuple[Loss, ...]:
+    """Those that were told for a month, and all but the latest hundred."""
+    latest = sorted(losses, key=lambda one: one.time)[-_TOLD_LOSSES:]
+    return tuple(one for one in losses if one not in latest or one.time + _TOLD_SECONDS <= now)
 
 
 Noun: TypeAlias = Source | Heard | Invitation | Lodging | Loss | Numbered | Work

@@ -19,6 +19,12 @@ class Work:
     checkpoints: str = ""
 
 
+def left_by(works: Iterable[Work], lodging: Lodging) -> tuple[Work, ...]:
+    """What its pods ran, and nobody has said that it is home."""
+    pods = frozenset(lodging.pods)
+    return tuple(one for one in works if one.source == lodging.source and one.pod_id in pods)
+
+
 def left_behind(
     works: Iterable[Work], lodgings: Iterable[Lodging], retain_seconds: float, now: float
 ) -> tuple[Work, ...]:
