@@ -26,6 +26,7 @@ from gridmill.sites.cluster.credentials import keeping
 from gridmill.sites.cluster.farm import Farm, member
 from gridmill.sites.cluster.joining import read_controller, source_name
 from gridmill.sites.cluster.lacking import lacking_bytes
+from gridmill.sites.cluster.leases import Leases
 from gridmill.sites.cluster.probing import probe
 from gridmill.sites.cluster.relay import Relay
 
@@ -50,11 +51,11 @@ class ClusterSite:
         relay: Relay,
         carrying: HomeCarrying,
         link: str,
-        lease_seconds: float,
+        leases: Leases,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._farm, self._relay, self._carrying = name, farm, relay, carrying
-        self._link, self._lease_seconds, self._monotonic = link, lease_seconds, monotonic
+        self._link, self._leases, self._monotonic = link, leases, monotonic
         self._heard = monotonic()
         self._lock = threading.Lock()
         self._look: tuple[float, FarmLook] | None = None
@@ -105,8 +106,9 @@ class ClusterSite:
         by_deployment = attrgetter("deployment_id")
         once = {order.pod_id: order for order in orders}.values()
         for deployment_id, some in groupby(sorted(once, key=by_deployment), key=by_deployment):
-            wanted = Deploy(orders=tuple(some), lease_seconds=self._lease_seconds)
-            pods = {order.pod_id for order in wanted.orders}
+            asked = tuple(some)
+            pods = {order.pod_id for order in asked}
+            wanted = Deploy(orders=asked, lease_seconds=self._leases.asked(pods))
             self._unanswered |= pods
             self._answer(partial(self._farm.deploy, deployment_id, wanted))
             self._unanswered -= pods
@@ -116,7 +118,7 @@ class ClusterSite:
         try:
             sights = self._answer(partial(self._farm.observe, pod_ids)).sights
         except UnavailableError:
-            if not self._is_lost():
+            if not any(map(self._is_lost, pod_ids)):
                 raise
             return {pod_id: self._given_up(pod_id) for pod_id in pod_ids}
         never = PodSight(sight=Sight.GONE, message="it was never started")
@@ -124,26 +126,30 @@ class ClusterSite:
 
     def _given_up(self, pod_id: str) -> PodSight:
         """A pod of a farm that is cut off; one that it never answered for may come up when it is back."""
-        if pod_id in self._unanswered:
+        if pod_id in self._unanswered or not self._is_lost(pod_id):
             return PodSight(sight=Sight.UNKNOWN, message="the farm does not answer")
-        why = f"the farm has not answered for {self._lease_seconds:g} s: it has ended its pods by now"
+        why = f"the farm has not answered for {self._leases.of(pod_id):g} s: it has ended its pods by now"
         return PodSight(sight=Sight.GONE, message=why)
 
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """What it had journalled, with what it made brought home. Raises UnavailableError."""
-        if self._is_lost():
+        if self._is_lost(pod_id):
             return ()
         words = self._answer(partial(self._farm.observe, (pod_id,))).words.get(pod_id, ())
-        return self._carrying.bring_home(Events(events=tuple(words))).events
+        told = self._carrying.bring_home(Events(events=tuple(words))).events
+        self._leases.over((pod_id,))
+        return told
 
-    def _is_lost(self) -> bool:
+    def _is_lost(self, pod_id: str) -> bool:
+        """Whether the farm has been silent for longer than that pod's lease."""
         known = max(self._heard, self._farm.reached)
-        return self._monotonic() - known >= self._lease_seconds + _MARGIN_SECONDS
+        return self._monotonic() - known >= self._leases.of(pod_id) + _MARGIN_SECONDS
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """They are gone when this returns. Raises UnavailableError."""
-        if not self._is_lost():
+        if not all(map(self._is_lost, pod_ids)):
             self._answer(partial(self._farm.end, pod_ids))
+        self._leases.over(pod_ids)
 
     def carried(self, attempt_id: str) -> Mapping[str, Any]:
         """See Carries."""
@@ -184,7 +190,8 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     )
     socket = settings.home / "links.sock"
     relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)
-    made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", lease)
+    leases = Leases(kept.folder / "leases.json", lease)
+    made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", leases)
     relay.start()
     there_and_back.start()
     return made
