@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gridmill import __version__
 from gridmill.farm.claims import check_size, queue
 from gridmill.farm.farm import Farm
 from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState, check_deploy, check_id
@@ -22,7 +21,7 @@ def look(farm: Farm, source: Source) -> FarmLook:
     quarters = farm.quarters_of(source)
     lost = [one for one in farm.records.all(Loss) if one.source == source.name]
     return FarmLook(
-        version=__version__,
+        version=farm.version,
         protocol=FARM_PROTOCOL,
         root=str(quarters.root),
         nodes=quarters.site.nodes(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from gridmill import __version__
 from gridmill.farm.authority import Authority
 from gridmill.farm.carried import Carried
 from gridmill.farm.lodging import Lodging
@@ -29,6 +30,7 @@ class Farm:
     place: Site
     quota_bytes: int = 0
     one_user: str = ""
+    version: str = __version__
     now: Callable[[], float] = time.time
     wake: Callable[[], None] = lambda: None
     heard: dict[str, float] = field(default_factory=dict)

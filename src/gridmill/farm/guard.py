@@ -5,7 +5,6 @@ import logging
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gridmill import __version__
 from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.farm.farm import Farm
 from gridmill.http.answers import bounded, declared_bytes, failure, pass_on, too_large
@@ -55,7 +54,7 @@ class Guard:
             scope[SOURCE] = known
         if declared_bytes(headers.get("content-length", "0")) > limit:
             return failure(too_large(limit), 413)
-        refusal = _version_refusal(headers.get("gridmill-version", ""))
+        refusal = _version_refusal(headers.get("gridmill-version", ""), self._farm.version)
         if refusal is None and SOURCE in scope:
             self._farm.hear(scope[SOURCE])
         return refusal
@@ -75,12 +74,12 @@ def _stranger() -> InputError:
     )
 
 
-def _version_refusal(version: str) -> Response | None:
+def _version_refusal(version: str, ours: str) -> Response | None:
     """What the source says of itself, where it does: both may have changed since it joined."""
     if not version:
         return None
     try:
-        check_versions(source=version, farm=__version__)
+        check_versions(source=version, farm=ours)
     except InputError as error:
         return failure(error, 409)
     return None

@@ -4,7 +4,6 @@ import secrets
 from collections import OrderedDict, deque
 from dataclasses import replace
 
-from gridmill import __version__
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.farm.farm import Farm
 from gridmill.farm.records import Records
@@ -75,7 +74,7 @@ def join(farm: Farm, request: JoinRequest) -> Joined:
     """Use the secret. Raises InputError for a wrong one and for another version, ConflictError for a name
     that is taken."""
     now, name = farm.now(), check_name(request.source)
-    check_versions(source=request.version, farm=__version__, protocol=request.protocol)
+    check_versions(source=request.version, farm=farm.version, protocol=request.protocol)
     token = secrets.token_urlsafe(_SECRET_BYTES)
     with farm.records.change():
         invitation = _invitation(farm.records, request.secret, now)
@@ -94,7 +93,7 @@ def join(farm: Farm, request: JoinRequest) -> Joined:
         farm.records.put(source)
         farm.records.remove(invitation)
     farm.heard[name] = now
-    return Joined(certificate=certificate, token=token, version=__version__)
+    return Joined(certificate=certificate, token=token, version=farm.version)
 
 
 def _new_user(farm: Farm, name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TypeAlias
 
 from gridmill.errors import InputError
 from gridmill.model.message import PodOrder
@@ -10,6 +11,7 @@ from gridmill.model.noun import dataclass
 from gridmill.model.site import Node
 
 FARM_PROTOCOL = 1
+_Minor: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +147,22 @@ def check_versions(*, source: str, farm: str, protocol: int = FARM_PROTOCOL) -> 
     fits = ours and theirs and theirs[0] == ours[0] and theirs[1] in (ours[1], ours[1] + 1)
     if protocol != FARM_PROTOCOL or not fits:
         raise InputError(
-            f"Gridmill {source[:40]} at home cannot use a farm of version {farm}",
-            hint="A farm has the version of the Gridmill at home, or is one minor version older: install "
-            "the same on both.",
+            f"Gridmill {source[:40]} at home cannot use a farm of version {farm[:40]}",
+            hint=_what_to_do(ours, theirs, farm[:40], source[:40]),
             place="version",
         )
 
 
-def _minor(version: str) -> tuple[int, int] | None:
+def _what_to_do(ours: _Minor | None, theirs: _Minor | None, farm: str, source: str) -> str:
+    """`ours` is the farm's, `theirs` that of the Gridmill at home."""
+    if ours and theirs and ours < theirs:
+        return f"Install {source} at the farm: it may be one minor version older than home, not more."
+    if ours and theirs and ours > theirs:
+        return f"Install {farm} at home: homes are upgraded first, then farms."
+    return "Install the same version on both sides."
+
+
+def _minor(version: str) -> _Minor | None:
     major, _, rest = version.partition(".")
     minor = rest.partition(".")[0]
     plain = all(part.isascii() and part.isdigit() and len(part) < 6 for part in (major, minor))

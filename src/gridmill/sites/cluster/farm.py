@@ -31,6 +31,7 @@ from gridmill.model.farm import (
     Parcels,
     Place,
     PodNames,
+    check_versions,
 )
 from gridmill.ports.farm import Sights
 from gridmill.sites.cluster.credentials import Credentials, Keeping
@@ -52,9 +53,14 @@ class Farm:
     UnavailableError where the farm does not answer, and the error that it answers."""
 
     def __init__(
-        self, credentials: Credentials, certificate: Path | None = None, key: Path | None = None
+        self,
+        credentials: Credentials,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        version: str = __version__,
     ) -> None:
-        self._credentials = credentials
+        """`version` is the one that is told of us."""
+        self._credentials, self._version = credentials, version
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
         self._context.check_hostname = False  # the fingerprint says more than a name and an authority could
@@ -73,8 +79,10 @@ class Farm:
         self._lock = threading.Lock()
 
     def join(self, request: JoinRequest) -> Joined:
-        """Become a source of it."""
-        return decode(self._ask("POST", "/v1/join", encode(request)), Joined)
+        """Become a source of it. Raises InputError for one of a version that does not fit."""
+        joined = decode(self._ask("POST", "/v1/join", encode(request)), Joined)
+        check_versions(source=self._version, farm=joined.version, protocol=joined.protocol)
+        return joined
 
     @property
     def round_trip_seconds(self) -> float | None:
@@ -91,8 +99,10 @@ class Farm:
         self._ask("POST", f"/v1/probe?back={back_bytes}", os.urandom(there_bytes), more=kind)
 
     def look(self) -> FarmLook:
-        """What it has, and what goes on there."""
-        return decode(self._ask("GET", "/v1/farm"), FarmLook)
+        """What it has, and what goes on there. Raises InputError for one of a version that does not fit."""
+        found = decode(self._ask("GET", "/v1/farm"), FarmLook)
+        check_versions(source=self._version, farm=found.version, protocol=found.protocol)
+        return found
 
     def deploy(self, deployment_id: str, wanted: Deploy) -> None:
         """Bring up pods, as soon as there is room."""
@@ -193,7 +203,7 @@ class Farm:
 
     def _headers(self) -> dict[str, str]:
         token = self._credentials.token
-        said = {"Gridmill-Version": __version__}
+        said = {"Gridmill-Version": self._version}
         return {**said, "Authorization": f"Bearer {token}"} if token else said
 
     def _ask(

@@ -9,7 +9,7 @@ from pathlib import Path
 from gridmill import __version__
 from gridmill.errors import InputError, StorageError
 from gridmill.model.address import read_address
-from gridmill.model.farm import FARM_PROTOCOL, JoinRequest
+from gridmill.model.farm import JoinRequest
 from gridmill.sites.cluster.credentials import Credentials, Keeping, keeping
 from gridmill.sites.cluster.farm import Farm
 
@@ -46,12 +46,6 @@ def _join(kept: Keeping, source: str, at: Credentials, line: str) -> None:
         joined = farm.join(asked)
     finally:
         farm.close()
-    if joined.protocol != FARM_PROTOCOL:
-        raise InputError(
-            f"the farm speaks protocol {joined.protocol} (version {joined.version}), this Gridmill "
-            f"{FARM_PROTOCOL} (version {__version__})",
-            hint="Install the same version on both sides.",
-        )
     kept.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft.key.rename(kept.key)
     kept.write(replace(at, fingerprint=fingerprint, token=joined.token), joined.certificate)

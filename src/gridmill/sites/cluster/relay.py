@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gridmill.codec import decode_passed, encode_passed
-from gridmill.errors import GridmillError, InternalError, StorageError, UnavailableError
+from gridmill.errors import GridmillError, InputError, InternalError, StorageError, UnavailableError
 from gridmill.model.event import EventType
 from gridmill.model.message import Events, FromPod, Order, Start, Stop, ToPod
 from gridmill.ports.link import PodLink
@@ -179,11 +179,33 @@ class _Session:
             lines = [line, *self._more()]
             number += 1
             try:
-                self._repeat(number, lines)
+                number = self._told(number, lines)
             except GridmillError as error:
                 _LOG.info("farm_session_over reason=%s", error)
                 self._over.set()
                 return self._wake()
+
+    def _told(self, number: int, lines: list[bytes]) -> int:
+        """The number of the last that was said. What the farm refuses of them is said no more."""
+        try:
+            self._repeat(number, lines)
+        except InputError as error:
+            if len(lines) == 1:
+                self._refused(lines[0], error)
+                return number
+            for line in lines:
+                number = self._told(number + 1, [line])
+        return number
+
+    def _refused(self, line: bytes, error: InputError) -> None:
+        """A farm that is older may not know what a job is: the attempt ends, for that reason. A refusal that
+        has a place is about us, not about what we said."""
+        channel, message = decode_passed(line)
+        if error.place or not isinstance(message, Start):
+            raise error
+        attempt = message.order.attempt_id
+        self._carrying.refuse(attempt, InputError(f"the farm refuses it: {error.message}", hint=error.hint))
+        self._to_say.put(encode_passed(channel, Stop(attempt_id=attempt, reason=error.message)))
 
     def _more(self) -> list[bytes]:
         found: list[bytes] = []
