@@ -11,9 +11,11 @@ from tests.unit.test_planning_plan import command as a_resource
 from gridmill.cli.plan import place_lines
 from gridmill.model.amounts import GIB, MIB, Amounts
 from gridmill.model.choice import Alternative, Travel
+from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import CommandSpec, Job, JobSize
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Measurement, Use
+from gridmill.model.sink import SinkSpec, Source
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import DeploymentState, JobState
 from gridmill.model.way import Pace, Way
@@ -254,3 +256,14 @@ def test_where_it_cannot_be_told_it_waits_as_long_again() -> None:
     ]
     assert standing_seconds(Snapshot((*coming, stands)), NOW, stands) == 50.0
     assert joining_seconds(Snapshot(coming), NOW, a_resource("a"), DEMAND) == 50.0
+
+
+def test_sinks_of_a_pipeline_that_runs_at_a_farm_are_loaded_at_home() -> None:
+    rows = Job(name="rows", sink=SinkSpec(source=Source(path="rows.csv")))
+    made = Job(name="made", dataset=DatasetSpec(sql="select 1", tables=("rows",)))
+    pipeline = Pipeline(name="p", jobs=(rows, made), at="gpu-farm")
+    shown = dry_run(pipeline, Snapshot((a_site(), FARM)), {}, frozenset())
+    assert [one.site for one in shown.jobs] == ["local", "gpu-farm"]
+    explicit = replace(pipeline, jobs=(replace(rows, at="gpu-farm"),))
+    (one,) = dry_run(explicit, Snapshot((a_site(), FARM)), {}, frozenset()).jobs
+    assert one.site == "gpu-farm"  # and is refused there, for what it is

@@ -25,6 +25,7 @@ from gridmill.model.state import (
     check_move,
 )
 from gridmill.planning.graph import order
+from gridmill.planning.limits import at
 from gridmill.planning.sizing import size_job
 
 _NAME = re.compile("[a-z0-9][a-z0-9_-]*")
@@ -76,7 +77,8 @@ def resources_used(
 ) -> dict[str, Resource]:
     """The resource of each job. Raises PipelineError for what is not there or does not fit."""
     found = {
-        job.name: resources_for(placed(job, pipeline), pipeline.name, resources) for job in pipeline.jobs
+        job.name: resources_for(_placed(control, job, pipeline), pipeline.name, resources)
+        for job in pipeline.jobs
     }
     _check_sites(control, pipeline, found)
     return {name: some[0] for name, some in found.items()}
@@ -98,9 +100,9 @@ def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) ->
     return there
 
 
-def placed(job: Job, pipeline: Pipeline) -> Job:
+def _placed(control: Control, job: Job, pipeline: Pipeline) -> Job:
     """The job with what its pipeline says for it: the site, unless it names a resource."""
-    return job if job.at or job.named_resources or not pipeline.at else replace(job, at=pipeline.at)
+    return job if job.named_resources else replace(job, at=at(job, pipeline, control.ledger.snapshot.sites))
 
 
 def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource:
@@ -208,7 +210,7 @@ def begin_run(
     transaction.put(run)
     sizes = declared_sizes(control, pipeline, {})  # sources are listed when their jobs are ready
     job_runs = [
-        _job_run(control, run, _as_declared(job, pipeline), index, used[job.name], sizes[job.name])
+        _job_run(control, run, _as_declared(control, job, pipeline), index, used[job.name], sizes[job.name])
         for index, job in enumerate(pipeline.jobs)
     ]
     for job in job_runs:
@@ -238,8 +240,8 @@ def _claim(control: Control, pipeline: str) -> None:
         control.claimed.add(pipeline)
 
 
-def _as_declared(job: Job, pipeline: Pipeline) -> Job:
-    job = placed(job, pipeline)
+def _as_declared(control: Control, job: Job, pipeline: Pipeline) -> Job:
+    job = _placed(control, job, pipeline)
     return job if job.retain or not pipeline.retain else replace(job, retain=pipeline.retain)
 
 

@@ -15,7 +15,7 @@ from gridmill.model.view import DryRun, PlannedJob
 from gridmill.planning.alternatives import Candidate, alternatives
 from gridmill.planning.choice import choose
 from gridmill.planning.graph import order
-from gridmill.planning.limits import problem_of, problem_of_resource
+from gridmill.planning.limits import at, problem_of, problem_of_resource
 from gridmill.planning.parts import cut_job, parts_line
 from gridmill.planning.probes import may_be_cut
 from gridmill.planning.queue import Demand
@@ -161,7 +161,7 @@ def resource_for(job: Job, pipeline: Pipeline, snapshot: Snapshot) -> tuple[str,
         for resource in sorted(known.values(), key=lambda resource: resource.name):
             if assigned in resource.jobs:
                 return resource.name, resource
-    default = default_resource(job.kind, job.at or pipeline.at or LOCAL)
+    default = default_resource(job.kind, at(job, pipeline, snapshot.sites) or LOCAL)
     return default.name, known.get(default.name, default)
 
 

@@ -1,12 +1,14 @@
 """What can never run as things are, and the sentence that says so."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 from gridmill.model.amounts import Amounts, show_bytes
+from gridmill.model.job import Job
+from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
-from gridmill.model.site import SiteKind
+from gridmill.model.site import LOCAL, Site, SiteKind
 from gridmill.planning.queue import Demand
 from gridmill.planning.room import most_jobs, places_in
 from gridmill.planning.snapshot import Snapshot
@@ -17,6 +19,14 @@ class Problem(NamedTuple):
 
     message: str
     hint: str
+
+
+def at(job: Job, pipeline: Pipeline, sites: Mapping[str, Site]) -> str | None:
+    """The site that a job, else its pipeline, says. A farm loads no sinks: those of a pipeline that runs at
+    one are loaded here."""
+    there = sites.get(pipeline.at or "")
+    stays = job.sink is not None and there is not None and there.kind == SiteKind.CLUSTER
+    return job.at or (LOCAL if stays else pipeline.at)
 
 
 def gpus_of(resource: Resource) -> int:

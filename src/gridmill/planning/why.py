@@ -197,7 +197,9 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
         for _, amounts in nodes.items()
         if amounts.cpus >= min(PART_OF_CPU, snapshot.largest(site.name).cpus)
     ]
-    most = max(free, default=0)
+    if not free:
+        return f"needs a CPU for `{resource.name}`; other deployments have all of site {site.name}"
+    most = max(free)
     if most >= needed:
         if (
             demand.workers > 1
