@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError, UnsafePathError
 from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import ArtifactKind, Output
+from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.event import EventType, PodEvent
-from gridmill.model.farm import Manifest
+from gridmill.model.farm import FarmLook, Manifest, Place
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Events, Order, Outcome
 from gridmill.model.state import AttemptState, Cause
@@ -31,6 +32,8 @@ class Elsewhere:
         self.fails: list[Exception] = []
         self.forgotten: list[str] = []
         self.fetched = 0
+        self.gave: list[str] = []
+        self.forgetful = False  # it was started anew, and must look at the folder again
         self.round_trip_seconds = 0.001
 
     def scan(self, uri: str) -> Manifest:
@@ -40,8 +43,18 @@ class Elsewhere:
         return scan(self.tree)
 
     def fetch(self, chunks):
+        if self.forgetful:
+            self.forgetful = False
+            raise NotFoundError("is not here")
         self.fetched += 1
+        self.gave += chunks
         return Tree(self.tree, scan(self.tree)).fetch(chunks)
+
+    def look(self) -> FarmLook:
+        return FarmLook(version="", protocol=1, root=str(self.root), nodes=())
+
+    def place(self, place: Place) -> tuple[str, ...]:
+        return ()
 
     def forget(self, attempt_id: str, *, keep: bool = False) -> None:
         if self.fails:
@@ -159,6 +172,31 @@ def test_one_that_was_stopped_before_it_began_ends_with_its_token(tmp_path: Path
     assert told.events[0].token == "t"
     assert outcome(told).state == AttemptState.STOPPED
     assert farm.fetched == 0
+
+
+def test_a_farm_that_was_started_anew_is_told_what_to_give(tmp_path: Path, farm: Elsewhere) -> None:
+    carrying = home(tmp_path, farm)
+    carrying.note(order())
+    farm.forgetful = True
+    assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert (tmp_path / "root" / URI / "file").read_text() == "what it made"
+
+
+def test_what_the_version_before_holds_is_not_carried_again(tmp_path: Path, farm: Elsewhere) -> None:
+    same = b"unchanged" * 2**17
+    before = tmp_path / "root/files/p/j/before"
+    before.mkdir(parents=True)
+    (before / "one").write_bytes(same)
+    (farm.root / URI / "other-name").write_bytes(same)
+    output = Output(kind=ArtifactKind.FILES, uri="files/p/j/before")
+    version = Artifact(id="p/j@1", name="p/j", number=1, output=output, fingerprint="f")
+    carrying = home(tmp_path, farm)
+    carrying.note(replace(order(), earlier=(Input(name="j", artifact=version),)))
+    told = outcome(carrying.bring_home(ended()))
+    assert (tmp_path / "root" / URI / "other-name").read_bytes() == same
+    assert farm.gave == [sha256(b"what it made").hexdigest()]
+    assert told.carriage is not None
+    assert told.carriage.back.reused_bytes == len(same)
 
 
 def test_checkpoints_of_what_failed_come_home(tmp_path: Path, farm: Elsewhere) -> None:

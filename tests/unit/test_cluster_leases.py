@@ -10,6 +10,7 @@ from gridmill.model.farm import Deploy
 from gridmill.model.message import PodOrder
 from gridmill.ports.farm import Sights
 from gridmill.ports.site import PodSight, Sight
+from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.cluster.leases import Leases
 from gridmill.sites.cluster.site import ClusterSite
 
@@ -58,7 +59,10 @@ def order(pod: str) -> PodOrder:
 
 def site(farm: Cut, folder: Path, lease_seconds: float, clock: Clock) -> ClusterSite:
     leases = Leases(folder / "leases.json", lease_seconds)
-    return ClusterSite("far", farm, None, None, "", leases, clock)  # type: ignore[arg-type]
+    root = folder / "root"
+    root.mkdir(exist_ok=True)
+    carrying = HomeCarrying(farm, root, folder / "bundles", folder / "carried")  # type: ignore[arg-type]
+    return ClusterSite("far", farm, None, carrying, "", leases, clock)  # type: ignore[arg-type]
 
 
 def test_pods_that_are_up_keep_their_lease(tmp_path: Path) -> None:

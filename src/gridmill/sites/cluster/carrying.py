@@ -6,17 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock
-from uuid import uuid4
 
-from gridmill.codec import decode, encode, from_builtins
+from gridmill.codec import from_builtins
 from gridmill.errors import (
     ConflictError,
     GridmillError,
     NotFoundError,
-    StorageError,
     UnavailableError,
     to_body,
 )
@@ -31,22 +28,19 @@ from gridmill.model.state import AttemptState
 from gridmill.model.way import Carriage, Crossing
 from gridmill.registry import find
 from gridmill.sites.cluster.carriers import Carriers
+from gridmill.sites.cluster.checkpoints import Checkpoints
+from gridmill.sites.cluster.coming import Coming
 from gridmill.sites.cluster.farm import Farm
-from gridmill.sites.cluster.notes import Note, ended, never_begun, succeeded, with_carriage
-from gridmill.staging.carry import Carrier, Terms, pull, push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.hashes import HashCache
+from gridmill.sites.cluster.known import Known
+from gridmill.sites.cluster.notes import Note, Notes, ended, never_begun, succeeded, with_carriage
+from gridmill.staging.carry import Carrier, Terms, push
 from gridmill.staging.manifest import scan, scan_files
 from gridmill.staging.paths import chunk_sizes
-from gridmill.staging.place import Placer
 from gridmill.staging.progress import Carried, Progress
 
 _LOG = logging.getLogger(__name__)
-COMING = ".coming"
-"""Below the storage root: what is on its way home."""
 _BUNDLES = "bundles"
 _TIMES = 3
-_NOTES_SECONDS = 30 * 86_400.0
 _QUICK_BYTES = 256 << 20
 _PATIENCE_SECONDS = 5.0
 """Whoever asked asks again, as long as the farm is dialled."""
@@ -77,22 +71,24 @@ class HomeCarrying:
         """`notes` is a folder for what must be known again after a restart. Without `carriers` all goes
         through the farm."""
         self._carriers = carriers
-        self._farm, self._here, self._bundles, self._notes = farm, root, bundles, notes
+        self._farm, self._here, self._bundles = farm, root, bundles
+        self._noted, self._known = Notes(notes / "attempts"), Known(notes / "hashes")
         self._terms = Terms(patience_seconds=_PATIENCE_SECONDS, limit_bytes_per_second=limit_bytes_per_second)
         self.limit_bytes_per_second = limit_bytes_per_second
-        self._coming = root / COMING / notes.parent.name
-        shutil.rmtree(self._coming, ignore_errors=True)  # of a process that was killed
+        self._comes = Coming(farm, root, notes.parent.name, self._known, self._carrier, self._terms)
         self._root = ""
         self._progress: dict[str, Progress] = {}
         self._stops: dict[str, Event] = {}
         self._back: dict[str, Crossing] = {}
         self._locks: dict[str, Lock] = {}
         self._guard = Lock()
-        self._purge()
+        self.checkpoints = Checkpoints(
+            farm, root, self._noted, self._known, self._fetch_checkpoints, self._lock_of
+        )
 
-    def note(self, order: Order) -> None:
+    def note(self, order: Order, pod_id: str = "") -> None:
         """See Carrying."""
-        mine, before = _counts(order), self._noted(order.attempt_id)
+        mine, before = _counts(order), self._noted.find(order.attempt_id)
         note = Note(
             token=order.token,
             output_uri=order.output_uri if mine else "",
@@ -100,16 +96,19 @@ class HomeCarrying:
             checkpoints_there=_checkpoints_there(order) if mine else "",
             part=order.part is not None,
             there=before.there if before is not None else Crossing(),
+            carried=before.carried if before is not None else "",
             staging=order.staging,
+            pod_id=pod_id,
+            alike=tuple(entry.artifact.output.uri for entry in order.earlier if entry.artifact.output.uri),
         )
-        self._write(order.attempt_id, note)
+        self._noted.write(order.attempt_id, note)
         self._stops[order.attempt_id] = Event()
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
         """See Carrying."""
-        note = self._noted(attempt_id)
+        note = self._noted.find(attempt_id)
         if note is not None:
-            self._write(attempt_id, replace(note, refusal=to_body(why)))
+            self._noted.write(attempt_id, replace(note, refusal=to_body(why)))
 
     def take_there(self, order: Order) -> Order:
         """See Carrying. Asked twice, the second waits for the first, and finds all there."""
@@ -117,11 +116,14 @@ class HomeCarrying:
             progress = self._progress[order.attempt_id] = Progress()
             spent = 0.0
             try:
+                if order.checkpoint_uri and _counts(order):
+                    self.checkpoints.take_over(order.checkpoint_uri, order.attempt_id)
                 for tree in self._trees(order):
                     spent += self._carry(tree, order, progress)
             finally:
                 self._progress.pop(order.attempt_id, None)
                 self._note_there(order.attempt_id, progress.look(), spent)
+            self.checkpoints.carried(order.attempt_id)
         there = self._root_there()
         bundle = f"{there}/{_BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
         return replace(
@@ -135,7 +137,7 @@ class HomeCarrying:
 
     def _note_there(self, attempt_id: str, seen: Carried, seconds: float) -> None:
         """What was carried so far is there when it is tried again."""
-        note = self._noted(attempt_id)
+        note = self._noted.find(attempt_id)
         if note is None:
             return
         carried = note.there.carried_bytes + seen.carried_bytes
@@ -144,7 +146,7 @@ class HomeCarrying:
             reused_bytes=max(0, seen.total_bytes - carried),
             seconds=note.there.seconds + seconds,
         )
-        self._write(attempt_id, replace(note, there=there))
+        self._noted.write(attempt_id, replace(note, there=there))
 
     def _lock_of(self, attempt_id: str) -> Lock:
         with self._guard:
@@ -165,10 +167,10 @@ class HomeCarrying:
             if entry.artifact.output.uri:  # a command may make no files
                 yield self._tree_of(entry)
         for uri in order.parts:
-            yield Tree(path=self._here / uri, uri=uri, manifest=self._scan(self._here / uri))
+            yield Tree(path=self._here / uri, uri=uri, manifest=self._known.scan(self._here / uri))
         checkpoints = self._here / order.checkpoint_uri
         if order.checkpoint_uri and _counts(order) and checkpoints.is_dir():
-            found = self._scan(checkpoints)
+            found = self._known.scan(checkpoints)
             yield Tree(path=checkpoints, uri=_checkpoints_there(order), manifest=found, writable=True)
         if order.bundle_path:
             bundle = self._bundles / f"{order.bundle}.tar.gz"
@@ -177,7 +179,7 @@ class HomeCarrying:
     def manifest_of(self, version: Artifact) -> Manifest | None:
         """Its files; None where that would take long, as they were never read, or it has none."""
         output = version.output
-        known = self._cache_path(self._here / output.uri).exists()
+        known = self._known.path(self._here / output.uri).exists()
         if not output.uri or not (known or output.size_bytes <= _QUICK_BYTES):
             return None
         return self._tree_of(Input(name="", artifact=version)).manifest
@@ -186,20 +188,11 @@ class HomeCarrying:
         output = entry.artifact.output
         path = self._here / output.uri
         if output.kind != ArtifactKind.SINK:
-            return Tree(path=path, uri=output.uri, manifest=self._scan(path))
+            return Tree(path=path, uri=output.uri, manifest=self._known.scan(path))
         look = Look(root=str(self._here), artifact=entry.artifact, files=True)
         files = find("looks", "process")(look).files
-        manifest = scan_files(path, files, cache=self._cache(path))
+        manifest = scan_files(path, files, cache=self._known.cache(path))
         return Tree(path=path, uri=_version_uri(output), manifest=manifest)
-
-    def _scan(self, path: Path) -> Manifest:
-        return scan(path, cache=self._cache(path))
-
-    def _cache(self, path: Path) -> HashCache:
-        return HashCache(self._cache_path(path))
-
-    def _cache_path(self, path: Path) -> Path:
-        return self._notes / "hashes" / f"{sha256(str(path).encode()).hexdigest()[:32]}.json"
 
     def _carry(self, tree: Tree, order: Order, progress: Progress) -> float:
         """Until nothing lacks there: what was there when it was asked may have gone since. For how many
@@ -230,6 +223,7 @@ class HomeCarrying:
 
     def close(self) -> None:
         """What it does beside carrying ends."""
+        self.checkpoints.close()
         if self._carriers is not None:
             self._carriers.close()
 
@@ -240,10 +234,11 @@ class HomeCarrying:
         return Events(events=tuple(map(self._brought, events.events)))
 
     def _brought(self, event: PodEvent) -> PodEvent:
-        if event.type != EventType.ENDED or self._noted(event.attempt_id) is None:
+        if event.type != EventType.ENDED or self._noted.find(event.attempt_id) is None:
             return event
+        self.checkpoints.hurry(event.attempt_id)
         with self._lock_of(event.attempt_id):
-            note = self._noted(event.attempt_id)
+            note = self._noted.find(event.attempt_id)
             if note is None:
                 return event
             if not event.token:  # its pod never heard of it
@@ -253,7 +248,7 @@ class HomeCarrying:
             else:
                 event = self._with_results(event, note)
                 event = with_carriage(event, self._carriage(event.attempt_id, note))
-            self._write(event.attempt_id, replace(note, told=event.body))
+            self._noted.write(event.attempt_id, replace(note, told=event.body))
             self._stops.pop(event.attempt_id, None)
             with suppress(NotFoundError, UnavailableError):  # else the farm forgets it by its own rule
                 self._farm.forget(event.attempt_id, keep=succeeded(event))
@@ -289,7 +284,7 @@ class HomeCarrying:
         if done:
             return shutil.rmtree(self._here / note.checkpoint_uri, ignore_errors=True)
         try:
-            self._fetch(note, note.checkpoints_there, note.checkpoint_uri, attempt_id)
+            self._fetch_checkpoints(attempt_id, note)
         except NotFoundError:
             return None  # it made none
         except UnavailableError:
@@ -300,55 +295,23 @@ class HomeCarrying:
 
     def _fetch(self, note: Note, there: str, uri: str, attempt_id: str) -> None:
         """The folder `there` as `uri` here, whole or not at all. Raises NotFoundError where there is none."""
-        manifest = self._farm.scan(there)
-        folder = self._coming / sha256(uri.encode()).hexdigest()[:32]
-        chunks = ChunkStore(folder, manifest.size_bytes + 1)
-        placer = Placer(self._here, chunks, handing_over=True)
-        for _ in range(_TIMES):
-            if not placer.place(uri, manifest, COMING, writable=True):
-                return shutil.rmtree(folder, ignore_errors=True)
-            carrier = self._carrier(note.staging, manifest)
-            progress, began = Progress(), time.monotonic()
-            try:
-                pull(manifest, chunks, carrier, progress=progress, terms=self._terms)
-            finally:
-                seconds, seen = time.monotonic() - began, progress.look()
-                came = Crossing(carried_bytes=seen.carried_bytes, seconds=seconds)
-                self._back[attempt_id] = self._back.get(attempt_id, Crossing()) + came
-        raise UnavailableError(f"what came of {uri} is gone again", place=str(folder))
+
+        def came(crossing: Crossing) -> None:
+            self._back[attempt_id] = self._back.get(attempt_id, Crossing()) + crossing
+
+        self._comes.fetch(there, uri, note.staging, alike=(uri, *note.alike), came=came)
+
+    def _fetch_checkpoints(
+        self, attempt_id: str, note: Note, manifest: Manifest | None = None, stop: Event | None = None
+    ) -> None:
+        there, here = note.checkpoints_there, note.checkpoint_uri
+        self._comes.fetch(there, here, note.staging, manifest=manifest, alike=(here,), stop=stop)
 
     def give_up(self, attempt_id: str) -> None:
         """See Carrying. What has arrived stays: the next attempt has use for it."""
         stop = self._stops.get(attempt_id)
         if stop is not None:
             stop.set()
-
-    def _write(self, attempt_id: str, note: Note) -> None:
-        path = self._path(attempt_id)
-        draft = path.with_name(f".{path.name}.{uuid4().hex}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(encode(note))
-            draft.rename(path)
-        except OSError as error:
-            raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
-
-    def _noted(self, attempt_id: str) -> Note | None:
-        try:
-            return decode(self._path(attempt_id).read_bytes(), Note)
-        except OSError:
-            return None
-
-    def _path(self, attempt_id: str) -> Path:
-        return self._notes / "attempts" / f"{attempt_id}.json"
-
-    def _purge(self) -> None:
-        """Notes of long ago: nobody asks for them any more."""
-        oldest = time.time() - _NOTES_SECONDS
-        with suppress(OSError):
-            for path in (self._notes / "attempts").iterdir():
-                if path.stat().st_mtime < oldest:
-                    path.unlink(missing_ok=True)
 
 
 def _counts(order: Order) -> bool:

@@ -21,7 +21,7 @@ from typing import Protocol
 from gridmill.codec import decode_passed, encode_passed
 from gridmill.errors import GridmillError, InputError, InternalError, StorageError, UnavailableError
 from gridmill.model.event import EventType
-from gridmill.model.message import Events, FromPod, Order, Start, Stop, ToPod
+from gridmill.model.message import Events, FromPod, Hello, Order, Start, Stop, ToPod
 from gridmill.ports.link import PodLink
 from gridmill.sites.cluster.farm import Farm
 
@@ -37,8 +37,8 @@ _CARRIERS = 4
 class Carrying(Protocol):
     """What is done about an attempt's data. Both may take their time, and are called from several threads."""
 
-    def note(self, order: Order) -> None:
-        """It is to be started there. Answers at once."""
+    def note(self, order: Order, pod_id: str) -> None:
+        """It is to be started there, by that pod. Answers at once."""
         ...
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
@@ -65,6 +65,7 @@ class _Far:
     """A pod's connection: the link to the control node, and what waits to be said by it."""
 
     link: PodLink
+    pod_id: str = ""
     waiting: deque[FromPod] = field(default_factory=deque)
     fetching: Future[Events] | None = None
 
@@ -279,6 +280,8 @@ class _Session:
             far = self._fars[channel] = _Far(self._dial())
             if not far.link.connect():
                 return self._close(channel)
+        if isinstance(message, Hello):
+            far.pod_id = message.pod_id
         far.waiting.append(message)
         return None
 
@@ -340,7 +343,7 @@ class _Session:
     def _to_pod(self, channel: int, message: ToPod) -> None:
         if isinstance(message, Start):
             order = message.order
-            self._carrying.note(order)
+            self._carrying.note(order, self._fars[channel].pod_id)
             self._staged.append((channel, order, self._later(lambda: self._there(order))))
             return
         if isinstance(message, Stop):

@@ -32,10 +32,11 @@ from gridmill.sites.cluster.relay import Relay
 
 SETTINGS = {
     "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
+    "checkpoints": "how often newer checkpoints of what runs there come home, at the most (30s)",
     "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
 } | carriers.SETTINGS
 T = TypeVar("T")
-_LEASE = "1h"
+_LEASE, _CHECKPOINTS = "1h", "30s"
 _MARGIN_SECONDS = 60.0
 """Until a farm that is cut off has surely ended it all: a question under way may have renewed the lease."""
 _LOOK_SECONDS = 5.0
@@ -134,9 +135,11 @@ class ClusterSite:
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """What it had journalled, with what it made brought home. Raises UnavailableError."""
         if self._is_lost(pod_id):
+            self._carrying.checkpoints.lose(pod_id)
             return ()
         words = self._answer(partial(self._farm.observe, (pod_id,))).words.get(pod_id, ())
         told = self._carrying.bring_home(Events(events=tuple(words))).events
+        self._answer(partial(self._carrying.checkpoints.settle, pod_id))
         self._leases.over((pod_id,))
         return told
 
@@ -149,6 +152,11 @@ class ClusterSite:
         """They are gone when this returns. Raises UnavailableError."""
         if not all(map(self._is_lost, pod_ids)):
             self._answer(partial(self._farm.end, pod_ids))
+        for pod_id in pod_ids:
+            if self._is_lost(pod_id):
+                self._carrying.checkpoints.lose(pod_id)
+            else:
+                self._answer(partial(self._carrying.checkpoints.settle, pod_id))
         self._leases.over(pod_ids)
 
     def carried(self, attempt_id: str) -> Mapping[str, Any]:
@@ -180,7 +188,8 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     """The site; the farm must have been joined. Raises InputError."""
     del doors  # the source dials
     check_settings(site, SETTINGS)
-    lease = _seconds(site)
+    lease = _seconds(site, "lease", _LEASE)
+    checkpoints = _seconds(site, "checkpoints", _CHECKPOINTS)
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
     notes = kept.folder / "carried"
@@ -194,6 +203,7 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", leases)
     relay.start()
     there_and_back.start()
+    carrying.checkpoints.start(checkpoints)
     return made
 
 
@@ -205,8 +215,10 @@ def _rate(site: Site) -> float | None:
         raise InputError(error.message, hint=error.hint, place=f"site {site.name}: settings.rate") from error
 
 
-def _seconds(site: Site) -> float:
+def _seconds(site: Site, name: str, usual: str) -> float:
     try:
-        return parse_seconds(site.settings.get("lease", _LEASE))
+        return parse_seconds(site.settings.get(name, usual))
     except InputError as error:
-        raise InputError(error.message, hint=error.hint, place=f"site {site.name}: settings.lease") from error
+        raise InputError(
+            error.message, hint=error.hint, place=f"site {site.name}: settings.{name}"
+        ) from error
