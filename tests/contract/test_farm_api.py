@@ -152,6 +152,15 @@ def test_many_wrong_secrets_are_too_many(place: Path, tmp_path: Path) -> None:
         assert one.join(invite(running.farm.records, running.farm.now())).status == 429
 
 
+def test_a_source_sees_the_line_the_disk_and_its_nodes(home: Visitor) -> None:
+    told = home.ask("GET", "/v1/farm").told
+    assert told["disk_free_bytes"] > 0
+    assert told["queue"] == []
+    assert told["looks"].keys() == {node["name"] for node in told["nodes"]}
+    gpus = {node["name"]: node["capacity"]["gpus"] for node in told["nodes"]}
+    assert all(len(look["seats"]) == gpus[name] for name, look in told["looks"].items())
+
+
 def test_a_probe_takes_and_gives_bytes_for_nothing(home: Visitor) -> None:
     answer = home.ask("POST", "/v1/probe?back=70000", b"x" * 70_000)
     assert (answer.status, len(answer.body)) == (200, 70_000)

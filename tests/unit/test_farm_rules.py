@@ -3,7 +3,7 @@
 import pytest
 
 from gridmill.errors import CapacityError, ConflictError, InputError
-from gridmill.farm.claims import admit, check_size, free
+from gridmill.farm.claims import admit, check_size, free, queued, seats
 from gridmill.farm.joining import Tries
 from gridmill.farm.keeper import orders
 from gridmill.farm.leases import expired, forgotten, spoiled
@@ -11,8 +11,9 @@ from gridmill.farm.lodging import Lodging, LodgingState, check_deploy, check_id
 from gridmill.farm.source import Invitation, Source, authorised, check_name, hash_of, invited
 from gridmill.farm.work import Work, left_behind
 from gridmill.model.amounts import Amounts
-from gridmill.model.farm import FARM_PROTOCOL, Deploy, check_versions
+from gridmill.model.farm import FARM_PROTOCOL, Deploy, Queued, check_versions
 from gridmill.model.message import PodOrder
+from gridmill.model.node import Seat
 from gridmill.model.site import Node
 
 NODES = (
@@ -187,3 +188,16 @@ def test_a_farm_may_be_one_minor_version_older(source: str, farm: str, fits: boo
 def test_another_protocol_is_another_version() -> None:
     with pytest.raises(InputError):
         check_versions(source="1.0.0", farm="1.0.0", protocol=FARM_PROTOCOL + 1)
+
+
+def test_a_source_sees_which_gpus_are_taken_and_its_own_by_name() -> None:
+    mine, others = lodging(1, order("d1.0", gpus=1)), lodging(2, order("d2.0", gpus=2), source="other")
+    up = admit((mine, others), NODES, 5.0)
+    waits = [lodging(3, order("d3.0", gpus=2), source="other"), lodging(4, order("d4.0", gpus=1))]
+    seen = seats((*up, *waits), NODES, "home")
+    assert seen["a"] == (Seat(gpu=0, taken=True, deployment="d1"), Seat(gpu=1))
+    assert seen["b"] == (Seat(gpu=0, taken=True), Seat(gpu=1, taken=True))
+    assert queued((*up, *waits), "home") == (Queued(deployment="d4", before=1),)
+    halves = seats((), NODES, "home", 2)["a"]
+    assert halves == (Seat(gpu=0), Seat(gpu=0))
+    assert all(not seat.taken for row in seats((), NODES, "home").values() for seat in row)

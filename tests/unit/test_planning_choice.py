@@ -12,7 +12,9 @@ from gridmill.cli.plan import place_lines
 from gridmill.model.amounts import GIB, MIB, Amounts
 from gridmill.model.choice import Alternative, Travel
 from gridmill.model.dataset import DatasetSpec
+from gridmill.model.farm import FarmLook, is_crowded
 from gridmill.model.job import CommandSpec, Job, JobSize
+from gridmill.model.node import NodeLook, Seat
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Measurement, Use
 from gridmill.model.sink import SinkSpec, Source
@@ -201,8 +203,21 @@ def test_what_was_not_measured_is_tried_where_it_is_named_first() -> None:
     assert first.resource == "here"
     assert "local CPU not measured yet; gpu-farm 6 min" in first.choice
     assert "named first, and not known yet how long it takes there" in first.choice
-    second = planned(ROWS, job("model", "rows", resources=("trainer", "here")), measured=HISTORY[1:])
-    assert second["model"].resource == "trainer"
+    second = planned(ROWS, job("model", "rows", resources=("trainer", "here")), measured=HISTORY[1:])["model"]
+    assert second.resource == "trainer"
+    assert second.choice.endswith("local CPU not measured yet: gpu-farm, done first of those known")
+
+
+def test_where_others_have_the_room_the_wait_is_not_known() -> None:
+    model = planned(ROWS, job("model", "rows"), crowded=("trainer",))["model"]
+    told = "gpu-farm 6 min + 3 min transfer + a wait that is not known"
+    assert model.choice == f"local CPU 40 min; {told}: local CPU, done first of those known"
+    seats = (Seat(gpu=0, taken=True), Seat(gpu=1))
+    seen = NodeLook(busy_cpus=0.0, owner_cpus=0.0, used_bytes=0, seats=seats)
+    look = FarmLook(version="", protocol=1, root="", nodes=FARM.nodes, looks={"g": seen})
+    assert [is_crowded(look, gpus) for gpus in (0, 1, 2)] == [False, False, True]
+    assert is_crowded(replace(look, waiting=1), 0)
+    assert not is_crowded(replace(look, looks={}), 2)  # a farm that does not give them out itself
 
 
 def test_a_farm_that_does_not_answer_is_passed_over() -> None:

@@ -17,7 +17,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
 from gridmill.model.site import Site
-from gridmill.model.view import ControlView, DryRun, RunView
+from gridmill.model.view import ControlView, DryRun, FarmView, RunView
 
 LONG_POLLS = 256
 """Followers served at once, in threads of their own, so that they never hold up other calls."""
@@ -186,6 +186,12 @@ def list_sites(grid: TheGrid) -> Response:
 def list_nodes(grid: TheGrid) -> Response:
     """Provider nodes of all sites: claimed, running, and as seen now."""
     return reply(grid.nodes())
+
+
+@router.get("/farms", response_model=tuple[FarmView, ...], tags=["sites"])
+def list_farms(grid: TheGrid) -> Response:
+    """Farms, as they were some seconds ago, and how quick the way there is."""
+    return reply(grid.farms())
 
 
 @router.put("/sites/{name}", response_model=Site, tags=["sites"])

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gridmill.cli.backfills import show_backfill
+from gridmill.cli.farms import carriage_words, way_words
 from gridmill.cli.render import COLOURS, details, table
 from gridmill.cli.words import amounts, in_use, metrics, moment
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
@@ -19,7 +20,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import DEFAULT, ProjectView
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt
-from gridmill.model.site import Site
+from gridmill.model.site import Site, SiteKind
 from gridmill.model.view import ControlView, JobView, PartView, VersionView
 
 _SPLITS = ("train", "folds", "validation", "test")
@@ -46,6 +47,7 @@ def describe(noun: object) -> RenderableType:
             return Group(
                 _head(noun.name, noun.kind),
                 table("node", "has", rows=[(node.name, amounts(node.capacity)) for node in noun.nodes]),
+                *([Text(way_words(noun.way))] if noun.kind == SiteKind.CLUSTER else []),
             )
         case Deployment():
             return Group(*_deployment(noun))
@@ -288,6 +290,7 @@ def _attempt_facts(one: Attempt) -> Facts:
             if use
             else "",
         ),
+        ("carried", carriage_words(one.carriage) if one.carriage is not None else ""),
         ("exit code", one.exit_code),
         ("cause", one.cause),
         ("interrupted", f"for {one.interrupted.whom}" if one.interrupted is not None else ""),

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from gridmill.cli.farms import seat_words
 from gridmill.cli.render import table
 from gridmill.cli.session import Json, console, emit, session, settings_of
 from gridmill.cli.words import amounts
 from gridmill.errors import InputError
 from gridmill.model.amounts import GIB, Amounts, show_count
-from gridmill.model.node import NodeView
+from gridmill.model.node import NodeLook, NodeView
 from gridmill.model.site import Site, SiteKind
 from gridmill.settings import Settings
 
@@ -124,13 +125,18 @@ def nodes(context: typer.Context, json: Json = False) -> None:
 def _node_row(view: NodeView) -> tuple[object, ...]:
     look = view.look
     busy, owners = (f"{look.busy_cpus:.1f}", f"{look.owner_cpus:.1f}") if look else ("?", "?")
-    gpus = (
-        [f"{one.model} {one.used_bytes / GIB:.0f}/{one.memory_bytes / GIB:.0f} GiB" for one in look.gpus]
-        if look
-        else []
-    )
+    gpus = _gpu_words(look) if look else []
     has, claimed = amounts(view.node.capacity), amounts(view.claimed) if view.claimed != Amounts() else ""
     return view.site, view.node.name, has, claimed, busy, owners, "; ".join(gpus), ", ".join(view.running)
+
+
+def _gpu_words(look: NodeLook) -> list[str]:
+    """What the driver says of each, and whose a farm's are."""
+    seen = [f"{one.model} {one.used_bytes / GIB:.0f}/{one.memory_bytes / GIB:.0f} GiB" for one in look.gpus]
+    seats = seat_words(look.seats)
+    if len(seats) != len(seen):
+        return seats or seen
+    return [f"{seat} ({gpu})" for seat, gpu in zip(seats, seen, strict=True)]
 
 
 def read_settings(given: list[str] | tuple[str, ...]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import typer
 
 from gridmill.cli.backfills import backfill_list
 from gridmill.cli.complete import complete_runs
+from gridmill.cli.farms import farm_line
 from gridmill.cli.follow import display
 from gridmill.cli.nouns import run_list, schedule_list
 from gridmill.cli.render import run_table
@@ -64,15 +65,18 @@ def _grid(client: Client, as_json: bool) -> None:
     if client.embedded:
         return _records(client, runs, as_json)
     schedules, backfills = client.list_schedules(), client.list_backfills()
+    farms = client.list_farms()
     if as_json:
         told = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
-        return emit(told)
+        return emit({**told, "farms": farms})
     kind = "embedded in another command" if control.embedded else f"at {control.address}"
     print(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
     print(
         f"{show_count(control.active_runs, 'active run')}: {show_count(control.running_jobs, 'job')} running"
         f", {control.waiting_jobs} waiting; {show_count(control.deployments, 'deployment')} up"
     )
+    for farm in farms:
+        print(f"farm {farm_line(farm)}")
     for run in runs:
         if run.state not in FINISHED_RUNS:
             show(run_table(client.grid.run(run.id), time.time(), most=20))

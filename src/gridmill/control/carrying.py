@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gridmill.control.choosing import made_before, readings_of
+from gridmill.control.choosing import crowded_among, made_before, readings_of
 from gridmill.control.inputs import external_references
 from gridmill.control.references import find_version
 from gridmill.control.state import Control
@@ -51,7 +51,13 @@ def forecast_carrying(
     }
     before = {job.name: made_before(control, f"{pipeline.name}/{job.name}") for job in pipeline.jobs}
     made = {name: size for name, size in before.items() if size is not None}
-    return Carrying(readings=readings, made_bytes=made, away=tuple(control.away))
+    known = (*control.ledger.snapshot.resources.values(), *pipeline.resources)
+    return Carrying(
+        readings=readings,
+        made_bytes=made,
+        away=tuple(control.away),
+        crowded=crowded_among(control, known),
+    )
 
 
 def _names(job: Job) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from gridmill.control.state import Control
 from gridmill.errors import GridmillError, NotFoundError
 from gridmill.model.artifact import Artifact, ArtifactKind, Input
 from gridmill.model.choice import Choice
+from gridmill.model.farm import is_crowded
 from gridmill.model.job import JobSize
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import JobRun
@@ -19,6 +20,7 @@ from gridmill.model.site import Site
 from gridmill.model.state import JobState
 from gridmill.planning.alternatives import Candidate, alternatives
 from gridmill.planning.choice import choose
+from gridmill.planning.limits import gpus_of
 from gridmill.planning.sizing import size_job
 from gridmill.planning.travel import ELSEWHERE, Reading
 
@@ -51,11 +53,18 @@ def chosen_resource(
         readings=readings,
         back_bytes=made_before(control, job_run.name),
         away=control.away,
+        crowded=crowded_among(control, found),
         project=job_run.project,
         standing=job_run if standing else None,
     )
     choice = choose(told, job_run.resource if standing else "", job_run.moves)
     return next(one for one in found if one.name == choice.resource), choice
+
+
+def crowded_among(control: Control, resources: Iterable[Resource]) -> tuple[str, ...]:
+    """Those at farms at which deployments of anybody wait, or too few GPUs are free."""
+    looks = ((one, control.farms.get(one.site)) for one in resources)
+    return tuple(one.name for one, look in looks if look is not None and is_crowded(look, gpus_of(one)))
 
 
 def readings_of(control: Control, artifacts: Iterable[Artifact]) -> tuple[Reading, ...]:

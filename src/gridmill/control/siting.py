@@ -13,7 +13,8 @@ from gridmill.model.deployment import Pod
 from gridmill.model.node import NodeLook, NodeView
 from gridmill.model.site import LOCAL, Node, Site, SiteKind
 from gridmill.model.state import PodState
-from gridmill.ports.site import SitePort
+from gridmill.model.view import FarmView
+from gridmill.ports.site import Carries, SitePort
 
 
 class SiteCases(Cases):
@@ -32,6 +33,14 @@ class SiteCases(Cases):
         looks = {name: _looks(port) for name, port in ports.items()}
         seen = (changed(view, look=looks.get(view.site, {}).get(view.node.name)) for view in views)
         return tuple(sorted(seen, key=lambda view: (view.site, view.node.name)))
+
+    def farms(self) -> tuple[FarmView, ...]:
+        """See Sites. They are asked without the lock."""
+        with self._node.lock:
+            sites = [one for one in self._ledger.snapshot.sites.values() if one.kind == SiteKind.CLUSTER]
+            away, known = self._control.away, self._control.sites.items()
+            ports = {name: port for name, port in known if name not in away}
+        return tuple(_farm(one, ports.get(one.name)) for one in sorted(sites, key=lambda site: site.name))
 
     def _views(self, site: Site) -> Iterator[NodeView]:
         snapshot = self._ledger.snapshot
@@ -111,6 +120,16 @@ class SiteCases(Cases):
                 )
             transaction.delete(Site, name)
             transaction.then(lambda: retire(self._node, name))
+
+
+def _farm(site: Site, port: SitePort | None) -> FarmView:
+    known = FarmView(site=site.name, way=site.way)
+    if not isinstance(port, Carries):
+        return changed(known, problem="it does not answer")
+    try:
+        return changed(known, look=port.farm())
+    except UnavailableError as error:
+        return changed(known, problem=error.message)
 
 
 def _looks(port: SitePort) -> Mapping[str, NodeLook]:

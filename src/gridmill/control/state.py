@@ -12,6 +12,7 @@ from gridmill.control.aside import Aside, AtOnce
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.errors import UnavailableError
 from gridmill.model.artifact import Artifact
+from gridmill.model.farm import FarmLook
 from gridmill.model.noun import dataclass
 from gridmill.model.schedule import Schedule
 from gridmill.model.site import Site
@@ -191,6 +192,7 @@ class Control:
     next_observe: float = 0.0
     next_choice: float = 0.0
     choosing: set[str] = field(default_factory=set)  # jobs that may go to several resources
+    farms: dict[str, FarmLook] = field(default_factory=dict)  # by site, when last looked at
     away: set[str] = field(default_factory=set)  # sites that did not answer when last looked at
     offset: float | None = None
     alarms: Alarms | None = None

@@ -9,7 +9,7 @@ import threading
 from dataclasses import replace
 
 from gridmill.control.node import ControlNode
-from gridmill.errors import GridmillError, explained
+from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.model.site import LOCAL, Node, Site
 from gridmill.model.way import Way
 from gridmill.ports.site import Carries, SitePort
@@ -89,6 +89,8 @@ class Surveyor:
         adopted = False
         try:
             adopted = self._take_in(site, port, port.nodes(), way_of(site, port))
+            if isinstance(port, Carries):
+                self._node.control.farms[site.name] = port.farm()
         finally:
             if known is None and not adopted:
                 port.close()
@@ -108,8 +110,13 @@ class Surveyor:
 
 
 def way_of(site: Site, port: SitePort) -> Way | None:
-    """What is known of the way to a site, else what a probe says. Takes a second. Raises UnavailableError."""
-    return port.probe() if site.way is None and isinstance(port, Carries) else site.way
+    """What is known of the way to a site, else what a probe says, if it comes through. Takes a second."""
+    if site.way is not None or not isinstance(port, Carries):
+        return site.way
+    try:
+        return port.probe()
+    except UnavailableError:
+        return None
 
 
 def described(site: Site) -> Site:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from gridmill.errors import CapacityError
 from gridmill.farm.lodging import HAS_ROOM, Berth, Lodging, LodgingState
 from gridmill.model.amounts import Amounts, show_bytes
+from gridmill.model.farm import Queued
 from gridmill.model.gpus import pick
 from gridmill.model.message import PodOrder
+from gridmill.model.node import Seat
 from gridmill.model.noun import dataclass
 from gridmill.model.site import Node
 
@@ -77,6 +79,36 @@ def free(lodgings: Iterable[Lodging], nodes: Iterable[Node], shares: int = 1) ->
             if berth.node in rooms and berth.pod_id in sizes:
                 rooms[berth.node] = rooms[berth.node].without(sizes[berth.pod_id], berth.gpus)
     return rooms
+
+
+def seats(
+    lodgings: Sequence[Lodging], nodes: Iterable[Node], source: str, shares: int = 1
+) -> dict[str, tuple[Seat, ...]]:
+    """Who has which GPU, or share of one, by node, as a source may know it: of others, that it is taken."""
+    taken = {
+        (berth.node, index): one.id if one.source == source else ""
+        for one in lodgings
+        if one.state in HAS_ROOM
+        for berth in one.berths
+        for index in berth.gpus
+    }
+    return {
+        node.name: tuple(
+            Seat(
+                gpu=index // shares,
+                taken=(node.name, index) in taken,
+                deployment=taken.get((node.name, index), ""),
+            )
+            for index in range(node.capacity.gpus)
+        )
+        for node in nodes
+    }
+
+
+def queued(lodgings: Iterable[Lodging], source: str) -> tuple[Queued, ...]:
+    """Those of a source that wait, and their places in the line of all."""
+    line = enumerate(queue(lodgings))
+    return tuple(Queued(deployment=one.id, before=place) for place, one in line if one.source == source)
 
 
 def check_size(lodging: Lodging, nodes: Sequence[Node], shares: int = 1) -> None:

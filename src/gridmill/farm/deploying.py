@@ -1,8 +1,10 @@
 """What a source asks about its deployments: bring them up, how are they, end them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from shutil import disk_usage
 
-from gridmill.farm.claims import check_size, queue
+from gridmill.farm.claims import check_size, queue, queued, seats
 from gridmill.farm.farm import Farm
 from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState, check_deploy, check_id
 from gridmill.farm.quarters import Quarters
@@ -20,15 +22,21 @@ def look(farm: Farm, source: Source) -> FarmLook:
     """The farm as that source sees it; takes a moment."""
     quarters = farm.quarters_of(source)
     lost = [one for one in farm.records.all(Loss) if one.source == source.name]
+    everybody, nodes = farm.records.all(Lodging), quarters.site.nodes()
+    shares = farm.settings.gpu_shares
+    given = seats(everybody, nodes, source.name, shares) if farm.shares_nodes else {}
+    looks = quarters.site.looks()
     return FarmLook(
         version=farm.version,
         protocol=FARM_PROTOCOL,
         root=str(quarters.root),
-        nodes=quarters.site.nodes(),
-        looks=quarters.site.looks(),
-        waiting=len(queue(farm.records.all(Lodging))),
+        nodes=nodes,
+        looks={name: replace(look, seats=given.get(name, ())) for name, look in looks.items()},
+        waiting=len(queue(everybody)),
+        queue=queued(everybody, source.name),
         staged_bytes=quarters.carried.store.size_bytes,
         quota_bytes=farm.quota_bytes,
+        disk_free_bytes=disk_usage(quarters.root).free,
         warnings=tuple(one.message for one in lost),
     )
 

@@ -37,9 +37,18 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A deployment of the source that waits for room, and how many of all sources wait `before` it."""
+
+    deployment: str
+    before: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FarmLook:
     """A farm as one source sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
-    of all sources, that wait for room; `staged_bytes` of `quota_bytes` are what was carried there."""
+    of all sources, that wait for room, `queue` those of the source among them; `staged_bytes` of
+    `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left for it."""
 
     version: str
     protocol: int
@@ -47,9 +56,18 @@ class FarmLook:
     nodes: tuple[Node, ...]
     looks: Mapping[str, NodeLook] = field(default_factory=dict)
     waiting: int = 0
+    queue: tuple[Queued, ...] = ()
     staged_bytes: int = 0
     quota_bytes: int = 0
+    disk_free_bytes: int = 0
     warnings: tuple[str, ...] = ()
+
+
+def is_crowded(look: FarmLook, gpus: int) -> bool:
+    """Whether a further deployment with so many GPUs would stand in line."""
+    seats = [one.seats for one in look.looks.values() if one.seats]
+    most_free = max((sum(not seat.taken for seat in some) for some in seats), default=gpus)
+    return bool(look.waiting) or gpus > most_free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,14 +17,26 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A GPU of a farm's node, by its number there, or a share of one: `taken` by a deployment, which is named
+    where it is one's own."""
+
+    gpu: int
+    taken: bool = False
+    deployment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLook:
     """A machine over a fraction of a second: `busy_cpus` are in use, of them `owner_cpus` by processes that
-    are not Gridmill's; memory is what cannot be given out without swapping."""
+    are not Gridmill's; memory is what cannot be given out without swapping. `seats` says who has which of a
+    farm's GPUs, where the farm gives them out."""
 
     busy_cpus: float
     owner_cpus: float
     used_bytes: int
     gpus: tuple[Gpu, ...] = ()
+    seats: tuple[Seat, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,12 @@ from typing import Any
 from gridmill.model.artifact import Artifact
 from gridmill.model.choice import Alternative, Travel
 from gridmill.model.critical import Critical
+from gridmill.model.farm import FarmLook
 from gridmill.model.noun import dataclass
 from gridmill.model.resource import Sizing
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
+from gridmill.model.way import Way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,17 @@ class PlannedJob:
     travel: Travel | None = None
     alternatives: tuple[Alternative, ...] = ()
     choice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarmView:
+    """A farm that is one of the grid's sites: what it says of itself now (None: it does not answer, and
+    `problem` says why), and what was measured of the way there."""
+
+    site: str
+    look: FarmLook | None = None
+    way: Way | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,12 +39,14 @@ def alternatives(
     readings: Sequence[Reading],
     back_bytes: int | None,
     away: Collection[str] = (),
+    crowded: Collection[str] = (),
     sites: Mapping[str, str] | None = None,
     project: str = DEFAULT,
     standing: JobRun | None = None,
 ) -> tuple[Alternative, ...]:
     """One for each candidate, in their order. `away` are sites that do not answer, `sites` where jobs of the
-    same run are to run, by job. `standing` is the job where it stands in line already."""
+    same run are to run, by job; `crowded` are resources whose room at a farm others have. `standing` is the
+    job where it stands in line already."""
     called = labels([one.resource for one in candidates])
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
     made: list[Alternative] = []
@@ -61,7 +63,7 @@ def alternatives(
                 wait_seconds=(
                     standing_seconds(snapshot, now, stands)
                     if stands is not None
-                    else joining_seconds(snapshot, now, resource, demand)
+                    else joining_seconds(snapshot, now, resource, demand, crowded=resource.name in crowded)
                 ),
                 travel=travel(readings, back_bytes, site, sites or {}) if site is not None else None,
                 problem=_problem(snapshot, resource, demand),

@@ -48,7 +48,7 @@ def _reason(best: Alternative, present: Sequence[Alternative], alternatives: Seq
         return "the only one that can be used now"
     if best.seconds is None:
         return "named first, and not known yet how long it takes there"
-    return "done first"
+    return "done first" if all(one.seconds is not None for one in present) else "done first of those known"
 
 
 def told(one: Alternative) -> str:

@@ -28,11 +28,12 @@ from gridmill.planning.travel import Reading, travel
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carrying:
     """What is known of data that is carried, by job: the versions that it reads, and the bytes that it made
-    last. `away` are sites that do not answer."""
+    last. `away` are sites that do not answer, `crowded` resources whose room at a farm others have."""
 
     readings: Mapping[str, Sequence[Reading]] = field(default_factory=dict)
     made_bytes: Mapping[str, int] = field(default_factory=dict)
     away: Collection[str] = ()
+    crowded: Collection[str] = ()
 
 
 NOTHING_CARRIED = Carrying()
@@ -101,6 +102,7 @@ def _placed(
         readings=readings,
         back_bytes=made,
         away=carrying.away,
+        crowded=carrying.crowded,
         sites=sites,
         project=pipeline.project,
     )

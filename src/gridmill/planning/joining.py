@@ -10,9 +10,11 @@ from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.waits import Waits
 
 
-def joining_seconds(snapshot: Snapshot, now: float, resource: Resource, demand: Demand) -> float | None:
+def joining_seconds(
+    snapshot: Snapshot, now: float, resource: Resource, demand: Demand, *, crowded: bool = False
+) -> float | None:
     """About when it could start there, in seconds from now, behind all that wait there; None where that
-    cannot be told. What a pod takes to come up is not counted."""
+    cannot be told. What a pod takes to come up is not counted. `crowded`: others have its site's room."""
     line = snapshot.lines.waiting.get(resource.name)
     if resource.name not in snapshot.resources:
         return 0.0
@@ -27,7 +29,7 @@ def joining_seconds(snapshot: Snapshot, now: float, resource: Resource, demand: 
         if coming is not None:
             return _coming_seconds(snapshot, now, coming[2])
         if can_bring_up(draft, lane, demand) or _has_idle(snapshot, resource.site):
-            return 0.0
+            return None if crowded else 0.0
     return Waits(snapshot, now).behind(resource.name, demand)
 
 

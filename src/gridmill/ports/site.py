@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from gridmill.model.artifact import Artifact
 from gridmill.model.event import PodEvent
+from gridmill.model.farm import FarmLook
 from gridmill.model.message import PodOrder
 from gridmill.model.node import NodeLook
 from gridmill.model.noun import dataclass
@@ -65,6 +66,10 @@ class Carries(Protocol):
     def carried(self, attempt_id: str) -> Mapping[str, Any]:
         """How far its data is on the way: `done` of `total`, `unit` and `note`, as a progress event's body;
         empty when none is. Answers at once."""
+        ...
+
+    def farm(self) -> FarmLook:
+        """What it said of itself some seconds ago at most. Raises UnavailableError."""
         ...
 
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from gridmill.model.node import NodeView
 from gridmill.model.site import Site
+from gridmill.model.view import FarmView
 
 
 class Sites(Protocol):
@@ -15,6 +16,10 @@ class Sites(Protocol):
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Provider nodes of all sites: claimed, running, and as seen now. Takes a second or so."""
+        ...
+
+    def farms(self) -> tuple[FarmView, ...]:
+        """Farms, by name, as they were some seconds ago at most."""
         ...
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:

@@ -13,7 +13,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
 from gridmill.model.site import Site
-from gridmill.model.view import ControlView, DryRun, RunView
+from gridmill.model.view import ControlView, DryRun, FarmView, RunView
 from gridmill.sdk.connection import Answer, Connections, tcp_connections, unix_connections
 from gridmill.sdk.http_advising import HttpAdvising
 from gridmill.sdk.http_alterations import HttpAlterations
@@ -112,6 +112,10 @@ class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations, Http
     def nodes(self) -> tuple[NodeView, ...]:
         """See Grid."""
         return self._get("/nodes", tuple[NodeView, ...])
+
+    def farms(self) -> tuple[FarmView, ...]:
+        """See Grid."""
+        return self._get("/farms", tuple[FarmView, ...])
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
         """See Grid."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from gridmill.errors import ConflictError
 from gridmill.model.node import NodeView
 from gridmill.model.site import LOCAL, Site
+from gridmill.model.view import FarmView
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.lookup import Noun, find_noun
 
@@ -43,6 +44,10 @@ class SiteVerbs(Connected):
     def list_nodes(self) -> tuple[NodeView, ...]:
         """Provider nodes of all sites: claimed, running, and as seen now. Takes a second or so."""
         return self.grid.nodes()
+
+    def list_farms(self) -> tuple[FarmView, ...]:
+        """Farms, as they were some seconds ago: GPUs, line, disk, version; and how quick the way there is."""
+        return self.grid.farms()
 
     def remove_site(self, name: str) -> None:
         """Forget a site where nothing is up."""

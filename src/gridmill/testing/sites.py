@@ -10,6 +10,7 @@ from gridmill.model.deployment import Deployment
 from gridmill.model.node import NodeView
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.site import Node, Site, SiteKind
+from gridmill.model.view import FarmView
 
 T = TypeVar("T")
 HERE = Node(name="here", capacity=Amounts(cpus=2, memory_bytes=8 * GIB))
@@ -58,6 +59,11 @@ class FakeSites:
     def nodes(self) -> tuple[NodeView, ...]:
         """See Grid."""
         return tuple(NodeView(site=site.name, node=HERE, claimed=Amounts()) for site in self.sites())
+
+    def farms(self) -> tuple[FarmView, ...]:
+        """See Grid. None answers."""
+        clusters = (site for site in self.sites() if site.kind == SiteKind.CLUSTER)
+        return tuple(FarmView(site=site.name, problem="it does not answer") for site in clusters)
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
         """See Grid. Every site has one node."""

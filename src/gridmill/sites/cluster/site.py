@@ -170,6 +170,10 @@ class ClusterSite:
         done = found.there_bytes + found.carried_bytes
         return {"done": done, "total": found.total_bytes, "unit": "bytes", "note": note}
 
+    def farm(self) -> FarmLook:
+        """See Carries."""
+        return self._asked()
+
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """See Carries."""
         return self._answer(partial(lacking_bytes, self._farm, versions, self._carrying.manifest_of))
