@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,15 @@ from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 
 from bench.environments import programs
 from bench.measure import Result, Series, alternate, at_least, at_most, cpu_seconds, row, save
-from gridmill.staging.buckets import BucketCarrier
 from gridmill.staging.carry import pull, push
 from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.frames import Chunk
 from gridmill.staging.hashes import HashCache
+from gridmill.staging.kept import Kept
 from gridmill.staging.manifest import scan
+from gridmill.staging.objects import Objects
+from gridmill.staging.parcels import read
+from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.place import Placer
 from gridmill.staging.progress import Progress
 
@@ -81,9 +85,21 @@ def _write(folder: Path, files: int, size_bytes: int) -> None:
         path.write_bytes(os.urandom(size_bytes))
 
 
-def _far(endpoint: str, bucket: str) -> BucketCarrier:
+def _far(endpoint: str, bucket: str) -> Kept:
     said = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1", "endpoint": endpoint}
-    return BucketCarrier(f"s3://{bucket}/p", said)
+    return Kept(Objects(f"s3://{bucket}/p", said))
+
+
+class _Signed:
+    """Reads as a farm does: by signed URLs."""
+
+    def __init__(self, kept: Kept, sizes: Mapping[str, int]) -> None:
+        self._kept, self._sizes = kept, sizes
+        assert kept.missing(sizes) == ()
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        for parcel in self._kept.parcels({chunk: self._sizes[chunk] for chunk in chunks}):
+            yield from read(parcel)
 
 
 class _Contest:
@@ -145,7 +161,7 @@ class _Contest:
             store = ChunkStore(self.work / "store", 1 << 40)
             placer = Placer(self.work / "root", store)
             placer.place("x", manifest, "t.1")
-            pull(manifest, store, _far(self.endpoint, bucket))
+            pull(manifest, store, _Signed(_far(self.endpoint, bucket), chunk_sizes(manifest)))
             placer.place("x", manifest, "t.1")
 
         return down

@@ -16,7 +16,7 @@ REFUSED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Messag
 
 class LittleBucket:
     """`objects` by name; `put_at` (Unix) by name. `fault` is asked before each request by a signed URL: a
-    status, or `cut`, `short` or `damage`; empty: none. It is the owner's view too (export.Owned)."""
+    status, or `cut`, `short` or `damage`; empty: none. It is the owner's view too (kept.Listed)."""
 
     def __init__(self, port: int) -> None:
         self.objects: dict[str, bytes] = {}
@@ -40,8 +40,15 @@ class LittleBucket:
             raise UnavailableError("not now")
         self.objects.pop(name, None)
 
-    def older(self, before: datetime) -> Iterator[str]:
-        yield from [name for name in self.objects if self.put_at[name] < before.timestamp()]
+    def has(self, name: str) -> bool:
+        return name in self.objects
+
+    def names(self, folder: str) -> Iterator[list[str]]:
+        yield [name for name in self.objects if name.startswith(f"{folder}/")]
+
+    def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
+        inside = [name for name in self.objects if folder is None or name.startswith(f"{folder}/")]
+        yield from [name for name in inside if self.put_at[name] < before.timestamp()]
 
     def sign(self, method: str, name: str) -> str:
         number = str(next(self._numbers))

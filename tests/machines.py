@@ -89,9 +89,9 @@ class Machines:
         whole = self._words(*PROGRAM, *words, **settings)
         return (host or self.alpha).run(*whole, seconds=200.0, check=check)
 
-    def control(self, *words: str) -> None:
+    def control(self, *words: str, **settings: str) -> None:
         """`gridmill up` on alpha, until it serves."""
-        self.start(self.alpha, "up", *PROGRAM, "up", "--listen", "off", *words)
+        self.start(self.alpha, "up", *PROGRAM, "up", "--listen", "off", *words, **settings)
         self.wait(lambda: "control node up" in self.said("up"), "the control node is up")
 
     def run(self, text: str, name: str = "run") -> "subprocess.Popen[bytes]":

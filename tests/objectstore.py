@@ -32,20 +32,20 @@ def program() -> str | None:
 
 
 @contextmanager
-def object_store() -> Iterator[str | None]:
-    """The endpoint of a server that has just started; None where it is not installed."""
+def object_store(host: str = "127.0.0.1") -> Iterator[str | None]:
+    """The endpoint of a server that has just started at that address; None where it is not installed."""
     found = program()
     if found is None:
         yield None
         return
     port = free_port()
-    words = [found, "-H", "127.0.0.1", "-p", str(port)]
+    words = [found, "-H", host, "-p", str(port)]
     with subprocess.Popen(
         words, env=os.environ | KEYS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:
         try:
-            _wait(server, port)
-            yield f"http://127.0.0.1:{port}"
+            _wait(server, host, port)
+            yield f"http://{host}:{port}"
         finally:
             server.kill()
 
@@ -56,11 +56,11 @@ def make_bucket(endpoint: str, name: str) -> None:
     httpx.put(f"{endpoint}/{name}", headers={"Authorization": who}, timeout=120).raise_for_status()
 
 
-def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:
+def _wait(server: "subprocess.Popen[bytes]", host: str, port: int) -> None:
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while True:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
+            if probe.connect_ex((host, port)) == 0:
                 return
         if server.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError("moto_server does not start")

@@ -49,8 +49,9 @@ class Home:
     def __init__(self, folder: Path, controller: Farm, there: Path, endpoint: str) -> None:
         self.folder, self.there = folder, there
         settings = {"export": "s3://exports/some/prefix", "endpoint": endpoint}
+        settings |= {"shared": "s3://exports/shared", "keep": "10h"}
         self.site = Site(name="far", kind=SiteKind.CLUSTER, settings=settings)
-        self.carriers = Carriers(controller, self.site, "me")
+        self.carriers = Carriers(controller, self.site, "me", folder / "swept")
         notes = folder / "clusters/far/carried"
         self.carrying = HomeCarrying(
             controller, folder / "root", folder / "bundles", notes, carriers=self.carriers
@@ -93,11 +94,32 @@ def test_a_jobs_data_goes_by_a_bucket_and_what_it_made_comes_by_it(
 def test_what_a_killed_home_left_in_the_bucket_is_swept_and_nothing_else(home: Home) -> None:
     home.bucket.put("some/prefix/me/far/left", b"x")
     home.bucket.put("some/prefix/me/other/kept", b"x")
-    home.carriers.sweep(moment(3600))
+    home.carriers.sweep(moment(0))
     assert len(home.left()) == 2
-    home.carriers.sweep(moment(-3600))
+    home.carriers.sweep(moment(-2 * 3600))
     assert home.left() == ["some/prefix/me/other/kept"]
     home.bucket.remove("some/prefix/me/other/kept")
+
+
+def test_what_is_shared_is_kept_in_the_bucket_as_long_as_it_is_said(home: Home) -> None:
+    tree(home.folder / "root/parts/a", FILES)
+    wanted = order(parts=("parts/a",), staging=Staging.SHARED)  # type: ignore[arg-type]
+    home.carrying.note(wanted)
+    home.carrying.take_there(wanted)
+    assert contents(home.there / "parts/a") == FILES
+    tree(home.there / URI, {"made": b"made"})
+    assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert contents(home.folder / "root" / URI) == {"made": b"made"}
+    kept = home.left()
+    assert {name.rpartition("/")[0].partition("/ch")[0] for name in kept} == {
+        "shared/kept/me",
+        "shared/kept/me/index",
+        "shared/kept/me/packs",
+    }
+    home.carriers.sweep(moment(-9 * 3600))
+    assert home.left() == kept
+    home.carriers.sweep(moment(-11 * 3600))
+    assert home.left() == []
 
 
 def test_a_bucket_that_is_not_there_is_told(home: Home, server: str) -> None:

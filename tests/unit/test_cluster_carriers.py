@@ -39,10 +39,20 @@ def test_a_cluster_without_a_bucket_says_how_it_gets_one() -> None:
     with pytest.raises(InputError, match="no bucket") as told:
         check_wishes(resource(Staging.EXPORT), cluster())
     assert "configure site far --export" in told.value.hint
+    with pytest.raises(InputError, match="no bucket") as told:
+        check_wishes(resource(Staging.SHARED), cluster(export="s3://bucket"))
+    assert "configure site far --shared" in told.value.hint
 
 
 @pytest.mark.parametrize(
-    "settings", [{"export": "bucket"}, {"export": "s3://b/../c"}, {"endpoint": "10.0.0.1:9000"}]
+    "settings",
+    [
+        {"export": "bucket"},
+        {"export": "s3://b/../c"},
+        {"shared": "s3:/bucket"},
+        {"endpoint": "10.0.0.1:9000"},
+        {"keep": "long"},
+    ],
 )
 def test_a_setting_that_cannot_be_is_told_with_its_place(settings: dict[str, str]) -> None:
     with pytest.raises(InputError) as told:
@@ -52,11 +62,16 @@ def test_a_setting_that_cannot_be_is_told_with_its_place(settings: dict[str, str
 
 def test_what_is_direct_goes_through_the_farm_itself(tmp_path: Path) -> None:
     farm = object()
-    carriers = Carriers(farm, cluster(), "me")  # type: ignore[arg-type]
+    carriers = Carriers(farm, cluster(), "me", tmp_path / "swept")  # type: ignore[arg-type]
     assert carriers.carrier(Staging.DIRECT, {}) is farm
     with pytest.raises(InputError, match="staging: export"):
         carriers.carrier(Staging.EXPORT, {})
     HomeCarrying(farm, tmp_path, tmp_path, tmp_path / "far/carried", carriers=carriers).close()  # type: ignore[arg-type]
+
+
+def test_how_long_chunks_are_kept_is_said() -> None:
+    assert check(cluster()) == 30 * 86400
+    assert check(cluster(keep="12h")) == 12 * 3600
 
 
 def test_a_way_is_read_by_its_name() -> None:

@@ -9,7 +9,16 @@ from gridmill.cli.aliases import set_aliases
 from gridmill.cli.describe import describe
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.sinks import alter_sink
-from gridmill.cli.sites import Address, Endpoint, ExportBucket, Setting, bucket_settings, read_settings, say
+from gridmill.cli.sites import (
+    Address,
+    Endpoint,
+    ExportBucket,
+    Setting,
+    SharedBucket,
+    bucket_settings,
+    read_settings,
+    say,
+)
 from gridmill.cli.words import amounts
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
@@ -94,6 +103,7 @@ def configure(
     ] = None,
     address: Address = None,
     export: ExportBucket = None,
+    shared: SharedBucket = None,
     endpoint: Endpoint = None,
     set: Setting = None,
     json: Json = False,
@@ -113,7 +123,7 @@ def configure(
         return emit(view) if json else show(describe(view))
     if what == Configured.SITE:
         with session(context) as client:
-            settings = {**read_settings(set or ()), **bucket_settings(export, endpoint)}
+            settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
             return say(client.configure_site(name, address=address, settings=settings), json)
     if what != Configured.RESOURCE:
         return set_aliases(context, name, alias or [], best_by, expect, json)

@@ -42,6 +42,15 @@ ExportBucket = Annotated[
         show_default=False,
     ),
 ]
+SharedBucket = Annotated[
+    str | None,
+    typer.Option(
+        "--shared",
+        metavar="s3://BUCKET/PREFIX",
+        help="Of a cluster: the bucket in which what goes there is kept, for `staging: shared`.",
+        show_default=False,
+    ),
+]
 Endpoint = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Of a cluster: the bucket's server, if not the cloud's own."),
@@ -60,6 +69,7 @@ def add(
     ] = None,
     address: Address = None,
     export: ExportBucket = None,
+    shared: SharedBucket = None,
     endpoint: Endpoint = None,
     set: Setting = None,
     controller: Annotated[
@@ -88,7 +98,7 @@ def add(
         address = controller
     if kind is None:
         raise InputError("a site has a kind", place="--kind", hint="--kind ray, --kind slurm ...")
-    settings = {**read_settings(set or ()), **bucket_settings(export, endpoint)}
+    settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
     site = Site(name=name, kind=kind, address=address, settings=settings)
     with session(context) as client:
         return say(client.add_site(site), json)
@@ -150,9 +160,9 @@ def read_settings(given: list[str] | tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def bucket_settings(export: str | None, endpoint: str | None) -> dict[str, str]:
+def bucket_settings(export: str | None, shared: str | None, endpoint: str | None) -> dict[str, str]:
     """Those that were given."""
-    given = {"export": export, "endpoint": endpoint}
+    given = {"export": export, "shared": shared, "endpoint": endpoint}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -2,5 +2,5 @@
 
 A tree is told as a Manifest: files as chunks that are named by their SHA-256 (`manifest`). Chunks are kept
 in a ChunkStore (`chunks`), carried between whatever can take and give them (`carry`, `frames`, by
-a bucket: `export`, `parcels`), and made into a tree again below a root (`place`).
+a bucket: `export`, `kept`, `parcels`), and made into a tree again below a root (`place`).
 """

@@ -34,8 +34,8 @@ class Owned(Protocol):
         """May be repeated."""
         ...
 
-    def older(self, before: datetime) -> Iterator[str]:
-        """What was put before that moment."""
+    def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
+        """What was put before that moment, in a folder or at all."""
         ...
 
     def sign(self, method: str, name: str) -> str:

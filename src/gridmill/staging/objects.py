@@ -1,6 +1,6 @@
 """Objects below a prefix of a bucket, as whoever owns the bucket sees them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -52,10 +52,25 @@ class Objects:
         with explained(self.url), suppress(FileNotFoundError, NotFoundError):
             obstore.delete(self._store, name)
 
-    def older(self, before: datetime) -> Iterator[str]:
-        """Names of what was put before that moment."""
+    def has(self, name: str) -> bool:
+        """Whether it is there."""
         with explained(self.url):
-            for page in obstore.list(self._store, chunk_size=1000):
+            try:
+                obstore.head(self._store, name)
+            except (FileNotFoundError, NotFoundError):
+                return False
+        return True
+
+    def names(self, folder: str) -> Iterator[Sequence[str]]:
+        """Of all that is in a folder, page by page."""
+        with explained(self.url):
+            for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
+                yield [found["path"] for found in page]
+
+    def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
+        """Names of what was put before that moment, in a folder or at all."""
+        with explained(self.url):
+            for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
                 yield from (found["path"] for found in page if found["last_modified"] < before)
 
     def sign(self, method: str, name: str) -> str:

@@ -197,7 +197,7 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
     notes = kept.folder / "carried"
-    there_and_back = carriers.Carriers(farm, site, source_name(settings.home))
+    there_and_back = carriers.Carriers(farm, site, source_name(settings.home), kept.folder / "swept")
     carrying = HomeCarrying(
         farm, settings.root, settings.home / "bundles", notes, _rate(site), there_and_back
     )

@@ -1,0 +1,181 @@
+"""Chunks that stay in a bucket, for other jobs and other farms: what lies there travels there no more."""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Protocol
+
+from gridmill.errors import NotFoundError, UnavailableError
+from gridmill.model.farm import Parcel, Slice
+from gridmill.staging.export import Export, Owned, passed
+from gridmill.staging.frames import Chunk
+from gridmill.staging.packs import SMALL_BYTES, Part, pack, parts
+from gridmill.staging.parcels import Far
+from gridmill.staging.paths import check_hash
+
+_FEW = 64  # so many are asked for one by one, of more the bucket is listed
+_AT_ONCE = 16
+_WORTH_A_PACK = 4  # a pack is two requests
+_INDEX_BYTES = 64 << 20
+
+
+class Listed(Owned, Protocol):
+    """A bucket that is also looked into: see `objects.Objects`."""
+
+    def has(self, name: str) -> bool:
+        """Whether it is there."""
+        ...
+
+    def names(self, folder: str) -> Iterator[Sequence[str]]:
+        """Of all that is in a folder, page by page."""
+        ...
+
+
+class Kept:
+    """A Taker (see `carry`). Chunks lie below a prefix as `chunks/ab/HASH`, small ones together as
+    `packs/NAME` with `index/NAME`, which is put last. Several threads and processes may use it."""
+
+    def __init__(self, bucket: Listed) -> None:
+        self._bucket = bucket
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bucket")
+        self._lock = threading.Lock()
+        self._packed: dict[str, Mapping[str, Part]] = {}
+        self._single: set[str] = set()
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """Those, once each, that are not there. Raises InputError, UnavailableError."""
+        asked = list(dict.fromkeys(chunks))
+        for chunk in asked:
+            check_hash(chunk)
+        known = self._known()
+        if all(chunk in known or chunk in self._single for chunk in asked):
+            return ()
+        known = self._learn()
+        single = [chunk for chunk in asked if chunk not in known]
+        lacking = self._not_listed(single) if len(single) > _FEW else None
+        if lacking is None:
+            there = self._threads.map(lambda chunk: self._bucket.has(_key(chunk)), single)
+            lacking = [chunk for chunk, found in zip(single, there, strict=True) if not found]
+        with self._lock:
+            self._single |= set(single) - set(lacking)
+        return tuple(lacking)
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Put these. What has the same name has the same content, so it may well be written over.
+
+        Raises DataError for content without its hash, InputError where access is refused, UnavailableError.
+        """
+        for chunk in chunks:
+            check_hash(chunk.hash)
+            chunk.check()
+        small = [chunk for chunk in chunks if len(chunk.data) <= SMALL_BYTES]
+        if len(small) < _WORTH_A_PACK:
+            small = []
+        together = {chunk.hash for chunk in small}
+        single = [chunk for chunk in chunks if chunk.hash not in together]
+        for _ in self._threads.map(lambda one: self._bucket.put(_key(one.hash), bytes(one.data)), single):
+            pass
+        with self._lock:
+            self._single.update(chunk.hash for chunk in single)
+        if small:
+            self._put_pack(small)
+
+    def _put_pack(self, chunks: Sequence[Chunk]) -> None:
+        made = pack(chunks)
+        self._bucket.put(f"packs/{made.name}", made.content)
+        self._bucket.put(f"index/{made.name}", made.index)
+        with self._lock:
+            self._packed[made.name] = parts(made.name, made.index)
+
+    def parcels(self, sizes: Mapping[str, int]) -> tuple[Parcel, ...]:
+        """How whoever has no credentials reads these chunks (sizes in bytes by hash), that were there."""
+        known, found = self._known(), dict[str, list[Slice]]()
+        for chunk, size_bytes in sizes.items():
+            part = known.get(chunk)
+            name, begin = (f"packs/{part.pack}", part.begin) if part else (_key(chunk), 0)
+            found.setdefault(name, []).append(Slice(chunk=chunk, begin=begin, size_bytes=size_bytes))
+        return tuple(
+            Parcel(url=self._bucket.sign("GET", name), slices=tuple(slices)) for name, slices in found.items()
+        )
+
+    def forget(self) -> None:
+        """Believe nothing to be there: it is looked for anew."""
+        with self._lock:
+            self._packed, self._single = {}, set()
+
+    def clear(self, before: datetime) -> None:
+        """Remove what was put before that moment, indexes first; what is needed again is put again.
+
+        Raises InputError, UnavailableError.
+        """
+        self.forget()
+        for folder in ("index", "packs", "chunks"):
+            for _ in self._threads.map(self._bucket.remove, tuple(self._bucket.older(before, folder))):
+                pass
+
+    def _known(self) -> dict[str, Part]:
+        with self._lock:
+            packed: dict[str, Part] = {}
+            for found in self._packed.values():
+                packed.update(found)
+            return packed
+
+    def _learn(self) -> dict[str, Part]:
+        """Where packed chunks lie now: new indexes are read, those that went are forgotten."""
+        names = [path.rpartition("/")[2] for page in self._bucket.names("index") for path in page]
+        with self._lock:
+            new = [name for name in names if name not in self._packed]
+        read = dict(zip(new, self._threads.map(self._index, new), strict=True))
+        with self._lock:
+            there = self._packed | read
+            self._packed = {name: there[name] for name in names if name in there}
+        return self._known()
+
+    def _index(self, name: str) -> Mapping[str, Part]:
+        try:
+            return parts(name, self._bucket.get(f"index/{name}", _INDEX_BYTES))
+        except NotFoundError:
+            return {}
+
+    def _not_listed(self, asked: list[str]) -> list[str] | None:
+        """Those that a listing does not show; None where asking one by one is quicker than listing all."""
+        lacking = dict.fromkeys(asked)
+        for page, paths in enumerate(self._bucket.names("chunks")):
+            for path in paths:
+                lacking.pop(path.rpartition("/")[2], None)
+            if page > len(asked):
+                return None
+        return list(lacking)
+
+
+class Shared:
+    """A Carrier to a farm. What goes there is put where it is kept, if it is not there yet, and read from
+    there; what comes from there goes as with Export. Several threads may use it."""
+
+    def __init__(self, far: Far, kept: Kept, bucket: Owned, sizes: Mapping[str, int]) -> None:
+        """`sizes` in bytes of all chunks that will be asked for."""
+        self._far, self._kept, self._bucket = far, kept, bucket
+        self._back = Export(far, bucket, sizes)
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """See Taker."""
+        return self._far.missing(chunks)
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """See Taker. Raises InputError where the bucket refuses one of the sides."""
+        lacking = set(self._kept.missing(chunk.hash for chunk in chunks))
+        self._kept.send([chunk for chunk in chunks if chunk.hash in lacking])
+        sizes = {chunk.hash: len(chunk.data) for chunk in chunks}
+        lost = passed(self._bucket, lambda: self._far.take(self._kept.parcels(sizes)))
+        if lost:
+            self._kept.forget()
+            raise UnavailableError("chunks were removed from the bucket before the farm had taken them")
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """See Giver. Raises InputError where the bucket refuses one of the sides."""
+        return self._back.fetch(chunks)
+
+
+def _key(chunk: str) -> str:
+    return f"chunks/{chunk[:2]}/{chunk}"
