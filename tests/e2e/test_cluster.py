@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
+from gridmill.staging.objects import Objects
 from gridmill.testing.hosts import Network, why_no_hosts
+from tests.little_bucket import moment
 from tests.machines import PROGRAM, Machines, attempts, messages, state, two_hosts
+from tests.objectstore import HOW_TO_GET_IT, make_bucket, object_store
+from tests.objectstore import KEYS as TEST_KEYS
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts"),
 ]
 FARM = "/root/farm"
+OPTIONS = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
+KEYS = TEST_KEYS | {"AWS_SECRET_ACCESS_KEY": "T0PSECRET"}
 PORT = 8700
 PIPELINE = """
 pipeline: NAME
@@ -51,6 +57,10 @@ class Farmland(Machines):
         found = re.search(r"--join (\S+)", self.said("farm"))
         assert found is not None
         self.add(found[1])
+
+    def control(self, *words: str, **settings: str) -> None:
+        """It has a bucket's credentials, which nobody else has."""
+        super().control(*words, **KEYS, **settings)
 
     def farm_up(self, *words: str) -> None:
         """Start the farm's controller."""
@@ -237,3 +247,47 @@ def test_a_farm_that_is_cut_off_for_ever_ends_what_the_lease_was_for(land: Farml
     view = land.ended(run.process, run.name)
     assert (state(view), attempts(view)) == ("succeeded", [2]), messages(view)
     assert "twice" not in run.hosts
+
+
+FOUND = """
+for at in /proc/[0-9]*; do tr '\\0' '\\n' < $at/cmdline; tr '\\0' '\\n' < $at/environ; done 2>/dev/null |
+    grep -E 'T0PSECRE[T]|X-Amz-Signatur[e]'
+grep -rlE 'T0PSECRE[T]|X-Amz-Signatur[e]' /root/farm /root/grid /tmp --exclude-dir=shared 2>/dev/null || true
+"""
+
+
+COPIES = """
+pipeline: copies
+resources:
+  far: {type: command, site: far, cpus: 1, memory: 256MiB, staging: export}
+jobs:
+  one: {resource: far, command: "cp tool.sh $GRIDMILL_OUTPUT/"}
+"""
+
+
+def test_data_goes_by_a_bucket_whose_credentials_stay_at_home(land: Farmland) -> None:
+    rows(land, 500)
+    with object_store(land.net.gateway) as endpoint:
+        if endpoint is None:
+            pytest.skip(HOW_TO_GET_IT)
+        make_bucket(endpoint, "exchange")
+        said = ("--export", "s3://exchange/e", "--shared", "s3://exchange/s", "--endpoint", endpoint)
+        land.gridmill("configure", "site", "far", *said)
+        text = PIPELINE.replace("SITE", "far, staging: shared").replace("NAME", "shared")
+        views = [land.ended(land.run(text, "shared"), "shared")]
+        (land.shared / "tool.sh").write_text("echo exported\n")
+        views.append(land.ended(land.run(COPIES, "copies"), "copies"))
+        assert [state(view) for view in views] == ["succeeded"] * 2, [messages(view) for view in views]
+        assert "tool.sh" in land.gridmill("preview", "copies/one")
+        there = Objects("s3://exchange", {"endpoint": endpoint, **OPTIONS})
+        assert {tuple(name.split("/")[:2]) for name in there.older(moment(-3600))} == {("s", "kept")}
+        assert "staging" in land.gridmill("configure", "site", "far", "--export", "", check=False)
+        land.gridmill("configure", "site", "far", "--export", "s3://nowhere")
+        (land.shared / "tool.sh").write_text("echo never\n")
+        view = land.ended(land.run(COPIES, "copies"), "copies")
+    assert "there is no such bucket" in "".join(messages(view))
+    assert "T0PSECRET" in land.alpha.run("bash", "-c", FOUND)  # the control node has it, for one
+    assert land.on_farm("bash", "-c", FOUND) == ""
+    assert "Signature" not in land.said("farm") + land.said("up")
+    words = "cat /proc/[0-9]*/cmdline; grep -rh T0P /root/grid || true"
+    assert "T0PSECRET" not in land.alpha.run("bash", "-c", words)
