@@ -1,17 +1,16 @@
 """A farm in another place: jobs run there as if it were here. Home is host alpha, the farm is host beta."""
 
 import json
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gridmill.staging.objects import Objects
-from gridmill.testing.hosts import Network, why_no_hosts
+from gridmill.testing.hosts import why_no_hosts
+from tests.farmland import Farmland
 from tests.little_bucket import moment
-from tests.machines import PROGRAM, Machines, attempts, messages, state, two_hosts
+from tests.machines import attempts, messages, state, two_hosts
 from tests.objectstore import HOW_TO_GET_IT, make_bucket, object_store
 from tests.objectstore import KEYS as TEST_KEYS
 
@@ -19,10 +18,8 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts"),
 ]
-FARM = "/root/farm"
 OPTIONS = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
 KEYS = TEST_KEYS | {"AWS_SECRET_ACCESS_KEY": "T0PSECRET"}
-PORT = 8700
 PIPELINE = """
 pipeline: NAME
 resources:
@@ -46,46 +43,17 @@ jobs:
 """
 
 
-class Farmland(Machines):
-    """A home and a farm that see no folder of each other, but the one for logs and declarations."""
-
-    def __init__(self, net: Network, shared: Path) -> None:
-        super().__init__(net, shared, "far", {"GRIDMILL_ROOT": "/root/grid/storage"})
-        self.farm_up()
-        self.wait(lambda: "--join" in self.said("farm"), "the farm says its join line")
-        self.control()
-        found = re.search(r"--join (\S+)", self.said("farm"))
-        assert found is not None
-        self.add(found[1])
+class Owner(Farmland):
+    """Whose control node has a bucket's credentials, which nobody else has."""
 
     def control(self, *words: str, **settings: str) -> None:
-        """It has a bucket's credentials, which nobody else has."""
         super().control(*words, **KEYS, **settings)
-
-    def farm_up(self, *words: str) -> None:
-        """Start the farm's controller."""
-        listen = f"{self.beta.address}:{PORT}"
-        settings = {"GRIDMILL_HOME": FARM, "GRIDMILL_ROOT": f"{FARM}/storage"}
-        self.start(self.beta, "farm", *PROGRAM, "up", "--light", "--listen", listen, *words, **settings)
-
-    def add(self, line: str) -> None:
-        """Join it."""
-        controller = f"{self.beta.address}:{PORT}"
-        self.gridmill("add", "cluster", "far", "--controller", controller, "--join", line)
-
-    def on_farm(self, *words: str) -> str:
-        """A command's output there."""
-        return self.beta.run(*words)
-
-    def root_there(self) -> str:
-        """The storage root of this source at the farm."""
-        return self.on_farm("bash", "-c", f"ls -d {FARM}/farm/sources/*/root").strip()
 
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Farmland]:
     with two_hosts() as (net, shared):
-        yield Farmland(net, shared)
+        yield Owner(net, shared)
 
 
 @pytest.fixture

@@ -128,6 +128,28 @@ def test_a_farm_that_does_not_answer_is_asked_again(tmp_path: Path, farm: Elsewh
     assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
 
 
+def test_why_nothing_comes_home_is_told_until_it_comes(tmp_path: Path, farm: Elsewhere) -> None:
+    near = home(tmp_path, farm)
+    near.note(order())
+    farm.fails = [StorageError("cannot be kept: No space left on device", place="/data")]
+    with pytest.raises(StorageError):
+        near.bring_home(ended())
+    assert near.held_up() == {
+        "p-1.j.1": "what p-1.j.1 needs or has made waits: /data: cannot be kept: No space left on device"
+    }
+    near.bring_home(ended())
+    assert near.held_up() == {}
+
+
+def test_what_is_interrupted_by_the_end_of_home_comes_another_time(tmp_path: Path, farm: Elsewhere) -> None:
+    near = home(tmp_path, farm)
+    near.note(order())
+    near.close()
+    with pytest.raises(UnavailableError):
+        near.bring_home(ended())
+    assert outcome(home(tmp_path, farm).bring_home(ended())).state == AttemptState.SUCCEEDED
+
+
 def test_that_the_farm_does_not_forget_costs_nothing(tmp_path: Path, farm: Elsewhere) -> None:
     carrying = home(tmp_path, farm)
     carrying.note(order())

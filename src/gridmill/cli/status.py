@@ -75,6 +75,8 @@ def _grid(client: Client, as_json: bool) -> None:
         f"{show_count(control.active_runs, 'active run')}: {show_count(control.running_jobs, 'job')} running"
         f", {control.waiting_jobs} waiting; {show_count(control.deployments, 'deployment')} up"
     )
+    for trouble in control.troubles:
+        print(trouble)
     for farm in farms:
         print(f"farm {farm_line(farm)}")
     for run in runs:

@@ -128,9 +128,7 @@ def place(view: JobView) -> str:
 def remark(view: JobView) -> str:
     """What it waits for and why, or how it ended."""
     message = "" if view.job.message == view.job.state else view.job.message
-    if view.job.state in (JobState.WAITING, JobState.BLOCKED):
-        return view.why or message
-    return message
+    return message if view.job.state in FINISHED_JOBS else view.why or message
 
 
 NODES = ("node", "state", "exit code", "time", "said last")

@@ -11,7 +11,7 @@ from gridmill.control.receive import hear, with_pod
 from gridmill.control.settle import settle_attempt
 from gridmill.control.sights import lost_with, note
 from gridmill.control.state import BRING_UPS, Control
-from gridmill.control.troubles import tell
+from gridmill.control.troubles import forget_gone, tell, tell_all
 from gridmill.control.unfit import note_unfit
 from gridmill.errors import UnavailableError
 from gridmill.model.deployment import Deployment, Pod
@@ -20,7 +20,7 @@ from gridmill.model.message import PodOrder
 from gridmill.model.noun import dataclass
 from gridmill.model.run import Attempt
 from gridmill.model.state import LIVE_ATTEMPTS, DeploymentState, PodState
-from gridmill.ports.site import PodSight, Sight, SitePort
+from gridmill.ports.site import Carries, PodSight, Sight, SitePort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,10 @@ def observe(control: Control) -> None:
         by_site.setdefault(deployment.site, []).append(deployment)
     for site, deployments in by_site.items():
         _observe_site(control, site, deployments)
+    for site, port in control.sites.items():
+        if isinstance(port, Carries):
+            tell_all(control, f"data at {site}", port.held_up())
+    forget_gone(control)
 
 
 def _observe_site(control: Control, name: str, deployments: Sequence[Deployment]) -> None:

@@ -14,6 +14,7 @@ from gridmill.control.resources import ResourceCases
 from gridmill.control.runs import RunCases
 from gridmill.control.sharing import ShareCases
 from gridmill.control.siting import SiteCases
+from gridmill.control.troubles import troubles
 from gridmill.model.advice import Advice
 from gridmill.model.event import Event
 from gridmill.model.noun import dataclass
@@ -72,6 +73,7 @@ class Service(
             waiting_jobs=waiting,
             running_jobs=running,
             deployments=len(self.deployments()),
+            troubles=troubles(self._control),
         )
 
     def probe(self, name: str, *, workers: int, share: float) -> RunView:

@@ -9,6 +9,7 @@ import threading
 from dataclasses import replace
 
 from gridmill.control.node import ControlNode
+from gridmill.control.troubles import surveyed
 from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.model.site import LOCAL, Node, Site
 from gridmill.model.way import Way
@@ -24,7 +25,6 @@ class Surveyor:
         self._node = node
         self._seconds = seconds
         self._ending = threading.Event()
-        self._trouble: dict[str, str] = {}
         self._looks: dict[str, threading.Thread] = {}
         self._thread = threading.Thread(target=self._loop, name="survey", daemon=True)
 
@@ -63,7 +63,7 @@ class Surveyor:
         """What a site says of its trouble is told once."""
         try:
             self.survey(site)
-            self._trouble.pop(site.name, None)
+            self._tell(site, "")
             self._node.control.away.discard(site.name)
         except GridmillError as error:
             self._node.control.away.add(site.name)
@@ -73,14 +73,11 @@ class Surveyor:
 
     def _tell(self, site: Site, told: str) -> None:
         """Nothing of a site that was removed or changed meanwhile: then its port was closed."""
-        if self._trouble.get(site.name) != told and not self._ending.is_set() and self._stands(site):
-            self._node.control.warn(told)
-        self._trouble[site.name] = told
-
-    def _stands(self, site: Site) -> bool:
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
-        return now is not None and described(now) == described(site)
+            stands = now is not None and described(now) == described(site)
+            if not self._ending.is_set():
+                surveyed(self._node.control, site.name, told if stands else "")
 
     def survey(self, site: Site) -> None:
         """Look at one site. Raises what it raises."""

@@ -8,11 +8,12 @@ from typing import Any
 from gridmill.control.ledger import Ledger
 from gridmill.control.references import fetch_artifact
 from gridmill.control.state import Control
+from gridmill.control.troubles import trouble_at
 from gridmill.control.unfit import why_left_aside
 from gridmill.errors import NotFoundError
 from gridmill.model.deployment import Deployment
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import DONE_JOBS, LIVE_ATTEMPTS, AttemptState, JobState
+from gridmill.model.state import DONE_JOBS, LIVE_ATTEMPTS, JobState
 from gridmill.model.view import JobView, PartView, RunView
 from gridmill.planning.critical import critical_path
 from gridmill.planning.waits import Waits
@@ -65,12 +66,15 @@ def _whys(control: Control, job_runs: Iterable[JobRun]) -> Mapping[str, str]:
     """Why each waits, as far as it is known here."""
     snapshot, now = control.ledger.snapshot, control.now()
     waits = Waits(snapshot, now)
-    return {
-        one.id: "; ".join(
-            filter(None, (why_waiting(snapshot, one.id, now, waits), why_left_aside(control, one)))
-        )
-        for one in job_runs
-    }
+
+    def told(one: JobRun) -> Iterable[str]:
+        yield why_waiting(snapshot, one.id, now, waits)
+        yield why_left_aside(control, one)
+        if one.state is JobState.WAITING:
+            resource = snapshot.resource_of(one.resource, one.job.kind)
+            yield trouble_at(control, resource.site) if resource is not None else ""
+
+    return {one.id: "; ".join(filter(None, told(one))) for one in job_runs}
 
 
 def _apart(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], list[JobRun]]:
@@ -147,13 +151,25 @@ def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
 
 
 def _carried(control: Control, attempts: Sequence[Attempt]) -> Mapping[str, Any]:
-    """How far the data of an attempt that has not begun is on the way to where it runs."""
+    """How far an attempt's data is on the way to where it runs, or back."""
     last = attempts[-1] if attempts else None
-    if last is None or last.state != AttemptState.PLACED:
-        return {}
-    deployment = control.ledger.snapshot.deployments.get(last.deployment_id)
-    site = control.sites.get(deployment.site) if deployment is not None else None
-    return site.carried(last.id) if isinstance(site, Carries) else {}
+    site = control.sites.get(_site_of(control, last)) if last is not None else None
+    return site.carried(last.id) if last is not None and isinstance(site, Carries) else {}
+
+
+def _held_up(control: Control, attempts: Sequence[Attempt]) -> str:
+    """What a job waits for whose attempt is at a site that does not answer, or whose data cannot travel."""
+    last = attempts[-1] if attempts else None
+    site = _site_of(control, last) if last is not None else ""
+    if last is None or not site:
+        return ""
+    return trouble_at(control, site) or control.troubles.get(f"data at {site} {last.id}", "")
+
+
+def _site_of(control: Control, attempt: Attempt) -> str:
+    """Where a live attempt is; empty for one that has ended."""
+    deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    return deployment.site if deployment is not None and attempt.state in LIVE_ATTEMPTS else ""
 
 
 def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], why: str) -> JobView:
@@ -164,7 +180,7 @@ def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], wh
         attempts=whole,
         ranks=tuple(one for one in attempts if one.rank > 0),
         artifacts=tuple(fetch_artifact(control, name) for name in job_run.artifacts),
-        why=why,
-        progress=control.progress.get(job_run.id) or _carried(control, whole),
+        why=why or _held_up(control, whole),
+        progress=_carried(control, whole) or control.progress.get(job_run.id, {}),
         metrics=final or control.metrics.get(job_run.id, {}),
     )

@@ -32,7 +32,8 @@ class PartView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job of a run: `why` says what a job that is not running waits for; `progress` is the newest
+    """A job of a run: `why` says what it waits for, also where it was begun and its site does not answer or
+    its data cannot be carried; `progress` is the newest
     progress event's body; `metrics` the newest value of each metric; `attempts` oldest first, of gangs rank 0
     that stands for all; `ranks` are the others; `parts` those that it is done in."""
 
@@ -148,7 +149,7 @@ class ScheduleView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
-    """The control node itself."""
+    """The control node itself. `troubles` are those that last: what does not answer, what waits for room."""
 
     version: str
     home: str
@@ -161,3 +162,4 @@ class ControlView:
     waiting_jobs: int
     running_jobs: int
     deployments: int
+    troubles: tuple[str, ...] = ()

@@ -72,6 +72,10 @@ class Carries(Protocol):
         """What it said of itself some seconds ago at most. Raises UnavailableError."""
         ...
 
+    def held_up(self) -> Mapping[str, str]:
+        """Why what attempts need or have made cannot be carried now, by their ids. Answers at once."""
+        ...
+
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """Bytes of each version, by its id, that are not there; without those that it would take long to look
         at. Raises UnavailableError."""

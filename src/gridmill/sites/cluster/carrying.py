@@ -3,8 +3,8 @@
 import logging
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
@@ -13,8 +13,10 @@ from gridmill.codec import from_builtins
 from gridmill.errors import (
     ConflictError,
     GridmillError,
+    InterruptedRunError,
     NotFoundError,
     UnavailableError,
+    explained,
     to_body,
 )
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
@@ -33,6 +35,7 @@ from gridmill.sites.cluster.coming import Coming
 from gridmill.sites.cluster.farm import Farm
 from gridmill.sites.cluster.known import Known
 from gridmill.sites.cluster.notes import Note, Notes, ended, never_begun, succeeded, with_carriage
+from gridmill.sites.cluster.tunnel import AwayError
 from gridmill.staging.carry import Carrier, Terms, push
 from gridmill.staging.manifest import scan, scan_files
 from gridmill.staging.paths import chunk_sizes
@@ -77,9 +80,11 @@ class HomeCarrying:
         self.limit_bytes_per_second = limit_bytes_per_second
         self._comes = Coming(farm, root, notes.parent.name, self._known, self._carrier, self._terms)
         self._root = ""
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, tuple[str, Progress]] = {}
         self._stops: dict[str, Event] = {}
         self._back: dict[str, Crossing] = {}
+        self._held_up: dict[str, str] = {}
+        self._closed = Event()
         self._locks: dict[str, Lock] = {}
         self._guard = Lock()
         self.checkpoints = Checkpoints(
@@ -112,8 +117,7 @@ class HomeCarrying:
 
     def take_there(self, order: Order) -> Order:
         """See Carrying. Asked twice, the second waits for the first, and finds all there."""
-        with self._lock_of(order.attempt_id):
-            progress = self._progress[order.attempt_id] = Progress()
+        with self._lock_of(order.attempt_id), self._telling(order.attempt_id, "to") as progress:
             spent = 0.0
             try:
                 if order.checkpoint_uri and _counts(order):
@@ -121,7 +125,6 @@ class HomeCarrying:
                 for tree in self._trees(order):
                     spent += self._carry(tree, order, progress)
             finally:
-                self._progress.pop(order.attempt_id, None)
                 self._note_there(order.attempt_id, progress.look(), spent)
             self.checkpoints.carried(order.attempt_id)
         there = self._root_there()
@@ -152,10 +155,36 @@ class HomeCarrying:
         with self._guard:
             return self._locks.setdefault(attempt_id, Lock())
 
-    def progress(self, attempt_id: str) -> Carried | None:
-        """How far its data is on the way there; None when none is."""
+    @contextmanager
+    def _telling(self, attempt_id: str, way: str) -> Iterator[Progress]:
+        """What is carried inside can be seen, and why it cannot go on (of a farm that is away: its site).
+        Raises UnavailableError for what was interrupted by `close`."""
+        progress = Progress()
+        self._progress[attempt_id] = way, progress
+        try:
+            yield progress
+        except AwayError:
+            raise
+        except InterruptedRunError as error:
+            if self._closed.is_set():
+                raise UnavailableError("nothing more is carried here") from error
+            raise
+        except UnavailableError as error:
+            self._held_up[attempt_id] = f"what {attempt_id} needs or has made waits: {explained(error)}"
+            raise
+        else:
+            self._held_up.pop(attempt_id, None)
+        finally:
+            self._progress.pop(attempt_id, None)
+
+    def held_up(self) -> Mapping[str, str]:
+        """Why what attempts need or have made cannot be carried now."""
+        return dict(self._held_up)
+
+    def progress(self, attempt_id: str) -> tuple[str, Carried] | None:
+        """How far its data is on the way `to` the farm or `from` it; None when none is."""
         found = self._progress.get(attempt_id)
-        return found.look() if found is not None else None
+        return (found[0], found[1].look()) if found is not None else None
 
     def _root_there(self) -> str:
         if not self._root:
@@ -222,7 +251,10 @@ class HomeCarrying:
         )
 
     def close(self) -> None:
-        """What it does beside carrying ends."""
+        """Carry nothing more; what has arrived stays. May be repeated."""
+        self._closed.set()
+        for stop in tuple(self._stops.values()):
+            stop.set()
         self.checkpoints.close()
         if self._carriers is not None:
             self._carriers.close()
@@ -237,7 +269,7 @@ class HomeCarrying:
         if event.type != EventType.ENDED or self._noted.find(event.attempt_id) is None:
             return event
         self.checkpoints.hurry(event.attempt_id)
-        with self._lock_of(event.attempt_id):
+        with self._lock_of(event.attempt_id), self._telling(event.attempt_id, "from") as progress:
             note = self._noted.find(event.attempt_id)
             if note is None:
                 return event
@@ -246,7 +278,7 @@ class HomeCarrying:
             elif note.told is not None:
                 event = replace(event, body=note.told)
             else:
-                event = self._with_results(event, note)
+                event = self._with_results(event, note, progress)
                 event = with_carriage(event, self._carriage(event.attempt_id, note))
             self._noted.write(event.attempt_id, replace(note, told=event.body))
             self._stops.pop(event.attempt_id, None)
@@ -258,20 +290,20 @@ class HomeCarrying:
         back = self._back.pop(attempt_id, Crossing())
         return Carriage(there=note.there, back=back, round_trip_seconds=self._farm.round_trip_seconds)
 
-    def _with_results(self, event: PodEvent, note: Note) -> PodEvent:
+    def _with_results(self, event: PodEvent, note: Note, progress: Progress) -> PodEvent:
         """Raises UnavailableError, to be asked again; what can never be carried fails the attempt."""
         outcome = from_builtins(event.body["outcome"], Outcome)
         done = outcome.state == AttemptState.SUCCEEDED
         must = note.part or any(one.uri for one in outcome.outputs)
         try:
             if done and note.output_uri:
-                self._fetch(note, note.output_uri, note.output_uri, event.attempt_id)
+                self._fetch(note, event.attempt_id, progress)
         except NotFoundError as error:
             if must:
                 event = ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
         except ConflictError as error:  # another rank of its gang still writes there
             raise UnavailableError(error.message) from error
-        except UnavailableError:
+        except (UnavailableError, InterruptedRunError):
             raise
         except GridmillError as error:
             told = f"what it made cannot be carried home: {error.message}"
@@ -287,28 +319,33 @@ class HomeCarrying:
             self._fetch_checkpoints(attempt_id, note)
         except NotFoundError:
             return None  # it made none
-        except UnavailableError:
+        except (UnavailableError, InterruptedRunError):
             raise
         except GridmillError as error:
             _LOG.warning("checkpoints_not_carried reason=%s", error)
         return None
 
-    def _fetch(self, note: Note, there: str, uri: str, attempt_id: str) -> None:
-        """The folder `there` as `uri` here, whole or not at all. Raises NotFoundError where there is none."""
+    def _fetch(self, note: Note, attempt_id: str, progress: Progress) -> None:
+        """What it made, whole or not at all. Raises NotFoundError where there is nothing."""
 
         def came(crossing: Crossing) -> None:
             self._back[attempt_id] = self._back.get(attempt_id, Crossing()) + crossing
 
-        self._comes.fetch(there, uri, note.staging, alike=(uri, *note.alike), came=came)
+        uri, alike = note.output_uri, (note.output_uri, *note.alike)
+        self._comes.fetch(
+            uri, uri, note.staging, alike=alike, progress=progress, stop=self._closed, came=came
+        )
 
     def _fetch_checkpoints(
         self, attempt_id: str, note: Note, manifest: Manifest | None = None, stop: Event | None = None
     ) -> None:
         there, here = note.checkpoints_there, note.checkpoint_uri
+        stop = stop or self._closed
         self._comes.fetch(there, here, note.staging, manifest=manifest, alike=(here,), stop=stop)
 
     def give_up(self, attempt_id: str) -> None:
         """See Carrying. What has arrived stays: the next attempt has use for it."""
+        self._held_up.pop(attempt_id, None)
         stop = self._stops.get(attempt_id)
         if stop is not None:
             stop.set()

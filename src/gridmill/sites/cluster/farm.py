@@ -35,17 +35,27 @@ from gridmill.model.farm import (
 )
 from gridmill.ports.farm import Sights
 from gridmill.sites.cluster.credentials import Credentials, Keeping
-from gridmill.sites.cluster.tunnel import Tunnel
+from gridmill.sites.cluster.tunnel import AwayError, Tunnel
 from gridmill.staging import frames
 from gridmill.staging.frames import Chunk
 
 T = TypeVar("T")
 ANSWER_SECONDS = 20.0
+LOOK_SECONDS = 10.0
 LONG_SECONDS = 300.0
+CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 10.0
 """A relay says something every two seconds."""
 MOST_LINE_BYTES = 64 * 2**20
 _ASKED_LAST = 50
+_ALIVE = (  # a link that is cut shows within 20 s also where an answer may take its time
+    ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
+    ("TCP_NODELAY", socket.IPPROTO_TCP, 1),
+    ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 5),
+    ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 5),
+    ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
+    ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 20_000),
+)
 
 
 class Farm:
@@ -100,7 +110,7 @@ class Farm:
 
     def look(self) -> FarmLook:
         """What it has, and what goes on there. Raises InputError for one of a version that does not fit."""
-        found = decode(self._ask("GET", "/v1/farm"), FarmLook)
+        found = decode(self._ask("GET", "/v1/farm", seconds=LOOK_SECONDS), FarmLook)
         check_versions(source=self._version, farm=found.version, protocol=found.protocol)
         return found
 
@@ -110,7 +120,8 @@ class Farm:
 
     def observe(self, pods: Sequence[str]) -> Sights:
         """How they look."""
-        return decode(self._ask("POST", "/v1/pods/observe", encode(PodNames(pods=tuple(pods)))), Sights)
+        wanted = encode(PodNames(pods=tuple(pods)))
+        return decode(self._ask("POST", "/v1/pods/observe", wanted, seconds=LOOK_SECONDS), Sights)
 
     def end(self, pods: Sequence[str]) -> None:
         """They are gone when this returns."""
@@ -230,11 +241,14 @@ class Farm:
                 self._took.append(time.monotonic() - began)
             except (OSError, http.client.HTTPException) as error:
                 self._forget(used)
-                if connection is None:
+                if connection is None or isinstance(error, TimeoutError):
                     raise self._away(error) from error
                 continue  # a kept connection may have ended while nobody used it
-            with self._lock:
-                self._idle.append(used)
+            if answer.will_close:
+                self._forget(used)
+            else:
+                with self._lock:
+                    self._idle.append(used)
             if answer.status >= 300:
                 raise _refusal(answer.status, content)
             return content
@@ -242,9 +256,10 @@ class Farm:
 
     def _connect(self, seconds: float) -> "_Connection":
         way = self._tunnel.path() if self._tunnel is not None else None
-        connection = _Connection(self._credentials, self._context, seconds, way)
+        connection = _Connection(self._credentials, self._context, min(seconds, CONNECT_SECONDS), way)
         try:
             connection.connect()
+            connection.patience(seconds)
         except OSError as error:
             connection.close()
             raise self._away(error) from error
@@ -263,9 +278,10 @@ class Farm:
             self._open.discard(connection)
         connection.close()
 
-    def _away(self, error: Exception) -> UnavailableError:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return UnavailableError(f"the farm at {self._place} does not answer: {why}")
+    def _away(self, error: Exception) -> AwayError:
+        said = self._tunnel.said() if self._tunnel is not None else ""
+        why = said or getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return AwayError(f"the farm at {self._place} does not answer: {why}")
 
 
 class _Connection(http.client.HTTPSConnection):
@@ -281,12 +297,16 @@ class _Connection(http.client.HTTPSConnection):
         """Nothing secret is said before the certificate is known. Raises OSError, InputError."""
         if self._way is None:
             super().connect()
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for name, level, value in _ALIVE:
+                if hasattr(socket, name):
+                    self.sock.setsockopt(level, getattr(socket, name), value)
         else:
             plain = socket.socket(socket.AF_UNIX)
             plain.settimeout(self.timeout)
             plain.connect(str(self._way))
             self.sock = self._secured.wrap_socket(plain)
+        sock: Any = self.sock
+        sock.suppress_ragged_eofs = False  # what is cut off is an error, also within a header
         shown = hashlib.sha256(self._secure.getpeercert(binary_form=True) or b"").hexdigest()
         if not hmac.compare_digest(shown, self._pinned):
             raise InputError(
@@ -307,10 +327,10 @@ class _Connection(http.client.HTTPSConnection):
             self.sock.settimeout(seconds)
 
     def cut(self) -> None:
-        """End it from another thread."""
+        """End it from another thread. Not as TLS ends it: what uses it now would go on without."""
         if self.sock is not None:
             try:
-                self.sock.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
             except OSError:
                 return
 

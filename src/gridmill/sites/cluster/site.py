@@ -161,18 +161,22 @@ class ClusterSite:
 
     def carried(self, attempt_id: str) -> Mapping[str, Any]:
         """See Carries."""
-        found = self._carrying.progress(attempt_id)
-        if found is None:
+        way, found = self._carrying.progress(attempt_id) or ("", None)
+        if found is None or not found.total_bytes:
             return {}
         rate = f"{show_bytes(int(found.bytes_per_second))}/s" if found.bytes_per_second else ""
         left = f"{show_seconds(found.left_seconds)} left" if found.left_seconds else ""
-        note = ", ".join(word for word in (f"carried to {self._name}", rate, left) if word)
+        note = ", ".join(word for word in (f"carried {way} {self._name}", rate, left) if word)
         done = found.there_bytes + found.carried_bytes
         return {"done": done, "total": found.total_bytes, "unit": "bytes", "note": note}
 
     def farm(self) -> FarmLook:
         """See Carries."""
         return self._asked()
+
+    def held_up(self) -> Mapping[str, str]:
+        """See Carries."""
+        return self._carrying.held_up()
 
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """See Carries."""
@@ -184,8 +188,8 @@ class ClusterSite:
 
     def close(self) -> None:
         """Pods go on."""
-        self._relay.close()
         self._carrying.close()
+        self._relay.close()
 
 
 def make(settings: Settings, site: Site, doors: Doors) -> SitePort:

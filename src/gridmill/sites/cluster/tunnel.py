@@ -1,23 +1,67 @@
 """A way to a farm through SSH, by the user's own `ssh`: no port but SSH's is open there."""
 
-import os
 import subprocess
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from gridmill.errors import UnavailableError
 
 _START_SECONDS = 20.0
 _POLL_SECONDS = 0.05
+_END_SECONDS = 5.0
 _OPTIONS = (
     *("-o", "BatchMode=yes"),  # nobody is there to be asked
+    *("-o", "ControlPath=none"),  # a connection of its own, which ends with it
     *("-o", "ExitOnForwardFailure=yes"),
     *("-o", "ServerAliveInterval=5"),
     *("-o", "ServerAliveCountMax=3"),
     *("-o", "StreamLocalBindMask=0177"),
 )
+_KEEPER = """
+folder=$1; shift; exec 3<&0
+"$@" 3<&- & ssh=$!
+{ read -r _; kill "$ssh"; } <&3 >/dev/null 2>&1 & lifeline=$!
+wait "$ssh"; code=$?
+kill "$lifeline" 2>/dev/null; rm -rf "$folder"; exit "$code"
+"""
+"""`ssh` ends with its standard input: when the process that started it does, however it ends."""
+
+
+class AwayError(UnavailableError):
+    """The farm does not answer, or there is no way to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """One `ssh`: its keeper, the socket that it makes, and what it says."""
+
+    keeper: "subprocess.Popen[bytes]"
+    socket: Path
+    log: IO[bytes]
+
+    def is_open(self) -> bool:
+        return self.keeper.poll() is None and self.socket.exists()
+
+    def said(self) -> str:
+        """Its last line that was not asked for yet."""
+        self.log.seek(0)
+        text = self.log.read().decode(errors="replace")
+        self.log.truncate(0)  # it is told of each connection that fails, and never ends by itself
+        return text.strip().rpartition("\n")[2].strip()
+
+    def end(self) -> None:
+        assert self.keeper.stdin is not None
+        self.keeper.stdin.close()
+        try:
+            self.keeper.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.keeper.kill()
+            self.keeper.wait()
+        self.log.close()
 
 
 class Tunnel:
@@ -26,65 +70,67 @@ class Tunnel:
     def __init__(self, destination: str, host: str, port: int) -> None:
         """`destination` is USER@HOST, or ssh://USER@HOST:PORT."""
         self._destination, self._target = destination, f"{host}:{port}"
-        self._folder = Path(tempfile.mkdtemp(prefix="gmt"))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._way: _Way | None = None
+        self._failed: tuple[float, AwayError] | None = None
         self._lock = threading.Lock()
+        self._closed = False
 
     def path(self) -> Path:
-        """The socket, open. Raises UnavailableError with what ssh says."""
+        """The socket, open. Raises AwayError with what ssh says."""
+        asked = time.monotonic()
         with self._lock:
-            socket = self._folder / "farm"
-            if self._process is not None and self._process.poll() is None and socket.exists():
-                return socket
-            self._end()
-            socket.unlink(missing_ok=True)
-            self._process = self._start(socket)
-            self._wait(self._process, socket)
-            return socket
-
-    def _start(self, socket: Path) -> "subprocess.Popen[bytes]":
-        forward = f"{socket}:{self._target}"
-        try:
-            with (self._folder / "log").open("wb") as log:
-                return subprocess.Popen(
-                    ["ssh", "-N", "-L", forward, *_OPTIONS, "--", self._destination],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise UnavailableError(
-                f"ssh cannot be run: {error.strerror}", hint="apt-get install openssh-client"
-            ) from error
-
-    def _wait(self, process: "subprocess.Popen[bytes]", socket: Path) -> None:
-        until = time.monotonic() + _START_SECONDS
-        while not socket.exists():
-            if process.poll() is not None or time.monotonic() > until:
-                said = (self._folder / "log").read_text(errors="replace").strip().rpartition("\n")[2]
+            if self._failed is not None and self._failed[0] > asked:
+                raise self._failed[1]  # of a try that began no earlier
+            if self._way is None or not self._way.is_open():
                 self._end()
-                raise UnavailableError(
-                    f"no way to {self._destination} by ssh: {said or 'it does not answer'}",
+                self._open()
+            assert self._way is not None
+            return self._way.socket
+
+    def said(self) -> str:
+        """What ssh said last of a connection that did not come about."""
+        with self._lock:
+            return self._way.said() if self._way is not None else ""
+
+    def _open(self) -> None:
+        try:
+            self._way = self._start()
+            self._wait(self._way)
+        except AwayError as error:
+            self._end()
+            self._failed = time.monotonic(), error
+            raise
+
+    def _start(self) -> _Way:
+        folder = Path(tempfile.mkdtemp(prefix="gmt"))
+        socket, log = folder / "farm", (folder / "log").open("a+b")
+        ssh = ("ssh", "-N", "-L", f"{socket}:{self._target}", *_OPTIONS, "--", self._destination)
+        keeper = subprocess.Popen(
+            ["sh", "-c", _KEEPER, "gridmill-ssh", str(folder), *ssh],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+        return _Way(keeper=keeper, socket=socket, log=log)
+
+    def _wait(self, way: _Way) -> None:
+        until = time.monotonic() + _START_SECONDS
+        while not way.is_open():
+            if way.keeper.poll() is not None or time.monotonic() > until or self._closed:
+                raise AwayError(
+                    f"no way to {self._destination} by ssh: {way.said() or 'it does not answer'}",
                     hint=f"Try `ssh {self._destination} true`: it must work without a password.",
                 )
             time.sleep(_POLL_SECONDS)
 
     def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None and process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(5.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        way, self._way = self._way, None
+        if way is not None:
+            way.end()
 
     def close(self) -> None:
-        """May be repeated."""
+        """Whoever waits for it is told that it does not answer. May be repeated."""
+        self._closed = True
         with self._lock:
             self._end()
-            for left in (self._folder / "farm", self._folder / "log"):
-                left.unlink(missing_ok=True)
-            if self._folder.exists():
-                os.rmdir(self._folder)

@@ -1,0 +1,251 @@
+"""A farm under what happens to machines and the lines between them: cut, killed, full."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridmill.testing.hosts import why_no_hosts
+from tests.farmland import FARM, PORT, STORAGE, Farmland
+from tests.machines import attempts, messages, state, two_hosts
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts"),
+]
+SLOW, FAST = "rate=64KiB", "rate="
+"""Of 20 MiB 8 go at once, and the next after minutes: what is to happen meanwhile does."""
+CARRY = """
+pipeline: NAME
+resources:
+  here: {type: command, site: local, cpus: 1, memory: 256MiB}
+  far: {type: command, site: far, cpus: 1, memory: 256MiB}
+jobs:
+  one:
+    resource: here
+    cache: false
+    command: "head -c 20971520 /dev/urandom > $GRIDMILL_OUTPUT/in; sha256sum < $GRIDMILL_OUTPUT/in > MARKS.in"
+  two:
+    resource: far
+    needs: [one]
+    command: "sha256sum < $GRIDMILL_INPUT_ONE/in >> MARKS.read; head -c 20971520 /dev/urandom > \
+$GRIDMILL_OUTPUT/out; until [ -e MARKS.go ]; do sleep 0.1; done; sha256sum < $GRIDMILL_OUTPUT/out > MARKS.out"
+"""
+
+
+class Carried:
+    """A run whose second job, at the farm, reads 20 MiB of home and makes as many for it."""
+
+    def __init__(self, land: Farmland, name: str) -> None:
+        self.land, self.name, self.marks = land, name, land.shared / name
+        text = CARRY.replace("NAME", name).replace("MARKS", str(self.marks))
+        self.process = land.run(text, name)
+        land.wait(lambda: f"{name}-1" in land.gridmill("list", "runs"), f"{name} is there")
+
+    def view(self) -> dict[str, Any]:
+        """How it stands."""
+        told: dict[str, Any] = json.loads(self.land.gridmill("status", f"{self.name}-1", "--json"))
+        return told
+
+    def wait_half(self, way: str) -> None:
+        """Until a part of its data has gone `to` the farm or come `from` it."""
+
+        def there() -> bool:
+            told = self.view()["jobs"][1]["progress"]
+            return f"carried {way} far" in told.get("note", "") and 0 < told["done"] < told["total"]
+
+        self.land.wait(there, f"{self.name} is carried {way} the farm")
+
+    def wait_begun(self) -> None:
+        """Until its second job has read what was carried."""
+        self.land.wait(lambda: bool(self._said("read")), f"{self.name} has begun")
+
+    def go(self) -> None:
+        """Let the second job end."""
+        self.marks.with_suffix(".go").touch()
+
+    def wait_right(self) -> None:
+        """Until it has ended: both jobs ran once, and what one reads is what the other has made."""
+        self.land.wait(lambda: state(self.view()) != "active", f"{self.name} ends")
+        view = self.view()
+        assert (state(view), attempts(view)) == ("succeeded", [1, 1]), messages(view)
+        assert self._said("read") == self._said("in")
+        [output] = view["jobs"][1]["artifacts"]
+        home = self.land.alpha.run("sha256sum", f"{STORAGE}/{output['output']['uri']}/out")
+        assert home.split()[:1] == self._said("out")[:1]
+
+    def _said(self, what: str) -> list[str]:
+        path = self.marks.with_suffix(f".{what}")
+        return path.read_text().split() if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Farmland]:
+    with two_hosts() as (net, shared):
+        yield Farmland(net, shared, disk="160m")
+
+
+@pytest.fixture
+def land(whole: Farmland) -> Iterator[Farmland]:
+    """After each test nothing runs at the farm, and the line is there."""
+    yield whole
+    whole.beta.connect(True)
+    whole.clear()
+
+
+def told(land: Farmland, trouble: str) -> None:
+    land.wait(lambda: trouble in land.gridmill("status"), f"status says: {trouble}")
+
+
+def silent(land: Farmland) -> None:
+    told(land, "site far does not answer")
+
+
+def answers(land: Farmland) -> None:
+    land.wait(lambda: "does not answer" not in land.gridmill("status"), "the farm answers again")
+
+
+def cut(land: Farmland) -> None:
+    land.beta.connect(False)
+    silent(land)
+    land.beta.connect(True)
+    answers(land)
+
+
+def farm_again(land: Farmland) -> None:
+    land.kill(land.beta, "farm")
+    silent(land)
+    land.farm_up()
+    answers(land)
+
+
+def home_again(land: Farmland, setting: str) -> None:
+    land.kill(land.alpha, "up")
+    land.configure(setting)
+    land.control()
+
+
+def test_data_arrives_once_whatever_is_cut_or_killed_on_its_way(land: Farmland) -> None:
+    land.configure(SLOW)
+    run = Carried(land, "carried")
+    run.wait_half("to")
+    land.kill(land.alpha, run.name)  # it would take over
+    for trouble in (cut, farm_again):
+        trouble(land)
+        run.wait_half("to")
+    home_again(land, FAST)
+    run.wait_begun()
+    land.configure(SLOW)
+    run.go()
+    for trouble in (cut, farm_again):
+        run.wait_half("from")
+        trouble(land)
+    run.wait_half("from")
+    home_again(land, FAST)
+    run.wait_right()
+
+
+def fill(land: Farmland, where: str, left: int) -> None:
+    """So many bytes are left on that disk."""
+    host = land.alpha if where == STORAGE else land.beta
+    free = int(host.run("bash", "-c", f"df --output=avail -B1 {where} | tail -1"))
+    host.run("fallocate", "-l", str(free - left), f"{where}/ballast")
+
+
+def test_a_full_disk_is_told_and_what_was_made_comes_home_when_there_is_room(land: Farmland) -> None:
+    fill(land, FARM, 10 * 2**20)
+    run = Carried(land, "full")
+    view = land.ended(run.process, run.name)
+    land.beta.run("rm", f"{FARM}/ballast")
+    assert state(view) == "failed"
+    assert "No space left on device" in messages(view)[1]
+
+    run = Carried(land, "late")
+    run.wait_begun()
+    fill(land, STORAGE, 10 * 2**20)
+    run.go()
+    told(land, "No space left on device")
+    assert "No space left on device" in land.gridmill("status", "late-1")
+    land.alpha.run("rm", f"{STORAGE}/ballast")
+    run.wait_right()
+    assert "No space left" not in land.gridmill("status")
+
+
+def sshd(land: Farmland) -> None:
+    """The SSH server of beta, which lets alpha's root in."""
+    options = ("PidFile=none", "UsePAM=no", "PasswordAuthentication=no", "UseDNS=no")
+    words = [word for option in options for word in ("-o", option)]
+    land.start(land.beta, "sshd", "/usr/sbin/sshd", "-D", "-e", *words)
+    land.wait(lambda: "listening" in land.said("sshd"), "sshd listens")
+
+
+def make_keys(land: Farmland) -> None:
+    key = "rm -rf /root/.ssh && mkdir -m 700 /root/.ssh && ssh-keygen -q -t ed25519 -N '' -f"
+    land.alpha.run("bash", "-c", f"{key} /root/.ssh/id_ed25519")
+    land.beta.run("bash", "-c", f"mkdir -p /run/sshd; rm -f /etc/ssh/ssh_host_*; {key} /root/.ssh/id")
+    public = land.alpha.run("cat", "/root/.ssh/id_ed25519.pub")
+    (Path(land.shared) / "public").write_text(public)
+    land.beta.run("bash", "-c", f"install -m 600 {land.shared}/public /root/.ssh/authorized_keys")
+    land.beta.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/etc/ssh/ssh_host_ed25519_key")
+
+
+def known_host(land: Farmland, key: str) -> None:
+    line = f"{land.beta.address} {' '.join(key.split()[:2])}"
+    land.alpha.run("bash", "-c", f"echo '{line}' > /root/.ssh/known_hosts")
+
+
+def refused(land: Farmland, where: str) -> str:
+    """Why a farm there cannot be joined: one error."""
+    line = f"{'f' * 64}:{'s' * 40}"
+    said = land.gridmill("add", "cluster", "other", "--controller", where, "--join", line, check=False)
+    assert said.startswith("error: ")
+    assert "Traceback" not in said
+    assert len(said.splitlines()) <= 2
+    return said
+
+
+def ssh_of_home(land: Farmland) -> list[str]:
+    return land.alpha.run("bash", "-c", "pgrep -x ssh || true").split()
+
+
+@pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no sshd: apt-get install openssh-server")
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh: apt-get install openssh-client")
+def test_a_farm_behind_ssh_is_reached_without_a_port_of_its_own(land: Farmland) -> None:
+    make_keys(land)
+    sshd(land)
+    land.kill(land.beta, "farm")
+    land.farm_up(address="127.0.0.1")
+    way = f"ssh://root@{land.beta.address}"
+    known_host(land, land.alpha.run("cat", "/root/.ssh/id_ed25519.pub"))  # no host has this key
+    assert "Host key verification failed" in refused(land, way)
+    known_host(land, land.beta.run("cat", "/etc/ssh/ssh_host_ed25519_key.pub"))
+    assert "Permission denied" in refused(land, f"ssh://nobody-there@{land.beta.address}")
+    assert "Connection refused" in refused(land, f"{way}:2222")
+    assert "Connection refused" in refused(land, f"{way}/127.0.0.1:9")
+    assert "shows the certificate" in refused(land, way)
+    land.gridmill("configure", "site", "far", "--address", way)
+    try:
+        answers(land)
+        run = land.waiting("behind")
+        before = ssh_of_home(land)
+        land.alpha.run("bash", "-c", f"kill -9 {' '.join(before)} || true")
+        land.wait(lambda: not set(ssh_of_home(land)) <= set(before), "the way is opened again")
+        answers(land)
+        land.beta.run("bash", "-c", "kill -9 $(pgrep -x sshd) || true")
+        silent(land)
+        sshd(land)
+        answers(land)
+        land.ended_well(run, "beta")
+        land.kill(land.alpha, "up")
+        land.wait(lambda: not ssh_of_home(land), "the way ends with the control node")
+        land.wait(lambda: "gmt" not in land.alpha.run("ls", "/tmp"), "nothing is left of the way")
+        land.control()
+    finally:
+        land.kill(land.beta, "farm")
+        land.farm_up()
+        land.wait(lambda: "farm up" in land.said("farm"), "the farm is up")
+        land.gridmill("configure", "site", "far", "--address", f"{land.beta.address}:{PORT}")
+        answers(land)
