@@ -4,7 +4,7 @@ from gridmill.control.begin import AGAIN
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.job import JobKind
 from gridmill.model.resource import DEFAULT_KEEP_SECONDS
-from gridmill.planning import bring_up, footprint, forecast, history, progress, room, sizing
+from gridmill.planning import bring_up, footprint, forecast, history, progress, room, side_by_side, sizing
 from gridmill.planning.draft import RESERVE_AFTER_SECONDS
 
 TITLE = """\
@@ -98,7 +98,7 @@ def _rules() -> str:
         jobs=room.JOBS_PER_CPU,
         fewest=room.FEWEST_JOBS,
         reserve=show_seconds(RESERVE_AFTER_SECONDS),
-        deployment=show_bytes(sizing.POD_STEP),
+        deployment=show_bytes(side_by_side.POD_STEP),
         floor=show_bytes(bring_up.FLOOR),
         share=bring_up.FLOOR_SHARE,
         keep=show_seconds(DEFAULT_KEEP_SECONDS),

@@ -341,6 +341,16 @@ def test_cpus_of_a_node_may_be_claimed_as_often_as_its_share_says():
     assert [release.deployment_id for release in made.releases] == ["b-1"]
 
 
+def test_a_pod_with_some_of_the_gpus_gets_as_many_of_the_cpus():
+    site = a_site(cpus=32.0, gpus=4, share=1.0)
+    pair = [command(name=name, gpus=gpus) for name, gpus in (("one", 1), ("three", 3))]
+    jobs = [a_job(f"j{k}", MIB, resource=one.name, gpus=one.gpus) for k, one in enumerate(pair)]
+    wanted = plan_of(site, *pair, *jobs).bring_ups
+    assert {one.resource.name: one.sizing.amounts.cpus for one in wanted} == {"one": 8.0, "three": 24.0}
+    (alone,) = plan_of(site, command(gpus=1, cpus=20.0), a_job("x", MIB, gpus=1)).bring_ups
+    assert alone.sizing.amounts.cpus == 20.0
+
+
 def test_default_resources_never_have_gpus():
     default = Resource(name="default-command", type=JobKind.COMMAND, default=True, gpus=4)
     (wanted,) = plan_of(a_site(gpus=4), default, a_job("x", resource="default-command")).bring_ups

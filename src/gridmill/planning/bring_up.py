@@ -10,7 +10,8 @@ from gridmill.planning.lane import Lane
 from gridmill.planning.limits import gpus_of
 from gridmill.planning.queue import Demand
 from gridmill.planning.room import most_jobs, slot_of
-from gridmill.planning.sizing import POD_STEP, size_resource
+from gridmill.planning.side_by_side import POD_STEP
+from gridmill.planning.sizing import size_resource
 
 FLOOR = GIB
 """The least that a deployment has, so that a somewhat larger job next time fits what is already up,"""
@@ -141,16 +142,18 @@ def keeps_busy(draft: Draft, lane: Lane, node: str) -> bool:
 
 
 def _amounts_on(draft: Draft, lane: Lane, demand: Demand, wish: Amounts, node: str) -> Amounts:
-    """The wish, cut to what is free on the node. CPUs not set by hand are the node's, split among workers."""
+    """The wish, cut to what is free on the node. CPUs not set by hand are the node's, split among workers; of
+    a node with GPUs as many as go with those that it gets, so that the others do not stand idle."""
     resource = lane.resource
     free = draft.nodes(resource.site).free(node)
     if resource.cpus:
         cpus = resource.cpus
     else:
         site = draft.snapshot.sites[resource.site]
-        whole = draft.snapshot.places.capacities[(resource.site, node)].cpus
-        per_node = -(-(resource.workers or 1) // len(site.nodes))
-        cpus = min(max(whole / per_node, demand.cpus or 0.0, min(PART_OF_CPU, whole)), free.cpus)
+        capacity = draft.snapshot.places.capacities[(resource.site, node)]
+        whole, per_node = capacity.cpus, -(-(resource.workers or 1) // len(site.nodes))
+        share = min(1 / per_node, wish.gpus / capacity.gpus) if wish.gpus else 1 / per_node
+        cpus = min(max(whole * share, demand.cpus or 0.0, min(PART_OF_CPU, whole)), free.cpus)
     return Amounts(cpus=cpus, memory_bytes=min(wish.memory_bytes, free.memory_bytes), gpus=wish.gpus)
 
 

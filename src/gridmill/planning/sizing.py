@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import inf
 
-from gridmill.model.amounts import GIB, MIB, Amounts, show_bytes, show_count
+from gridmill.model.amounts import MIB, Amounts, show_bytes, show_count
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
@@ -25,6 +25,7 @@ from gridmill.planning.forecast import expected_seconds, lasted
 from gridmill.planning.history import History
 from gridmill.planning.probes import has_workers, leaves_workers_open
 from gridmill.planning.service import expected_left
+from gridmill.planning.side_by_side import leave_room
 
 STEP = 16 * MIB
 """Sizes are whole steps: jobs that need about the same become one class for the planner."""
@@ -37,8 +38,6 @@ MARGIN = 1.3
 SPILLING_MARGIN = 1.5
 """... of what spills, however often measured: its engine has a share of the memory, and gives up where that
 is full. It took 605 MiB of 928; of 896 it gave up at 590."""
-POD_STEP, MIN_SHARE = 256 * MIB, GIB
-"""Deployments are sized in such steps. With a smaller share of a node, what spills leaves no room."""
 NEAR = 1.5
 """Sizes within this factor of each other are about the same."""
 SPILLED = 0.5
@@ -112,7 +111,7 @@ def size_job(
     if job.memory_bytes is None:
         memory, cut = _cut(memory, resource, largest)
         if _gets_by_with_less(job, history, pipeline):
-            memory, beside = _leave_room(memory, resource, largest, nodes)
+            memory, beside = leave_room(memory, resource, largest, nodes)
             cut += beside
         why += cut
         if cut and leaves_trials_open(job):
@@ -349,28 +348,22 @@ def _gets_by_with_less(job: Job, history: History, pipeline: str) -> bool:
     return footprint_of(job).spills and not any(measured.memory_killed for measured in known)
 
 
-def _leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:
-    """So that as many pods as the resource is set to have fit on the site's nodes at a time."""
-    on_each = -(-(resource.workers or 1) // max(1, nodes))
-    share = largest.memory_bytes // on_each // POD_STEP * POD_STEP
-    if on_each < 2 or not MIN_SHARE <= share < memory:
-        return memory, []
-    return share, [f"cut to {show_bytes(share)}, so that {show_count(on_each, 'pod')} fit on a node"]
-
-
 def size_resource(resource: Resource, history: History, largest: Amounts) -> Sizing:
     """What one worker of a resource gets when it serves one job of the resource's size.
 
     Explicit amounts go before; `largest` (one pod's most at the site) bounds what is estimated.
     """
     memory, why = _resource_memory(resource, history, largest)
-    cpus = resource.cpus or largest.cpus
-    source = "set" if resource.cpus else "all of a node; jobs share them"
+    gpus = _gpus(resource)
+    part = gpus / largest.gpus if 0 < gpus < largest.gpus else 1.0
+    cpus = resource.cpus or largest.cpus * part
+    usual = "all of a node; jobs share them" if part == 1 else "what goes with the GPUs"
+    source = "set" if resource.cpus else usual
     why.append(f"{cpus:g} CPUs: {source}")
     if resource.gpus and not resource.default:
         why.append(f"{resource.gpus} GPUs: set")
     return Sizing(
-        amounts=Amounts(cpus=cpus, memory_bytes=memory, gpus=_gpus(resource)),
+        amounts=Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus),
         workers=resource.workers or 1,
         why=tuple(why),
     )

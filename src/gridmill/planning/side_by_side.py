@@ -1,0 +1,17 @@
+"""Memory of pods that stand side by side on a node."""
+
+from gridmill.model.amounts import GIB, MIB, Amounts, show_bytes, show_count
+from gridmill.model.resource import Resource
+
+POD_STEP, MIN_SHARE = 256 * MIB, GIB
+"""Deployments are sized in such steps. With a smaller share of a node, what spills leaves no room."""
+
+
+def leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:
+    """Bytes for a job that gets by with less, and why: so that as many pods as the resource is set to have
+    fit on the site's nodes at a time."""
+    on_each = -(-(resource.workers or 1) // max(1, nodes))
+    share = largest.memory_bytes // on_each // POD_STEP * POD_STEP
+    if on_each < 2 or not MIN_SHARE <= share < memory:
+        return memory, []
+    return share, [f"cut to {show_bytes(share)}, so that {show_count(on_each, 'pod')} fit on a node"]
