@@ -167,6 +167,33 @@ jobs:
     assert all(f"rank {rank} of 2" in logs for rank in (0, 1))
 
 
+GOES_ON = """
+pipeline: goes
+resources:
+  far: {type: command, site: far, cpus: 1, memory: 256MiB, keep: 0s}
+jobs:
+  on:
+    resource: far
+    resumable: true
+    command: "cat $GRIDMILL_CHECKPOINTS/at && exit; echo half-way > $GRIDMILL_CHECKPOINTS/at; sleep 100000"
+"""
+
+
+def test_a_job_there_goes_on_from_what_came_home_while_it_ran(land: Farmland) -> None:
+    land.gridmill("configure", "site", "far", "--set", "checkpoints=1s")
+    run = land.run(GOES_ON, "goes")
+    look = "cat /root/grid/storage/checkpoints/goes/on/*/at || true"
+    land.wait(lambda: "half-way" in land.alpha.run("bash", "-c", look), "its checkpoint is at home")
+    pods = f"{FARM}/farm/sources/*/home/pods"
+    land.on_farm("bash", "-c", f"kill -KILL $(cut -d' ' -f1 $(ls -t {pods}/*/pid | head -1))")
+    view = land.ended(run, "goes")
+    assert (state(view), attempts(view)) == ("succeeded", [2]), messages(view)
+    assert "half-way" in land.gridmill("logs", "goes-1")
+    land.gridmill("configure", "site", "far", "--set", "checkpoints=")
+    land.clear()
+    land.wait(lambda: left_there(land) == [], "nothing is left at the farm")
+
+
 def test_a_job_there_is_stopped(land: Farmland) -> None:
     run = land.waiting("stopped")
     land.gridmill("stop", "stopped-1")
