@@ -8,7 +8,7 @@ import pytest
 
 from gridmill.staging.objects import Objects
 from gridmill.testing.hosts import why_no_hosts
-from tests.farmland import Farmland
+from tests.farmland import FARM, STORAGE, Farmland
 from tests.little_bucket import moment
 from tests.machines import attempts, messages, state, two_hosts
 from tests.objectstore import HOW_TO_GET_IT, make_bucket, object_store
@@ -180,16 +180,16 @@ jobs:
 
 
 def test_a_job_there_goes_on_from_what_came_home_while_it_ran(land: Farmland) -> None:
-    land.gridmill("configure", "site", "far", "--set", "checkpoints=1s")
+    land.configure("checkpoints=1s")
     run = land.run(GOES_ON, "goes")
-    look = "cat /root/grid/storage/checkpoints/goes/on/*/at || true"
+    look = f"cat {STORAGE}/checkpoints/goes/on/*/at || true"
     land.wait(lambda: "half-way" in land.alpha.run("bash", "-c", look), "its checkpoint is at home")
     pods = f"{FARM}/farm/sources/*/home/pods"
     land.on_farm("bash", "-c", f"kill -KILL $(cut -d' ' -f1 $(ls -t {pods}/*/pid | head -1))")
     view = land.ended(run, "goes")
     assert (state(view), attempts(view)) == ("succeeded", [2]), messages(view)
     assert "half-way" in land.gridmill("logs", "goes-1")
-    land.gridmill("configure", "site", "far", "--set", "checkpoints=")
+    land.configure("checkpoints=")
     land.clear()
     land.wait(lambda: left_there(land) == [], "nothing is left at the farm")
 

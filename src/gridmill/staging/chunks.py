@@ -265,6 +265,14 @@ class ChunkStore:
             except OSError as error:
                 raise not_kept(error, path) from error
 
+    def pinned(self) -> Mapping[str, Mapping[str, int]]:
+        """By owner, the sizes (bytes) of what is kept for it and there."""
+        with self._lock:
+            return {
+                owner: {name: self._sizes[name] for name in names if name in self._sizes}
+                for owner, names in self._pinned.items()
+            }
+
     def unpin(self, owner: str) -> None:
         """Its chunks may go when room is needed. Repeatable. Raises InputError, StorageError."""
         path = self._pin(owner)

@@ -6,21 +6,22 @@ import shutil
 import stat
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
 from gridmill import codec
-from gridmill.errors import CapacityError, ConflictError, InputError, NotFoundError, UnsafePathError
+from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.durable import READ_ONLY, not_kept, sync
 from gridmill.staging.large import kept_as
 from gridmill.staging.paths import User, check_manifest, check_path, folder_below
+from gridmill.staging.room import Room
 
 _NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP}
 _NO_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
@@ -65,6 +66,8 @@ class Placer:
         self._records = store.folder / "placed"
         self._drafts = drafts or store.drafts / "trees"
         self._lock = threading.Lock()
+        self._busy: dict[str, tuple[threading.Lock, int]] = {}
+        self._room = Room(store.quota_bytes)
         try:
             shutil.rmtree(self._drafts, ignore_errors=True)
             for folder in (root, self._records, self._drafts):
@@ -78,16 +81,32 @@ class Placer:
 
         Files are read-only, and links to chunks where they can be; `writable` makes copies, and anew each
         time. What stood there before is replaced. Raises ConflictError where another attempt uses it with
-        other content, UnsafePathError, InputError, CapacityError for more than the quota, StorageError.
+        other content, UnsafePathError, InputError, CapacityError for more than the quota, UnavailableError
+        while others have the room (see Room), StorageError.
         """
         check_path(uri)
         check_manifest(manifest)
         wanted = Placed(uri=uri, content=codec.fingerprint(manifest), owners=(owner,), writable=writable)
         try:
-            with self._lock:
+            with self._alone_at(uri):
                 return self._place(wanted, manifest)
         except OSError as error:
             raise not_kept(error, self._root / uri) from error
+
+    @contextmanager
+    def _alone_at(self, uri: str) -> Iterator[None]:
+        """Trees of other paths are made meanwhile."""
+        with self._lock:
+            lock, users = self._busy.get(uri, (threading.Lock(), 0))
+            self._busy[uri] = lock, users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                lock, users = self._busy.pop(uri)
+                if users > 1:
+                    self._busy[uri] = lock, users - 1
 
     def placed(self) -> tuple[Placed, ...]:
         """What was placed and not released. Raises OSError."""
@@ -102,11 +121,15 @@ class Placer:
         needed. Repeatable. Raises StorageError."""
         try:
             with self._lock:
-                for placed in self.placed():
-                    if owner in placed.owners:
-                        self._release(placed, owner)
+                self._let_go(owner)
+                self._room.give_back(owner)
         except OSError as error:
             raise not_kept(error, self._root) from error
+
+    def _let_go(self, owner: str) -> None:
+        for placed in self.placed():
+            if owner in placed.owners:
+                self._release(placed, owner)
         self._store.unpin(owner)
 
     def _release(self, placed: Placed, owner: str) -> None:
@@ -118,18 +141,25 @@ class Placer:
         self._record(placed.uri).unlink(missing_ok=True)
 
     def _place(self, wanted: Placed, manifest: Manifest) -> tuple[str, ...]:
-        (owner,) = wanted.owners
-        there = [placed for placed in self.placed() if _meet(placed.uri, wanted.uri)]
-        same = next((placed for placed in there if self._is(placed, wanted)), None)
-        if same is not None:
-            if owner not in same.owners:
-                self._write(replace(same, owners=(*same.owners, owner)))
-            return ()
-        self._refuse_used(there, owner)
-        if lacking := self._lacking(manifest, owner):
+        with self._lock:
+            if self._shares(wanted):
+                return ()
+            self._reserve(manifest, wanted.owners[0])
+        if lacking := self._store.expect(manifest):
             return lacking
         self._make(wanted, manifest)
         return ()
+
+    def _shares(self, wanted: Placed) -> bool:
+        """Whether the very same stands there: it is this owner's too from now on. Raises ConflictError."""
+        (owner,) = wanted.owners
+        there = [placed for placed in self.placed() if _meet(placed.uri, wanted.uri)]
+        same = next((placed for placed in there if self._is(placed, wanted)), None)
+        if same is None:
+            self._refuse_used(there, owner)
+        elif owner not in same.owners:
+            self._write(replace(same, owners=(*same.owners, owner)))
+        return same is not None
 
     def _is(self, placed: Placed, wanted: Placed) -> bool:
         """Whether that stands there as it was placed, and is what is wanted."""
@@ -146,24 +176,25 @@ class Placer:
                     hint="Wait for its end, or take another path.",
                 )
 
-    def _lacking(self, manifest: Manifest, owner: str) -> tuple[str, ...]:
+    def _reserve(self, manifest: Manifest, owner: str) -> None:
+        """Nothing of the tree goes for want of room. Raises CapacityError, UnavailableError (see Room)."""
         sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
-        if sum(sizes.values()) > self._store.quota_bytes:
-            raise CapacityError(
-                f"{manifest.size_bytes} bytes are more than the quota of {self._store.quota_bytes}",
-                hint="Ask for less, or raise the quota.",
-            )
-        self._store.pin(owner, sizes.keys() - {""})
-        return self._store.expect(manifest)
+        sizes.pop("", None)
+        for other in self._room.take(owner, sizes, self._store.pinned()):
+            self._let_go(other)
+        self._store.pin(owner, sizes)
 
     def _make(self, wanted: Placed, manifest: Manifest) -> None:
         draft = self._drafts / uuid4().hex
         try:
             self._draw(draft, manifest, writable=wanted.writable)
             looked = os.lstat(draft)
-            self._write(replace(wanted, mark=(looked.st_ino, looked.st_mtime_ns)))
-            self._take_away(wanted.uri)
-            self._put(draft, wanted.uri)
+            with self._lock:
+                if self._shares(wanted):
+                    return
+                self._write(replace(wanted, mark=(looked.st_ino, looked.st_mtime_ns)))
+                self._take_away(wanted.uri)
+                self._put(draft, wanted.uri)
         finally:
             _remove(draft)
 

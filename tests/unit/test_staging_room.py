@@ -1,0 +1,143 @@
+"""Trees that are placed at the same time: who has room, who waits and why, and that none holds up another."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gridmill.errors import CapacityError, UnavailableError
+from gridmill.model.farm import Manifest
+from gridmill.staging.carry import push
+from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.manifest import scan
+from gridmill.staging.place import Placer
+from gridmill.staging.room import Room
+
+LONG_SECONDS = 120.0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def room(clock: Clock) -> Room:
+    return Room(100, clock)
+
+
+def take(room: Room, owner: str, **wanted: int) -> tuple[str, ...]:
+    return room.take(owner, wanted, {})
+
+
+def test_one_that_fits_has_room_and_the_other_waits_for_it(room: Room) -> None:
+    assert take(room, "a", one=60) == ()
+    with pytest.raises(UnavailableError, match="it needs 60 B, and a use 60 B of the quota of 100 B"):
+        take(room, "b", other=60)
+    assert take(room, "a", one=60) == ()
+    room.give_back("a")
+    assert take(room, "b", other=60) == ()
+
+
+def test_what_several_use_counts_once(room: Room) -> None:
+    assert take(room, "a", same=60) == take(room, "b", same=60) == ()
+    room.give_back("a")
+    with pytest.raises(UnavailableError):
+        take(room, "c", other=60)
+
+
+def test_what_is_used_from_before_counts(room: Room) -> None:
+    with pytest.raises(UnavailableError, match="old"):
+        room.take("a", {"one": 60}, {"old": {"x": 60}})
+
+
+def test_whoever_came_later_and_waits_lets_go(room: Room) -> None:
+    take(room, "a", a1=40)
+    take(room, "b", b1=40)
+    with pytest.raises(UnavailableError):
+        take(room, "b", b2=40)
+    assert take(room, "a", a2=40) == ("b",)
+    with pytest.raises(UnavailableError):
+        take(room, "b", b1=40)
+    room.give_back("a")
+    assert take(room, "b", b1=40) == take(room, "b", b2=40) == ()
+
+
+def test_nobody_overtakes(room: Room, clock: Clock) -> None:
+    take(room, "a", a=60)
+    with pytest.raises(UnavailableError):
+        take(room, "big", b=90)
+    with pytest.raises(UnavailableError, match="behind big"):
+        take(room, "small", s=10)
+    clock.now = 61.0  # big was stopped: it asks no more
+    assert take(room, "small", s=10) == ()
+
+
+def test_more_than_the_quota_is_refused_at_once(room: Room) -> None:
+    take(room, "a", a1=60)
+    with pytest.raises(CapacityError, match="120 B are more than the quota of 100 B"):
+        take(room, "a", a2=60)
+
+
+def tree(folder: Path, content: bytes) -> Manifest:
+    folder.mkdir()
+    (folder / "file").write_bytes(content)
+    return scan(folder)
+
+
+def test_of_two_trees_one_is_placed_and_then_the_other(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path / "chunks", 100)
+    placer = Placer(tmp_path / "root", store)
+    one, other = (tree(tmp_path / name, name.encode() * 20) for name in ("one", "two"))
+    assert placer.place("one", one, "a")
+    with pytest.raises(UnavailableError, match="a use"):
+        placer.place("two", other, "b")
+    push(one, tmp_path / "one", store)
+    assert placer.place("one", one, "a") == ()
+    with pytest.raises(UnavailableError):
+        placer.place("two", other, "b")
+    placer.release("a")
+    assert placer.place("two", other, "b")
+    push(other, tmp_path / "two", store)
+    assert placer.place("two", other, "b") == ()
+
+
+class Slow(ChunkStore):
+    """Gives the file of one name only when it may."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 2**20)
+        self.slow, self.begun, self.go = "", threading.Event(), threading.Event()
+
+    def content(self, name: str) -> Path:
+        if name == self.slow:
+            self.begun.set()
+            self.go.wait(LONG_SECONDS)
+        return super().content(name)
+
+
+def test_a_tree_that_takes_long_holds_no_other_up(tmp_path: Path) -> None:
+    store = Slow(tmp_path / "chunks")
+    placer = Placer(tmp_path / "root", store)
+    trees = {name: tree(tmp_path / name, name.encode()) for name in ("long", "short")}
+    for name, manifest in trees.items():
+        push(manifest, tmp_path / name, store)
+    (store.slow,) = trees["long"].files[0].chunks
+    with ThreadPoolExecutor(2) as pool:
+        long = pool.submit(placer.place, "long", trees["long"], "a")
+        assert store.begun.wait(LONG_SECONDS)
+        try:
+            assert pool.submit(placer.place, "short", trees["short"], "b").result(LONG_SECONDS / 4) == ()
+            assert not long.done()
+        finally:
+            store.go.set()
+        assert long.result(LONG_SECONDS) == ()
+    assert {path.name for path in (tmp_path / "root").iterdir()} == set(trees)
