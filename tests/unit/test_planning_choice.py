@@ -19,8 +19,9 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Measurement, Use
 from gridmill.model.sink import SinkSpec, Source
 from gridmill.model.site import Node, Site, SiteKind
+from gridmill.model.staging import Staging
 from gridmill.model.state import DeploymentState, JobState
-from gridmill.model.way import Pace, Way
+from gridmill.model.way import Pace, Paces, Way
 from gridmill.planning.choice import GAIN_SECONDS, GAIN_SHARE, choose
 from gridmill.planning.dry_run import Carrying, dry_run
 from gridmill.planning.joining import joining_seconds, standing_seconds
@@ -123,6 +124,12 @@ def test_what_is_made_there_is_there_and_what_was_never_made_is_not_known() -> N
     )
 
 
+def test_each_way_of_staging_has_its_own_rate() -> None:
+    bucket = replace(FARM, way=replace(FARM.way, others={"export": Paces(there=QUICK, back=QUICK)}))
+    told = [travel([read()], 0, one, {}, Staging.EXPORT) for one in (FARM, bucket)]
+    assert [one.seconds if one is not None else 0.0 for one in told] == [None, pytest.approx(10.0)]
+
+
 def test_a_way_that_was_not_measured_says_so() -> None:
     told = travel([read()], 1, replace(FARM, way=None), {})
     assert told is not None
@@ -175,7 +182,7 @@ def test_a_plan_says_what_the_alternatives_are_and_why_one_is_chosen() -> None:
     assert (model.resource, model.site) == ("trainer", "gpu-farm")
     assert place_lines(model) == (
         "local CPU 40 min; gpu-farm 6 min + 3 min transfer: gpu-farm, done first",
-        "carries 1.8 GiB to gpu-farm in 3 min at 10 MiB/s, about 0 B back in < 1 s at 10 MiB/s",
+        "carries 1.8 GiB to gpu-farm in 3 min at 10 MiB/s, nothing back",
     )
     assert [one.seconds for one in model.alternatives] == [2400.0, 540.0]
 
@@ -225,6 +232,11 @@ def test_a_farm_that_does_not_answer_is_passed_over() -> None:
     assert model.choice == (
         "local CPU 40 min; gpu-farm does not answer: local CPU, the only one that can be used now"
     )
+
+
+def test_one_that_is_to_run_at_a_site_has_the_resources_there() -> None:
+    at_home = replace(job("model", "rows"), at="local")
+    assert planned(ROWS, at_home)["model"].choice == "local CPU 40 min"
 
 
 def test_a_pinned_job_has_no_alternatives() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.errors import NotFoundError, UnavailableError
-from gridmill.model.way import Carriage, Crossing, Pace, Way
+from gridmill.model.staging import Staging
+from gridmill.model.way import Carriage, Crossing, Pace, Paces, Way
 from gridmill.planning.way import MOST_STAGED, crossing_seconds, learned
 from gridmill.sites.cluster.probing import probe
 
@@ -105,6 +106,15 @@ def test_an_older_farm_tells_its_round_trip_alone() -> None:
     far.greet = lambda: (_ for _ in ()).throw(UnavailableError("cut"))  # type: ignore[method-assign]
     with pytest.raises(UnavailableError):
         probe(far, clock=lambda: far.now)  # type: ignore[arg-type]
+
+
+def test_what_goes_by_a_bucket_says_nothing_of_the_way_through_the_farm() -> None:
+    way = learned(Way(), replace(there(64 * MIB, 1e6), staging=Staging.EXPORT))
+    assert way.there is None
+    assert way.paces(Staging.SHARED) == way.paces(None) == Paces()
+    pace = way.paces(Staging.EXPORT).there
+    assert pace is not None
+    assert pace.bytes_per_second == pytest.approx(1e6)
 
 
 def test_carriages_add_up() -> None:

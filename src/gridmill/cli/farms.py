@@ -7,13 +7,13 @@ from gridmill.model.amounts import show_bytes, show_count, show_seconds
 from gridmill.model.farm import FarmLook
 from gridmill.model.node import Seat
 from gridmill.model.view import FarmView
-from gridmill.model.way import Carriage, Crossing, Pace, Way
+from gridmill.model.way import Carriage, Crossing, Pace, Paces, Way
 
 
 def farm_line(view: FarmView) -> str:
     """`gpu-farm: 3 of 4 GPUs free; nobody waits; ...`."""
     said = [view.problem] if view.look is None else _said(view.look)
-    return f"{view.site}: {'; '.join((*said, way_words(view.way)))}"
+    return f"{view.site}: {'; '.join(filter(None, (*said, way_words(view.way))))}"
 
 
 def _said(look: FarmLook) -> list[str]:
@@ -29,7 +29,7 @@ def _gpus(look: FarmLook) -> str:
     count = sum(node.capacity.gpus for node in look.nodes)
     seats = [seat for one in look.looks.values() for seat in one.seats]
     if not seats:
-        return show_count(count, "GPU")
+        return show_count(count, "GPU") if count else ""
     return f"{sum(not seat.taken for seat in seats)} of {show_count(count, 'GPU')} free"
 
 
@@ -45,8 +45,16 @@ def way_words(way: Way | None) -> str:
     if way is None:
         return "the way there is not measured yet"
     trip = way.round_trip_seconds
-    told = [_pace(way.there, "there"), _pace(way.back, "back")]
+    told = [*_paces(Paces(there=way.there, back=way.back)), *_others(way)]
     return ", ".join(told if trip is None else [*told, f"round trip {show_seconds(trip)}"])
+
+
+def _paces(paces: Paces) -> list[str]:
+    return [_pace(paces.there, "there"), _pace(paces.back, "back")]
+
+
+def _others(way: Way) -> list[str]:
+    return [f"by {name}: {', '.join(_paces(one))}" for name, one in sorted(way.others.items())]
 
 
 def _pace(pace: Pace | None, direction: str) -> str:

@@ -1,6 +1,10 @@
 """The way to a site in another place: what attempts had carried over it, how quick it is, what is there."""
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from gridmill.model.noun import dataclass
+from gridmill.model.staging import Staging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +37,12 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carriage:
-    """What was carried for an attempt, `there` and `back`. `round_trip_seconds`: None where it is not
-    known."""
+    """What was carried for an attempt, `there` and `back`, and how. `round_trip_seconds`: None where it is
+    not known."""
 
     there: Crossing = Crossing()
     back: Crossing = Crossing()
+    staging: Staging = Staging.DIRECT
     round_trip_seconds: float | None = None
 
     def __add__(self, other: "Carriage") -> "Carriage":
@@ -45,6 +50,7 @@ class Carriage:
         return Carriage(
             there=self.there + other.there,
             back=self.back + other.back,
+            staging=self.staging,
             round_trip_seconds=min(trips, default=None),
         )
 
@@ -65,11 +71,27 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """What is known of the way to a site; None: not measured yet. `staged` are ids of versions that were
-    carried there or made there, the newest last: what of them is evicted there is carried again."""
+class Paces:
+    """Of both directions; None: not measured yet."""
 
     there: Pace | None = None
     back: Pace | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What is known of the way to a site; None: not measured yet. `there` and `back` are of what goes through
+    the farm itself, `others` of other ways of staging. `staged` are ids of versions that were carried there
+    or made there, the newest last: what of them is evicted there is carried again."""
+
+    there: Pace | None = None
+    back: Pace | None = None
+    others: Mapping[str, Paces] = field(default_factory=dict)
     round_trip_seconds: float | None = None
     staged: tuple[str, ...] = ()
+
+    def paces(self, staging: Staging | None) -> Paces:
+        """Of that way of staging."""
+        if staging in (None, Staging.DIRECT):
+            return Paces(there=self.there, back=self.back)
+        return self.others.get(str(staging), Paces())

@@ -65,7 +65,11 @@ def alternatives(
                     if stands is not None
                     else joining_seconds(snapshot, now, resource, demand, crowded=resource.name in crowded)
                 ),
-                travel=travel(readings, back_bytes, site, sites or {}) if site is not None else None,
+                travel=(
+                    travel(readings, back_bytes, site, sites or {}, resource.staging)
+                    if site is not None
+                    else None
+                ),
                 problem=_problem(snapshot, resource, demand),
                 away=AWAY if resource.site in away else "",
             )

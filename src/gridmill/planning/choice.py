@@ -37,7 +37,7 @@ def _is_worth_it(stays: Alternative, best: Alternative, moves: int) -> bool:
 
 def _choice(best: Alternative, alternatives: Sequence[Alternative], reason: str) -> Choice:
     listed = "; ".join(told(one) for one in alternatives)
-    why = f"{listed}: {best.label}, {reason}"
+    why = f"{listed}: {best.label}, {reason}" if len(alternatives) > 1 else listed
     return Choice(resource=best.resource, alternatives=tuple(alternatives), why=why)
 
 
@@ -91,9 +91,11 @@ def travel_lines(travel: Travel, site: str) -> tuple[str, ...]:
     lines: list[str] = []
     if travel.there_bytes is not None:
         there = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""
-        lines.append(f"{show_bytes(travel.there_bytes)} to {site}{there}{_taking(travel, there=True)}")
+        size = show_bytes(travel.there_bytes) if travel.there_bytes else "nothing"
+        lines.append(f"{size} to {site}{there}{_taking(travel, there=True) if travel.there_bytes else ''}")
     if travel.back_bytes is not None:
-        lines.append(f"about {show_bytes(travel.back_bytes)} back{_taking(travel, there=False)}")
+        back = f"about {show_bytes(travel.back_bytes)}" if travel.back_bytes else "nothing"
+        lines.append(f"{back} back{_taking(travel, there=False) if travel.back_bytes else ''}")
     carried = (f"carries {', '.join(lines)}",) if lines else ()
     return (*carried, *(f"not known: {one}" for one in travel.unknown))
 

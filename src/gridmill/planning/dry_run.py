@@ -84,14 +84,15 @@ def _placed(
 ) -> PlannedJob:
     """Where it goes, with what is carried there. `sites`: where the jobs before it go."""
     readings, made = carrying.readings.get(job.name, ()), carrying.made_bytes.get(job.name)
-    names = [name for name in job.resources if resource_for(_only(job, name), pipeline, snapshot)[1]]
-    if not names:
-        planned = _planned(job, pipeline, snapshot, size)
-        site = snapshot.sites.get(planned.site)
-        return replace(planned, travel=travel(readings, made, site, sites) if site is not None else None)
-    each = {name: _planned(_only(job, name), pipeline, snapshot, size) for name in names}
-    found = [resource_for(_only(job, name), pipeline, snapshot)[1] for name in names]
-    candidates = [Candidate(resource=one, sizing=each[one.name].sizing) for one in found if one is not None]
+    named = (resource_for(_only(job, name), pipeline, snapshot)[1] for name in dict.fromkeys(job.resources))
+    found = [one for one in named if one is not None and job.at in (None, one.site)]
+    if not found:
+        planned, resource = _planned(job, pipeline, snapshot, size), resource_for(job, pipeline, snapshot)[1]
+        site, staging = snapshot.sites.get(planned.site), resource.staging if resource is not None else None
+        carried = travel(readings, made, site, sites, staging) if site is not None else None
+        return replace(planned, travel=carried)
+    each = {one.name: _planned(_only(job, one.name), pipeline, snapshot, size) for one in found}
+    candidates = [Candidate(resource=one, sizing=each[one.name].sizing) for one in found]
     told = alternatives(
         job,
         candidates,
@@ -114,7 +115,7 @@ def _placed(
 
 
 def _only(job: Job, resource: str) -> Job:
-    return replace(job, resource=resource, resources=())
+    return replace(job, resource=resource, resources=(), at=None)
 
 
 def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) -> PlannedJob:

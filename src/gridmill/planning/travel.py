@@ -6,7 +6,8 @@ from dataclasses import field
 from gridmill.model.choice import Travel
 from gridmill.model.noun import dataclass
 from gridmill.model.site import Site, SiteKind
-from gridmill.model.way import Pace, Way
+from gridmill.model.staging import Staging
+from gridmill.model.way import Pace, Paces, Way
 from gridmill.planning.way import crossing_seconds
 
 ELSEWHERE = frozenset({SiteKind.CLUSTER})
@@ -26,27 +27,32 @@ class Reading:
 
 
 def travel(
-    readings: Sequence[Reading], back_bytes: int | None, site: Site, sites: Mapping[str, str]
+    readings: Sequence[Reading],
+    back_bytes: int | None,
+    site: Site,
+    sites: Mapping[str, str],
+    staging: Staging | None = None,
 ) -> Travel | None:
     """None where nothing is carried. `sites`: where jobs of the same run are to run, by job: what is made
-    there is there. `back_bytes` is what the job is expected to make."""
+    there is there. `back_bytes` is what the job is expected to make, `staging` how it is carried."""
     if site.kind not in ELSEWHERE:
         return None
     way = site.way or Way()
+    paces = way.paces(staging)
     sizes = [_lacking(one, site.name, sites) for one in readings]
     there = None if None in sizes else sum(size or 0 for size in sizes)
     whole = sum(one.size_bytes or 0 for one in readings)
     return Travel(
         there_bytes=there,
-        there_seconds=None if there is None else crossing_seconds(way.there, way.round_trip_seconds, there),
+        there_seconds=None if there is None else crossing_seconds(paces.there, way.round_trip_seconds, there),
         reused_bytes=0 if there is None else max(0, whole - there),
         back_bytes=back_bytes,
         back_seconds=(
-            None if back_bytes is None else crossing_seconds(way.back, way.round_trip_seconds, back_bytes)
+            None if back_bytes is None else crossing_seconds(paces.back, way.round_trip_seconds, back_bytes)
         ),
-        there_bytes_per_second=_rate(way.there),
-        back_bytes_per_second=_rate(way.back),
-        unknown=tuple(_unknown(readings, sizes, back_bytes, way, site.name)),
+        there_bytes_per_second=_rate(paces.there),
+        back_bytes_per_second=_rate(paces.back),
+        unknown=tuple(_unknown(readings, sizes, back_bytes, paces, site.name)),
     )
 
 
@@ -63,12 +69,12 @@ def _rate(pace: Pace | None) -> float | None:
 
 
 def _unknown(
-    readings: Sequence[Reading], sizes: Sequence[int | None], back: int | None, way: Way, site: str
+    readings: Sequence[Reading], sizes: Sequence[int | None], back: int | None, paces: Paces, site: str
 ) -> list[str]:
     names = [one.name for one, size in zip(readings, sizes, strict=True) if size is None]
     told = [f"how large {name} is, before it was made once" for name in names]
     if back is None:
         told.append("how large what it makes is, before it was made once")
-    if way.there is None or way.back is None:
+    if paces.there is None or paces.back is None:
         told.append(f"how quick the way to {site} is: not measured yet")
     return told

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gridmill.model.way import Carriage, Crossing, Pace, Way
+from gridmill.model.staging import Staging
+from gridmill.model.way import Carriage, Crossing, Pace, Paces, Way
 
 FADING = 0.5
 """What the transfers before count for when one more is known."""
@@ -20,10 +21,14 @@ def learned(way: Way, carriage: Carriage, versions: Iterable[str] = ()) -> Way:
     """The way, with what was carried for one more attempt. `versions` are there since then."""
     fresh = tuple(dict.fromkeys(versions))
     kept = tuple(one for one in way.staged if one not in fresh)
+    before = way.paces(carriage.staging)
+    there, back = _learned(before.there, carriage.there), _learned(before.back, carriage.back)
+    if carriage.staging == Staging.DIRECT:
+        way = replace(way, there=there, back=back)
+    elif there or back:
+        way = replace(way, others={**way.others, str(carriage.staging): Paces(there=there, back=back)})
     return replace(
         way,
-        there=_learned(way.there, carriage.there),
-        back=_learned(way.back, carriage.back),
         round_trip_seconds=_first(carriage.round_trip_seconds, way.round_trip_seconds),
         staged=(*kept, *fresh)[-MOST_STAGED:],
     )

@@ -288,7 +288,8 @@ class HomeCarrying:
 
     def _carriage(self, attempt_id: str, note: Note) -> Carriage:
         back = self._back.pop(attempt_id, Crossing())
-        return Carriage(there=note.there, back=back, round_trip_seconds=self._farm.round_trip_seconds)
+        trip = self._farm.round_trip_seconds
+        return Carriage(there=note.there, back=back, staging=note.staging, round_trip_seconds=trip)
 
     def _with_results(self, event: PodEvent, note: Note, progress: Progress) -> PodEvent:
         """Raises UnavailableError, to be asked again; what can never be carried fails the attempt."""
