@@ -2,15 +2,17 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from gridmill.errors import InputError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.farm.joining import invite
 from gridmill.model.site import Site, SiteKind
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState
+from gridmill.sites.cluster import carrying
 from gridmill.sites.cluster.carriers import Carriers
 from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.cluster.credentials import keeping
@@ -18,6 +20,7 @@ from gridmill.sites.cluster.farm import Farm, member
 from gridmill.sites.cluster.joining import become_source
 from gridmill.staging.objects import Objects
 from tests.farms import farm, open_folder
+from tests.faulty_proxy import faulty_proxy
 from tests.little_bucket import moment
 from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 from tests.unit.test_cluster_carrying import URI, ended, order, outcome
@@ -64,11 +67,17 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path: Path, server: str) -> Iterator[Home]:
+    with at_home(tmp_path, server) as made:
+        yield made
+
+
+@contextmanager
+def at_home(tmp_path: Path, endpoint: str) -> Iterator[Home]:
     with open_folder() as folder, farm(folder / "farm") as running:
         line = f"{running.farm.authority.fingerprint}:{invite(running.farm.records, running.farm.now())}"
         become_source(tmp_path, "far", running.server.address.partition("//")[2], line)
         controller = member(keeping(tmp_path, "far"))
-        yield Home(tmp_path, controller, Path(controller.look().root), server)
+        yield Home(tmp_path, controller, Path(controller.look().root), endpoint)
         controller.close()
 
 
@@ -128,3 +137,49 @@ def test_a_bucket_that_is_not_there_is_told(home: Home, server: str) -> None:
     home.site.settings["export"] = "s3://nowhere"  # type: ignore[index]
     with pytest.raises(InputError, match="no such bucket"):
         home.carrying.take_there(wanted)
+
+
+def test_a_bucket_that_fails_now_and_then_costs_only_time(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrying, "_PATIENCE_SECONDS", 300.0)
+    with faulty_proxy(server) as proxy, at_home(tmp_path, proxy.endpoint) as home:
+        faults = {
+            method: iter(words)
+            for method, words in (("PUT", ["503", "cut"]), ("GET", ["500", "short", "cut"]))
+        }
+        proxy.fault = lambda method, path: next(faults.get(method, iter(())), "")
+        for staging, uri in ((Staging.EXPORT, "parts/a"), (Staging.SHARED, "parts/b")):
+            tree(home.folder / "root" / uri, FILES | {"own": uri.encode()})
+            wanted = order(parts=(uri,), staging=staging)  # type: ignore[arg-type]
+            home.carrying.note(wanted)
+            home.carrying.take_there(wanted)
+            assert contents(home.there / uri) == FILES | {"own": uri.encode()}
+        tree(home.there / URI, {"made": b"made"})
+        assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+        assert contents(home.folder / "root" / URI) == {"made": b"made"}
+        assert proxy.faults == 5
+
+
+def test_a_bucket_that_does_not_answer_is_told_and_waited_for(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrying, "_PATIENCE_SECONDS", -1.0)
+    with faulty_proxy(server) as proxy, at_home(tmp_path, proxy.endpoint) as home:
+        tree(home.folder / "root/parts/a", {"a": b"1"})
+        wanted = order(parts=("parts/a",), staging=Staging.EXPORT)  # type: ignore[arg-type]
+        home.carrying.note(wanted)
+        by_farm = "X-Amz-Signature"
+        proxy.fault = lambda method, path: "503" if by_farm in path else ""
+        with pytest.raises(UnavailableError, match="the bucket answers 503 SlowDown") as told:
+            home.carrying.take_there(wanted)
+        assert by_farm not in str(told.value)
+        proxy.fault = lambda method, path: "403" if by_farm in path else ""
+        with pytest.raises(InputError, match="the bucket answers 403"):
+            home.carrying.take_there(wanted)
+        proxy.fault = lambda method, path: "503"
+        with pytest.raises(UnavailableError, match="s3://exports"):
+            home.carrying.take_there(wanted)
+        proxy.fault = lambda method, path: ""
+        home.carrying.take_there(wanted)
+        assert contents(home.there / "parts/a") == {"a": b"1"}
