@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 
-from gridmill.errors import UnavailableError
+from gridmill.errors import NotFoundError, UnavailableError
 
 SECRET = "5ec5ec5ec"
 REFUSED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
@@ -32,6 +32,8 @@ class LittleBucket:
         self.objects[name], self.put_at[name] = content, time.time()
 
     def get(self, name: str, most_bytes: int) -> bytes:
+        if name not in self.objects:
+            raise NotFoundError("is not there", place=name)
         assert len(self.objects[name]) <= most_bytes
         return self.objects[name]
 

@@ -15,6 +15,12 @@ from gridmill.staging.parcels import check_bucket
 PASS_SECONDS = 900.0
 """For so long a signed URL opens its object."""
 _ALLOW = "Are the credentials right, still valid, and for this prefix?"
+_SAY = (
+    "Set them where the control node is started (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; or "
+    "GOOGLE_SERVICE_ACCOUNT, the path of a key), or run it on a machine of the cloud that has them."
+)
+_CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
+"""Who is asked for credentials that nobody has said."""
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
@@ -106,6 +112,8 @@ def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError)
     except (refused, PermissionDeniedError, UnauthenticatedError) as error:
         raise errors.InputError(f"access is refused: {_line(error)}", place=url, hint=_ALLOW) from error
     except (BaseError, OSError) as error:
+        if any(asked in _line(error) for asked in _CLOUDS):
+            raise errors.InputError("there are no credentials for it", place=url, hint=_SAY) from error
         raise errors.UnavailableError(_line(error), place=url) from error
 
 

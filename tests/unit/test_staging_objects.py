@@ -1,0 +1,48 @@
+"""A bucket as its owner sees it: ours, and the one that tests have in its place."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from obstore.exceptions import GenericError
+from tests.little_bucket import little_bucket, moment
+
+from gridmill.errors import InputError, NotFoundError
+from gridmill.staging.kept import Listed
+from gridmill.staging.objects import Objects, explained
+
+
+@pytest.fixture(params=["folder", "memory"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listed]:
+    if request.param == "folder":
+        yield Objects((tmp_path / "bucket").as_uri())
+        return
+    with little_bucket() as made:
+        yield made
+
+
+def test_objects_come_and_go(bucket: Listed) -> None:
+    for name in ("a", "index/b", "index/c"):
+        bucket.put(name, name.encode())
+    bucket.put("a", b"again")
+    assert bucket.get("a", 5) == b"again"
+    assert (bucket.has("index/b"), bucket.has("b")) == (True, False)
+    assert [sorted(page) for page in bucket.names("index")] == [["index/b", "index/c"]]
+    assert sorted(bucket.older(moment(-60))) == ["a", "index/b", "index/c"]
+    assert sorted(bucket.older(moment(-60), "index")) == ["index/b", "index/c"]
+    assert list(bucket.older(moment(60))) == []
+    for _ in range(2):
+        bucket.remove("index/b")
+    assert not bucket.has("index/b")
+    with pytest.raises(NotFoundError):
+        bucket.get("index/b", 5)
+
+
+def test_a_bucket_without_credentials_says_so_and_not_whom_it_has_asked_for_them() -> None:
+    with pytest.raises(InputError, match="no credentials") as told, explained("s3://bucket"):
+        raise GenericError("Error performing PUT http://169.254.169.254/latest/api/token in 5ms\n\nDebug: …")
+    assert "AWS_ACCESS_KEY_ID" in told.value.hint
+    with pytest.raises(InputError, match="no bucket"):
+        Objects("http://example.org/x")
+    with pytest.raises(InputError, match="nonsense"):
+        Objects("s3://bucket/x", {"nonsense": "y"})
