@@ -9,6 +9,7 @@ from gridmill.model.noun import dataclass
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash
 
 _HEAD = Struct(">64sQ")
+_PIECE_BYTES = 1 << 18
 Content = bytes | memoryview
 
 
@@ -31,10 +32,19 @@ def matches(data: Content, chunk: str) -> bool:
 
 
 def encode(chunks: Iterable[Chunk]) -> Iterator[Content]:
-    """The frames, a head and a content at a time, as a request's or an answer's body."""
+    """The frames, as a request's or an answer's body: small ones together, as each piece has its cost."""
+    waiting = bytearray()
     for chunk in chunks:
-        yield _HEAD.pack(chunk.hash.encode(), len(chunk.data))
-        yield chunk.data
+        waiting += _HEAD.pack(chunk.hash.encode(), len(chunk.data))
+        if len(chunk.data) < _PIECE_BYTES:
+            waiting += chunk.data
+        if len(waiting) >= _PIECE_BYTES or len(chunk.data) >= _PIECE_BYTES:
+            yield bytes(waiting)
+            waiting.clear()
+        if len(chunk.data) >= _PIECE_BYTES:
+            yield chunk.data
+    if waiting:
+        yield bytes(waiting)
 
 
 def size_bytes(chunks: Iterable[Chunk]) -> int:
@@ -50,43 +60,51 @@ class Decoder:
 
     def __init__(self, *, largest_bytes: int = LARGEST_CHUNK_BYTES) -> None:
         self._largest_bytes = largest_bytes
-        self._waiting = bytearray()
-        self._head: tuple[str, int] | None = None
+        self._head, self._name = bytearray(), ""
+        self._content, self._filled = memoryview(b""), 0
 
-    def feed(self, piece: bytes) -> list[Chunk]:
+    def feed(self, piece: Content) -> list[Chunk]:
         """The chunks that are whole now. Raises InputError for what is not a frame, or too large."""
-        self._waiting += piece
-        whole = []
-        while (chunk := self._next()) is not None:
-            whole.append(chunk)
+        rest, whole = memoryview(piece), list[Chunk]()
+        while rest or self._name:
+            if not self._name:
+                rest = self._feed_head(rest)
+            if self._name:
+                taken = min(len(rest), len(self._content) - self._filled)
+                self._content[self._filled : self._filled + taken] = rest[:taken]
+                rest, self._filled = rest[taken:], self._filled + taken
+                if self._filled < len(self._content):
+                    break
+                whole.append(Chunk(hash=self._name, data=self._content.toreadonly()))
+                self._name = ""
         return whole
 
     def end(self) -> None:
         """Nothing more comes. Raises InputError in the middle of a frame."""
-        if self._waiting or self._head is not None:
+        if self._head or self._name:
             raise InputError("the frames end in the middle of one", hint="Send them again.")
 
-    def _next(self) -> Chunk | None:
-        if self._head is None and len(self._waiting) >= _HEAD.size:
-            self._head = self._read_head()
-        if self._head is None or len(self._waiting) < self._head[1]:
-            return None
-        (name, size), self._head = self._head, None
-        data = bytes(memoryview(self._waiting)[:size])
-        del self._waiting[:size]
-        return Chunk(hash=name, data=data)
-
-    def _read_head(self) -> tuple[str, int]:
-        said, size = _HEAD.unpack_from(self._waiting)
-        name = said.decode("ascii", "replace")
-        check_hash(name)
-        if size > self._largest_bytes:
-            raise InputError(f"a chunk of {size} bytes: {self._largest_bytes} is the most")
-        del self._waiting[: _HEAD.size]
-        return name, size
+    def _feed_head(self, piece: memoryview) -> memoryview:
+        """What is left of the piece."""
+        lacking = _HEAD.size - len(self._head)
+        self._head += piece[:lacking]
+        if len(self._head) == _HEAD.size:
+            self._name, size = _read_head(self._head, self._largest_bytes)
+            self._content, self._filled = memoryview(bytearray(size)), 0
+            self._head.clear()
+        return piece[lacking:]
 
 
-def decode(pieces: Iterable[bytes], *, largest_bytes: int = LARGEST_CHUNK_BYTES) -> Iterator[Chunk]:
+def _read_head(head: Content | bytearray, largest_bytes: int) -> tuple[str, int]:
+    said, size = _HEAD.unpack(head)
+    name = said.decode("ascii", "replace")
+    check_hash(name)
+    if size > largest_bytes:
+        raise InputError(f"a chunk of {size} bytes: {largest_bytes} is the most")
+    return name, size
+
+
+def decode(pieces: Iterable[Content], *, largest_bytes: int = LARGEST_CHUNK_BYTES) -> Iterator[Chunk]:
     """The chunks of a body. Raises InputError."""
     decoder = Decoder(largest_bytes=largest_bytes)
     for piece in pieces:

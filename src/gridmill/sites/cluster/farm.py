@@ -10,7 +10,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +46,8 @@ LONG_SECONDS = 300.0
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 10.0
 """A relay says something every two seconds."""
+_PIECE_BYTES = 1 << 18
+Body = bytes | Sequence[frames.Content]
 MOST_LINE_BYTES = 64 * 2**20
 _ASKED_LAST = 50
 _ALIVE = (  # a link that is cut shows within 20 s also where an answer may take its time
@@ -163,14 +165,17 @@ class Farm:
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Carry these there."""
-        body = b"".join(frames.encode(chunks))
-        kind = {"Content-Type": "application/octet-stream"}
+        size = str(frames.size_bytes(chunks))
+        kind = {"Content-Type": "application/octet-stream", "Content-Length": size}
+        body = tuple(frames.encode(chunks))
         self._ask("POST", "/v1/staging/chunks", body, seconds=LONG_SECONDS, more=kind)
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """Carry these here; their hashes are still to be compared."""
         wanted = encode(Hashes(chunks=tuple(chunks)))
-        yield from frames.decode([self._ask("POST", "/v1/staging/fetch", wanted, seconds=LONG_SECONDS)])
+        yield from self._exchange(
+            "POST", "/v1/staging/fetch", wanted, _read_chunks, seconds=LONG_SECONDS, more={}
+        )
 
     def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
         """Let it take chunks from a bucket; those that are not there."""
@@ -221,12 +226,24 @@ class Farm:
         self,
         method: str,
         path: str,
-        body: bytes = b"",
+        body: Body = b"",
         *,
         seconds: float = ANSWER_SECONDS,
         more: dict[str, str] | None = None,
     ) -> bytes:
-        headers = {**self._headers(), "Content-Type": "application/json", **(more or {})}
+        return self._exchange(method, path, body, _read_all, seconds=seconds, more=more or {})
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Body,
+        read: Callable[[http.client.HTTPResponse], T],
+        *,
+        seconds: float,
+        more: dict[str, str],
+    ) -> T:
+        headers = {**self._headers(), "Content-Type": "application/json", **more}
         with self._lock:
             kept = self._idle.pop() if self._idle else None
         for connection in ([kept] if kept is not None else []) + [None]:
@@ -237,22 +254,28 @@ class Farm:
                 used.request(method, path, body, headers)
                 self.reached = time.monotonic()
                 answer = used.getresponse()
-                content = answer.read()
+                if answer.status >= 300:
+                    raise _refusal(answer.status, answer.read())
+                content = read(answer)
                 self._took.append(time.monotonic() - began)
             except (OSError, http.client.HTTPException) as error:
                 self._forget(used)
                 if connection is None or isinstance(error, TimeoutError):
                     raise self._away(error) from error
                 continue  # a kept connection may have ended while nobody used it
-            if answer.will_close:
-                self._forget(used)
-            else:
-                with self._lock:
-                    self._idle.append(used)
-            if answer.status >= 300:
-                raise _refusal(answer.status, content)
+            except GridmillError:
+                self._leave(used, answer)
+                raise
+            self._leave(used, answer)
             return content
         raise AssertionError("a new connection was tried")
+
+    def _leave(self, connection: "_Connection", answer: http.client.HTTPResponse) -> None:
+        """To be used again, if its answer was read to the end."""
+        if answer.will_close or not answer.isclosed():
+            return self._forget(connection)
+        with self._lock:
+            return self._idle.append(connection)
 
     def _connect(self, seconds: float) -> "_Connection":
         way = self._tunnel.path() if self._tunnel is not None else None
@@ -282,6 +305,22 @@ class Farm:
         said = self._tunnel.said() if self._tunnel is not None else ""
         why = said or getattr(error, "strerror", None) or str(error) or type(error).__name__
         return AwayError(f"the farm at {self._place} does not answer: {why}")
+
+
+def _read_all(answer: http.client.HTTPResponse) -> bytes:
+    return answer.read()
+
+
+def _read_chunks(answer: http.client.HTTPResponse) -> list[Chunk]:
+    return list(frames.decode(_pieces(answer)))
+
+
+def _pieces(answer: http.client.HTTPResponse) -> Iterator[memoryview]:
+    piece = memoryview(bytearray(_PIECE_BYTES))
+    while size := answer.readinto(piece):
+        yield piece[:size]
+    if answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
 
 
 class _Connection(http.client.HTTPSConnection):
