@@ -5,7 +5,6 @@ import os
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Events, Hello, Order, PodOrder, Start, Welcome
 from gridmill.ports.farm import Sights
 from gridmill.ports.site import PodSight, Sight
-from gridmill.staging.frames import Chunk
+from gridmill.staging.frames import Chunk, hash_of
 from gridmill.staging.frames import decode as decode_frames
 from gridmill.staging.frames import encode as encode_frames
 
@@ -234,13 +233,12 @@ def test_a_job_of_a_source_runs_and_its_words_come_home(home: Visitor) -> None:
 
 
 def framed(*contents: bytes) -> bytes:
-    return b"".join(encode_frames(Chunk(hash=sha256(one).hexdigest(), data=one) for one in contents))
+    return b"".join(encode_frames(Chunk(hash=hash_of(one), data=one) for one in contents))
 
 
 def tree_of(contents: dict[str, bytes]) -> Manifest:
     files = (
-        FileEntry(path=path, size_bytes=len(data), chunks=(sha256(data).hexdigest(),))
-        for path, data in contents.items()
+        FileEntry(path=path, size_bytes=len(data), chunks=(hash_of(data),)) for path, data in contents.items()
     )
     return Manifest(files=tuple(files), chunk_bytes=1024)
 
@@ -283,7 +281,7 @@ def test_what_is_carried_wrongly_is_refused(home: Visitor) -> None:
     damaged = framed(b"content")[:-1] + b"X"
     for body, status in ((damaged, 422), (framed(b"content")[:-1], 422), (b"rubbish" * 20, 422)):
         assert home.ask("POST", "/v1/staging/chunks", body).status == status
-    wrong = sha256(b"content").hexdigest()
+    wrong = hash_of(b"content")
     assert home.ask("POST", "/v1/staging/missing", Hashes(chunks=(wrong,))).told["chunks"] == [wrong]
     assert home.ask("POST", "/v1/staging/fetch", Hashes(chunks=(wrong,))).status == 404
     for uri in ("../home/secret", "/etc", "a/../../b", "", "."):

@@ -16,8 +16,8 @@ from gridmill.model.amounts import Amounts
 from gridmill.model.farm import FileEntry, Manifest, Place
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Order
-from gridmill.staging.frames import Chunk
-from gridmill.staging.hashes import Kept, seen
+from gridmill.staging.frames import Chunk, hash_of
+from gridmill.staging.hashes import HASH, Kept, seen
 from gridmill.staging.manifest import CHUNK_BYTES
 
 
@@ -54,7 +54,7 @@ def test_a_tree_that_takes_long_is_not_known_yet_and_read_once(root: Path, tmp_p
 
 def test_what_a_file_hashed_to_is_not_read_again(root: Path, tmp_path: Path) -> None:
     looked = (root / "out/file").stat()
-    kept = Kept(chunk_bytes=CHUNK_BYTES, files={"file": (seen(looked), ("0" * 64,))})
+    kept = Kept(hash=HASH, chunk_bytes=CHUNK_BYTES, files={"file": (seen(looked), ("0" * 64,))})
     kept_at(tmp_path / "hashes").write_bytes(codec.encode(kept))
     (file,) = Scans(root, tmp_path / "hashes", None).scan("out").files
     assert file.chunks == ("0" * 64,)
@@ -111,7 +111,7 @@ def test_nothing_is_left_of_the_last_attempt(carried: Carried, records: Records,
 
 def test_what_is_replaced_is_not_given_for_what_it_was(carried: Carried) -> None:
     (before,) = carried.scan("out").files
-    after = Chunk(hash=sha256(b"other").hexdigest(), data=b"other")
+    after = Chunk(hash=hash_of(b"other"), data=b"other")
     carried.store.send([after])
     entry = FileEntry(path="file", size_bytes=5, chunks=(after.hash,))
     place = Place(uri="out", manifest=Manifest(files=(entry,), chunk_bytes=CHUNK_BYTES), attempt_id="b")

@@ -140,15 +140,14 @@ KILLED = """
 import sys
 from pathlib import Path
 from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.frames import Chunk
-import hashlib
+from gridmill.staging.frames import Chunk, hash_of
 store = ChunkStore(Path(sys.argv[1]), 1 << 40)
 print("on", flush=True)
 number = 0
 while True:
     number += 1
     data = [bytes([number % 251, at]) * 50_000 for at in range(8)]
-    store.send([Chunk(hash=hashlib.sha256(one).hexdigest(), data=one) for one in data])
+    store.send([Chunk(hash=hash_of(one), data=one) for one in data])
     if number == int(sys.argv[2]):
         print("there", flush=True)
 """
@@ -171,18 +170,18 @@ def test_killed_at_any_moment_it_holds_whole_chunks(tmp_path, number):
 
 
 FULL = """
-import hashlib, os, subprocess, sys
+import os, subprocess, sys
 from pathlib import Path
 from gridmill.errors import StorageError
 from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.frames import Chunk
+from gridmill.staging.frames import Chunk, hash_of
 from gridmill.staging.place import Placer
 from gridmill.model.farm import FileEntry, Manifest
 where = Path(sys.argv[1])
 subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(where)), check=True)
 store = ChunkStore(where / "store", 1 << 30)
 one = bytes(3 << 20)
-name = hashlib.sha256(one).hexdigest()
+name = hash_of(one)
 def refused(act):
     before = os.statvfs(where).f_bavail
     try:
@@ -195,7 +194,7 @@ def refused(act):
         raise AssertionError("it went in")
 store.send([Chunk(hash=name, data=one)])
 other = b"x" * (2 << 20)
-refused(lambda: store.send([Chunk(hash=hashlib.sha256(other).hexdigest(), data=other)]))
+refused(lambda: store.send([Chunk(hash=hash_of(other), data=other)]))
 assert store.size_bytes == 3 << 20
 placer = Placer(where / "root", store)
 manifest = Manifest(files=(FileEntry(path="a", size_bytes=3 << 20, chunks=(name,)),), chunk_bytes=8 << 20)

@@ -1,4 +1,3 @@
-import hashlib
 import os
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from gridmill import codec
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
 from gridmill.model.farm import FileEntry, Manifest
-from gridmill.staging.frames import Chunk, Decoder, decode, encode, size_bytes
+from gridmill.staging.frames import Chunk, Decoder, decode, encode, hash_of, size_bytes
 from gridmill.staging.hashes import HashCache
 from gridmill.staging.manifest import CHUNK_BYTES, scan, scan_files
 from gridmill.staging.paths import check_manifest, check_path, chunk_sizes, file_below, folder_below
@@ -18,7 +17,7 @@ LATER = 4_000_000_000 * 1_000_000_000  # in 2096
 
 
 def named(data):
-    return hashlib.sha256(data).hexdigest()
+    return hash_of(data)
 
 
 def tree(folder, files):

@@ -88,7 +88,8 @@ class PodNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """A file: its path in the tree (with `/`), and its content's chunks, in order, by their SHA-256 (hex)."""
+    """A file: its path in the tree (with `/`), and its content's chunks, in order, by their BLAKE3 hashes
+    (hex)."""
 
     path: str
     size_bytes: int

@@ -1,8 +1,9 @@
 """Chunks on their way: frames of 64 bytes of hash (hex), 8 bytes of size (big-endian) and the content."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from struct import Struct
+
+from blake3 import blake3
 
 from gridmill.errors import DataError, InputError
 from gridmill.model.noun import dataclass
@@ -15,7 +16,7 @@ Content = bytes | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A part of a file's content, by its SHA-256 (hex)."""
+    """A part of a file's content, by its BLAKE3 hash (hex)."""
 
     hash: str
     data: Content
@@ -28,7 +29,12 @@ class Chunk:
 
 def matches(data: Content, chunk: str) -> bool:
     """Whether this is the chunk's content."""
-    return hashlib.sha256(data).hexdigest() == chunk
+    return hash_of(data) == chunk
+
+
+def hash_of(data: Content) -> str:
+    """The name of a chunk with this content."""
+    return blake3(data).hexdigest()
 
 
 def encode(chunks: Iterable[Chunk]) -> Iterator[Content]:

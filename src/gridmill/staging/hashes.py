@@ -16,6 +16,8 @@ SETTLED_NS = 2_000_000_000
 """A file that changed more recently than this may change again within the same tick of the file system's
 clock: what it hashed to is not kept."""
 
+HASH = "blake3"
+"""Of what kind hashes are; those that were kept when they were of another are not believed."""
 Seen = tuple[int, int, int, int]
 """Of a file: size in bytes, times of change of its content and of its record (ns), inode."""
 
@@ -29,7 +31,8 @@ def seen(stat: os.stat_result) -> Seen:
 class Kept:
     """The file that a HashCache is kept in."""
 
-    chunk_bytes: int
+    hash: str = ""
+    chunk_bytes: int = 0
     files: Mapping[str, tuple[Seen, tuple[str, ...]]] = field(default_factory=dict)
 
 
@@ -51,7 +54,7 @@ class HashCache:
             return
         with suppress(OSError, InputError):
             kept = codec.decode(self._path.read_bytes(), Kept)
-            self._old = kept.files if kept.chunk_bytes == chunk_bytes else {}
+            self._old = kept.files if (kept.hash, kept.chunk_bytes) == (HASH, chunk_bytes) else {}
 
     def look(self, path: str, stat: os.stat_result) -> tuple[str, ...] | None:
         """The file's chunks; None when it must be read."""
@@ -73,7 +76,7 @@ class HashCache:
         draft = self._path.with_name(f".{self._path.name}.{uuid4().hex}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(codec.encode(Kept(chunk_bytes=self._chunk_bytes, files=self._new)))
+            draft.write_bytes(codec.encode(Kept(hash=HASH, chunk_bytes=self._chunk_bytes, files=self._new)))
             draft.rename(self._path)
         except OSError as error:
             with suppress(OSError):

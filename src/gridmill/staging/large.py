@@ -64,6 +64,7 @@ class _File:
             self.places.setdefault(chunk, []).append(index)
         self.absent = set[int]() if whole else set(range(len(layout.chunks)))
         self.writers, self.gone = 0, False
+        self.writing = threading.Lock()  # one waits here; in the kernel it would spin
 
     def fitting(self, chunk: Chunk) -> list[int]:
         """Where it is absent, and has the size that is wanted there."""
@@ -190,7 +191,8 @@ class LargeFiles:
             file.writers += 1
         done = list[int]()
         try:
-            _put(self._path(file), file.layout, places, chunk.data)
+            with file.writing:
+                _put(self._path(file), file.layout, places, chunk.data)
             done = places
         except FileNotFoundError:  # room was made meanwhile
             return False

@@ -38,9 +38,9 @@ def check_path(path: str) -> None:
 
 
 def check_hash(chunk: str) -> None:
-    """Raises InputError for what is not a SHA-256 in hex, small letters."""
+    """Raises InputError for what is not 256 bits in hex, small letters."""
     if not _HASH.fullmatch(chunk):
-        raise InputError(f"{chunk[:80]!r} is not the SHA-256 of a chunk")
+        raise InputError(f"{chunk[:80]!r} is not the hash of a chunk")
 
 
 def check_manifest(manifest: Manifest) -> None:
