@@ -1,14 +1,17 @@
 """A farm under what happens to machines and the lines between them: cut, killed, full."""
 
 import json
+import os
 import shutil
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gridmill.testing.hosts import why_no_hosts
+from gridmill.testing.hosts import Host, why_no_hosts
 from tests.farmland import FARM, PORT, STORAGE, Farmland
 from tests.machines import attempts, messages, state, two_hosts
 
@@ -249,3 +252,62 @@ def test_a_farm_behind_ssh_is_reached_without_a_port_of_its_own(land: Farmland) 
         land.wait(lambda: "farm up" in land.said("farm"), "the farm is up")
         land.gridmill("configure", "site", "far", "--address", f"{land.beta.address}:{PORT}")
         answers(land)
+
+
+def inside(host: Host, folder: str) -> Path:
+    return Path(f"/proc/{host.init}/root{folder}")
+
+
+def secrets_of(land: Farmland) -> dict[str, bytes]:
+    """What is to be known by one alone, by name."""
+    kept = inside(land.alpha, "/root/grid/clusters/far")
+    found = {"token": json.loads((kept / "farm.json").read_bytes())["token"].encode()}
+    keys = {
+        "key of the source": kept / "source.key",
+        "key of the farm": inside(land.beta, FARM) / "farm/control.key",
+    }
+    found |= {name: path.read_bytes().splitlines()[1] for name, path in keys.items()}
+    orders = inside(land.beta, FARM).glob("farm/sources/*/home/pods/*/order.json")
+    return found | {f"secret of {path.parent.name}": secret_in(path) for path in orders}
+
+
+def secret_in(order: Path) -> bytes:
+    return str(json.loads(order.read_bytes())["secret"]).encode()
+
+
+def told_to_all(host: Host) -> Iterator[tuple[str, bytes]]:
+    """The words and the environment of every process of a host."""
+    mine = os.readlink(f"/proc/{host.init}/ns/pid")
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if os.readlink(process / "ns/pid") == mine:
+                words = (process / "cmdline").read_bytes()
+                yield words.decode(), words + (process / "environ").read_bytes()
+
+
+def seen_by_others(home: Path) -> Iterator[tuple[str, bytes]]:
+    """Files below a home that others may read: no folder above them keeps them out."""
+    for folder, names, files in os.walk(home):
+        names[:] = [name for name in names if (Path(folder) / name).lstat().st_mode & 0o011]
+        for path in (Path(folder) / name for name in files):
+            with suppress(OSError):  # it went
+                looked = path.lstat()
+                if stat.S_ISREG(looked.st_mode) and looked.st_mode & 0o044:
+                    yield str(path), path.read_bytes()
+
+
+def test_nothing_secret_is_where_others_see_it(land: Farmland) -> None:
+    run = land.waiting("hidden")
+    secrets = secrets_of(land)
+    assert len(secrets) == 4
+    homes = (inside(land.alpha, "/root/grid"), inside(land.beta, FARM))
+    places = [*told_to_all(land.alpha), *told_to_all(land.beta)]
+    assert any("gridmill.pod" in words for words, _ in places)
+    for home in homes:
+        home.chmod(home.stat().st_mode | 0o011)  # as where nothing else keeps others out
+        places += seen_by_others(home)
+    places += [(path.name, path.read_bytes()) for path in land.shared.glob("*.log")]
+    places += [(str(path), path.read_bytes()) for home in homes for path in home.rglob("log")]
+    found = [(place, name) for place, said in places for name, secret in secrets.items() if secret in said]
+    assert found == []
+    land.ended_well(run, "beta")
