@@ -5,14 +5,17 @@ from dataclasses import replace
 import pytest
 from tests.sim.test_races import command, finish, job_of, simulation
 
+from gridmill.control.settle import settle_attempt
 from gridmill.errors import PipelineError
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.job import JobKind, JobSize
+from gridmill.model.message import Outcome
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Measurement, Resource, Use
-from gridmill.model.run import JobRun
+from gridmill.model.run import Attempt, JobRun
 from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import JobState, RunState
+from gridmill.model.state import AttemptState, JobState, RunState
+from gridmill.model.way import Carriage, Crossing
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import Simulation
 
@@ -115,3 +118,29 @@ def test_one_whose_resource_was_removed_fails_and_says_so() -> None:
         transaction.delete(Resource, "here")
     run = finish(one, run)
     assert "there is no resource 'here'" in job_of(one, run, "j").message
+
+
+def test_what_was_carried_for_an_attempt_teaches_how_quick_the_way_is_also_after_a_restart() -> None:
+    one = grid(100.0, 10.0)
+    control = one.node.control
+    run = one.submit(Pipeline(name="p", jobs=(command("i"), replace(pipeline().jobs[0], needs=("i",)))))
+    assert one.run_until(lambda: bool(running(one, f"{run.id}/j")), at_most_steps=100)
+    [attempt] = running(one, f"{run.id}/j")
+    there = Crossing(carried_bytes=10_000_000, reused_bytes=1, seconds=2.0)
+    outcome = Outcome(state=AttemptState.SUCCEEDED, carriage=Carriage(there=there, round_trip_seconds=0.1))
+    transaction = control.begin()
+    settle_attempt(control, transaction, attempt, outcome)
+    control.ledger.commit(transaction)
+    one.control_dies()
+    control = one.node.control
+    control.ledger.load()
+    way = control.ledger.snapshot.sites["farm"].way
+    assert way is not None
+    assert (way.there and way.there.bytes_per_second, way.back) == (5e6, None)
+    assert (way.round_trip_seconds, way.staged) == (0.1, ("p/i@1", "p/j@1"))
+    assert control.ledger.fetch(Attempt, attempt.id).carriage == outcome.carriage
+
+
+def running(one: Simulation, job_run_id: str) -> list[Attempt]:
+    attempts = one.node.control.ledger.snapshot.attempts.values()
+    return [a for a in attempts if a.job_run_id == job_run_id and a.state is AttemptState.RUNNING]

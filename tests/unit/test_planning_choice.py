@@ -24,6 +24,7 @@ from gridmill.model.state import DeploymentState, JobState
 from gridmill.model.way import Pace, Paces, Way
 from gridmill.planning.choice import GAIN_SECONDS, GAIN_SHARE, choose
 from gridmill.planning.dry_run import Carrying, dry_run
+from gridmill.planning.forecast import expected_seconds, seconds_there
 from gridmill.planning.joining import joining_seconds, standing_seconds
 from gridmill.planning.queue import Demand, JobKind
 from gridmill.planning.snapshot import Snapshot
@@ -243,6 +244,14 @@ def test_a_pinned_job_has_no_alternatives() -> None:
     pinned = replace(job("model", "rows"), resource="here", resources=())
     model = planned(ROWS, pinned)["model"]
     assert (model.resource, model.alternatives, model.choice, place_lines(model)) == ("here", (), "", ())
+
+
+def test_times_are_told_by_what_ran_there_else_on_such_a_one_at_its_site() -> None:
+    known = (measured("model", "here", "local", 100.0), measured("model", "big", "local", 50.0))
+    told = ("p/model", "command/p/model", JobSize(), Snapshot(known).history)
+    big, third, gpu = a_resource("big"), a_resource("third"), a_resource("gpu", gpus=1)
+    assert [seconds_there(*told, one) for one in (big, third, gpu, GPU)] == [50.0, 75.0, None, None]
+    assert [expected_seconds(*told, None, one) for one in (big, third, gpu)] == [50.0, 75.0, 75.0]
 
 
 # how long it waits where it does not stand yet

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gridmill.control.begin import begin_run, resource_of
+from gridmill.control.begin import begin_run, resources_for
 from gridmill.control.cases import Cases
 from gridmill.control.state import Control
 from gridmill.errors import ConflictError, InputError, NotFoundError
@@ -33,7 +33,7 @@ class _Declared:
 
 def advice_on(control: Control, job: Job, pipeline: str) -> Advice | None:
     """What the attempts of a job say of its workers; None while none of them said anything."""
-    resource = resource_of(job, pipeline, control.ledger.snapshot.resources)
+    resource = resources_for(job, pipeline, control.ledger.snapshot.resources)[0]
     return advice_with(control, job, pipeline, resource)
 
 
