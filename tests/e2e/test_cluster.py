@@ -194,6 +194,33 @@ def test_a_job_there_goes_on_from_what_came_home_while_it_ran(land: Farmland) ->
     land.wait(lambda: left_there(land) == [], "nothing is left at the farm")
 
 
+def test_what_could_not_be_sent_home_in_time_is_told_as_lost(land: Farmland) -> None:
+    land.configure("lease=20s")
+    farm_again(land, "--retain", "1s")
+    run = land.waiting("lost")
+    land.kill(land.alpha, run.name)  # it would take over
+    land.kill(land.alpha, "up")
+    run.process.wait(200)
+    run.go()
+    land.wait(lambda: "results_lost" in land.said("farm"), "the farm says that it is lost")
+    land.wait(lambda: left_there(land) == [], "the farm has removed what it made")
+    land.control()
+    lost = "site far: what lost-1.long.1 left at the farm was fetched by nobody for 1.0 s, and is lost"
+    land.wait(lambda: lost in land.gridmill("status"), "home tells it")
+    land.wait(lambda: '"succeeded"' in land.gridmill("status", "lost-1", "--json"), "it was done again")
+    view = json.loads(land.gridmill("status", "lost-1", "--json"))
+    assert attempts(view) == [2]
+    assert view["jobs"][0]["attempts"][0]["message"] == lost.partition(": ")[2]
+    land.configure("lease=")
+    farm_again(land)
+
+
+def farm_again(land: Farmland, *words: str) -> None:
+    land.kill(land.beta, "farm")
+    land.farm_up(*words)
+    land.wait(lambda: "farm up" in land.said("farm"), "the farm is up again")
+
+
 def test_a_job_there_is_stopped(land: Farmland) -> None:
     run = land.waiting("stopped")
     land.gridmill("stop", "stopped-1")

@@ -6,7 +6,7 @@ import pytest
 
 from gridmill.errors import UnavailableError
 from gridmill.model.amounts import Amounts
-from gridmill.model.farm import Deploy
+from gridmill.model.farm import Deploy, FarmLook
 from gridmill.model.message import PodOrder
 from gridmill.ports.farm import Sights
 from gridmill.ports.site import PodSight, Sight
@@ -35,6 +35,9 @@ class Cut:
         return Sights(sights={pod: PodSight(sight=Sight.RUNNING) for pod in pods})
 
     end = observe
+
+    def look(self) -> FarmLook:
+        return FarmLook(version="", protocol=1, root="", nodes=(), warnings=("what a left is lost",))
 
 
 class Clock:
@@ -83,6 +86,13 @@ def test_pods_that_are_up_keep_their_lease(tmp_path: Path) -> None:
     changed.tear_down(("new.0",))
     clock.now = 1000.0 + LATE
     assert changed.observe(("old.0",))["old.0"].sight == Sight.GONE
+
+
+def test_what_a_farm_has_lost_is_told_at_home(tmp_path: Path) -> None:
+    far = site(Cut(), tmp_path, 10.0, Clock())
+    assert far.held_up() == {}
+    far.looks()
+    assert list(far.held_up().values()) == ["site far: what a left is lost"]
 
 
 def test_what_is_known_of_leases_ends_with_their_pods(tmp_path: Path) -> None:

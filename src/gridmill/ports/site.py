@@ -73,7 +73,8 @@ class Carries(Protocol):
         ...
 
     def held_up(self) -> Mapping[str, str]:
-        """Why what attempts need or have made cannot be carried now, by their ids. Answers at once."""
+        """Why what attempts need or have made cannot be carried now, by their ids, and what is lost. Answers
+        at once."""
         ...
 
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:

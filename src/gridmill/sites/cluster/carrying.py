@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -177,7 +177,7 @@ class HomeCarrying:
         finally:
             self._progress.pop(attempt_id, None)
 
-    def held_up(self) -> Mapping[str, str]:
+    def held_up(self) -> dict[str, str]:
         """Why what attempts need or have made cannot be carried now."""
         return dict(self._held_up)
 

@@ -175,8 +175,11 @@ class ClusterSite:
         return self._asked()
 
     def held_up(self) -> Mapping[str, str]:
-        """See Carries."""
-        return self._carrying.held_up()
+        """See Carries. What the farm says is lost belongs to it."""
+        with self._lock:
+            known = self._look
+        lost = known[1].warnings if known is not None else ()
+        return {told: f"site {self._name}: {told}" for told in lost} | self._carrying.held_up()
 
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """See Carries."""
