@@ -164,6 +164,7 @@ def test_a_full_disk_is_told_and_what_was_made_comes_home_when_there_is_room(lan
     view = land.ended(run.process, run.name)
     land.beta.run("rm", f"{FARM}/ballast")
     assert state(view) == "failed"
+    assert f"at the farm {FARM}" in messages(view)[1]
     assert "No space left on device" in messages(view)[1]
 
     run = Carried(land, "late")

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from gridmill import __version__
 from gridmill.codec import decode, encode
-from gridmill.errors import GridmillError, InputError, UnavailableError, from_body
+from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError, from_body
 from gridmill.model.farm import (
     Deploy,
     FarmLook,
@@ -376,9 +376,12 @@ class _Connection(http.client.HTTPSConnection):
 
 def _refusal(status: int, body: bytes) -> GridmillError:
     try:
-        return from_body(json.loads(body))
+        error = from_body(json.loads(body))
     except ValueError:
         return UnavailableError(f"the farm answers with status {status}")
+    if isinstance(error, StorageError):  # a path there is none here
+        return StorageError(f"at the farm {error}", hint=error.hint)
+    return error
 
 
 def member(keeping: Keeping, at: Credentials | None = None) -> Farm:
