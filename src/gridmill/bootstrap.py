@@ -257,6 +257,7 @@ def _wire(
         control.ledger.load()
         here = _with_settings(control, here, settings.gpu_shares)
         _refuse_others_pods(control, here) if not take_over else None
+        _refuse_other_shares(control, here)
         _declare_site(control, here)
     except BaseException:
         for part in (links, store):
@@ -357,6 +358,20 @@ def _refuse_others_pods(control: Control, here: Site) -> None:
             f"this store belongs to another home, on {there.settings.get('host')}, with pods of {left}",
             hint="Start `gridmill up` there, and let it end its work or stop it; if that machine is gone for "
             "good, `gridmill up --take-over` here calls its pods gone.",
+        )
+
+
+def _refuse_other_shares(control: Control, here: Site) -> None:
+    """GPUs that are in use are numbered as they were. Raises InputError."""
+    there = control.ledger.find(Site, here.name)
+    was, now = (site.settings.get(GPU_SHARES, "1") if site else "1" for site in (there, here))
+    local = [one for one in control.ledger.snapshot.deployments.values() if one.site == here.name]
+    up = [one.id for one in local if any(pod.capacity.gpus for pod in one.pods)]
+    if there is not None and was != now and up:
+        raise InputError(
+            f"each GPU counts as {was} for what is up ({', '.join(up)}), and would count as {now}",
+            hint=f"`gridmill up --gpu-shares {was}`; change it when nothing with GPUs is up.",
+            place="--gpu-shares",
         )
 
 

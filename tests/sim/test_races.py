@@ -1,5 +1,7 @@
 """Single races and slips of a grid on a fake clock, each with what a user would have seen."""
 
+from dataclasses import replace
+
 import pytest
 
 from gridmill.control.service import Identity, Service
@@ -10,11 +12,12 @@ from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.deployment import Deployment
+from gridmill.model.gpus import devices_of
 from gridmill.model.job import CommandSpec, Job, JobKind
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Node
+from gridmill.model.site import Node, Site
 from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
 from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.stores.memory import make as make_memory
@@ -302,6 +305,33 @@ def test_gpus_are_told_apart_by_their_numbers():
     simulation.submit(Pipeline(name="devices", jobs=jobs, resources=(resource,)))
     assert simulation.run_until(lambda: len(simulation.world.executions) == 3)
     assert sorted(e.order.gpu_indices for e in simulation.world.executions) == [(0,), (1,), (2,)]
+
+
+def test_parts_of_two_gpus_are_no_whole_one():
+    """Two GPUs that each count as four: one job with a part of each, then one that wants all of one."""
+    node = Node(name="sim", capacity=Amounts(cpus=8, memory_bytes=32 * 2**30, gpus=8))
+    seconds = {"first": 5.0, "second": 50.0, "third": 5.0}
+    grid = Simulation(
+        store=make_memory(),
+        behave=lambda order: Behaviour(seconds=seconds.get(order.job.name, 5.0)),
+        nodes=(node,),
+    )
+    grid.declare_site()
+    transaction = grid.node.control.begin()
+    site = grid.node.control.ledger.find(Site, "local")
+    transaction.put(replace(site, settings={"gpu_shares": "4"}))
+    grid.node.control.ledger.commit(transaction)
+    sizes = (("first", 3), ("second", 2), ("third", 2), ("whole", 4), ("six", 6))
+    resources = tuple(Resource(name=name, type=JobKind.COMMAND, gpus=gpus, cpus=1.0) for name, gpus in sizes)
+    jobs = tuple(command(name, resource=name) for name, _ in sizes)
+    grid.submit(Pipeline(name="p", jobs=jobs, resources=resources))
+    assert grid.run_until(lambda: len(grid.world.executions) == 5, at_most_steps=5000)
+    given = {one.order.job.name: one.order.gpu_indices for one in grid.world.executions}
+    assert {name: len(devices_of(numbers, 4)) for name, numbers in given.items()} == {
+        **dict.fromkeys(("first", "second", "third", "whole"), 1),
+        "six": 2,
+    }
+    assert len(given["six"]) == 8  # whole ones: nobody else gets what it does not need
 
 
 @pytest.mark.parametrize("before", ["placed", "started"])

@@ -11,6 +11,7 @@ from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.model.parallel import Parallel
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Measurement, Resource, Use, default_resource
+from gridmill.model.search import Range, Search
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Format, Source
 from gridmill.model.training import ModelKind, TrainingSpec
@@ -241,6 +242,15 @@ def test_what_spills_leaves_room_for_the_other_pods_of_its_resource(nodes, gib):
     assert sized(training(), size, resource=pair, nodes=nodes).amounts.memory_bytes == 16 * GIB
     killed = history_of(measured(job, 9 * GIB, size, given=9 * GIB, killed=True))
     assert sized(job, size, killed, pair, nodes=nodes).amounts.memory_bytes > 9 * GIB
+
+
+def test_workers_of_a_search_are_as_many_as_the_cpus_that_go_with_its_gpus():
+    search = Search(trials=32, parameters={"hidden": Range(between=(1, 2))})
+    job = Job(name="m", training=TrainingSpec(dataset="d", model=ModelKind.LSTM, search=search))
+    node = Amounts(cpus=32.0, memory_bytes=64 * GIB, gpus=4)
+    one = Resource(name="one", type=JobKind.TRAINING, gpus=1)
+    assert sized(job, JobSize(rows=9), resource=one, largest=node).workers == 8
+    assert sized(job, JobSize(rows=9), resource=replace(one, gpus=4), largest=node).workers == 32
 
 
 def test_gpus_come_from_the_resource_and_never_from_a_default_one():

@@ -1,10 +1,11 @@
 """The tick that plans and carries the plan out: commit first, then start, bring up, release."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import count, groupby, islice
 from operator import attrgetter
+from typing import Any
 
 from gridmill.control.gangs import meet, member_id
 from gridmill.control.ledger import Transaction
@@ -87,6 +88,8 @@ def _start(control: Control, transaction: Transaction, job_run_id: str, starts: 
     number = job_run.attempts + 1
     name = f"{job_run.id.replace('/', '.', 1)}.{number}"
     attempts = _placed(control, transaction, job_run, name, starts)
+    if not attempts:
+        return
     running = replace(
         job_run,
         state=JobState.RUNNING,
@@ -107,15 +110,22 @@ def _start(control: Control, transaction: Transaction, job_run_id: str, starts: 
 def _placed(
     control: Control, transaction: Transaction, job_run: JobRun, name: str, starts: Sequence[StartJob]
 ) -> tuple[Attempt, ...]:
-    attempts: list[Attempt] = []
-    for rank, start in enumerate(starts):
-        attempts.append(_attempt(control, transaction, job_run, member_id(name, rank), start))
-        transaction.put(attempts[-1])  # the next rank gets other GPUs
-    return meet(control, transaction, attempts) if job_run.job.gang else tuple(attempts)
+    """None at all where the GPUs that are free are parts of several, and it needs one."""
+    gpus = free_gpus(transaction, control, starts)
+    attempts = [
+        _attempt(control, transaction, job_run, member_id(name, rank), start, own)
+        for rank, (start, own) in enumerate(zip(starts, gpus, strict=False))
+    ]
+    return meet(control, transaction, attempts) if attempts and job_run.job.gang else tuple(attempts)
 
 
 def _attempt(
-    control: Control, transaction: Transaction, job_run: JobRun, attempt_id: str, start: StartJob
+    control: Control,
+    transaction: Transaction,
+    job_run: JobRun,
+    attempt_id: str,
+    start: StartJob,
+    gpus: tuple[int, ...],
 ) -> Attempt:
     return Attempt(
         id=attempt_id,
@@ -127,18 +137,21 @@ def _attempt(
         state=AttemptState.PLACED,
         given=start.given,
         placed=transaction.now,
-        gpu_indices=free_gpus(transaction, control, start),
+        gpu_indices=gpus,
         project=job_run.project,
         asked_cpus=job_run.job.cpus or 1.0,
         resumable=job_run.job.can_resume and job_run.part is None and job_run.probe is None,
     )
 
 
-def free_gpus(transaction: Transaction, control: Control, start: StartJob) -> tuple[int, ...]:
-    """The lowest numbers of the node's GPUs that no live attempt there has, of few of them where those are
-    shared; at other sites of the pod's own, which the site gave it."""
-    if not start.given.gpus:
-        return ()
+def free_gpus(
+    transaction: Transaction, control: Control, starts: Sequence[StartJob]
+) -> tuple[tuple[int, ...], ...]:
+    """The lowest numbers of the node's GPUs that no live attempt there has, for each of a job's ranks; at
+    other sites of the pod's own, which the site gave it. Of GPUs that are shared those of one; none for any
+    rank where that cannot be."""
+    if not any(start.given.gpus for start in starts):
+        return ((),) * len(starts)
     places = {
         pod.id: (deployment.site, pod.node if deployment.site == LOCAL else pod.id)
         for deployment in control.ledger.snapshot.deployments.values()
@@ -146,19 +159,31 @@ def free_gpus(transaction: Transaction, control: Control, start: StartJob) -> tu
     }
     live = dict(control.ledger.snapshot.attempts)
     live.update({a.id: a for a in transaction.nouns.values() if isinstance(a, Attempt)})
-    here = [a for a in live.values() if places.get(a.pod_id) == places[start.pod_id]]
-    taken = {index for a in here if a.state in LIVE_ATTEMPTS for index in a.gpu_indices}
-    lowest = islice((index for index in count() if index not in taken), start.given.gpus)
-    kind, node = places[start.pod_id]
-    found = _of_few(control, node, taken, start.given.gpus) if kind == LOCAL else None
-    return found[: start.given.gpus] if found else tuple(lowest)
+    taken: dict[tuple[str, str] | None, set[int]] = {}
+    for one in live.values():
+        if one.state in LIVE_ATTEMPTS:
+            taken.setdefault(places.get(one.pod_id), set()).update(one.gpu_indices)
+    given: list[tuple[int, ...]] = []
+    for start in starts:
+        found = _free(control, places[start.pod_id], taken, start.given.gpus)
+        if found is None:
+            return ()
+        taken.setdefault(places[start.pod_id], set()).update(found)
+        given.append(found)
+    return tuple(given)
 
 
-def _of_few(control: Control, node: str, taken: Set[int], wanted: int) -> tuple[int, ...] | None:
-    """Of this machine, whose GPUs may each count as several: of as few as are free."""
-    site = control.ledger.snapshot.sites[LOCAL]
-    total = sum(one.capacity.gpus for one in site.nodes if one.name == node)
-    return pick((n for n in range(total) if n not in taken), wanted, int(site.settings.get(GPU_SHARES, "1")))
+def _free(
+    control: Control, place: tuple[str, str], taken: Mapping[Any, Set[int]], wanted: int
+) -> tuple[int, ...] | None:
+    there = taken.get(place, set())
+    site = control.ledger.snapshot.sites.get(place[0])
+    shares = int(site.settings.get(GPU_SHARES, "1")) if site is not None and place[0] == LOCAL else 1
+    if shares == 1:
+        return tuple(islice((number for number in count() if number not in there), wanted))
+    assert site is not None
+    total = sum(one.capacity.gpus for one in site.nodes if one.name == place[1])
+    return pick((number for number in range(total) if number not in there), wanted, shares)
 
 
 def _interrupt(control: Control, transaction: Transaction, wanted: Interrupt) -> None:

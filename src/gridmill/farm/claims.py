@@ -8,7 +8,7 @@ from gridmill.errors import CapacityError
 from gridmill.farm.lodging import HAS_ROOM, Berth, Lodging, LodgingState
 from gridmill.model.amounts import Amounts, show_bytes
 from gridmill.model.farm import Queued
-from gridmill.model.gpus import pick
+from gridmill.model.gpus import devices_of, pick
 from gridmill.model.message import PodOrder
 from gridmill.model.node import Seat
 from gridmill.model.noun import dataclass
@@ -77,7 +77,7 @@ def free(lodgings: Iterable[Lodging], nodes: Iterable[Node], shares: int = 1) ->
         sizes = {order.pod_id: order.capacity for order in lodging.deploy.orders}
         for berth in lodging.berths:
             if berth.node in rooms and berth.pod_id in sizes:
-                rooms[berth.node] = rooms[berth.node].without(sizes[berth.pod_id], berth.gpus)
+                rooms[berth.node] = rooms[berth.node].without(sizes[berth.pod_id], _numbers(berth, shares))
     return rooms
 
 
@@ -111,6 +111,14 @@ def queued(lodgings: Iterable[Lodging], source: str) -> tuple[Queued, ...]:
     return tuple(Queued(deployment=one.id, before=place) for place, one in line if one.source == source)
 
 
+def _numbers(berth: Berth, shares: int) -> Sequence[int]:
+    """Its GPUs, as they are numbered now: of those that were numbered otherwise when it came all is its."""
+    if berth.shares == shares:
+        return berth.gpus
+    whole = devices_of(berth.gpus, berth.shares)
+    return [device * shares + part for device in whole for part in range(shares)]
+
+
 def check_size(lodging: Lodging, nodes: Sequence[Node], shares: int = 1) -> None:
     """Raises CapacityError for what would not fit if nothing else were here."""
     if _berths(lodging, free((), nodes, shares)) is None:
@@ -134,7 +142,7 @@ def _berths(lodging: Lodging, rooms: dict[str, Room]) -> _Found | None:
             return None
         gpus = left[name].pick(order.capacity) or ()
         left[name] = left[name].without(order.capacity, gpus)
-        berths.append(Berth(pod_id=order.pod_id, node=name, gpus=gpus))
+        berths.append(Berth(pod_id=order.pod_id, node=name, gpus=gpus, shares=left[name].shares))
     return tuple(berths), left
 
 

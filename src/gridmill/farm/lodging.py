@@ -33,6 +33,7 @@ class Berth:
     pod_id: str
     node: str
     gpus: tuple[int, ...] = ()
+    shares: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

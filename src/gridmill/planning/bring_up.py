@@ -1,6 +1,7 @@
 """Which deployments to bring up: for jobs that are ready and find no pod, and early for those that come."""
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from gridmill.model.amounts import GIB, Amounts, show_bytes
 from gridmill.model.plan import BringUp
@@ -10,7 +11,7 @@ from gridmill.planning.lane import Lane
 from gridmill.planning.limits import gpus_of
 from gridmill.planning.queue import Demand
 from gridmill.planning.room import most_jobs, slot_of
-from gridmill.planning.side_by_side import POD_STEP
+from gridmill.planning.side_by_side import POD_STEP, cpus_of
 from gridmill.planning.sizing import size_resource
 
 FLOOR = GIB
@@ -71,10 +72,10 @@ def _make_wish(draft: Draft, lane: Lane) -> Amounts:
     resource = lane.resource
     site = draft.snapshot.places.shapes.get(resource.site, ())
     most_cpus = max((shape.cpus for shape in site), default=1.0)
-    cpus = resource.cpus or most_cpus
+    largest = draft.snapshot.largest(resource.site)
+    cpus = cpus_of(resource, gpus_of(resource), replace(largest, cpus=most_cpus))
     if resource.memory_bytes is not None:
         return Amounts(cpus=cpus, memory_bytes=resource.memory_bytes, gpus=gpus_of(resource))
-    largest = draft.snapshot.largest(resource.site)
     wanted = _expected(draft, lane, cpus)
     if resource.size is not None:
         sized = size_resource(resource, draft.snapshot.history, largest)

@@ -7,6 +7,12 @@ POD_STEP, MIN_SHARE = 256 * MIB, GIB
 """Deployments are sized in such steps. With a smaller share of a node, what spills leaves no room."""
 
 
+def cpus_of(resource: Resource, gpus: int, node: Amounts) -> float:
+    """Of one of its pods: as set, else all of a node's; of a node with GPUs as many as go with its own."""
+    part = gpus / node.gpus if 0 < gpus < node.gpus else 1.0
+    return resource.cpus or node.cpus * part
+
+
 def leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:
     """Bytes for a job that gets by with less, and why: so that as many pods as the resource is set to have
     fit on the site's nodes at a time."""

@@ -25,7 +25,7 @@ from gridmill.planning.forecast import expected_seconds, lasted
 from gridmill.planning.history import History
 from gridmill.planning.probes import has_workers, leaves_workers_open
 from gridmill.planning.service import expected_left
-from gridmill.planning.side_by_side import leave_room
+from gridmill.planning.side_by_side import cpus_of, leave_room
 
 STEP = 16 * MIB
 """Sizes are whole steps: jobs that need about the same become one class for the planner."""
@@ -105,7 +105,9 @@ def size_job(
     size = _whole(job, size, resource)
     known = _known(job, history, pipeline, resource, largest, pods)
     advised = advised_workers(known) if known and leaves_workers_open(job) else None
-    workers = advised or workers_of(job, size, (job.cpus or resource.cpus or largest.cpus) * pods)
+    workers = advised or workers_of(
+        job, size, (job.cpus or cpus_of(resource, _gpus(resource), largest)) * pods
+    )
     estimate = _declared(job) or _estimate(job, size, history, pipeline, workers, parts)
     memory, why = estimate.memory_bytes, [estimate.why]
     if job.memory_bytes is None:
@@ -355,9 +357,8 @@ def size_resource(resource: Resource, history: History, largest: Amounts) -> Siz
     """
     memory, why = _resource_memory(resource, history, largest)
     gpus = _gpus(resource)
-    part = gpus / largest.gpus if 0 < gpus < largest.gpus else 1.0
-    cpus = resource.cpus or largest.cpus * part
-    usual = "all of a node; jobs share them" if part == 1 else "what goes with the GPUs"
+    cpus = cpus_of(resource, gpus, largest)
+    usual = "all of a node; jobs share them" if cpus == largest.cpus else "what goes with the GPUs"
     source = "set" if resource.cpus else usual
     why.append(f"{cpus:g} CPUs: {source}")
     if resource.gpus and not resource.default:

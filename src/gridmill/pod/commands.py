@@ -68,12 +68,23 @@ def markers(order: Order, pod_folder: Path) -> dict[str, str]:
 
 
 def devices(order: Order, base: Mapping[str, str]) -> dict[str, str]:
-    """Threads and GPUs, from what the attempt was given. The order counts the GPUs that the pod has."""
-    own = [int(name) for name in base.get(POD_GPUS, "").split(",") if name]
-    numbers = [own[index] if index < len(own) else index for index in _gpus(order)]
-    shares = int(base.get(GPU_SHARES, "1"))
+    """Threads and GPUs, from what the attempt was given. The order counts the GPUs that the pod has.
+
+    Raises InputError for a gang whose workers would share one.
+    """
+    own = [name for name in base.get(POD_GPUS, "").split(",") if name]
+    names = [own[index] if index < len(own) else str(index) for index in _gpus(order)]
+    shares, threads = int(base.get(GPU_SHARES, "1")), thread_environment(order.given.cpus)
+    if shares == 1:
+        return {**threads, "CUDA_VISIBLE_DEVICES": ",".join(names), **QUIET}
+    if order.gang is not None and len(order.gang.me.gpus) % shares:
+        raise InputError(
+            f"the workers of a gang share no GPU, and {len(order.gang.me.gpus)} here is no whole one",
+            hint=f"Here each GPU counts as {shares}: give the resource `gpus: {shares}`, or a multiple.",
+            place=f"job {order.job.name}",
+        )
+    numbers = list(map(int, names))
     visible = ",".join(map(str, devices_of(numbers, shares)))
-    threads = thread_environment(order.given.cpus)
     return {**threads, "CUDA_VISIBLE_DEVICES": visible, **_share(share_of(numbers, shares)), **QUIET}
 
 
