@@ -225,6 +225,9 @@ def test_where_others_have_the_room_the_wait_is_not_known() -> None:
     look = FarmLook(version="", protocol=1, root="", nodes=FARM.nodes, looks={"g": seen})
     assert [is_crowded(look, gpus) for gpus in (0, 1, 2)] == [False, False, True]
     assert is_crowded(replace(look, waiting=1), 0)
+    halves = tuple(Seat(gpu=number // 2, taken=not number % 2) for number in range(4))  # of two GPUs
+    shared = replace(look, looks={"g": replace(seen, seats=halves)})
+    assert [is_crowded(shared, gpus) for gpus in (0, 1, 2)] == [False, False, True]
     assert not is_crowded(replace(look, looks={}), 2)  # a farm that does not give them out itself
 
 

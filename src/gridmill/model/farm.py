@@ -1,12 +1,14 @@
 """What a source (the Gridmill at home) and a farm (a light Gridmill elsewhere) say to each other."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TypeAlias
 
 from gridmill.errors import InputError
+from gridmill.model.gpus import pick
 from gridmill.model.message import PodOrder
-from gridmill.model.node import NodeLook
+from gridmill.model.node import NodeLook, Seat
 from gridmill.model.noun import dataclass
 from gridmill.model.site import Node
 
@@ -66,8 +68,14 @@ class FarmLook:
 def is_crowded(look: FarmLook, gpus: int) -> bool:
     """Whether a further deployment with so many GPUs would stand in line."""
     seats = [one.seats for one in look.looks.values() if one.seats]
-    most_free = max((sum(not seat.taken for seat in some) for some in seats), default=gpus)
-    return bool(look.waiting) or gpus > most_free
+    has_room = any(_holds(some, gpus) for some in seats) or not seats
+    return bool(look.waiting) or not has_room
+
+
+def _holds(seats: Sequence[Seat], gpus: int) -> bool:
+    """Whether so many GPUs of a node are free, or so many shares of one."""
+    shares = max(Counter(seat.gpu for seat in seats).values())
+    return pick((number for number, seat in enumerate(seats) if not seat.taken), gpus, shares) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
