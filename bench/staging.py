@@ -40,7 +40,8 @@ Random bytes, on one disk. The bucket is moto's S3 server on this machine, which
 takes most of the time; each contestant starts with an empty bucket or folder. Ours, in one process: the tree
 is scanned and hashed, what lacks is sent, checked by its hash; back, chunks are checked, kept (those of
 large files in their places there), and made a tree of links. What comes from
-the bucket is what the same contestant put there. rclone has 16 transfers, s5cmd its 256 workers, rsync `-a`;
+the bucket is what the same contestant put there; ours reads by signed URLs, as farms do.
+rclone has 16 transfers, s5cmd its 256 workers, rsync `-a`;
 each is a process that starts. At the end of each the file system is synced, as ours is durable when it says
 so. What is held against the target is the time of the quickest of the others over ours, round by round. CPU
 seconds are those of the contestant, without the server's.

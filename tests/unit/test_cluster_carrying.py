@@ -14,6 +14,7 @@ from gridmill.model.event import EventType, PodEvent
 from gridmill.model.farm import FarmLook, Manifest, Place
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Events, Order, Outcome
+from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState, Cause
 from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.local import _is_locked, _pid
@@ -235,3 +236,24 @@ def test_what_jobs_put_into_a_pods_folder_is_not_waited_for(tmp_path: Path) -> N
         os.mkfifo(tmp_path / name)
     assert _pid(tmp_path) is None
     assert _is_locked(tmp_path) in (True, False)
+
+
+def test_it_is_seen_which_way_data_goes(tmp_path: Path, farm: Elsewhere) -> None:
+    seen: list[str] = []
+
+    class Looking:
+        def carrier(self, staging: Staging, sizes: object) -> None:
+            way, _ = carrying.progress("p-1.j.1") or ("", None)
+            seen.append(way)
+            raise InputError(f"no {staging}")
+
+    farm.place = lambda place: ("x",)  # type: ignore[attr-defined]
+    carrying = home(tmp_path, farm)
+    carrying._carriers = Looking()  # type: ignore[assignment]
+    (tmp_path / "root/parts").mkdir()
+    for staging in (Staging.DIRECT, Staging.EXPORT):
+        wanted = replace(order(), parts=("parts",), staging=staging)
+        carrying.note(wanted)
+        with pytest.raises(InputError, match=staging):
+            carrying.take_there(wanted)
+    assert seen == ["to", "by a bucket to"]

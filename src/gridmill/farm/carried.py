@@ -129,12 +129,13 @@ class Carried:
         return tuple(lost)
 
     def _store_all(self, chunks: Iterator[Chunk]) -> None:
-        held: list[Chunk] = []
+        held, held_bytes = list[Chunk](), 0
         for chunk in chunks:
             held.append(chunk)
-            if sum(len(one.data) for one in held) >= HELD_BYTES:
+            held_bytes += len(chunk.data)
+            if held_bytes >= HELD_BYTES:
                 self.store.send(held)
-                held = []
+                held, held_bytes = [], 0
         self.store.send(held)
 
     def give(self, parcel: Parcel) -> None:

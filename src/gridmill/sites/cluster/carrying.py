@@ -117,7 +117,10 @@ class HomeCarrying:
 
     def take_there(self, order: Order) -> Order:
         """See Carrying. Asked twice, the second waits for the first, and finds all there."""
-        with self._lock_of(order.attempt_id), self._telling(order.attempt_id, "to") as progress:
+        with (
+            self._lock_of(order.attempt_id),
+            self._telling(order.attempt_id, _by("to", order.staging)) as progress,
+        ):
             spent = 0.0
             try:
                 if order.checkpoint_uri and _counts(order):
@@ -182,7 +185,8 @@ class HomeCarrying:
         return dict(self._held_up)
 
     def progress(self, attempt_id: str) -> tuple[str, Carried] | None:
-        """How far its data is on the way `to` the farm or `from` it; None when none is."""
+        """How far its data is on the way `to` the farm (or `by a bucket to`) or `from` it; None when none
+        is."""
         found = self._progress.get(attempt_id)
         return (found[0], found[1].look()) if found is not None else None
 
@@ -266,10 +270,12 @@ class HomeCarrying:
         return Events(events=tuple(map(self._brought, events.events)))
 
     def _brought(self, event: PodEvent) -> PodEvent:
-        if event.type != EventType.ENDED or self._noted.find(event.attempt_id) is None:
+        note = self._noted.find(event.attempt_id) if event.type == EventType.ENDED else None
+        if note is None:
             return event
         self.checkpoints.hurry(event.attempt_id)
-        with self._lock_of(event.attempt_id), self._telling(event.attempt_id, "from") as progress:
+        way = _by("from", note.staging)
+        with self._lock_of(event.attempt_id), self._telling(event.attempt_id, way) as progress:
             note = self._noted.find(event.attempt_id)
             if note is None:
                 return event
@@ -350,6 +356,10 @@ class HomeCarrying:
         stop = self._stops.get(attempt_id)
         if stop is not None:
             stop.set()
+
+
+def _by(way: str, staging: Staging) -> str:
+    return way if staging == Staging.DIRECT else f"by a bucket {way}"
 
 
 def _counts(order: Order) -> bool:
