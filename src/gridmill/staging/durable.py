@@ -16,6 +16,8 @@ _WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin, do not wait
 READ_ONLY = 0o444  # placed files are links to what is kept
 SEALED_NS = 1_000_000_000_000_000_000
 """The time of change of what is kept. With another one somebody wrote to it: it is not used any more."""
+_RENAMEAT2: Callable[..., int] | None = getattr(_C, "renameat2", None)
+_EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE, AT_FDCWD
 _SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # macOS has none
 
 
@@ -26,6 +28,21 @@ def sync(paths: Sequence[Path]) -> None:
         return
     for path in paths:
         _with(path, os.fsync)
+
+
+def put(draft: Path, folder: int, name: str) -> None:
+    """Give the draft that name in a folder (a descriptor), in one step where the system can: what had it is
+    called as the draft was from then on. Raises OSError."""
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        os.rename(draft, name, dst_dir_fd=folder)
+        return
+    if _RENAMEAT2 is None or _RENAMEAT2(_HERE, os.fsencode(draft), folder, os.fsencode(name), _EXCHANGE):
+        aside = draft.with_name(f"{draft.name}.old")
+        os.rename(name, aside, src_dir_fd=folder)
+        os.rename(draft, name, dst_dir_fd=folder)
+        os.rename(aside, draft)
 
 
 def begin_sync(descriptor: int, offset: int, size: int) -> None:

@@ -18,7 +18,7 @@ from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePath
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
 from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.durable import READ_ONLY, not_kept, sync
+from gridmill.staging.durable import READ_ONLY, not_kept, put, sync
 from gridmill.staging.large import kept_as
 from gridmill.staging.paths import User, check_manifest, check_path, folder_below
 from gridmill.staging.room import Room
@@ -193,10 +193,9 @@ class Placer:
                 if self._shares(wanted):
                     return
                 self._write(replace(wanted, mark=(looked.st_ino, looked.st_mtime_ns)))
-                self._take_away(wanted.uri)
                 self._put(draft, wanted.uri)
         finally:
-            _remove(draft)
+            _remove(draft)  # or what stood there before
 
     def _draw(self, draft: Path, manifest: Manifest, *, writable: bool) -> None:
         """The tree, on the disk, but not yet in its place."""
@@ -246,7 +245,7 @@ class Placer:
     def _put(self, draft: Path, uri: str) -> None:
         above, _, name = uri.rpartition("/")
         with folder_below(self._root, above, make=True, user=self._user) as folder:
-            os.rename(draft, name, dst_dir_fd=folder)
+            put(draft, folder, name)
             os.fsync(folder)
 
     def _take_away(self, uri: str) -> None:
