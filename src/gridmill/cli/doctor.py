@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from gridmill import __version__
+from gridmill.cli.cluster_checks import look_at_clusters
 from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
 from gridmill.cli.render import table
 from gridmill.cli.session import Json, emit, settings_of, show
@@ -74,6 +75,7 @@ def look(settings: Settings) -> Iterator[Check]:
         yield _packages(purpose, packages)
     yield "control node", True, _control(settings)
     yield from look_at_farm(settings)
+    yield from look_at_clusters(settings)
 
 
 def _folder(what: str, path: Path) -> Check:

@@ -6,6 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gridmill import __version__
+from gridmill.cli.cluster_checks import look_at_dates
 from gridmill.cli.farm import Listening, listening
 from gridmill.errors import GridmillError
 from gridmill.model.address import read_address
@@ -58,6 +60,8 @@ def look_at_farm(settings: Settings) -> Iterator[Check]:
     except GridmillError:
         return
     yield "farm packages", *_packages()
+    if find_spec("cryptography") is not None and (settings.home / "farm" / "control.crt").exists():
+        yield "farm certificate", *_dates(settings.home / "farm" / "control.crt")
     yield "farm address", *_address(known)
     yield from _sources(settings)
 
@@ -66,6 +70,15 @@ def _packages() -> tuple[bool, str]:
     if find_spec("cryptography") is None:
         return False, "cryptography is missing: pip install 'gridmill[tls]'"
     return True, "cryptography"
+
+
+def _dates(certificate: Path) -> tuple[bool, str]:
+    """A clock that was set back refuses all sources: theirs are signed by it."""
+    try:
+        amiss = look_at_dates(certificate, time.time(), "move it and control.key away; all sources join anew")
+    except GridmillError as error:
+        return False, f"{certificate} {error.message}"
+    return not amiss, amiss or "holds"
 
 
 def _address(known: Listening) -> tuple[bool, str]:

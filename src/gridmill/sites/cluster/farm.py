@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -104,6 +105,13 @@ class Farm:
     def greet(self) -> None:
         """Whether it answers."""
         self._ask("GET", "/healthz")
+
+    def clock(self) -> float:
+        """What time of day it has (Unix), to the second. Raises UnavailableError where it does not say."""
+        told = self._exchange("GET", "/healthz", b"", _read_date, seconds=LOOK_SECONDS, more={})
+        if told is None:
+            raise UnavailableError(f"the farm at {self._place} does not tell the time")
+        return told
 
     def probe(self, there_bytes: int, back_bytes: int) -> None:
         """Carry so many bytes there, and so many back, for nothing."""
@@ -309,6 +317,14 @@ class Farm:
 
 def _read_all(answer: http.client.HTTPResponse) -> bytes:
     return answer.read()
+
+
+def _read_date(answer: http.client.HTTPResponse) -> float | None:
+    answer.read()
+    try:
+        return parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+    except ValueError:
+        return None
 
 
 def _read_chunks(answer: http.client.HTTPResponse) -> list[Chunk]:

@@ -5,6 +5,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from gridmill.errors import InputError
+
 
 def new_key(source: str) -> tuple[bytes, str]:
     """The private key and the signing request, both PEM."""
@@ -15,3 +17,12 @@ def new_key(source: str) -> tuple[bytes, str]:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, source)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return private, request.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def holds(certificate: bytes) -> tuple[float, float]:
+    """From when until when (Unix) a certificate (PEM) does. Raises InputError."""
+    try:
+        read = x509.load_pem_x509_certificate(certificate)
+    except ValueError as error:
+        raise InputError("is no certificate") from error
+    return read.not_valid_before_utc.timestamp(), read.not_valid_after_utc.timestamp()
