@@ -363,6 +363,7 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         assert home.ask("PUT", "/v1/deployments/idle-1", idle).status == 204
         hear(listener, Hello)
         root = home.ask("GET", "/v1/farm").told["root"]
+        place_there(home, "in/l1", "l1", b"read")
         made = f"mkdir -p {root}/out/l1 && echo made > {root}/out/l1/file"
         said = [Welcome(acknowledged=0), attempt("l1", made, root)]
         lines = b"\n".join(encode_passed(channel, one) for one in said)
@@ -376,6 +377,8 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         running.farm.now = lambda: now + 1001 + 3599
         running.keeper.tick()
         assert (Path(root) / "out/l1/file").exists()
+        assert not (Path(root) / "in/l1").exists()
+        assert list((place / "h/farm/sources/home/chunks/pins").iterdir()) == []
         assert home.ask("GET", "/v1/farm").told["warnings"] == []
         running.farm.now = lambda: now + 1001 + 3601
         running.keeper.tick()
@@ -384,6 +387,13 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         assert gone(home, "short-1.0").message == told
         assert not (Path(root) / "out/l1").exists()
         assert not (place / "h/farm/sources/home/home/pods/short-1.0").exists()
+
+
+def place_there(home: Visitor, uri: str, name: str, content: bytes) -> None:
+    wanted = Place(uri=uri, manifest=tree_of({"a": content}), attempt_id=name)
+    assert home.ask("POST", "/v1/staging/place", wanted).told["chunks"]
+    assert home.ask("POST", "/v1/staging/chunks", framed(content)).status == 204
+    assert home.ask("POST", "/v1/staging/place", wanted).told["chunks"] == []
 
 
 def gone(home: Visitor, pod: str) -> PodSight:

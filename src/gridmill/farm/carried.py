@@ -142,6 +142,10 @@ class Carried:
         """Chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""
         write(parcel, self.fetch([one.chunk for one in parcel.slices]))
 
+    def over(self, attempt_id: str) -> None:
+        """It will read nothing more here; what it made waits. May be repeated."""
+        self._placer.release(check_id(attempt_id), but_writable=True)
+
     def forget(self, attempt_id: str, *, keep: bool = False) -> None:
         """What was placed for the attempt alone goes, and what it made, unless another rank of its gang has
         that folder too. `keep`: the chunks of what it made stay, as if they had been carried here. May be

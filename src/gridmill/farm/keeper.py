@@ -123,6 +123,14 @@ class Keeper:
         for lodging in mine:
             if all(seen[pod].sight == Sight.GONE for pod in lodging.pods):
                 settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now()))
+                self._let_go(lodging)
+
+    def _let_go(self, lodging: Lodging) -> None:
+        """Its pods read nothing any more."""
+        source = self._source(lodging)
+        if source is not None:
+            for work in left_by(self._farm.records.all(Work), lodging):
+                self._farm.quarters_of(source).carried.over(work.attempt_id)
 
     def _end_strays(self, source: Source) -> None:
         """When nothing of it has room any more nothing of it runs, whatever its jobs have made us believe."""
@@ -144,6 +152,7 @@ class Keeper:
         if source is not None and lodging.state != LodgingState.WAITING:
             self._farm.quarters_of(source).tear_down(lodging.pods)
         settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now(), why))
+        self._let_go(lodging)
 
     def _clean(self) -> None:
         farm, now = self._farm, self._farm.now()

@@ -116,19 +116,19 @@ class Placer:
             if path.suffix == ".json"
         )
 
-    def release(self, owner: str) -> None:
-        """An attempt needs nothing more: what was placed for it alone goes, its chunks may go when room is
-        needed. Repeatable. Raises StorageError."""
+    def release(self, owner: str, *, but_writable: bool = False) -> None:
+        """An attempt needs nothing more: what was placed for it alone goes (`but_writable`: not what it may
+        have written to), its chunks may go when room is needed. Repeatable. Raises StorageError."""
         try:
             with self._lock:
-                self._let_go(owner)
+                self._let_go(owner, but_writable=but_writable)
                 self._room.give_back(owner)
         except OSError as error:
             raise not_kept(error, self._root) from error
 
-    def _let_go(self, owner: str) -> None:
+    def _let_go(self, owner: str, *, but_writable: bool = False) -> None:
         for placed in self.placed():
-            if owner in placed.owners:
+            if owner in placed.owners and not (but_writable and placed.writable):
                 self._release(placed, owner)
         self._store.unpin(owner)
 
