@@ -1,17 +1,19 @@
 """What a farm refuses of what its source says does not hold up the rest."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from gridmill.codec import decode_passed, encode_passed
-from gridmill.errors import GridmillError, InputError
+from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.model.amounts import Amounts
+from gridmill.model.event import EventType, PodEvent
 from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Ack, Order, Start, Stop
-from gridmill.sites.cluster.relay import _Session
+from gridmill.model.message import Ack, Events, FromPod, Order, Start, Stop
+from gridmill.sites.cluster.relay import _Far, _Session
 
 
 class Older:
@@ -31,8 +33,27 @@ class Older:
 
 
 class Refusals:
+    """`first` begins once something has come home, as it waits for the room."""
+
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
+        self.room, self.asked = threading.Event(), 0
+
+    def note(self, order: Order, pod_id: str) -> None:
+        return None
+
+    def take_there(self, order: Order) -> Order:
+        self.asked += 1
+        if order.attempt_id == "first" and not self.room.is_set():
+            raise UnavailableError("it waits for room")
+        return order
+
+    def bring_home(self, events: Events) -> Events:
+        self.room.set()
+        return events
+
+    def give_up(self, attempt_id: str) -> None:
+        return None
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
         self.refused[attempt_id] = why.message
@@ -64,8 +85,8 @@ def refusals() -> Refusals:
 
 @pytest.fixture
 def session(farm: Older, refusals: Refusals) -> Iterator[_Session]:
-    with ThreadPoolExecutor(1) as pool:
-        yield _Session(farm, None, refusals, pool, threading.Event())  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as there, ThreadPoolExecutor(1) as back:
+        yield _Session(farm, None, refusals, there, back, threading.Event())  # type: ignore[arg-type]
 
 
 def test_an_attempt_that_a_farm_does_not_understand_ends_and_others_begin(
@@ -88,3 +109,61 @@ def test_a_farm_that_refuses_us_is_dialled_again(farm: Older, refusals: Refusals
     with pytest.raises(InputError):
         session._told(1, [start("of-tomorrow")])
     assert refusals.refused == {}
+
+
+class Link:
+    """To a control node that hears all."""
+
+    def __init__(self) -> None:
+        self.sent: list[FromPod] = []
+
+    def fileno(self) -> None:
+        return None
+
+    def send(self, messages: Sequence[FromPod]) -> bool:
+        self.sent += messages
+        return True
+
+    def flush(self) -> bool:
+        return True
+
+
+def said(session: _Session, count: int) -> list[Start | Stop]:
+    """What was said to pods, once it is so much."""
+    until = time.monotonic() + 120.0
+    while session._to_say.qsize() < count and time.monotonic() < until:
+        session._turn()
+    lines = [session._to_say.get_nowait() or b"" for _ in range(count)]
+    return [decode_passed(line)[1] for line in lines]  # type: ignore[misc]
+
+
+def begun(session: _Session, name: str) -> None:
+    _, message = decode_passed(start(name))
+    session._to_pod(1, message)  # type: ignore[arg-type]
+
+
+def test_what_waits_for_room_holds_up_neither_others_nor_what_makes_it(
+    refusals: Refusals, session: _Session
+) -> None:
+    link = Link()
+    session._fars[1] = _Far(link)  # type: ignore[arg-type]
+    begun(session, "first")
+    begun(session, "second")
+    assert [one.order.attempt_id for one in said(session, 1) if isinstance(one, Start)] == ["second"]
+    end = Events(
+        events=(PodEvent(number=1, attempt_id="a", token="t", time=1.0, type=EventType.ENDED, body={}),)
+    )
+    session._fars[1].waiting.append(end)
+    assert [one.order.attempt_id for one in said(session, 1) if isinstance(one, Start)] == ["first"]
+    assert link.sent == [end]
+
+
+def test_what_was_stopped_while_it_waited_is_asked_for_no_more(refusals: Refusals, session: _Session) -> None:
+    session._fars[1] = _Far(Link())  # type: ignore[arg-type]
+    begun(session, "first")
+    session._to_pod(1, Stop(attempt_id="first", reason="enough"))
+    begun(session, "second")
+    assert [type(one) for one in said(session, 2)] == [Stop, Start]
+    refusals.room.set()
+    session._turn()
+    assert session._to_say.empty()

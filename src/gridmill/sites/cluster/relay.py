@@ -13,18 +13,21 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from gridmill.codec import decode_passed, encode_passed
-from gridmill.errors import GridmillError, InputError, InternalError, StorageError, UnavailableError
+from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError
 from gridmill.model.event import EventType
 from gridmill.model.message import Events, FromPod, Hello, Order, Start, Stop, ToPod
 from gridmill.ports.link import PodLink
+from gridmill.sites.cluster.asked import Asked, is_unavailable
 from gridmill.sites.cluster.farm import Farm
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _HELD_MESSAGES = 1000
 """While so many wait for the control node, nothing more is read: the pods keep it in their journals."""
@@ -67,7 +70,7 @@ class _Far:
     link: PodLink
     pod_id: str = ""
     waiting: deque[FromPod] = field(default_factory=deque)
-    fetching: Future[Events] | None = None
+    fetching: Asked[Events] | None = None
 
 
 class Relay:
@@ -77,7 +80,8 @@ class Relay:
         self._farm, self._dial, self._carrying = farm, dial, carrying
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gridmill-farm", daemon=True)
-        self._pool = ThreadPoolExecutor(_CARRIERS, thread_name_prefix="gridmill-carry")
+        self._there = ThreadPoolExecutor(_CARRIERS, thread_name_prefix="gridmill-carry")
+        self._home = ThreadPoolExecutor(_CARRIERS, thread_name_prefix="gridmill-home")
 
     def start(self) -> None:
         """Dial, now and whenever the session ends."""
@@ -87,15 +91,17 @@ class Relay:
         """Pods go on; they are met again by the next one. May be repeated."""
         self._closed.set()
         self._farm.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5.0)
+        for pool in (self._there, self._home):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
         pause, longest = _BACK_OFF_SECONDS
         while not self._closed.is_set():
             try:
-                session = _Session(self._farm, self._dial, self._carrying, self._pool, self._closed)
+                pools = self._there, self._home
+                session = _Session(self._farm, self._dial, self._carrying, *pools, self._closed)
                 pause = _BACK_OFF_SECONDS[0]
                 session.run()
             except UnavailableError as error:
@@ -106,11 +112,6 @@ class Relay:
             pause = min(2 * pause, longest)
 
 
-def _may_come(error: BaseException) -> bool:
-    """Whether asking again can help: a disk that is full there does not get empty by that."""
-    return isinstance(error, UnavailableError) and not isinstance(error, StorageError)
-
-
 class _Session:
     """From one dialling to its end. Raises UnavailableError where the farm does not answer."""
 
@@ -119,16 +120,19 @@ class _Session:
         farm: Farm,
         dial: Callable[[], PodLink],
         carrying: Carrying,
-        pool: ThreadPoolExecutor,
+        there: ThreadPoolExecutor,
+        home: ThreadPoolExecutor,
         closed: threading.Event,
     ) -> None:
-        self._farm, self._dial, self._carrying, self._pool, self._closed = farm, dial, carrying, pool, closed
+        """What comes `home` has threads of its own: it makes the room that others wait for."""
+        self._farm, self._dial, self._carrying, self._closed = farm, dial, carrying, closed
+        self._there, self._home = there, home
         self._name = farm.open_relay()
         self._over = threading.Event()
         self._heard: queue.Queue[bytes] = queue.Queue(_HELD_MESSAGES)
         self._to_say: queue.Queue[bytes | None] = queue.Queue()
         self._fars: dict[int, _Far] = {}
-        self._staged: deque[tuple[int, Order, Future[Order]]] = deque()
+        self._staged: deque[tuple[int, Order, Asked[Order]]] = deque()
         self._bell, self._ring = socket.socketpair()
         for end in (self._bell, self._ring):
             end.setblocking(False)
@@ -246,13 +250,18 @@ class _Session:
             if descriptor is not None:
                 pending = self._fars[channel].link.pending()
                 poll.register(descriptor, select.POLLIN | (select.POLLOUT if pending else 0))
-        for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000):
+        for descriptor, _ in poll.poll(1000 * min((_LOOK_SECONDS, *self._due()))):
             if descriptor == self._bell.fileno():
                 self._answer_bell()
             else:
                 self._read(ready[descriptor])
         self._take_heard()
         self._go_on()
+
+    def _due(self) -> Iterator[float]:
+        """In how many seconds what waits is to be asked for again."""
+        yield from (asked.due_seconds for _, _, asked in self._staged)
+        yield from (far.fetching.due_seconds for far in self._fars.values() if far.fetching is not None)
 
     def _answer_bell(self) -> None:
         try:
@@ -290,11 +299,11 @@ class _Session:
             if not self._deliver(far) or not far.link.flush():
                 self._close(channel)
         for _ in range(len(self._staged)):
-            channel, order, future = self._staged.popleft()
-            if future.done():
-                self._start(channel, order, future)
+            channel, order, asked = self._staged.popleft()
+            if asked.is_there():
+                self._start(channel, order, asked.future)
             else:
-                self._staged.append((channel, order, future))
+                self._staged.append((channel, order, asked))
 
     def _deliver(self, far: _Far) -> bool:
         """What may be said is said; False when the control node has closed the link."""
@@ -302,13 +311,11 @@ class _Session:
             message = far.waiting[0]
             if isinstance(message, Events) and any(one.type == EventType.ENDED for one in message.events):
                 if far.fetching is None:
-                    far.fetching = self._later(lambda told=message: self._home(told))
-                if not far.fetching.done():
+                    far.fetching = Asked(partial(self._bring, message), is_unavailable)
+                if not far.fetching.is_there():
                     return True
                 try:
-                    message = far.fetching.result()
-                except UnavailableError:
-                    raise
+                    message = far.fetching.future.result()
                 except Exception:  # noqa: BLE001  one pod's trouble is not the others'
                     _LOG.exception("results_not_carried")
                     return False
@@ -318,17 +325,8 @@ class _Session:
                 return False
         return True
 
-    def _home(self, events: Events) -> Events:
-        """Again and again, as long as the session lasts."""
-        pause = _BACK_OFF_SECONDS[0]
-        while True:
-            try:
-                return self._carrying.bring_home(events)
-            except UnavailableError as error:
-                _LOG.info("results_wait reason=%s", error)
-                if self._over.wait(pause):
-                    raise
-                pause = min(2 * pause, _BACK_OFF_SECONDS[1])
+    def _bring(self, events: Events) -> Future[Events]:
+        return self._later(self._home, partial(self._carrying.bring_home, events))
 
     def _read(self, channel: int) -> None:
         far = self._fars.get(channel)
@@ -344,7 +342,7 @@ class _Session:
         if isinstance(message, Start):
             order = message.order
             self._carrying.note(order, self._fars[channel].pod_id)
-            self._staged.append((channel, order, self._later(lambda: self._there(order))))
+            self._staged.append((channel, order, Asked(partial(self._take, order))))
             return
         if isinstance(message, Stop):
             stopped = message.attempt_id
@@ -352,16 +350,8 @@ class _Session:
             self._carrying.give_up(stopped)
         self._to_say.put(encode_passed(channel, message))
 
-    def _there(self, order: Order) -> Order:
-        pause = _BACK_OFF_SECONDS[0]
-        while True:
-            try:
-                return self._carrying.take_there(order)
-            except UnavailableError as error:
-                _LOG.info("staging_waits attempt=%s reason=%s", order.attempt_id, error)
-                if not _may_come(error) or self._over.wait(pause):
-                    raise
-                pause = min(2 * pause, _BACK_OFF_SECONDS[1])
+    def _take(self, order: Order) -> Future[Order]:
+        return self._later(self._there, partial(self._carrying.take_there, order))
 
     def _start(self, channel: int, order: Order, future: Future[Order]) -> None:
         """What cannot be carried there is told as the end of the attempt: the pod, asked to stop what it
@@ -371,17 +361,23 @@ class _Session:
         error = future.exception()
         if error is None:
             self._to_say.put(encode_passed(channel, Start(order=future.result())))
-        elif not _may_come(error):
+        else:
             refusal = error if isinstance(error, GridmillError) else InternalError(f"staging failed: {error}")
             if refusal is not error:
                 _LOG.error("staging_failed attempt=%s", order.attempt_id, exc_info=error)
             self._carrying.refuse(order.attempt_id, refusal)
             self._to_say.put(encode_passed(channel, Stop(attempt_id=order.attempt_id, reason=str(refusal))))
 
-    def _later(self, act: Callable[[], Order] | Callable[[], Events]) -> "Future":  # type: ignore[type-arg]
-        future = self._pool.submit(act)
+    def _later(self, pool: ThreadPoolExecutor, act: Callable[[], T]) -> Future[T]:
+        future = pool.submit(self._unless_over, act)
         future.add_done_callback(lambda _: self._wake())
         return future
+
+    def _unless_over(self, act: Callable[[], T]) -> T:
+        """The next session asks for it again."""
+        if self._over.is_set():
+            raise UnavailableError("the session with the farm is over")
+        return act()
 
     def _hang_up(self, channel: int) -> None:
         """The pod has closed its connection; what it said before is still delivered, where it can be."""
