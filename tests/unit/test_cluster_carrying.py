@@ -1,13 +1,22 @@
 """What an attempt at a farm made comes home once, whatever is cut or killed on the way."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gridmill.codec import from_builtins, to_builtins
-from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError, UnsafePathError
+from gridmill.errors import (
+    InputError,
+    InterruptedRunError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+    UnsafePathError,
+)
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.event import EventType, PodEvent
@@ -219,6 +228,39 @@ def test_what_the_version_before_holds_is_not_carried_again(tmp_path: Path, farm
     assert farm.gave == list(scan(farm.root / URI / "file").files[0].chunks)
     assert told.carriage is not None
     assert told.carriage.back.reused_bytes == len(same)
+
+
+def test_a_stop_reaches_also_what_an_earlier_session_began(tmp_path: Path, farm: Elsewhere) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def missing(_: object) -> tuple[str, ...]:
+        inside.set()
+        go.wait(120.0)
+        raise UnavailableError("cut")
+
+    farm.missing = missing  # type: ignore[attr-defined]
+    farm.place = lambda _: ("lacking",)  # type: ignore[method-assign]
+    bundle = tmp_path / "bundles/b.tar.gz"
+    bundle.parent.mkdir()
+    bundle.write_text("code")
+    near, wanted = home(tmp_path, farm), order(bundle="b", bundle_path=str(bundle))
+    near.note(wanted)
+    with ThreadPoolExecutor(1) as pool:
+        earlier = pool.submit(near.take_there, wanted)
+        assert inside.wait(120.0)
+        near.note(wanted)
+        near.give_up("p-1.j.1")
+        go.set()
+        with pytest.raises(InterruptedRunError):
+            earlier.result(120.0)
+
+
+def test_what_has_ended_takes_no_room_there(tmp_path: Path, farm: Elsewhere) -> None:
+    near = home(tmp_path, farm)
+    near.note(order())
+    near.bring_home(ended())
+    with pytest.raises(InterruptedRunError):
+        near.take_there(order())
 
 
 def test_checkpoints_of_what_failed_come_home(tmp_path: Path, farm: Elsewhere) -> None:

@@ -35,7 +35,7 @@ def room(clock: Clock) -> Room:
 
 
 def take(room: Room, owner: str, **wanted: int) -> tuple[str, ...]:
-    return room.take(owner, wanted, {})
+    return room.take(owner, " ".join(wanted), wanted, {})
 
 
 def test_one_that_fits_has_room_and_the_other_waits_for_it(room: Room) -> None:
@@ -56,7 +56,7 @@ def test_what_several_use_counts_once(room: Room) -> None:
 
 def test_what_is_used_from_before_counts(room: Room) -> None:
     with pytest.raises(UnavailableError, match="old"):
-        room.take("a", {"one": 60}, {"old": {"x": 60}})
+        room.take("a", "tree", {"one": 60}, {"old": {"x": 60}})
 
 
 def test_whoever_came_later_and_waits_lets_go(room: Room) -> None:
@@ -79,6 +79,24 @@ def test_nobody_overtakes(room: Room, clock: Clock) -> None:
         take(room, "small", s=10)
     clock.now = 61.0  # big was stopped: it asks no more
     assert take(room, "small", s=10) == ()
+
+
+def test_a_tree_that_changed_counts_as_it_is_now(room: Room) -> None:
+    for name in ("x", "y", "z"):
+        assert room.take("a", "tree", {name: 60}, {}) == ()
+    assert room.take("a", "other", {"y": 40}, {}) == ()
+    assert room.left_over("a", "tree", {"new"}) == {"z"}
+    assert room.left_over("a", "other", {"new"}) == {"y"}
+
+
+def test_whoever_has_all_keeps_it(room: Room) -> None:
+    take(room, "a", a1=40)
+    take(room, "b", b1=40)
+    with pytest.raises(UnavailableError):
+        take(room, "b", b2=40)
+    room.waits_no_more("b")
+    with pytest.raises(UnavailableError, match="b use 40 B"):
+        take(room, "a", a2=40)
 
 
 def test_more_than_the_quota_is_refused_at_once(room: Room) -> None:
@@ -108,6 +126,41 @@ def test_of_two_trees_one_is_placed_and_then_the_other(tmp_path: Path) -> None:
     assert placer.place("two", other, "b")
     push(other, tmp_path / "two", store)
     assert placer.place("two", other, "b") == ()
+
+
+def placed(placer: Placer, store: ChunkStore, there: Path, uri: str, owner: str) -> None:
+    if placer.place(uri, scan(there), owner):
+        push(scan(there), there, store)
+        assert placer.place(uri, scan(there), owner) == ()
+
+
+def test_what_another_has_made_for_it_ends_the_wait_of_an_attempt(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path / "chunks", 100)
+    placer = Placer(tmp_path / "root", store)
+    x, r, t, z, q = (tmp_path / name for name in "xrtzq")
+    for folder, size in ((x, 40), (r, 45), (t, 30), (z, 10), (q, 50)):
+        tree(folder, folder.name.encode() * size)
+    placed(placer, store, z, "z", "early")
+    placed(placer, store, x, "x", "late")
+    placed(placer, store, r, "r", "other")
+    with pytest.raises(UnavailableError):
+        placer.place("t", scan(t), "late")
+    placer.release("other")
+    placed(placer, store, t, "t", "early")
+    placed(placer, store, x, "x", "late")
+    placed(placer, store, t, "t", "late")
+    with pytest.raises(UnavailableError):
+        placer.place("q", scan(q), "early")
+    assert (tmp_path / "root/x/file").exists()  # it runs
+
+
+def test_of_a_tree_that_changed_the_old_content_is_kept_no_more(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path / "chunks", 100)
+    placer = Placer(tmp_path / "root", store)
+    for number in range(3):
+        tree(tmp_path / str(number), str(number).encode() * 60)
+        placed(placer, store, tmp_path / str(number), "tree", "a")
+    assert store.size_bytes == 60
 
 
 class Slow(ChunkStore):

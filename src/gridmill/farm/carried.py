@@ -64,7 +64,7 @@ class Carried:
 
     def started(self, pod_id: str, order: Order) -> None:
         """The attempt was sent to that pod."""
-        check_id(order.attempt_id)
+        self._placer.started(check_id(order.attempt_id))
         self._note(order.attempt_id, pod_id, _safe(order.output_uri), _safe(order.checkpoint_uri))
 
     def _note(self, attempt_id: str, pod_id: str = "", uri: str = "", checkpoints: str = "") -> None:

@@ -245,15 +245,15 @@ class ChunkStore:
     def _all_pinned(self) -> set[str]:
         return set[str]().union(*self._pinned.values())
 
-    def pin(self, owner: str, names: Iterable[str]) -> None:
+    def pin(self, owner: str, names: Iterable[str], *, instead_of: Iterable[str] = ()) -> None:
         """Keep what has these names (see `kept_as`), there already or not, for an owner (an attempt), beside
-        what it had, until it unpins.
+        what it had (but for those `instead_of` which they come), until it unpins.
 
         Raises InputError, StorageError.
         """
         path = self._pin(owner)
         with self._lock:
-            pinned = self._pinned.get(owner, frozenset()) | set(names)
+            pinned = (self._pinned.get(owner, frozenset()) - set(instead_of)) | set(names)
             if pinned == self._pinned.get(owner):
                 return
             self._pinned[owner] = pinned

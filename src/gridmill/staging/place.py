@@ -116,6 +116,11 @@ class Placer:
             if path.suffix == ".json"
         )
 
+    def started(self, owner: str) -> None:
+        """An attempt has all that it waited for: it runs, and keeps what it has."""
+        with self._lock:
+            self._room.waits_no_more(owner)
+
     def release(self, owner: str, *, but_writable: bool = False) -> None:
         """An attempt needs nothing more: what was placed for it alone goes (`but_writable`: not what it may
         have written to), its chunks may go when room is needed. Repeatable. Raises StorageError."""
@@ -143,8 +148,9 @@ class Placer:
     def _place(self, wanted: Placed, manifest: Manifest) -> tuple[str, ...]:
         with self._lock:
             if self._shares(wanted):
+                self._room.waits_no_more(wanted.owners[0])
                 return ()
-            self._reserve(manifest, wanted.owners[0])
+            self._reserve(wanted, manifest)
         if lacking := self._store.expect(manifest):
             return lacking
         self._make(wanted, manifest)
@@ -176,13 +182,15 @@ class Placer:
                     hint="Wait for its end, or take another path.",
                 )
 
-    def _reserve(self, manifest: Manifest, owner: str) -> None:
+    def _reserve(self, wanted: Placed, manifest: Manifest) -> None:
         """Nothing of the tree goes for want of room. Raises CapacityError, UnavailableError (see Room)."""
         sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
         sizes.pop("", None)
-        for other in self._room.take(owner, sizes, self._store.pinned()):
+        (owner,), uri = wanted.owners, wanted.uri
+        gone = self._room.left_over(owner, uri, sizes)
+        for other in self._room.take(owner, uri, sizes, self._store.pinned()):
             self._let_go(other)
-        self._store.pin(owner, sizes)
+        self._store.pin(owner, sizes, instead_of=gone)
 
     def _make(self, wanted: Placed, manifest: Manifest) -> None:
         draft = self._drafts / uuid4().hex

@@ -21,18 +21,21 @@ class Room:
         self._numbers = count()
         self._since: dict[str, int] = {}
         self._taken: dict[str, Mapping[str, int]] = {}
+        self._trees: dict[str, dict[str, Mapping[str, int]]] = {}
         self._waiting: dict[str, float] = {}
 
     def take(
-        self, owner: str, wanted: Mapping[str, int], others: Mapping[str, Mapping[str, int]]
+        self, owner: str, tree: str, wanted: Mapping[str, int], others: Mapping[str, Mapping[str, int]]
     ) -> tuple[str, ...]:
-        """Room for this too. `others` is what owners of whom this does not know use. Answers owners who wait,
-        came later, and must let go of what they have for it: they ask for all again.
+        """Room for this tree too, in the place of what was wanted for it before. `others` is what owners of
+        whom this does not know use. Answers owners who wait, came later, and must let go of what they have
+        for it: they ask for all again.
 
         Raises CapacityError for more than the quota, UnavailableError while others have the room, or came
         earlier and wait.
         """
-        mine = {**self._taken.get(owner, {}), **wanted}
+        trees = {**self._trees.get(owner, {}), tree: wanted}
+        mine = {name: size for has in trees.values() for name, size in has.items()}
         if sum(mine.values()) > self._quota_bytes:
             raise CapacityError(
                 f"{show_bytes(sum(mine.values()))} are more than the quota of "
@@ -47,9 +50,9 @@ class Room:
             self._check(owner, mine, used, later)
         freed = [name for name in later if used.get(name) and not self._fits(mine, used.values())]
         for name in freed:
-            self._taken.pop(name, None)
+            self._forget(name)
         self._waiting.pop(owner, None)
-        self._taken[owner] = mine
+        self._taken[owner], self._trees[owner] = mine, trees
         return tuple(freed)
 
     def _check(
@@ -80,10 +83,25 @@ class Room:
         oldest = self._monotonic() - _FRESH_SECONDS
         self._waiting = {name: asked for name, asked in self._waiting.items() if asked > oldest}
 
+    def left_over(self, owner: str, tree: str, wanted: Iterable[str]) -> set[str]:
+        """Names that it had for this tree, and that nothing of it has once the tree is as wanted."""
+        trees = self._trees.get(owner, {})
+        kept = {name for uri, has in trees.items() if uri != tree for name in has}
+        return set(trees.get(tree, ())) - kept - set(wanted)
+
+    def waits_no_more(self, owner: str) -> None:
+        """It has all that it needs: what it has is not to be let go of for others."""
+        self._waiting.pop(owner, None)
+
     def give_back(self, owner: str) -> None:
         """It uses nothing any more, and waits for nothing. May be repeated."""
-        for known in (self._since, self._taken, self._waiting):
-            known.pop(owner, None)
+        self._forget(owner)
+        self._since.pop(owner, None)
+        self._waiting.pop(owner, None)
+
+    def _forget(self, owner: str) -> None:
+        self._taken.pop(owner, None)
+        self._trees.pop(owner, None)
 
 
 def _named(owners: list[str]) -> str:

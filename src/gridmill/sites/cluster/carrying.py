@@ -107,7 +107,9 @@ class HomeCarrying:
             alike=tuple(entry.artifact.output.uri for entry in order.earlier if entry.artifact.output.uri),
         )
         self._noted.write(order.attempt_id, note)
-        self._stops[order.attempt_id] = Event()
+        stop = self._stops.get(order.attempt_id)
+        if stop is None or stop.is_set():  # what an earlier session began is ended by the same
+            self._stops[order.attempt_id] = Event()
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
         """See Carrying."""
@@ -122,6 +124,7 @@ class HomeCarrying:
             self._telling(order.attempt_id, _by("to", order.staging)) as progress,
         ):
             spent = 0.0
+            self._refuse_ended(order.attempt_id)
             try:
                 if order.checkpoint_uri and _counts(order):
                     self.checkpoints.take_over(order.checkpoint_uri, order.attempt_id)
@@ -140,6 +143,12 @@ class HomeCarrying:
             inputs=tuple(map(_there, order.inputs)),
             earlier=tuple(map(_there, _kept_from(order))),
         )
+
+    def _refuse_ended(self, attempt_id: str) -> None:
+        """Room that it took there now would never be given back."""
+        note = self._noted.find(attempt_id)
+        if note is not None and not note.is_open:
+            raise InterruptedRunError(f"{attempt_id} has ended")
 
     def _note_there(self, attempt_id: str, seen: Carried, seconds: float) -> None:
         """What was carried so far is there when it is tried again."""
