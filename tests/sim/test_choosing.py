@@ -3,16 +3,20 @@
 from dataclasses import replace
 
 import pytest
-from tests.sim.test_races import command, finish, job_of, simulation
+from tests.sim.test_parts import swarm as swarm_of
+from tests.sim.test_races import command, finish, job_of, service, simulation
 
+from gridmill.control import choosing
 from gridmill.control.settle import settle_attempt
-from gridmill.errors import PipelineError
+from gridmill.control.state import BRING_UPS
+from gridmill.errors import ConflictError, PipelineError
 from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.job import JobKind, JobSize
+from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.message import Outcome
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Measurement, Resource, Use
-from gridmill.model.run import Attempt, JobRun
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.model.sink import SinkSpec, Source
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import AttemptState, JobState, RunState
 from gridmill.model.way import Carriage, Crossing
@@ -109,15 +113,14 @@ def test_a_restart_goes_on_looking() -> None:
     assert job_of(one, run, "j").resource == "here"
 
 
-def test_one_whose_resource_was_removed_fails_and_says_so() -> None:
+def test_a_resource_that_a_job_may_go_to_is_not_removed() -> None:
     one = grid(100.0, 10.0)
-    first = command("first")
-    jobs = (first, replace(pipeline().jobs[0], needs=("first",)))
-    run = one.submit(Pipeline(name="p", jobs=jobs))
-    with one.node.changing() as transaction:
-        transaction.delete(Resource, "here")
-    run = finish(one, run)
-    assert "there is no resource 'here'" in job_of(one, run, "j").message
+    run = one.submit(Pipeline(name="p", jobs=(command("i"), replace(pipeline().jobs[0], needs=("i",)))))
+    for name in ("here", "there"):
+        with pytest.raises(ConflictError, match=f"{name!r} is used by run {run.id}"):
+            service(one).remove_resource(name)
+    assert finish(one, run).state is RunState.SUCCEEDED
+    service(one).remove_resource("there")
 
 
 def test_what_was_carried_for_an_attempt_teaches_how_quick_the_way_is_also_after_a_restart() -> None:
@@ -144,3 +147,158 @@ def test_what_was_carried_for_an_attempt_teaches_how_quick_the_way_is_also_after
 def running(one: Simulation, job_run_id: str) -> list[Attempt]:
     attempts = one.node.control.ledger.snapshot.attempts.values()
     return [a for a in attempts if a.job_run_id == job_run_id and a.state is AttemptState.RUNNING]
+
+
+def stands_there(one: Simulation) -> Run:
+    """A run whose job waits at a site where nothing comes up."""
+    del one.node.control.sites["farm"]
+    run = one.submit(pipeline())
+    assert one.run_until(lambda: waiting(one, run.id) is not None, at_most_steps=100)
+    return run
+
+
+def test_one_that_cannot_run_where_it_stands_any_more_goes_where_it_can() -> None:
+    one = grid(100.0, 10.0)
+    run = stands_there(one)
+    transaction = one.node.control.begin()
+    small = Node(name="sim", capacity=Amounts(cpus=8, memory_bytes=GIB // 2))
+    transaction.put(replace(FARM, nodes=(small,)))
+    one.node.control.ledger.commit(transaction)
+    one.node.control.next_choice = one.clock.monotonic() + 3600.0  # nobody looks in between
+    run = finish(one, run)
+    job = job_of(one, run, "j")
+    assert (run.state, job.resource, job.moves) == (RunState.SUCCEEDED, "here", 1)
+
+
+def test_one_whose_resource_does_not_come_up_goes_where_another_does() -> None:
+    one = grid(100.0, 10.0)
+    one.node.control.failed_bring_ups["there"] = BRING_UPS
+    one.node.control.next_choice = one.clock.monotonic() + 3600.0
+    run = finish(one, one.submit(pipeline()))
+    job = job_of(one, run, "j")
+    assert (run.state, job.resource, job.moves) == (RunState.SUCCEEDED, "here", 1)
+
+
+def test_one_that_nothing_can_run_fails() -> None:
+    one = grid(100.0, 10.0)
+    run = finish(one, one.submit(pipeline(memory_bytes=64 * GIB)))
+    job = job_of(one, run, "j")
+    assert (job.state, job.moves) == (JobState.FAILED, 0)
+    assert "64 GiB" in job.message
+
+
+def test_a_defect_at_one_job_is_told_once_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = grid(100.0, 10.0)
+    told: list[str] = []
+    one.node.control.warn = told.append
+    run = stands_there(one)
+
+    def broken(*args: object) -> None:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(choosing, "made_before", broken)
+    for _ in range(3):
+        one.node.control.next_choice = 0.0
+        one.node.tick()
+    assert [f"a defect of Gridmill at {run.id}/j" in line for line in told] == [True]
+    assert waiting(one, run.id) is not None
+
+
+def test_a_moved_one_is_done_in_parts_where_there_are_more_nodes() -> None:
+    """One site with one node, where nothing comes up, and one with three."""
+    made = simulation(lambda order: Behaviour(seconds=1.0))
+    control = made.node.control
+    control.ledger.load()
+    nodes = tuple(replace(FARM.nodes[0], name=name) for name in ("a", "b", "c"))
+    near = Resource(name="near", type=JobKind.PREDICTION, site="near")
+    transaction = control.begin()
+    transaction.put(replace(FARM, nodes=nodes), replace(FARM, name="near"), near)
+    transaction.put(replace(near, name="far", site="farm"))
+    control.ledger.commit(transaction)
+    control.away.add("farm")
+    swarm = replace(swarm_of(24).job("swarm"), resources=("near", "far"))
+    run = made.submit(Pipeline(name="p", jobs=(command("rows"), command("model"), swarm)))
+
+    def looked_at() -> JobRun:
+        return control.ledger.snapshot.job_runs[f"{run.id}/swarm"]
+
+    assert made.run_until(lambda: looked_at().state is JobState.WAITING, at_most_steps=100)
+    assert looked_at().resource == "near"
+    control.away.symmetric_difference_update(("farm", "near"))
+    assert made.run_until(lambda: looked_at().resource == "far", at_most_steps=100)
+    assert (looked_at().state, looked_at().parts) == (JobState.RUNNING, 3)
+
+
+def test_jobs_that_are_ready_together_are_spread_and_stay_where_they_are() -> None:
+    """Forty of a minute each, two sites that do eight at a time."""
+    made = grid(60.0, 60.0)
+    control = made.node.control
+    transaction = control.begin()
+    names = [f"j{n}" for n in range(40)]
+    for resource in (HERE, THERE):
+        for name in names:
+            known = measured(resource, 60.0)
+            key = {"attempt_id": f"{resource.name}{name}", "job": f"p/{name}", "subject": f"command/p/{name}"}
+            transaction.put(replace(known, **key))
+    control.ledger.commit(transaction)
+    jobs = tuple(command(name, resources=("here", "there"), memory_bytes=4 * GIB) for name in names)
+    run = finish(made, made.submit(Pipeline(name="p", jobs=jobs)))
+    ended = [job_of(made, run, name) for name in names]
+    assert 16 <= sum(one.resource == "here" for one in ended) <= 24
+    assert sum(one.moves for one in ended) <= 8
+
+
+def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = grid(100.0, 10.0)
+    control = one.node.control
+    del control.sites["farm"]
+    jobs = tuple(command(f"j{n}", resources=("here", "there")) for n in range(5))
+    run = one.submit(Pipeline(name="p", jobs=jobs))
+    assert one.run_until(lambda: len(control.choosing) == len(jobs), at_most_steps=100)
+    looked: list[str] = []
+
+    def look(control: object, joining: object, transaction: object, job_run: JobRun) -> bool:
+        looked.append(job_run.job.name)
+        return False
+
+    monkeypatch.setattr(choosing, "move", look)
+    monkeypatch.setattr(choosing, "LOOKS_PER_TICK", 2)
+    control.looking, pauses = [], []
+    for _ in range(3):
+        control.next_choice = 0.0
+        pauses.append(choosing.look_elsewhere(control))
+    assert looked == ["j4", "j3", "j2", "j1", "j0"]
+    assert pauses == [choosing.PAUSE_SECONDS] * 2 + [choosing.LOOK_AGAIN_SECONDS]
+    assert choosing.look_elsewhere(control) > 0.0
+    assert len(looked) == len(jobs)  # not yet again
+    one.node.control.sites["farm"] = one.world
+    finish(one, run)
+    control.next_choice = 0.0
+    choosing.look_elsewhere(control)
+    assert choosing.look_elsewhere(control) == float("inf")  # nobody is left
+
+
+def test_what_a_file_is_refused_for_is_refused_of_all() -> None:
+    one = grid(100.0, 10.0)
+    for settings, said in (
+        ({"resource": "here"}, "names a resource, and several"),
+        ({"resources": ("here", "here")}, "names the resource 'here' twice"),
+    ):
+        with pytest.raises(PipelineError, match=said) as refused:
+            one.submit(Pipeline(name="p", jobs=(replace(pipeline().jobs[0], **settings),)))
+        assert refused.value.place == "p: jobs.j.resources"
+    with pytest.raises(PipelineError, match="'nowhere'") as refused:
+        one.submit(pipeline("here", "nowhere"))
+    assert refused.value.place == "p: jobs.j.resources[1]"
+
+
+def test_a_sink_that_is_assigned_to_a_resource_goes_there_also_where_its_pipeline_runs_at_a_farm() -> None:
+    one = grid(100.0, 10.0)
+    control = one.node.control
+    loader = Resource(name="loader", type=JobKind.SINK, site="farm", jobs=("p/rows",))
+    transaction = control.begin()
+    transaction.put(loader, Site(name="gpus", kind=SiteKind.CLUSTER, nodes=FARM.nodes))
+    control.ledger.commit(transaction)
+    rows = Job(name="rows", sink=SinkSpec(source=Source(path="rows.csv")))
+    run = one.submit(Pipeline(name="p", jobs=(rows,), at="gpus"))
+    assert control.ledger.snapshot.job_runs[f"{run.id}/rows"].resource == "loader"

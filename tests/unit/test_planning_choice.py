@@ -22,13 +22,15 @@ from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.staging import Staging
 from gridmill.model.state import DeploymentState, JobState
 from gridmill.model.way import Pace, Paces, Way
+from gridmill.planning import waits
 from gridmill.planning.choice import GAIN_SECONDS, GAIN_SHARE, choose
 from gridmill.planning.dry_run import Carrying, dry_run
 from gridmill.planning.forecast import expected_seconds, seconds_there
-from gridmill.planning.joining import joining_seconds, standing_seconds
+from gridmill.planning.joining import Joining
 from gridmill.planning.queue import Demand, JobKind
 from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.travel import Reading, travel
+from gridmill.planning.waits import MOST_BEFORE
 
 QUICK = Pace(carried_bytes=10.0 * MIB, seconds=1.0, transfers=3)
 FARM = Site(
@@ -69,11 +71,15 @@ def test_it_goes_where_it_is_done_first_or_to_the_first_named_while_that_is_not_
     if not usable:
         return
     assert chosen in usable
-    if usable[0].seconds is None:
+    known = [one.seconds for one in usable if one.seconds is not None]
+    if usable[0].quickest_seconds is None:
         assert chosen is usable[0]
-    else:
-        known = [one.seconds for one in usable if one.seconds is not None]
+    elif known:
         assert chosen.seconds == min(known)
+    else:
+        assert chosen.quickest_seconds == min(
+            one.quickest_seconds for one in usable if one.quickest_seconds is not None
+        )
 
 
 @given(places, st.integers(0, 4))
@@ -275,26 +281,26 @@ def running(took: float | None, *waiting: object, up: bool = True) -> Snapshot:
 
 def test_who_would_join_waits_behind_all_that_wait() -> None:
     a = a_resource("a", workers=1)
-    assert joining_seconds(running(600.0), NOW, a, DEMAND) == pytest.approx(600.0)
+    assert Joining(running(600.0), NOW).seconds(a, DEMAND) == pytest.approx(600.0)
     waiting = [a_job(f"y{n}", 2 * GIB) for n in range(2)]
     known = [measured(one.job.name, "a", "local", 100.0) for one in waiting]
-    assert joining_seconds(running(600.0, *waiting, *known), NOW, a, DEMAND) == pytest.approx(700.0)
-    assert joining_seconds(running(None), NOW, a, DEMAND) is None
-    assert joining_seconds(Snapshot((a_site(), a)), NOW, a, DEMAND) == 0.0
-    assert joining_seconds(Snapshot((a_site(),)), NOW, a, DEMAND) == 0.0
+    assert Joining(running(600.0, *waiting, *known), NOW).seconds(a, DEMAND) == pytest.approx(700.0)
+    assert Joining(running(None), NOW).seconds(a, DEMAND) is None
+    assert Joining(Snapshot((a_site(), a)), NOW).seconds(a, DEMAND) == 0.0
+    assert Joining(Snapshot((a_site(),)), NOW).seconds(a, DEMAND) == 0.0
 
 
 def test_where_it_cannot_be_told_it_waits_as_long_again() -> None:
     stands = a_job("z", ready=NOW - 70.0)
-    assert standing_seconds(running(None, stands), NOW, stands) == 70.0
+    assert Joining(running(None, stands), NOW).standing_seconds(stands) == 70.0
     coming = [
         a_site(),
         a_resource("a"),
         a_run(),
         a_deployment(state=DeploymentState.STARTING, created=NOW - 50),
     ]
-    assert standing_seconds(Snapshot((*coming, stands)), NOW, stands) == 50.0
-    assert joining_seconds(Snapshot(coming), NOW, a_resource("a"), DEMAND) == 50.0
+    assert Joining(Snapshot((*coming, stands)), NOW).standing_seconds(stands) == 50.0
+    assert Joining(Snapshot(coming), NOW).seconds(a_resource("a"), DEMAND) == 50.0
 
 
 def test_sinks_of_a_pipeline_that_runs_at_a_farm_are_loaded_at_home() -> None:
@@ -306,3 +312,81 @@ def test_sinks_of_a_pipeline_that_runs_at_a_farm_are_loaded_at_home() -> None:
     explicit = replace(pipeline, jobs=(replace(rows, at="gpu-farm"),))
     (one,) = dry_run(explicit, Snapshot((a_site(), FARM)), {}, frozenset()).jobs
     assert one.site == "gpu-farm"  # and is refused there, for what it is
+
+
+def test_where_only_the_wait_is_not_known_another_goes_first_though_named_later() -> None:
+    history = (measured("model", "here", "local", 600.0), HISTORY[1])
+    both = job("model", "rows", resources=("trainer", "here"))
+    model = planned(ROWS, both, measured=history, crowded=("trainer",))["model"]
+    assert model.resource == "here"
+    quick = Alternative(resource="q", site="s", label="s", run_seconds=1.0, wait_seconds=None)
+    slow = replace(quick, resource="t", run_seconds=2.0)
+    assert choose([slow, quick]).resource == "q"
+    assert "no wait is known" in choose([slow, quick]).why
+
+
+def test_behind_too_many_the_wait_is_not_known_and_it_goes_where_nobody_waits() -> None:
+    waiting = [a_job(f"y{n}", GIB) for n in range(MOST_BEFORE + 5)]
+    known = [measured("y0", "a", "local", 600.0)]
+    line = running(600.0, *waiting, *[replace(known[0], job=f"p/{one.job.name}") for one in waiting])
+    assert Joining(line, NOW).seconds(a_resource("a", workers=1), DEMAND) is None
+
+
+def test_what_stands_idle_makes_room_only_where_there_is_enough_and_another_worker_is_allowed() -> None:
+    a = a_resource("a", workers=1)
+    idle = a_deployment("c-1", resource="c", memory=GIB, cpus=1.0, idle_since=NOW - 10, created=NOW - 50)
+    busy = running(600.0, a_resource("c"), idle)
+    assert Joining(busy, NOW).seconds(a, DEMAND) == pytest.approx(600.0)  # it has its worker
+    more = a_resource("a", workers=2, memory_bytes=3 * GIB)
+    for noun in (more, a_site(memory=5 * GIB)):
+        busy.put(noun)
+    assert Joining(busy, NOW).seconds(more, DEMAND) == pytest.approx(600.0)  # too little would come free
+    less = replace(more, memory_bytes=GIB)
+    busy.put(less)
+    assert Joining(busy, NOW).seconds(less, DEMAND) == 0.0
+
+
+def test_a_pod_that_comes_up_counts_for_those_behind_a_line() -> None:
+    waiting = [a_job(f"y{n}", GIB) for n in range(3)]
+    known = [measured(one.job.name, "a", "local", 100.0) for one in waiting]
+    deployment = a_deployment(memory=2 * GIB, cpus=1.0, state=DeploymentState.STARTING, created=NOW - 50)
+    nouns = (a_site(memory=2 * GIB), a_resource("a"), a_run(), deployment, *waiting, *known)
+    assert Joining(Snapshot(nouns), NOW).seconds(a_resource("a"), DEMAND) == pytest.approx(100.0)
+
+
+def test_those_that_were_sent_there_go_before() -> None:
+    """Two places: the third waits for the first two."""
+    a = a_resource("a", workers=1, cpus=1.0)
+    joining = Joining(Snapshot((a_site(memory=4 * GIB), a)), NOW)
+    told: list[float | None] = []
+    for _ in range(5):
+        told.append(joining.seconds(a, DEMAND))
+        joining.send(a, DEMAND, 60.0)
+    assert told == [0.0, 0.0, 60.0, 60.0, 120.0]
+    assert joining.seconds(a, DEMAND._replace(workers=2)) == 180.0
+
+
+class Counted:
+    """Jobs whose time was asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = 0
+        real = waits.lasted
+
+        def counting(*args: object) -> list[float]:
+            self.asked += 1
+            return real(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(waits, "lasted", counting)
+
+
+def test_many_who_ask_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the square of their number: all of them wait behind the same jobs."""
+    counted = Counted(monkeypatch)
+    waiting = [a_job(f"y{n}", GIB) for n in range(100)]
+    known = [measured(one.job.name, "a", "local", 100.0) for one in waiting]
+    joining = Joining(running(600.0, *waiting, *known), NOW)
+    for one in waiting:
+        joining.standing_seconds(one)
+        joining.seconds(a_resource("a", workers=1), DEMAND)
+    assert counted.asked <= 2 * len(waiting)

@@ -98,6 +98,7 @@ def test_a_part_is_sized_by_what_parts_took_and_the_whole_in_one_by_all_of_them(
             pipeline="p",
             resource=default_resource(JOB.kind),
             largest=Amounts(cpus=4.0, memory_bytes=64 * GIB),
+            nodes=1,
             parts=parts,
         )
         return made.amounts.memory_bytes
@@ -162,6 +163,7 @@ def test_workers_that_advice_gives_a_swarm_are_spread_over_its_pods():
         pipeline="weather",
         resource=resource,
         largest=POD,
+        nodes=len(site.nodes),
     )
     found = cut_job(SWARM, JobSize(rows=64_000), resource, site, sized)
     assert found is not None

@@ -37,7 +37,7 @@ def sized(job, size=None, history=None, resource=None, largest=LARGEST, **detail
         pipeline="p",
         resource=resource or default_resource(job.kind),
         largest=largest,
-        **details,
+        **{"nodes": 1, **details},
     )
 
 

@@ -33,6 +33,7 @@ def sized(history: History, workers: int | None = None) -> Sizing:
         pipeline="weather",
         resource=default_resource(job.kind),
         largest=Amounts(cpus=8, memory_bytes=64 * GIB),
+        nodes=1,
     )
 
 

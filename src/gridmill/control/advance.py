@@ -28,6 +28,7 @@ from gridmill.model.state import (
     RunState,
 )
 from gridmill.planning.emptiness import lacking_rows
+from gridmill.planning.joining import Joining
 from gridmill.planning.progress import run_state
 from gridmill.planning.sizing import size_job
 
@@ -35,6 +36,7 @@ from gridmill.planning.sizing import size_job
 def advance(control: Control) -> None:
     """Look at jobs whose needs may be met; follow their ends on through the run."""
     transaction = control.begin()
+    joining = Joining(control.ledger.snapshot, control.now())
     touched: set[str] = set()
     for job_run_id in control.candidates.take(CANDIDATES_PER_TICK):
         job_run = _whole(transaction, transaction.get(JobRun, job_run_id))
@@ -44,7 +46,7 @@ def advance(control: Control) -> None:
             continue
         touched.add(run.id)
         if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
-            _advance_job(control, transaction, run, job_run)
+            _advance_job(control, joining, transaction, run, job_run)
         elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
             _take(control, transaction, job_run, gather(control, transaction, run, job_run))
     for run_id in touched:
@@ -57,14 +59,16 @@ def _whole(transaction: Transaction, job_run: JobRun | None) -> JobRun | None:
     return transaction.get(JobRun, job_run.part.of) if job_run and job_run.part else job_run
 
 
-def _advance_job(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> None:
+def _advance_job(
+    control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun
+) -> None:
     needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
     ended_badly = [n for n in needs if n.state in FINISHED_JOBS and n.state not in DONE_JOBS]
     if ended_badly:
         names = ", ".join(f"`{need.job.name}` {need.state}" for need in ended_badly)
         after = replace(job_run, state=JobState.SKIPPED, message=f"needs {names}", ended=transaction.now)
     elif all(need.state in DONE_JOBS for need in needs):
-        after = _looked_at(control, transaction, run, job_run)
+        after = _looked_at(control, joining, transaction, run, job_run)
     else:
         return
     _take(control, transaction, job_run, after)
@@ -80,21 +84,26 @@ def _take(control: Control, transaction: Transaction, job_run: JobRun, after: Jo
         transaction.then(look)  # what it made can be read once it is committed
 
 
-def _looked_at(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
+def _looked_at(
+    control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun
+) -> JobRun:
     """As it is while its source is being listed: it is a candidate again when that is done."""
     again = partial(control.candidates.add, run.id, [job_run.id])
     try:
         found = listed(control, job_run.id, [job_run.job], run.folder, then=again)
         if found is None:
             return job_run
-        return _ready(control, transaction, run, job_run, found.get(job_run.job.name, NOTHING))
+        source = found.get(job_run.job.name, NOTHING)
+        return _ready(control, joining, transaction, run, job_run, source)
     except GridmillError:
         raise
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         return _failed(job_run, transaction.now, explained(defect(control, job_run.id, error)))
 
 
-def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun, source: Listed) -> JobRun:
+def _ready(
+    control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun, source: Listed
+) -> JobRun:
     """WAITING with fingerprint and size; UNCHANGED; FAILED where an input is not there; SKIPPED in a run that
     a schedule started where an input has no rows yet, which is nobody's mistake and may be so for long."""
     now = transaction.now
@@ -125,7 +134,7 @@ def _ready(control: Control, transaction: Transaction, run: Run, job_run: JobRun
     snapshot, choice = control.ledger.snapshot, None
     if job_run.job.resources:
         try:
-            found, choice = chosen_resource(control, job_run, inputs, size)
+            found, choice = chosen_resource(control, joining, job_run, inputs, size)
         except PipelineError as error:
             return _failed(job_run, now, explained(error))
         job_run = replace(job_run, resource=found.name)

@@ -88,8 +88,13 @@ def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) ->
     """Those that a job may go to, as it names them; one where it leaves no choice. Raises PipelineError."""
     if not job.resources:
         return (resource_of(job, pipeline, resources),)
-    named = (replace(job, resource=name, resources=(), at=None) for name in dict.fromkeys(job.resources))
-    found = tuple(resource_of(one, pipeline, resources) for one in named)
+    _check_named(job, pipeline)
+    found = tuple(
+        resource_of(
+            replace(job, resource=name, resources=(), at=None), pipeline, resources, f"resources[{number}]"
+        )
+        for number, name in enumerate(job.resources)
+    )
     there = tuple(one for one in found if job.at in (None, one.site))
     if not there:
         raise PipelineError(
@@ -100,18 +105,46 @@ def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) ->
     return there
 
 
+def _check_named(job: Job, pipeline: str) -> None:
+    """Raises PipelineError for what a file is refused for as well."""
+    place = f"{pipeline}: jobs.{job.name}.resources"
+    if job.resource is not None:
+        message = f"job {job.name!r} names a resource, and several to choose from"
+        raise PipelineError(message, place=place, hint="Leave one of the two out.")
+    twice = next((name for name in job.resources if job.resources.count(name) > 1), None)
+    if twice is not None:
+        message = f"job {job.name!r} names the resource {twice!r} twice"
+        raise PipelineError(message, place=place, hint="Name each once, the one that you like best first.")
+
+
 def _placed(control: Control, job: Job, pipeline: Pipeline) -> Job:
-    """The job with what its pipeline says for it: the site, unless it names a resource."""
-    return job if job.named_resources else replace(job, at=at(job, pipeline, control.ledger.snapshot.sites))
+    """The job with what its pipeline says for it: the site, unless it names a resource. A sink that is at
+    home only because its pipeline's site takes none in goes where it was assigned to."""
+    snapshot = control.ledger.snapshot
+    if job.named_resources:
+        return job
+    site = at(job, pipeline, snapshot.sites)
+    known = {**snapshot.resources, **{one.name: one for one in pipeline.resources}}
+    if site not in (job.at, pipeline.at) and assigned_to(job, pipeline.name, known) is not None:
+        return job
+    return replace(job, at=site)
 
 
-def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource:
-    """The resource a job uses: the one it names, the one it was assigned to, or its type's default at its
-    site.
+def assigned_to(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource | None:
+    """The resource that says itself that it is for this job."""
+    names = (f"{pipeline}/{job.name}", job.name)
+    return next((one for one in resources.values() if any(name in one.jobs for name in names)), None)
+
+
+def resource_of(
+    job: Job, pipeline: str, resources: Mapping[str, Resource], field: str = "resource"
+) -> Resource:
+    """The resource a job uses: the one it names in that field, the one it was assigned to, or its type's
+    default at its site.
 
     Raises PipelineError for an unknown resource, or one of another type or at another site.
     """
-    place = f"{pipeline}: jobs.{job.name}.resource"
+    place = f"{pipeline}: jobs.{job.name}.{field}"
     if job.resource is not None:
         found = resources.get(job.resource)
         if found is None:
@@ -123,10 +156,8 @@ def resource_of(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> R
                 f"`gridmill configure resource {job.resource} --type {job.kind}` makes it.",
             )
     else:
-        names = (f"{pipeline}/{job.name}", job.name)
-        assigned = (r for r in resources.values() if any(name in r.jobs for name in names))
         usual = default_resource(job.kind, job.at or LOCAL)
-        found = next(assigned, None) or resources.get(usual.name) or usual
+        found = assigned_to(job, pipeline, resources) or resources.get(usual.name) or usual
     if found.type != job.kind:
         raise PipelineError(
             f"resource {found.name!r} is for {found.type} jobs; {job.name!r} is a {job.kind} job",

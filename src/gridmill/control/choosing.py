@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from gridmill.control.begin import resources_for
+from gridmill.control.defects import defect
 from gridmill.control.inputs import inputs_of
 from gridmill.control.ledger import Transaction
+from gridmill.control.parts import cut
 from gridmill.control.references import fetch_artifact
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError, NotFoundError
@@ -17,37 +18,48 @@ from gridmill.model.job import JobSize
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import JobRun
 from gridmill.model.site import Site
-from gridmill.model.state import JobState
-from gridmill.planning.alternatives import Candidate, alternatives
+from gridmill.model.state import FINISHED_JOBS, JobState
+from gridmill.planning.alternatives import Candidate, alternatives, demand_there
 from gridmill.planning.choice import choose
+from gridmill.planning.joining import Joining
 from gridmill.planning.limits import gpus_of
+from gridmill.planning.queue import rank_of
 from gridmill.planning.sizing import size_job
+from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.travel import ELSEWHERE, Reading
 
 LOOK_AGAIN_SECONDS = 10.0
 """How often jobs that wait look whether they would be done sooner elsewhere."""
+LOOKS_PER_TICK = 50
+PAUSE_SECONDS = 0.5
+"""So many look in one tick, and the next so much later: others wait for the tick."""
+MOST_MOVES = 8
+"""One that was refused at several resources, and moved so often, fails."""
 
 
 def chosen_resource(
-    control: Control, job_run: JobRun, inputs: Sequence[Input], size: JobSize, *, standing: bool = False
+    control: Control,
+    joining: Joining,
+    job_run: JobRun,
+    inputs: Sequence[Input],
+    size: JobSize,
+    *,
+    standing: bool = False,
+    refused: str = "",
 ) -> tuple[Resource, Choice | None]:
     """The resource of a job that is ready, and why it is that one where there is a choice; `standing`: it is
-    in line already. Raises PipelineError for one that was removed."""
-    snapshot, job = control.ledger.snapshot, job_run.job
+    in line already, `refused`: why it can never run where it stands. Raises PipelineError for one that was
+    removed."""
+    snapshot, job = joining.snapshot, job_run.job
     found = resources_for(job, job_run.pipeline, snapshot.resources)
     if len(found) == 1:
         return found[0], None
-    sized = partial(size_job, job, size, snapshot.history, pipeline=job_run.pipeline)
     readings = readings_of(control, (entry.artifact for entry in inputs))
-    candidates = [
-        Candidate(resource=one, sizing=sized(resource=one, largest=snapshot.largest(one.site)))
-        for one in found
-    ]
+    sizings = {one.name: _sized(snapshot, job_run, size, one) for one in found}
     told = alternatives(
         job,
-        candidates,
-        snapshot,
-        control.now(),
+        [Candidate(resource=one, sizing=sizings[one.name]) for one in found],
+        joining,
         pipeline=job_run.pipeline,
         size=size,
         readings=readings,
@@ -57,8 +69,29 @@ def chosen_resource(
         project=job_run.project,
         standing=job_run if standing else None,
     )
+    if refused:
+        told = tuple(
+            replace(one, problem=refused) if one.resource == job_run.resource else one for one in told
+        )
     choice = choose(told, job_run.resource if standing else "", job_run.moves)
-    return next(one for one in found if one.name == choice.resource), choice
+    chosen = next(one for one in found if one.name == choice.resource)
+    if not standing or chosen.name != job_run.resource:
+        seconds = next(one.run_seconds for one in told if one.resource == chosen.name)
+        joining.send(chosen, demand_there(job, sizings[chosen.name], job_run.project), seconds or 0.0)
+    return chosen, choice
+
+
+def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resource) -> Sizing:
+    site = snapshot.sites.get(resource.site)
+    return size_job(
+        job_run.job,
+        size,
+        snapshot.history,
+        pipeline=job_run.pipeline,
+        resource=resource,
+        largest=snapshot.largest(resource.site),
+        nodes=len(site.nodes) if site else 1,
+    )
 
 
 def crowded_among(control: Control, resources: Iterable[Resource]) -> tuple[str, ...]:
@@ -103,21 +136,32 @@ def made_before(control: Control, name: str) -> int | None:
 
 
 def look_elsewhere(control: Control) -> float:
-    """Jobs that wait, and may go to several resources, go where they are done sooner, if that is worth it.
-    Seconds until they are to be looked at again."""
-    now = control.clock.monotonic()
-    known = control.ledger.snapshot.job_runs
-    control.choosing = {key for key in control.choosing if key in known}
-    waiting = [known[key] for key in sorted(control.choosing) if _may_move(known[key])]
-    if not waiting:
+    """Jobs that wait, and may go to several resources, go where they are done sooner, if that is worth it;
+    some in each tick, of those that wait behind others first, who gain the most. Seconds until more are to be
+    looked at."""
+    if not control.choosing:
         return float("inf")
-    if now >= control.next_choice:
-        control.next_choice = now + LOOK_AGAIN_SECONDS
-        transaction = control.begin()
-        for job_run in waiting:
-            _look_elsewhere(control, transaction, job_run)
-        control.ledger.commit(transaction)
-    return control.next_choice - now
+    now = control.clock.monotonic()
+    if now < control.next_choice:
+        return control.next_choice - now
+    if not control.looking:
+        control.looking = _waiting(control)
+    joining, transaction = Joining(control.ledger.snapshot, control.now()), control.begin()
+    for _ in range(min(LOOKS_PER_TICK, len(control.looking))):
+        _look_at(control, joining, transaction, control.looking.pop())
+    control.ledger.commit(transaction)
+    pause = PAUSE_SECONDS if control.looking else LOOK_AGAIN_SECONDS
+    control.next_choice = now + pause
+    return pause
+
+
+def _waiting(control: Control) -> list[str]:
+    """Those that may move, the last in line at the end. What has ended is not looked for again."""
+    snapshot = control.ledger.snapshot
+    known = {key: one for key in control.choosing if (one := snapshot.job_runs.get(key)) is not None}
+    control.choosing = {key for key, one in known.items() if one.state not in FINISHED_JOBS}
+    waiting = [one for one in known.values() if _may_move(one) and one.run_id in snapshot.runs]
+    return [one.id for one in sorted(waiting, key=lambda one: rank_of(one, snapshot.runs[one.run_id]))]
 
 
 def _may_move(job_run: JobRun) -> bool:
@@ -126,25 +170,51 @@ def _may_move(job_run: JobRun) -> bool:
     return job_run.state is JobState.WAITING and bool(job_run.job.resources) and whole
 
 
-def _look_elsewhere(control: Control, transaction: Transaction, job_run: JobRun) -> None:
-    size = job_run.size or JobSize()
+def _look_at(control: Control, joining: Joining, transaction: Transaction, job_run_id: str) -> None:
+    job_run = transaction.get(JobRun, job_run_id)
+    if job_run is not None and _may_move(job_run):
+        move(control, joining, transaction, job_run)
+
+
+def move(
+    control: Control, joining: Joining, transaction: Transaction, job_run: JobRun, *, refused: str = ""
+) -> bool:
+    """Let a job that waits go elsewhere, if that is worth it; `refused`: why it can never run where it
+    stands. Whether it went."""
+    within = transaction.within()
     try:
-        inputs = inputs_of(control, transaction, job_run)
-        resource, choice = chosen_resource(control, job_run, inputs, size, standing=True)
+        after = _moved(control, joining, within, job_run, refused)
     except GridmillError:
-        return  # it says so where it stands, when it begins
-    if choice is None or resource.name == job_run.resource:
-        return
-    sizing = size_job(
-        job_run.job,
-        size,
-        control.ledger.snapshot.history,
-        pipeline=job_run.pipeline,
-        resource=resource,
-        largest=control.ledger.snapshot.largest(resource.site),
+        return False  # it says so where it stands, when it begins
+    except Exception as error:  # noqa: BLE001  it would hold up all others, again and again
+        defect(control, job_run.id, error)
+        control.choosing.discard(job_run.id)
+        return False
+    if after is None or after.state in FINISHED_JOBS:
+        return False
+    within.put(after)
+    transaction.join(within)
+    return True
+
+
+def _moved(
+    control: Control, joining: Joining, transaction: Transaction, job_run: JobRun, refused: str
+) -> JobRun | None:
+    """In parts, where it is worth cutting there; None: it stays."""
+    size, inputs = job_run.size or JobSize(), inputs_of(control, transaction, job_run)
+    resource, choice = chosen_resource(
+        control, joining, job_run, inputs, size, standing=True, refused=refused
     )
-    moved = replace(job_run, resource=resource.name, sizing=with_choice(sizing, choice))
-    transaction.put(replace(moved, moves=job_run.moves + 1))
+    if choice is None or resource.name == job_run.resource:
+        return None
+    sizing = with_choice(_sized(joining.snapshot, job_run, size, resource), choice)
+    moved = replace(job_run, resource=resource.name, sizing=sizing, moves=job_run.moves + 1)
+    return cut(control, transaction, moved)
+
+
+def may_flee(job_run: JobRun) -> bool:
+    """Whether one that is refused where it stands may look elsewhere: not for ever."""
+    return _may_move(job_run) and job_run.moves < MOST_MOVES
 
 
 def with_choice(sizing: Sizing, choice: Choice | None) -> Sizing:

@@ -7,6 +7,7 @@ from itertools import count, groupby, islice
 from operator import attrgetter
 from typing import Any
 
+from gridmill.control.choosing import may_flee, move
 from gridmill.control.gangs import meet, member_id
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import bring_up
@@ -30,6 +31,7 @@ from gridmill.model.state import (
     PodState,
     check_move,
 )
+from gridmill.planning.joining import Joining
 from gridmill.planning.plan import plan
 
 
@@ -43,13 +45,14 @@ def dispatch(control: Control) -> Plan:
         unfit=unfit_nodes(control),
     )
     transaction = control.begin()
+    joining = Joining(control.ledger.snapshot, control.now())
     for refusal in wanted.refusals:
-        _refuse(control, transaction, refusal)
+        _refuse(control, joining, transaction, refusal)
     for interrupt in wanted.interrupts:
         _interrupt(control, transaction, interrupt)
     for job_run_id, starts in groupby(wanted.starts, key=attrgetter("job_run_id")):
         _start(control, transaction, job_run_id, tuple(starts))
-    for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, transaction, up))]:
+    for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, joining, transaction, up))]:
         transaction.put(deployment)
         transaction.then(partial(bring_up, control, deployment))
     for release in wanted.releases:
@@ -195,12 +198,14 @@ def _interrupt(control: Control, transaction: Transaction, wanted: Interrupt) ->
             transaction.then(partial(send_to_pod, control, attempt.pod_id, message))
 
 
-def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> Deployment | None:
+def _bring_up(
+    control: Control, joining: Joining, transaction: Transaction, wanted: BringUp
+) -> Deployment | None:
     """A new deployment, unless its resource's pods failed to come up too often."""
     resource = wanted.resource
     failures = control.failed_bring_ups.get(resource.name, 0)
     if failures >= BRING_UPS:
-        _give_up(control, transaction, resource.name)
+        _give_up(control, joining, transaction, resource.name)
         return None
     deployment_id = f"{resource.name}-{control.counters.next(resource.name)}"
     site = control.ledger.snapshot.sites.get(resource.site)
@@ -228,7 +233,7 @@ def _bring_up(control: Control, transaction: Transaction, wanted: BringUp) -> De
     )
 
 
-def _give_up(control: Control, transaction: Transaction, resource: str) -> None:
+def _give_up(control: Control, joining: Joining, transaction: Transaction, resource: str) -> None:
     hopeless = control.failed_bring_ups.get(resource, 0) > BRING_UPS
     problem = control.bring_up_problems.pop(resource, "")
     what = "cannot come up" if hopeless else f"did not come up {BRING_UPS} times in a row"
@@ -244,13 +249,17 @@ def _give_up(control: Control, transaction: Transaction, resource: str) -> None:
                 message=message,
                 hint=hint,
             )
-            _refuse(control, transaction, refusal)
+            _refuse(control, joining, transaction, refusal)
     control.failed_bring_ups.pop(resource, None)
 
 
-def _refuse(control: Control, transaction: Transaction, refusal: Refuse) -> None:
+def _refuse(control: Control, joining: Joining, transaction: Transaction, refusal: Refuse) -> None:
+    """Fails it, unless another of its resources can run it."""
     job_run = transaction.get(JobRun, refusal.job_run_id)
     if job_run is None:
+        return
+    if may_flee(job_run) and move(control, joining, transaction, job_run, refused=refusal.message):
+        control.candidates.add(job_run.run_id, [job_run.id])  # there is more to plan
         return
     message = f"{refusal.message.removesuffix('.')}. {refusal.hint}".strip()
     transaction.put(replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now))

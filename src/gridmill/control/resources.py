@@ -44,7 +44,8 @@ class ResourceCases(Cases):
         with self._node.changing() as transaction:
             if name not in self._ledger.snapshot.resources:
                 raise NotFoundError(f"there is no resource {name!r}")
-            users = [run for run in self._ledger.snapshot.job_runs.values() if run.resource == name]
+            known = self._ledger.snapshot.job_runs.values()
+            users = [one for one in known if name in (one.resource, *one.job.named_resources)]
             if users:
                 raise ConflictError(
                     f"resource {name!r} is used by run {users[0].run_id}",

@@ -192,6 +192,7 @@ class Control:
     next_observe: float = 0.0
     next_choice: float = 0.0
     choosing: set[str] = field(default_factory=set)  # jobs that may go to several resources
+    looking: list[str] = field(default_factory=list)  # of those, who will look elsewhere, the next at the end
     farms: dict[str, FarmLook] = field(default_factory=dict)  # by site, when last looked at
     away: set[str] = field(default_factory=set)  # sites that did not answer when last looked at
     offset: float | None = None

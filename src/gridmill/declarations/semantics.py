@@ -84,9 +84,14 @@ def _read(job: Job, words: list[tuple[str, Path]]) -> Iterator[tuple[str, Path]]
 
 def _words(value: Value, start: Path) -> Iterator[tuple[str, Path]]:
     """Text written below a path of the document, and where."""
-    for part in start:
-        value = value[part] if isinstance(value, Fields) and isinstance(part, str) else None
-    yield from _walk(value, start)
+    yield from _walk(_at(value, start), start)
+
+
+def _at(value: Value, path: Path) -> Value:
+    """None where nothing is written there."""
+    for part in path:
+        value = value.get(part) if isinstance(value, Fields) and isinstance(part, str) else None
+    return value
 
 
 def _walk(value: Value, path: Path) -> Iterator[tuple[str, Path]]:
@@ -115,6 +120,17 @@ def _resource_types(document: Document, pipeline: Pipeline) -> Iterator[Problem]
                 f"`{job.name}` names a resource, and several to choose from",
                 "Leave one of the two out.",
             )
+        yield from _several(document, job)
+
+
+def _several(document: Document, job: Job) -> Iterator[Problem]:
+    path: Path = ("jobs", job.name, "resources")
+    if not job.resources and isinstance(_at(document.value, path), Items):
+        message, hint = f"`{job.name}` names none to choose from", "Name some, or leave `resources` out."
+        yield document.problem(path, message, hint)
+    for number, name in enumerate(job.resources):
+        if name in job.resources[:number]:
+            yield document.problem((*path, number), f"`{job.name}` names `{name}` twice")
 
 
 def _cycle(document: Document, pipeline: Pipeline) -> Iterator[Problem]:

@@ -40,11 +40,16 @@ class Alternative:
     away: str = ""
 
     @property
+    def quickest_seconds(self) -> float | None:
+        """Until what it makes is here, if it did not have to wait."""
+        travel = 0.0 if self.travel is None else self.travel.seconds
+        return None if self.run_seconds is None or travel is None else self.run_seconds + travel
+
+    @property
     def seconds(self) -> float | None:
         """Until what it makes is here."""
-        travel = 0.0 if self.travel is None else self.travel.seconds
-        known = [one for one in (self.run_seconds, self.wait_seconds, travel) if one is not None]
-        return sum(known) if len(known) == 3 else None
+        quickest, wait = self.quickest_seconds, self.wait_seconds
+        return None if quickest is None or wait is None else quickest + wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

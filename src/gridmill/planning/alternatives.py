@@ -10,7 +10,7 @@ from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import JobRun
 from gridmill.planning.choice import labels
 from gridmill.planning.forecast import seconds_there
-from gridmill.planning.joining import joining_seconds, standing_seconds
+from gridmill.planning.joining import Joining
 from gridmill.planning.limits import problem_of, problem_of_resource
 from gridmill.planning.queue import Demand
 from gridmill.planning.sizing import subject_of
@@ -31,8 +31,7 @@ class Candidate:
 def alternatives(
     job: Job,
     candidates: Sequence[Candidate],
-    snapshot: Snapshot,
-    now: float,
+    joining: Joining,
     *,
     pipeline: str,
     size: JobSize,
@@ -47,11 +46,12 @@ def alternatives(
     """One for each candidate, in their order. `away` are sites that do not answer, `sites` where jobs of the
     same run are to run, by job; `crowded` are resources whose room at a farm others have. `standing` is the
     job where it stands in line already."""
+    snapshot = joining.snapshot
     called = labels([one.resource for one in candidates])
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
     made: list[Alternative] = []
     for one in candidates:
-        resource, demand = one.resource, _demand(job, one.sizing, project)
+        resource, demand = one.resource, demand_there(job, one.sizing, project)
         stands = standing if standing is not None and standing.resource == resource.name else None
         site = snapshot.sites.get(resource.site)
         made.append(
@@ -61,9 +61,9 @@ def alternatives(
                 label=called[resource.name],
                 run_seconds=seconds_there(name, subject, size, snapshot.history, resource),
                 wait_seconds=(
-                    standing_seconds(snapshot, now, stands)
+                    joining.standing_seconds(stands)
                     if stands is not None
-                    else joining_seconds(snapshot, now, resource, demand, crowded=resource.name in crowded)
+                    else joining.seconds(resource, demand, crowded=resource.name in crowded)
                 ),
                 travel=(
                     travel(readings, back_bytes, site, sites or {}, resource.staging)
@@ -77,7 +77,8 @@ def alternatives(
     return tuple(made)
 
 
-def _demand(job: Job, sizing: Sizing, project: str) -> Demand:
+def demand_there(job: Job, sizing: Sizing, project: str) -> Demand:
+    """What it asks for where it has that size."""
     asked = sizing.amounts
     return Demand(
         asked.memory_bytes,

@@ -14,18 +14,23 @@ after each move."""
 
 
 def choose(alternatives: Sequence[Alternative], current: str = "", moves: int = 0) -> Choice:
-    """The one with the least seconds until its result is here, the first named of equals. One of which these
-    are not known is chosen where it is named first: nobody knows better than who wrote the list. `current`
-    is where the job stands in line, having moved so often: it moves only for a gain that is worth it."""
+    """The one with the least seconds until its result is here, the first named of equals. One where nobody
+    knows how long it takes is chosen where it is named first: nobody knows better than who wrote the list.
+    One where only the wait is not known comes behind those where all is: there is a line. `current` is where
+    the job stands in line, having moved so often: it moves only for a gain that is worth it."""
     possible = [one for one in alternatives if not one.problem]
     present = [one for one in possible if not one.away] or possible or list(alternatives)
-    known = [one for one in present if one.seconds is not None]
-    best = present[0] if present[0].seconds is None else min(known, key=lambda one: one.seconds or 0.0)
+    known = [one for one in present if one.quickest_seconds is not None]
+    best = min(known, key=_rank) if present[0].quickest_seconds is not None else present[0]
     stays = next((one for one in present if one.resource == current), None)
     if stays is not None and stays is not best and not _is_worth_it(stays, best, moves):
         best = stays
         return _choice(best, alternatives, "it stands in line there, and elsewhere gains too little")
     return _choice(best, alternatives, _reason(best, present, alternatives))
+
+
+def _rank(one: Alternative) -> tuple[bool, float]:
+    return one.wait_seconds is None, (one.quickest_seconds or 0.0) + (one.wait_seconds or 0.0)
 
 
 def _is_worth_it(stays: Alternative, best: Alternative, moves: int) -> bool:
@@ -46,8 +51,10 @@ def _reason(best: Alternative, present: Sequence[Alternative], alternatives: Seq
         return "named first"
     if len(present) == 1 and len(alternatives) > 1:
         return "the only one that can be used now"
-    if best.seconds is None:
+    if best.quickest_seconds is None:
         return "named first, and not known yet how long it takes there"
+    if best.seconds is None:
+        return "the quickest once it has its turn, and no wait is known"
     return "done first" if all(one.seconds is not None for one in present) else "done first of those known"
 
 

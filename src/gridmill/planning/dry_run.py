@@ -15,6 +15,7 @@ from gridmill.model.view import DryRun, PlannedJob
 from gridmill.planning.alternatives import Candidate, alternatives
 from gridmill.planning.choice import choose
 from gridmill.planning.graph import order
+from gridmill.planning.joining import Joining
 from gridmill.planning.limits import at, problem_of, problem_of_resource
 from gridmill.planning.parts import cut_job, parts_line
 from gridmill.planning.probes import may_be_cut
@@ -54,12 +55,13 @@ def dry_run(
     """
     waves: dict[str, int] = {}
     planned: dict[str, PlannedJob] = {}
+    joining = Joining(snapshot, now)
     for name in order(pipeline):
         job = pipeline.job(name)
         waves[name] = 1 + max((waves[need] for need in job.all_needs), default=0)
         size = sizes.get(name, JobSize(rows=job.rows))
         sites = {known: one.site for known, one in planned.items()}
-        placed = _placed(job, pipeline, snapshot, size, carrying, sites, now)
+        placed = _placed(job, pipeline, joining, size, carrying, sites)
         planned[name] = replace(placed, wave=waves[name], unchanged=name in unchanged)
     timed = _Timeline(snapshot).times(planned)
     jobs = tuple(sorted(timed, key=lambda job: job.wave))
@@ -76,13 +78,13 @@ def dry_run(
 def _placed(
     job: Job,
     pipeline: Pipeline,
-    snapshot: Snapshot,
+    joining: Joining,
     size: JobSize,
     carrying: Carrying,
     sites: Mapping[str, str],
-    now: float,
 ) -> PlannedJob:
     """Where it goes, with what is carried there. `sites`: where the jobs before it go."""
+    snapshot = joining.snapshot
     readings, made = carrying.readings.get(job.name, ()), carrying.made_bytes.get(job.name)
     named = (resource_for(_only(job, name), pipeline, snapshot)[1] for name in dict.fromkeys(job.resources))
     found = [one for one in named if one is not None and job.at in (None, one.site)]
@@ -96,8 +98,7 @@ def _placed(
     told = alternatives(
         job,
         candidates,
-        snapshot,
-        now,
+        joining,
         pipeline=pipeline.name,
         size=size,
         readings=readings,

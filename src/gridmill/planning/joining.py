@@ -1,63 +1,112 @@
 """How long a job would wait at a resource where it does not stand in line yet."""
 
+from functools import cached_property
+from heapq import heappop, heappush, nsmallest
+
 from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun
 from gridmill.planning.bring_up import can_bring_up
 from gridmill.planning.draft import Draft
 from gridmill.planning.lane import find_pod
+from gridmill.planning.limits import most_places
 from gridmill.planning.queue import Demand, demand_of
+from gridmill.planning.reclaim import reclaim
 from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.waits import Waits
 
 
-def joining_seconds(
-    snapshot: Snapshot, now: float, resource: Resource, demand: Demand, *, crowded: bool = False
-) -> float | None:
-    """About when it could start there, in seconds from now, behind all that wait there; None where that
-    cannot be told. What a pod takes to come up is not counted. `crowded`: others have its site's room."""
-    line = snapshot.lines.waiting.get(resource.name)
-    if resource.name not in snapshot.resources:
-        return 0.0
-    if line is None or not len(line):
-        draft = Draft(snapshot, now, None)
-        lane = draft.lane(resource.name)
-        if lane is None:
+class Joining:
+    """Forecasts for many jobs at one time: what was told once is told again. Those that were sent to a
+    resource meanwhile (`send`), and are not in the snapshot yet, go before those that are asked for next."""
+
+    def __init__(self, snapshot: Snapshot, now: float) -> None:
+        self.snapshot = snapshot
+        self.now = now
+        self.waits = Waits(snapshot, now)
+        self._told: dict[tuple[str, Demand], float | None] = {}
+        self._sent: dict[str, list[float]] = {}  # by resource, when each place is free after those
+
+    def seconds(self, resource: Resource, demand: Demand, *, crowded: bool = False) -> float | None:
+        """About when it could start there, in seconds from now, behind all that wait there; None where that
+        cannot be told. What a pod takes to come up is not counted. `crowded`: others have its site's room."""
+        asked = (resource.name, demand)
+        if asked not in self._told:
+            self._told[asked] = self._joining_seconds(resource, demand)
+        told = self._told[asked]
+        if crowded and told == 0.0 and self._must_come_up(resource.name, demand):
             return None
-        if find_pod(lane.open, demand) is not None:
+        sent = self._sent.get(resource.name)
+        return told if told is None or not sent else told + nsmallest(demand.workers, sent)[-1]
+
+    def standing_seconds(self, job_run: JobRun) -> float:
+        """The same where it stands in line: where it cannot be told, as long again as it has waited."""
+        known = self.waits.of(job_run.id)
+        if known is not None:
+            return known.likely
+        demand, places = demand_of(job_run), self.snapshot.places
+        pods = places.open.get(job_run.resource)
+        if pods is not None and find_pod(pods, demand) is not None:
             return 0.0
-        coming = find_pod(lane.coming, demand)
+        pods = places.coming.get(job_run.resource)
+        coming = find_pod(pods, demand) if pods is not None else None
         if coming is not None:
-            return _coming_seconds(snapshot, now, coming[2])
-        if can_bring_up(draft, lane, demand) or _has_idle(snapshot, resource.site):
-            return None if crowded else 0.0
-    return Waits(snapshot, now).behind(resource.name, demand)
+            return self._coming_seconds(coming[2])
+        return max(0.0, self.now - job_run.ready) if job_run.ready is not None else 0.0
 
+    def send(self, resource: Resource, demand: Demand, seconds: float) -> None:
+        """Count on one more that goes there and runs so long."""
+        free = self._sent.setdefault(resource.name, self._places(resource, demand))
+        taken = [heappop(free) for _ in range(min(demand.workers, len(free)))]
+        for _ in taken:
+            heappush(free, max(taken) + seconds)
 
-def standing_seconds(snapshot: Snapshot, now: float, job_run: JobRun) -> float:
-    """The same where it stands in line: where it cannot be told, as long again as it has waited."""
-    known = Waits(snapshot, now).of(job_run.id)
-    if known is not None:
-        return known.likely
-    demand, places = demand_of(job_run), snapshot.places
-    pods = places.open.get(job_run.resource)
-    if pods is not None and find_pod(pods, demand) is not None:
-        return 0.0
-    pods = places.coming.get(job_run.resource)
-    coming = find_pod(pods, demand) if pods is not None else None
-    if coming is not None:
-        return _coming_seconds(snapshot, now, coming[2])
-    return max(0.0, now - job_run.ready) if job_run.ready is not None else 0.0
+    def _joining_seconds(self, resource: Resource, demand: Demand) -> float | None:
+        line = self.snapshot.lines.waiting.get(resource.name)
+        if resource.name not in self.snapshot.resources:
+            return 0.0
+        if line is None or not len(line):
+            lane = self._draft.lane(resource.name)
+            if lane is None:
+                return None
+            if find_pod(lane.open, demand) is not None:
+                return 0.0
+            coming = find_pod(lane.coming, demand)
+            if coming is not None:
+                return self._coming_seconds(coming[2])
+            if can_bring_up(self._draft, lane, demand) or self._can_reclaim(resource.name, demand):
+                return 0.0
+        return self.waits.behind(resource.name, demand)
 
+    @cached_property
+    def _draft(self) -> Draft:
+        """To look at, not to plan with."""
+        return Draft(self.snapshot, self.now, None)
 
-def _coming_seconds(snapshot: Snapshot, now: float, pod_id: str) -> float:
-    """As long again as it has been coming up: others may stand in line at its site."""
-    return max(0.0, now - snapshot.deployments[snapshot.places.owners[pod_id]].created)
+    def _can_reclaim(self, resource: str, demand: Demand) -> bool:
+        """Whether what stands idle at its site can be given back for it."""
+        draft = Draft(self.snapshot, self.now, None)
+        lane = draft.lane(resource)
+        return lane is not None and reclaim(draft, lane, demand, urgent=True)
 
+    def _must_come_up(self, resource: str, demand: Demand) -> bool:
+        """Whether no pod that is up or comes has room for it."""
+        places = self.snapshot.places
+        pods = (places.open.get(resource), places.coming.get(resource))
+        return all(one is None or find_pod(one, demand) is None for one in pods)
 
-def _has_idle(snapshot: Snapshot, site: str) -> bool:
-    """A deployment that can be given back for another."""
-    return any(
-        snapshot.deployments[key].site == site
-        for entries in snapshot.places.idle.values()
-        for _, key in entries
-    )
+    def _coming_seconds(self, pod_id: str) -> float:
+        """As long again as it has been coming up: others may stand in line at its site."""
+        places = self.snapshot.places
+        return max(0.0, self.now - self.snapshot.deployments[places.owners[pod_id]].created)
+
+    def _places(self, resource: Resource, demand: Demand) -> list[float]:
+        """Those of an empty site, but for what runs there: that is waited for only where all are taken."""
+        known = resource.site in self.snapshot.sites
+        most = most_places(self.snapshot, resource, demand) if known else 1
+        attempts = self.snapshot.attempts.values()
+        held = sum(self._runs_on(one.job_run_id, resource.name) for one in attempts)
+        return [0.0] * max(1, most - held if most > held else most)
+
+    def _runs_on(self, job_run_id: str, resource: str) -> bool:
+        job_run = self.snapshot.job_runs.get(job_run_id)
+        return job_run is not None and job_run.resource == resource

@@ -89,7 +89,7 @@ def size_job(
     pipeline: str,
     resource: Resource,
     largest: Amounts,
-    nodes: int = 1,
+    nodes: int,
     parts: int = 1,
     pods: int = 1,
 ) -> Sizing:

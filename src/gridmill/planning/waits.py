@@ -65,6 +65,8 @@ class Waits:
         self._snapshot = snapshot
         self._now = now
         self._told: dict[tuple[str, int, int], Mapping[str, Wait]] = {}
+        self._held: dict[str, Sequence[_Held]] = {}
+        self._lasted: dict[str, Sequence[float]] = {}
 
     def of(self, job_run_id: str) -> Wait | None:
         """None where it cannot be told: no pod is up, or some end at a certain time, it could start now, or
@@ -80,9 +82,10 @@ class Waits:
     def behind(self, resource: str, demand: Demand) -> float | None:
         """When one more job would start, in seconds from now, behind all that stand in line; None where that
         cannot be told."""
-        pods, queue = self._snapshot.places.open.get(resource, Pods()), self._queue(resource)
-        held = list(_held(self._snapshot, resource, self._now))
-        most = pods.places(demand.memory_bytes, demand.gpus, empty=True)
+        places, queue = self._snapshot.places, self._queue(resource)
+        held = self._held_on(resource)
+        pods = (places.open.get(resource, Pods()), places.coming.get(resource, Pods()))
+        most = sum(one.places(demand.memory_bytes, demand.gpus, empty=True) for one in pods)
         if demand.workers > most or not all(one.lasted for one in held if one.here):
             return None
         last: Ticket = (-demand.priority, (inf, 0), 0, _LAST, JobClass(resource, demand))
@@ -100,7 +103,7 @@ class Waits:
     def _tell(self, resource: str, memory_bytes: int, gpus: int) -> Mapping[str, Wait]:
         places = self._snapshot.places
         pods, queue = places.open.get(resource, Pods()), self._snapshot.lines.waiting.get(resource)
-        held = list(_held(self._snapshot, resource, self._now))
+        held = self._held_on(resource)
         most = pods.places(memory_bytes, gpus, empty=True)
         lasting = not any(pod_id in places.terms for pod_id, _ in pods.items())
         if queue is None or not most or not lasting or not all(one.lasted for one in held if one.here):
@@ -142,8 +145,19 @@ class Waits:
     def _lasts(self, ticket: Ticket, share: float) -> float | None:
         if ticket[3] == _LAST:
             return 0.0
-        known = _lasted(self._snapshot, self._snapshot.job_runs[ticket[3]])
+        known = self._lasted_of(ticket[3])
         return remaining(known, 0.0, share) if known else None
+
+    def _held_on(self, resource: str) -> Sequence[_Held]:
+        """What runs there, and elsewhere."""
+        if resource not in self._held:
+            self._held[resource] = list(_held(self._snapshot, resource, self._now))
+        return self._held[resource]
+
+    def _lasted_of(self, job_run_id: str) -> Sequence[float]:
+        if job_run_id not in self._lasted:
+            self._lasted[job_run_id] = _lasted(self._snapshot, self._snapshot.job_runs[job_run_id])
+        return self._lasted[job_run_id]
 
 
 def _lines(queue: Queue) -> Mapping[str, Iterator[Ticket]]:
