@@ -51,6 +51,7 @@ def test_a_cluster_without_a_bucket_says_how_it_gets_one() -> None:
         {"export": "s3://b/../c"},
         {"shared": "s3:/bucket"},
         {"endpoint": "10.0.0.1:9000"},
+        {"endpoint": "https://key:secret@10.0.0.1:9000"},
         {"keep": "long"},
     ],
 )

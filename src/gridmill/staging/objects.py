@@ -21,6 +21,7 @@ _SAY = (
 )
 _CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 """Who is asked for credentials that nobody has said."""
+_S3 = {"disable_bulk_delete": "true"}  # not every store that speaks S3 knows it
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
@@ -100,8 +101,9 @@ def open_store(url: str, options: Mapping[str, str]) -> object:
             return from_url(url, mkdir=True)
     check_bucket(url)
     plain: Any = {"allow_http": any(value.startswith("http://") for value in options.values())}
+    said = {**(_S3 if scheme == "s3" else {}), **options}
     with explained(url, refused=BaseError):
-        return from_url(url, config=cast(Any, options), client_options=plain, retry_config=_RETRIES)
+        return from_url(url, config=cast(Any, said), client_options=plain, retry_config=_RETRIES)
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def check(site: Site) -> float:
         if staging in site.settings:
             check_bucket(site.settings[staging], f"site {site.name}: settings.{staging}")
     endpoint = site.settings.get("endpoint", "https://")
-    if not endpoint.startswith(("http://", "https://")):
+    if not endpoint.startswith(("http://", "https://")) or "@" in endpoint:
         raise InputError(
             f"{endpoint!r} is no address of a bucket's server",
             hint="Write it as https://HOST:PORT.",
