@@ -125,6 +125,14 @@ def farm_again(land: Farmland) -> None:
     answers(land)
 
 
+def machine_again(land: Farmland) -> None:
+    """All that ran on the farm's machine has ended."""
+    land.beta.run("bash", "-c", "kill -9 -1", check=False)
+    silent(land)
+    land.farm_up()
+    answers(land)
+
+
 def home_again(land: Farmland, setting: str) -> None:
     land.kill(land.alpha, "up")
     land.configure(setting)
@@ -143,7 +151,7 @@ def test_data_arrives_once_whatever_is_cut_or_killed_on_its_way(land: Farmland) 
     run.wait_begun()
     land.configure(SLOW)
     run.go()
-    for trouble in (cut, farm_again):
+    for trouble in (cut, machine_again):
         run.wait_half("from")
         trouble(land)
     run.wait_half("from")
@@ -300,7 +308,7 @@ def seen_by_others(home: Path) -> Iterator[tuple[str, bytes]]:
 def test_nothing_secret_is_where_others_see_it(land: Farmland) -> None:
     run = land.waiting("hidden")
     secrets = secrets_of(land)
-    assert len(secrets) == 4
+    assert any(name.startswith("secret of all-of-a-host-hidden") for name in secrets)
     homes = (inside(land.alpha, "/root/grid"), inside(land.beta, FARM))
     places = [*told_to_all(land.alpha), *told_to_all(land.beta)]
     assert any("gridmill.pod" in words for words, _ in places)

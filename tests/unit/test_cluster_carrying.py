@@ -159,6 +159,27 @@ def test_what_is_interrupted_by_the_end_of_home_comes_another_time(tmp_path: Pat
     assert outcome(home(tmp_path, farm).bring_home(ended())).state == AttemptState.SUCCEEDED
 
 
+class Dying(Elsewhere):
+    """One whose pod goes while data comes."""
+
+    def place(self, place: Place) -> tuple[str, ...]:
+        return tuple(chunk for file in place.manifest.files for chunk in file.chunks)
+
+    def missing(self, chunks):
+        self.near.leave("far-1.0")
+        raise UnavailableError("it goes")
+
+
+def test_nothing_is_carried_to_a_pod_that_is_gone(tmp_path: Path) -> None:
+    there = Dying(tmp_path / "there")
+    there.near = home(tmp_path, there)
+    (tmp_path / "root" / "kept").mkdir()
+    (tmp_path / "root" / "kept" / "step").write_text("so far")
+    there.near.note(order(checkpoint_uri="kept"), "far-1.0")
+    with pytest.raises(InterruptedRunError):
+        there.near.take_there(order(checkpoint_uri="kept"))
+
+
 def test_that_the_farm_does_not_forget_costs_nothing(tmp_path: Path, farm: Elsewhere) -> None:
     carrying = home(tmp_path, farm)
     carrying.note(order())

@@ -25,10 +25,11 @@ def tell_all(control: Control, kind: str, troubles: Mapping[str, str]) -> None:
 
 
 def surveyed(control: Control, site: str, trouble: str) -> None:
-    """What came of a look at a site. That it does not answer is told once, whoever asked it; where it has no
-    pods nobody else asks it again."""
+    """What came of a look at a site. That it does not answer is told once, whoever asked it; who asks for its
+    pods tells when that is over, unless there are none, or what they said last is still coming."""
     asked = f"site {site}"
-    if not any(one.site == site for one in control.ledger.snapshot.deployments.values()) and not trouble:
+    pods = any(one.site == site for one in control.ledger.snapshot.deployments.values())
+    if not trouble and (not pods or control.aside.doing(f"observe {site}")):
         tell(control, asked, "")
     tell(control, f"look {site}", "" if asked in control.troubles else trouble)
 

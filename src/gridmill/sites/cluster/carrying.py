@@ -359,6 +359,12 @@ class HomeCarrying:
         stop = stop or self._closed
         self._comes.fetch(there, here, note.staging, manifest=manifest, alike=(here,), stop=stop)
 
+    def leave(self, pod_id: str) -> None:
+        """A pod is gone: nothing further is carried there for what it was to run."""
+        for attempt_id, note in self._noted.open().items():
+            if note.pod_id == pod_id:
+                self.give_up(attempt_id)
+
     def give_up(self, attempt_id: str) -> None:
         """See Carrying. What has arrived stays: the next attempt has use for it."""
         self._held_up.pop(attempt_id, None)

@@ -134,6 +134,7 @@ class ClusterSite:
 
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """What it had journalled, with what it made brought home. Raises UnavailableError."""
+        self._carrying.leave(pod_id)
         if self._is_lost(pod_id):
             self._carrying.checkpoints.lose(pod_id)
             return ()
@@ -153,6 +154,7 @@ class ClusterSite:
         if not all(map(self._is_lost, pod_ids)):
             self._answer(partial(self._farm.end, pod_ids))
         for pod_id in pod_ids:
+            self._carrying.leave(pod_id)
             if self._is_lost(pod_id):
                 self._carrying.checkpoints.lose(pod_id)
             else:
