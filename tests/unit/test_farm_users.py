@@ -1,6 +1,7 @@
 """Unix users of a farm's sources: never given twice, and nothing of them runs on."""
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,69 @@ def test_all_that_runs_as_a_user_is_ended_and_nothing_else(user: int) -> None:
         end_processes(user + 1)
         mine.wait()
         others.wait()
+
+
+_BECOME = """
+import os, signal, sys, time
+user = int(sys.argv[1])
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+until = time.monotonic() + 300
+print("up", flush=True)
+"""
+_STOPS = """
+while time.monotonic() < until:
+    try:
+        os.kill(-1, signal.SIGSTOP)
+    except OSError:
+        pass
+"""
+_HOPS = """
+while time.monotonic() < until:
+    if os.fork():
+        os._exit(0)
+"""
+
+
+_ESCAPES = """
+print("escaped", flush=True)
+"""
+
+
+def hostile(user: int, code: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-I", "-S", "-c", _BECOME + code + _ESCAPES, str(user)]
+    one = subprocess.Popen(words, cwd="/", stdout=subprocess.PIPE)
+    assert one.stdout is not None
+    assert one.stdout.readline() == b"up\n"
+    return one
+
+
+def remains(one: subprocess.Popen[bytes]) -> bytes:
+    """What any of them says until none is there."""
+    with one:
+        assert one.stdout is not None
+        return one.stdout.read()
+
+
+@alone
+@pytest.mark.parametrize("code", [_STOPS, _HOPS], ids=["stops who would end it", "is another process each time"])
+def test_who_resists_is_ended(user: int, code: str) -> None:
+    one = hostile(user, code)
+    end_processes(user)
+    assert remains(one) == b""
+
+
+@alone
+def test_at_the_limit_of_processes_all_are_ended(user: int) -> None:
+    hopping = hostile(user, _HOPS)
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, before[1]))  # which whoever ends them has too
+    try:
+        end_processes(user)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, before)
+    assert remains(hopping) == b""
 
 
 _FORKS = "trap '' TERM; setsid sh -c 'echo two; exec sleep 1000' & exec sleep 1000"

@@ -24,6 +24,7 @@ from gridmill.ports.site import Sight
 _LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
+_END_SECONDS = 1.0  # other sources wait meanwhile; the next tick goes on
 _CLOSE_SECONDS = 30.0  # what it ends just now takes its time
 
 
@@ -136,7 +137,7 @@ class Keeper:
         """When nothing of it has room any more nothing of it runs, whatever its jobs have made us believe."""
         has_room = any(one.source == source.name for one in self._of(*HAS_ROOM))
         if not has_room and source.name not in self._still:
-            end_processes(source.user)
+            end_processes(source.user, _END_SECONDS)
             self._still.add(source.name)
 
     def _end_expired(self) -> None:
@@ -207,7 +208,7 @@ class Keeper:
         mine = farm.lodgings(source)
         quarters.relay.end()
         quarters.tear_down([pod for one in mine if one.state != LodgingState.WAITING for pod in one.pods])
-        end_processes(source.user)
+        end_processes(source.user, _END_SECONDS)
         quarters.close()
         farm.quarters.pop(source.name, None)
         for folder in (quarters.root, quarters.settings.home.parent):

@@ -2,7 +2,9 @@
 
 import os
 import secrets
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,10 +17,21 @@ FIRST_USER = 1_879_100_000
 """Users of sources are counted from here: nobody else gives these numbers out (systemd's UIDS-GIDS)."""
 _FARMS, _USERS = 200_000, 1000
 """Each farm of a machine begins somewhere else: it may end whatever runs as a user of its own."""
-_PATIENCE_SECONDS = 30.0
+_NOBODIES = 50_000
+"""So many numbers before the first are no source's either."""
+PATIENCE_SECONDS = 30.0
+"""For so long what was killed may take to be gone."""
 _POLL_SECONDS = 0.01
-_END_ALL = '[ "$(id -ru)" = "$1" ] && [ "$(id -u)" = "$1" ] && kill -KILL -1'
-"""To all processes of its user at once, itself left out: nothing can be forked quickly enough to escape."""
+_END_ALL = """
+import os, signal, sys
+user, nobody = map(int, sys.argv[1:])
+os.setgroups([])
+os.setresgid(nobody, nobody, nobody)
+os.setresuid(nobody, user, nobody)
+os.kill(-1, signal.SIGKILL)
+"""
+"""It may signal that user's processes, by its effective user. They may not signal it, which goes by the real
+and the saved one; and at the limit of their number it starts all the same, as it is started by us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,36 +67,50 @@ def refuse_second(one_user: str, sources: Sequence[Source], name: str) -> None:
         )
 
 
-def end_processes(user: int | None) -> None:
+def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
     """End all that runs as a source's user, whatever it has forged; nothing where that is ourselves.
 
-    Raises UnavailableError for what does not end within half a minute.
+    Raises UnavailableError for what has not ended in that time: what waits for a disk cannot.
     """
     if user is None:
         return
     if user < FIRST_USER:
         raise UnavailableError(f"user {user} is no source's")
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while living(user):
+    until = time.monotonic() + patience_seconds
+    while True:
+        for pid in living(user):
+            _end(pid, user)
+        _end_all(user)  # be it that none was seen: what forks and exits again and again is missed at times
+        if not living(user):
+            return
         if time.monotonic() > until:
             raise UnavailableError(f"processes of user {user} do not end")
-        _end_all(user)
         time.sleep(_POLL_SECONDS)
 
 
-def _end_all(user: int) -> None:
-    words = ["/bin/sh", "-c", _END_ALL, "sh", str(user)]
+def _end(pid: int, user: int) -> None:
+    """One, also where it is stopped; nobody else who has its number by now."""
     try:
-        subprocess.run(
-            words,
-            user=user,
-            group=user,
-            extra_groups=[],
-            cwd="/",
-            capture_output=True,
-            timeout=_PATIENCE_SECONDS,
-            check=False,
-        )
+        held = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError as error:
+        raise UnavailableError(f"process {pid} of user {user} cannot be ended: {error}") from error
+    try:
+        if _runs_as(pid, user):
+            signal.pidfd_send_signal(held, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(held)
+
+
+def _end_all(user: int) -> None:
+    """All at once: of those that fork more quickly than they can be counted nobody escapes."""
+    nobody = FIRST_USER - 1 - secrets.randbelow(_NOBODIES)
+    words = [sys.executable, "-I", "-S", "-c", _END_ALL, str(user), str(nobody)]
+    try:
+        subprocess.run(words, cwd="/", capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"processes of user {user} cannot be ended: {error}") from error
 
