@@ -11,10 +11,14 @@ import pytest
 from tests.farms import Listener, Visitor, farm, member, open_folder, visitor
 
 from gridmill.codec import decode, decode_passed, encode_passed
+from gridmill.errors import InputError
+from gridmill.farm.deploying import deploy
 from gridmill.farm.joining import invite, revoke
+from gridmill.farm.lodging import Lodging
 from gridmill.farm.records import Records
-from gridmill.farm.source import Invitation
+from gridmill.farm.source import Heard, Invitation, Source
 from gridmill.farm.start import Running
+from gridmill.farm.work import Work
 from gridmill.model.amounts import Amounts
 from gridmill.model.farm import Deploy, FileEntry, Hashes, Manifest, Place, PodNames
 from gridmill.model.job import CommandSpec, Job
@@ -350,6 +354,60 @@ def test_a_revoked_source_has_nothing_left(place: Path, tmp_path: Path) -> None:
         running.keeper.tick()
         assert not (place / "h" / "farm" / "sources" / "home").exists()
         assert running.farm.records.all(Invitation) == ()
+
+
+def test_what_a_source_asked_before_it_was_revoked_comes_to_nothing(place: Path, tmp_path: Path) -> None:
+    with farm(place / "h") as running:
+        member(running, tmp_path / "home")
+        running.keeper.close()
+        records = running.farm.records
+        asked = records.find(Source, "home")  # its request was let in, and is not read yet
+        assert asked is not None
+        wanted = Deploy(orders=(pod_order("late-1.0"),), lease_seconds=600)
+        revoke(records, "home")
+        for _ in range(2):
+            with pytest.raises(InputError, match="no source with"):
+                deploy(running.farm, asked, "late-1", wanted)
+            with pytest.raises(InputError, match="no source with"):
+                running.farm.quarters_of(asked)
+            running.keeper.tick()
+        member(running, tmp_path / "another")  # of the same name
+        with pytest.raises(InputError, match="no source with"):
+            deploy(running.farm, asked, "late-1", wanted)
+        assert records.all(Lodging) == ()
+
+
+def test_what_is_noted_of_a_source_that_was_removed_goes(place: Path, tmp_path: Path) -> None:
+    with farm(place / "h") as running:
+        home = member(running, tmp_path / "home")
+        running.keeper.close()
+        records, now = running.farm.records, running.farm.now()
+        mine = Lodging(
+            id="d", source="home", number=1, deploy=Deploy(orders=(), lease_seconds=9e9), since=now
+        )
+        work = Work(attempt_id="a", source="home", time=now)
+        records.put(*(one for noun in (mine, work) for one in (noun, replace(noun, source="gone"))))
+        running.farm.heard["gone"] = now
+        running.farm.now = lambda: now + 60
+        running.keeper.tick()
+        kept = (*records.all(Lodging), *records.all(Work), *records.all(Heard))
+        assert {one.source for one in kept} == {"home"}
+        assert home.ask("GET", "/v1/farm").status == 200
+
+
+def test_a_deployment_that_comes_up_in_part_leaves_no_pod(place: Path, tmp_path: Path) -> None:
+    with farm(place / "h") as running:
+        home = member(running, tmp_path / "home")
+        running.keeper.close()
+        source = running.farm.records.all(Source)[0]
+        pods = running.farm.quarters_of(source).settings.home / "pods"
+        pods.mkdir(exist_ok=True)
+        (pods / "part-1.1").touch()  # by one of its jobs
+        wanted = Deploy(orders=(pod_order("part-1.0"), pod_order("part-1.1")), lease_seconds=600)
+        assert home.ask("PUT", "/v1/deployments/part-1", wanted).status == 204
+        running.keeper.tick()
+        assert "part-1.1" in gone(home, "part-1.0").message
+        assert running.farm.quarters_of(source).observe(["part-1.0"])["part-1.0"].sight == Sight.GONE
 
 
 def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None:

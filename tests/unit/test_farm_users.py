@@ -103,7 +103,9 @@ def remains(one: subprocess.Popen[bytes]) -> bytes:
 
 
 @alone
-@pytest.mark.parametrize("code", [_STOPS, _HOPS], ids=["stops who would end it", "is another process each time"])
+@pytest.mark.parametrize(
+    "code", [_STOPS, _HOPS], ids=["stops who would end it", "is another process each time"]
+)
 def test_who_resists_is_ended(user: int, code: str) -> None:
     one = hostile(user, code)
     end_processes(user)

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from shutil import disk_usage
 
+from gridmill.errors import GridmillError
 from gridmill.farm.claims import check_size, queue, queued, seats
 from gridmill.farm.farm import Farm
 from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState, check_deploy, check_id
 from gridmill.farm.quarters import Quarters
 from gridmill.farm.records import Loss
 from gridmill.farm.source import Source
-from gridmill.farm.users import end_processes
+from gridmill.farm.users import PATIENCE_SECONDS, end_processes
 from gridmill.model.amounts import show_count
 from gridmill.model.event import PodEvent
 from gridmill.model.farm import FARM_PROTOCOL, Deploy, FarmLook
@@ -46,6 +47,7 @@ def deploy(farm: Farm, source: Source, deployment_id: str, wanted: Deploy) -> No
     comes up twice. Raises InputError, ConflictError, CapacityError."""
     nodes = farm.quarters_of(source).site.nodes() if farm.shares_nodes else ()
     with farm.records.change():
+        farm.check(source)
         everybody = farm.records.all(Lodging)
         number = max((one.number for one in everybody), default=0) + 1
         lodging = Lodging(
@@ -118,7 +120,7 @@ def end(farm: Farm, source: Source, pods: Sequence[str]) -> None:
         if one.state not in (LodgingState.WAITING, LodgingState.ENDED) and wanted & set(one.pods)
     ]
     quarters = farm.quarters_of(source)
-    quarters.tear_down(sorted(wanted))
+    turn_out(farm, source, sorted(wanted))
     left = [one for one in brought if not _is_gone(quarters, one)]
     if left and _are_its_last(farm, source, wanted):
         end_processes(source.user)  # its jobs can hold what tells that a pod lives
@@ -126,6 +128,19 @@ def end(farm: Farm, source: Source, pods: Sequence[str]) -> None:
         if lodging not in left or _is_gone(quarters, lodging):
             settle(farm, lodging, lodging.ended(farm.now()))
     farm.wake()
+
+
+def turn_out(
+    farm: Farm, source: Source, pods: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
+) -> None:
+    """These pods are gone when this returns; where its jobs have damaged what tells of them, all that runs
+    for the source ends once nothing else of it has room. Raises UnavailableError, OSError."""
+    try:
+        farm.quarters_of(source).tear_down(pods)
+    except (GridmillError, OSError):
+        if source.user is None or not _are_its_last(farm, source, set(pods)):
+            raise
+        end_processes(source.user, patience_seconds)
 
 
 def _is_gone(quarters: Quarters, lodging: Lodging) -> bool:

@@ -13,7 +13,7 @@ from gridmill.farm.carried import Carried
 from gridmill.farm.lodging import Lodging
 from gridmill.farm.quarters import Quarters, open_quarters
 from gridmill.farm.records import Records
-from gridmill.farm.source import Source, authorised
+from gridmill.farm.source import Source, authorised, stranger
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.settings import Settings
 
@@ -46,14 +46,30 @@ class Farm:
         self.heard[source.name] = self.now()
 
     def quarters_of(self, source: Source) -> Quarters:
-        """Opened when they are first asked for. Raises UnavailableError, StorageError, InputError."""
+        """Opened when they are first asked for. Raises UnavailableError, StorageError, InputError where that
+        is no source any more."""
         with self.opening:
-            found = self.quarters.get(source.name)
-            if found is None:
-                carry = partial(self._carry, source)
-                found = open_quarters(self.settings, source.name, source.user, self.place, carry)
-                self.quarters[source.name] = found
-            return found
+            self.check(source)
+            return self._opened(source)
+
+    def left_by(self, source: Source) -> Quarters:
+        """Of one that is revoked. Raises UnavailableError, StorageError, InputError."""
+        with self.opening:
+            return self._opened(source)
+
+    def check(self, source: Source) -> None:
+        """What was let in a while ago may not be let in any more: then it raises InputError."""
+        known = self.records.find(Source, source.name)
+        if known is None or known.revoked or known.certificate != source.certificate:
+            raise stranger()
+
+    def _opened(self, source: Source) -> Quarters:
+        found = self.quarters.get(source.name)
+        if found is None:
+            carry = partial(self._carry, source)
+            found = open_quarters(self.settings, source.name, source.user, self.place, carry)
+            self.quarters[source.name] = found
+        return found
 
     def _carry(self, source: Source, root: Path, folder: Path) -> Carried:
         return Carried(

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.farm.farm import Farm
+from gridmill.farm.source import stranger
 from gridmill.http.answers import bounded, declared_bytes, failure, pass_on, too_large
 from gridmill.http.server import CERTIFICATE
 from gridmill.model.farm import check_versions
@@ -50,7 +51,7 @@ class Guard:
             scheme, _, token = headers.get("authorization", "").partition(" ")
             known = self._farm.authorise(scope.get(CERTIFICATE, ""), token.strip())
             if known is None or scheme.lower() != "bearer":
-                return failure(_stranger(), 401)
+                return failure(stranger(), 401)
             scope[SOURCE] = known
         if declared_bytes(headers.get("content-length", "0")) > limit:
             return failure(too_large(limit), 413)
@@ -64,14 +65,6 @@ def _limit(path: str) -> int:
     if path in _OPEN:
         return STRANGER_BYTES
     return CHUNKS_BYTES if path == "/v1/staging/chunks" else BODY_BYTES
-
-
-def _stranger() -> InputError:
-    return InputError(
-        "this farm knows no source with that certificate and token",
-        hint="Join it: `gridmill farm invite` on the farm prints the line to be pasted at home.",
-        place="Authorization",
-    )
 
 
 def _version_refusal(version: str, ours: str) -> Response | None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from gridmill.errors import GridmillError, explained
 from gridmill.farm.claims import admit
-from gridmill.farm.deploying import settle
+from gridmill.farm.deploying import settle, turn_out
 from gridmill.farm.farm import Farm
 from gridmill.farm.leases import expired, forgotten, spoiled
 from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState
@@ -81,10 +81,22 @@ class Keeper:
     def _of(self, *states: LodgingState) -> list[Lodging]:
         return [one for one in self._farm.records.all(Lodging) if one.state in states]
 
+    def _forget_strangers(self) -> None:
+        """What a request that was under way has noted for a source that was removed meanwhile."""
+        records = self._farm.records
+        with records.change():
+            known = {one.name for one in records.all(Source)}
+            kept: tuple[Heard | Lodging | Loss | Work, ...]
+            kept = (*records.all(Heard), *records.all(Lodging), *records.all(Loss), *records.all(Work))
+            records.remove(*(one for one in kept if one.source not in known))
+        for name in self._farm.heard.keys() - known:
+            self._farm.heard.pop(name, None)
+
     def _note_heard(self) -> None:
         now = self._farm.now()
         if now - self._noted >= _NOTE_SECONDS or now < self._noted:
             self._noted = now
+            self._forget_strangers()
             heard = tuple(self._farm.heard.items())
             self._farm.records.put(*(Heard(source=name, time=time) for name, time in heard))
 
@@ -99,7 +111,7 @@ class Keeper:
         for lodging in admitted:
             settle(farm, replace(lodging, state=LodgingState.WAITING), lodging)
         for lodging in self._of(LodgingState.STARTING):
-            self._start(lodging)
+            _apart(lodging.source, partial(self._start, lodging))
 
     def _start(self, lodging: Lodging) -> None:
         source = self._source(lodging)
@@ -111,9 +123,10 @@ class Keeper:
         except (GridmillError, OSError) as error:
             _LOG.warning("bring_up_failed deployment=%s reason=%s", lodging.id, error)
             why = explained(error) if isinstance(error, GridmillError) else str(error)
-            settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now(), why))
+            self._tear_down(lodging, why)  # those that did come up
         else:
-            settle(self._farm, lodging, lodging.to(LodgingState.UP, self._farm.now()))
+            if not settle(self._farm, lodging, lodging.to(LodgingState.UP, self._farm.now())):
+                self._tear_down(lodging, "")  # it was ended meanwhile
 
     def _note_gone(self, source: Source) -> None:
         """Whose pods have ended by themselves leaves room."""
@@ -151,7 +164,7 @@ class Keeper:
     def _tear_down(self, lodging: Lodging, why: str) -> None:
         source = self._source(lodging)
         if source is not None and lodging.state != LodgingState.WAITING:
-            self._farm.quarters_of(source).tear_down(lodging.pods)
+            turn_out(self._farm, source, lodging.pods, _END_SECONDS)
         settle(self._farm, lodging, lodging.to(LodgingState.GONE, self._farm.now(), why))
         self._let_go(lodging)
 
@@ -204,7 +217,7 @@ class Keeper:
         if not source.revoked:
             return
         _LOG.info("source_revoked source=%s", source.name)
-        quarters = farm.quarters_of(source)
+        quarters = farm.left_by(source)
         mine = farm.lodgings(source)
         quarters.relay.end()
         quarters.tear_down([pod for one in mine if one.state != LodgingState.WAITING for pod in one.pods])

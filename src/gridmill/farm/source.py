@@ -78,3 +78,12 @@ def authorised(sources: Iterable[Source], certificate: str, token: str) -> Sourc
         if same and certificate and not one.revoked:
             found = one
     return found
+
+
+def stranger() -> InputError:
+    """Who is not let in."""
+    return InputError(
+        "this farm knows no source with that certificate and token",
+        hint="Join it: `gridmill farm invite` on the farm prints the line to be pasted at home.",
+        place="Authorization",
+    )

@@ -96,7 +96,7 @@ def _why_one_user(settings: Settings, place: Site) -> str:
 def _take_up(farm: Farm) -> None:
     """Those whose pods may live: they dial."""
     heard = {one.source: one.time for one in farm.records.all(Heard)}
-    for source in farm.records.all(Source):
+    for source in (one for one in farm.records.all(Source) if not one.revoked):
         farm.heard[source.name] = heard.get(source.name, farm.now())
         try:
             farm.quarters_of(source)

@@ -231,7 +231,7 @@ class LocalSite:
     def _bar(self, pod_id: str) -> None:
         """A pod that was torn down before it was brought up does not come later."""
         folder = self._folder(pod_id)
-        if _was_started(folder):
+        if _was_started(folder) or folder.is_file():  # a farm's job may put one there
             return
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = _take_lock(folder)
@@ -294,7 +294,7 @@ def _is_locked(folder: Path) -> bool:
     """True while a pod lives there. Looks with a shared lock, held for a moment."""
     try:
         descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
