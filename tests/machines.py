@@ -159,7 +159,19 @@ class Machines:
     def _logs(self) -> str:
         logs = [f"{path.name}: {path.read_text()[-800:]}" for path in self.shared.glob("*.log")]
         told = [self.gridmill(*words, check=False) for words in (("status",), ("list", "deployments"))]
-        return "\n".join([*logs, *told])
+        return "\n".join([*logs, *told, *self._failures()])
+
+    def _failures(self) -> list[str]:
+        """Of runs that failed: what their jobs and attempts say."""
+        runs = json.loads(self.gridmill("status", "--json", check=False) or "{}").get("runs", ())
+        failed = [one["id"] for one in runs if one["state"] == "failed"]
+        views = [json.loads(self.gridmill("status", run, "--json", check=False) or "{}") for run in failed]
+        return [
+            f"{attempt['id']} on {attempt['pod_id']}: {attempt['state']}: {attempt['message']}"
+            for view in views
+            for one in _jobs(view)
+            for attempt in (*one["attempts"], one["job"] | {"pod_id": ""})
+        ]
 
 
 @contextmanager
