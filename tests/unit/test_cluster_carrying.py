@@ -26,6 +26,7 @@ from gridmill.model.message import Events, Order, Outcome
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState, Cause
 from gridmill.sites.cluster.carrying import HomeCarrying
+from gridmill.sites.cluster.refusal import ThereError
 from gridmill.sites.local import _is_locked, _pid
 from gridmill.staging.carry import Tree
 from gridmill.staging.manifest import scan
@@ -79,10 +80,11 @@ def farm(tmp_path: Path) -> Elsewhere:
     return Elsewhere(tmp_path / "there")
 
 
-def home(tmp_path: Path, farm: Elsewhere) -> HomeCarrying:
+def home(tmp_path: Path, farm: Elsewhere, trouble_seconds: float = 600.0) -> HomeCarrying:
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
-    return HomeCarrying(farm, root, tmp_path / "bundles", tmp_path / "far" / "carried")  # type: ignore[arg-type]
+    folders = root, tmp_path / "bundles", tmp_path / "far" / "carried"
+    return HomeCarrying(farm, *folders, trouble_seconds=trouble_seconds)  # type: ignore[arg-type]
 
 
 def order(**more: str) -> Order:
@@ -183,8 +185,38 @@ def test_nothing_is_carried_to_a_pod_that_is_gone(tmp_path: Path) -> None:
 def test_that_the_farm_does_not_forget_costs_nothing(tmp_path: Path, farm: Elsewhere) -> None:
     carrying = home(tmp_path, farm)
     carrying.note(order())
+    forget = farm.forget
     farm.forget = lambda _, keep: (_ for _ in ()).throw(UnavailableError("slow"))  # type: ignore[method-assign]
     assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+    carrying.checkpoints.tick(1.0)
+    farm.forget = forget  # type: ignore[method-assign]
+    again = home(tmp_path, farm)
+    again.checkpoints.tick(1.0)
+    again.checkpoints.tick(1.0)
+    assert farm.forgotten == ["p-1.j.1"]
+
+
+def test_a_disk_there_that_fails_is_waited_for_but_not_for_ever(tmp_path: Path, farm: Elsewhere) -> None:
+    near = home(tmp_path, farm)
+    near.note(order(checkpoint_uri="checkpoints/p/j"))
+    farm.fails = [ThereError("at the farm x: cannot be read: Input/output error")]
+    with pytest.raises(ThereError):
+        near.bring_home(ended())
+    impatient = home(tmp_path, farm, trouble_seconds=0.0)
+    for end in (ended(), ended(AttemptState.FAILED)):
+        impatient.note(order(checkpoint_uri="checkpoints/p/j"))
+        farm.fails = [ThereError("at the farm x: cannot be read: Input/output error")]
+        assert outcome(impatient.bring_home(end)).state == AttemptState.FAILED
+        assert farm.fails == []
+
+
+def test_a_note_that_is_damaged_loses_its_attempt_alone(tmp_path: Path, farm: Elsewhere) -> None:
+    home(tmp_path, farm).note(order())
+    (tmp_path / "far/carried/attempts/p-1.j.1.json").write_bytes(b"")
+    near = home(tmp_path, farm)
+    assert outcome(near.bring_home(ended())).state == AttemptState.LOST
+    near.note(order())
+    assert outcome(near.bring_home(ended())).state == AttemptState.SUCCEEDED
 
 
 def test_what_is_gone_there_is_lost_and_what_cannot_be_carried_fails(tmp_path: Path, farm: Elsewhere) -> None:

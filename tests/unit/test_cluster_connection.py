@@ -9,7 +9,8 @@ import pytest
 
 from gridmill.farm.authority import Authority
 from gridmill.sites.cluster.credentials import Credentials
-from gridmill.sites.cluster.farm import _Connection, _refusal
+from gridmill.sites.cluster.farm import _Connection
+from gridmill.sites.cluster.refusal import ThereError, refusal
 
 
 def test_one_that_is_cut_is_read_no_further_and_never_without_tls(tmp_path: Path) -> None:
@@ -33,5 +34,6 @@ def test_one_that_is_cut_is_read_no_further_and_never_without_tls(tmp_path: Path
 
 def test_a_full_disk_there_is_told_as_one_there() -> None:
     body = b'{"code":"storage","message":"cannot be kept: No space left on device","place":"/root"}'
-    assert str(_refusal(507, body)) == "at the farm /root: cannot be kept: No space left on device"
-    assert str(_refusal(502, b"<html>")) == "the farm answers with status 502"
+    assert isinstance(refusal(507, body), ThereError)
+    assert str(refusal(507, body)) == "at the farm /root: cannot be kept: No space left on device"
+    assert str(refusal(502, b"<html>")) == "the farm answers with status 502"

@@ -95,6 +95,13 @@ def test_what_a_farm_has_lost_is_told_at_home(tmp_path: Path) -> None:
     assert list(far.held_up().values()) == ["site far: what a left is lost"]
 
 
+def test_what_is_noted_of_a_lease_is_what_was_asked_for(tmp_path: Path) -> None:
+    Leases(tmp_path / "leases.json", 100.0).asked(("a",))
+    shorter = Leases(tmp_path / "leases.json", 10.0)
+    assert shorter.asked(("a", "b")) == 100.0
+    assert shorter.of("b") == 100.0
+
+
 def test_what_is_known_of_leases_ends_with_their_pods(tmp_path: Path) -> None:
     leases = Leases(tmp_path / "leases.json", 10.0)
     leases.asked(("a", "b"))

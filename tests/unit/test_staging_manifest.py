@@ -1,4 +1,6 @@
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from gridmill import codec
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
+from gridmill.farm.acting import acting_as
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.staging.frames import Chunk, Decoder, decode, encode, hash_of, size_bytes
 from gridmill.staging.hashes import HashCache
@@ -246,3 +249,16 @@ def test_a_scan_without_a_cache_writes_nothing(tmp_path):
     assert scan(folder, cache=cache) == scan(folder)
     assert sorted(tmp_path.rglob("*")) == [folder, folder / "a"]
     assert not os.path.isfile(os.devnull)
+
+
+def test_a_file_that_may_not_be_read_is_no_trouble_of_the_disk(tmp_path):
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        folder.chmod(0o755)
+        (folder / "secret").write_text("x")
+        (folder / "secret").chmod(0)
+        nobody = 65534 if os.geteuid() == 0 else None
+        with acting_as(nobody), pytest.raises(InputError, match="secret: cannot be read: Permission denied"):
+            scan(folder)
+    finally:
+        shutil.rmtree(folder)

@@ -55,6 +55,10 @@ def _manifest(
         known = {file.path: cache.look(file.path, file.stat) for file in files}
         unknown = [file for file in files if known[file.path] is None]
         known.update(_hashed(root, unknown, chunk_bytes))
+    except PermissionError as error:
+        place = str(error.filename or root)
+        hint = "Let whoever carries it read it."
+        raise InputError(f"cannot be read: {error.strerror}", place=place, hint=hint) from error
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(error.filename or root)) from error
     for file in unknown:

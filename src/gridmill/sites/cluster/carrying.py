@@ -4,7 +4,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
@@ -12,6 +12,7 @@ from threading import Event, Lock
 from gridmill.codec import from_builtins
 from gridmill.errors import (
     ConflictError,
+    DataError,
     GridmillError,
     InterruptedRunError,
     NotFoundError,
@@ -19,44 +20,38 @@ from gridmill.errors import (
     explained,
     to_body,
 )
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.event import EventType, PodEvent
 from gridmill.model.farm import Manifest, Place
-from gridmill.model.look import Look
 from gridmill.model.message import Events, Order, Outcome
-from gridmill.model.noun import dataclass
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState
 from gridmill.model.way import Carriage, Crossing
-from gridmill.registry import find
 from gridmill.sites.cluster.carriers import Carriers
 from gridmill.sites.cluster.checkpoints import Checkpoints
 from gridmill.sites.cluster.coming import Coming
 from gridmill.sites.cluster.farm import Farm
 from gridmill.sites.cluster.known import Known
-from gridmill.sites.cluster.notes import Note, Notes, ended, never_begun, succeeded, with_carriage
+from gridmill.sites.cluster.notes import Note, Notes, ended, lost_note, never_begun, with_carriage
+from gridmill.sites.cluster.refusal import ThereError
+from gridmill.sites.cluster.trees import (
+    BUNDLES,
+    Tree,
+    Trees,
+    checkpoints_there,
+    counts,
+    input_there,
+    kept_from,
+)
 from gridmill.sites.cluster.tunnel import AwayError
 from gridmill.staging.carry import Carrier, Terms, push
-from gridmill.staging.manifest import scan, scan_files
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.progress import Carried, Progress
 
 _LOG = logging.getLogger(__name__)
-_BUNDLES = "bundles"
 _TIMES = 3
-_QUICK_BYTES = 256 << 20
+_TROUBLE_SECONDS = 600.0
 _PATIENCE_SECONDS = 5.0
 """Whoever asked asks again, as long as the farm is dialled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """What is carried: `path` here, `uri` there."""
-
-    path: Path
-    uri: str
-    manifest: Manifest
-    writable: bool = False
 
 
 class HomeCarrying:
@@ -70,19 +65,23 @@ class HomeCarrying:
         notes: Path,
         limit_bytes_per_second: float | None = None,
         carriers: Carriers | None = None,
+        trouble_seconds: float = _TROUBLE_SECONDS,
     ) -> None:
         """`notes` is a folder for what must be known again after a restart. Without `carriers` all goes
-        through the farm."""
+        through the farm. A disk there that fails is waited for `trouble_seconds`."""
         self._carriers = carriers
-        self._farm, self._here, self._bundles = farm, root, bundles
+        self._farm, self._here = farm, root
         self._noted, self._known = Notes(notes / "attempts"), Known(notes / "hashes")
         self._terms = Terms(patience_seconds=_PATIENCE_SECONDS, limit_bytes_per_second=limit_bytes_per_second)
         self.limit_bytes_per_second = limit_bytes_per_second
         self._comes = Coming(farm, root, notes.parent.name, self._known, self._carrier, self._terms)
+        self.trees = Trees(root, bundles, self._known)
         self._root = ""
         self._progress: dict[str, tuple[str, Progress]] = {}
         self._stops: dict[str, Event] = {}
         self._back: dict[str, Crossing] = {}
+        self._troubled: dict[str, float] = {}
+        self._trouble_seconds = trouble_seconds
         self._held_up: dict[str, str] = {}
         self._closed = Event()
         self._locks: dict[str, Lock] = {}
@@ -93,12 +92,12 @@ class HomeCarrying:
 
     def note(self, order: Order, pod_id: str = "") -> None:
         """See Carrying."""
-        mine, before = _counts(order), self._noted.find(order.attempt_id)
+        mine, before = counts(order), self._noted.find(order.attempt_id)
         note = Note(
             token=order.token,
             output_uri=order.output_uri if mine else "",
             checkpoint_uri=order.checkpoint_uri if mine else "",
-            checkpoints_there=_checkpoints_there(order) if mine else "",
+            checkpoints_there=checkpoints_there(order) if mine else "",
             part=order.part is not None,
             there=before.there if before is not None else Crossing(),
             carried=before.carried if before is not None else "",
@@ -126,22 +125,22 @@ class HomeCarrying:
             spent = 0.0
             self._refuse_ended(order.attempt_id)
             try:
-                if order.checkpoint_uri and _counts(order):
+                if order.checkpoint_uri and counts(order):
                     self.checkpoints.take_over(order.checkpoint_uri, order.attempt_id)
-                for tree in self._trees(order):
+                for tree in self.trees.of(order):
                     spent += self._carry(tree, order, progress)
             finally:
                 self._note_there(order.attempt_id, progress.look(), spent)
             self.checkpoints.carried(order.attempt_id)
         there = self._root_there()
-        bundle = f"{there}/{_BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
+        bundle = f"{there}/{BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
         return replace(
             order,
             root=there,
             bundle_path=bundle,
-            checkpoint_uri=_checkpoints_there(order),
-            inputs=tuple(map(_there, order.inputs)),
-            earlier=tuple(map(_there, _kept_from(order))),
+            checkpoint_uri=checkpoints_there(order),
+            inputs=tuple(map(input_there, order.inputs)),
+            earlier=tuple(map(input_there, kept_from(order))),
         )
 
     def _refuse_ended(self, attempt_id: str) -> None:
@@ -204,38 +203,6 @@ class HomeCarrying:
             self._root = self._farm.look().root
         return self._root
 
-    def _trees(self, order: Order) -> Iterator[Tree]:
-        for entry in (*order.inputs, *_kept_from(order)):
-            if entry.artifact.output.uri:  # a command may make no files
-                yield self._tree_of(entry)
-        for uri in order.parts:
-            yield Tree(path=self._here / uri, uri=uri, manifest=self._known.scan(self._here / uri))
-        checkpoints = self._here / order.checkpoint_uri
-        if order.checkpoint_uri and _counts(order) and checkpoints.is_dir():
-            found = self._known.scan(checkpoints)
-            yield Tree(path=checkpoints, uri=_checkpoints_there(order), manifest=found, writable=True)
-        if order.bundle_path:
-            bundle = self._bundles / f"{order.bundle}.tar.gz"
-            yield Tree(path=bundle, uri=f"{_BUNDLES}/{bundle.name}", manifest=scan(bundle))
-
-    def manifest_of(self, version: Artifact) -> Manifest | None:
-        """Its files; None where that would take long, as they were never read, or it has none."""
-        output = version.output
-        known = self._known.path(self._here / output.uri).exists()
-        if not output.uri or not (known or output.size_bytes <= _QUICK_BYTES):
-            return None
-        return self._tree_of(Input(name="", artifact=version)).manifest
-
-    def _tree_of(self, entry: Input) -> Tree:
-        output = entry.artifact.output
-        path = self._here / output.uri
-        if output.kind != ArtifactKind.SINK:
-            return Tree(path=path, uri=output.uri, manifest=self._known.scan(path))
-        look = Look(root=str(self._here), artifact=entry.artifact, files=True)
-        files = find("looks", "process")(look).files
-        manifest = scan_files(path, files, cache=self._known.cache(path))
-        return Tree(path=path, uri=_version_uri(output), manifest=manifest)
-
     def _carry(self, tree: Tree, order: Order, progress: Progress) -> float:
         """Until nothing lacks there: what was there when it was asked may have gone since. For how many
         seconds chunks travelled."""
@@ -279,9 +246,11 @@ class HomeCarrying:
         return Events(events=tuple(map(self._brought, events.events)))
 
     def _brought(self, event: PodEvent) -> PodEvent:
-        note = self._noted.find(event.attempt_id) if event.type == EventType.ENDED else None
-        if note is None:
+        if event.type != EventType.ENDED:
             return event
+        note = self._noted.find(event.attempt_id)
+        if note is None:
+            return lost_note(event) if self._noted.is_damaged(event.attempt_id) else event
         self.checkpoints.hurry(event.attempt_id)
         way = _by("from", note.staging)
         with self._lock_of(event.attempt_id), self._telling(event.attempt_id, way) as progress:
@@ -295,10 +264,10 @@ class HomeCarrying:
             else:
                 event = self._with_results(event, note, progress)
                 event = with_carriage(event, self._carriage(event.attempt_id, note))
-            self._noted.write(event.attempt_id, replace(note, told=event.body))
+            self._noted.write(event.attempt_id, replace(note, told=event.body, is_there=True))
             self._stops.pop(event.attempt_id, None)
-            with suppress(NotFoundError, UnavailableError):  # else the farm forgets it by its own rule
-                self._farm.forget(event.attempt_id, keep=succeeded(event))
+            self._troubled.pop(event.attempt_id, None)
+            self.checkpoints.forget_told(event.attempt_id)
         return event
 
     def _carriage(self, attempt_id: str, note: Note) -> Carriage:
@@ -313,7 +282,8 @@ class HomeCarrying:
         must = note.part or any(one.uri for one in outcome.outputs)
         try:
             if done and note.output_uri:
-                self._fetch(note, event.attempt_id, progress)
+                with self._bearing(event.attempt_id):
+                    self._fetch(note, event.attempt_id, progress)
         except NotFoundError as error:
             if must:
                 event = ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
@@ -332,7 +302,8 @@ class HomeCarrying:
         if done:
             return shutil.rmtree(self._here / note.checkpoint_uri, ignore_errors=True)
         try:
-            self._fetch_checkpoints(attempt_id, note)
+            with self._bearing(attempt_id):
+                self._fetch_checkpoints(attempt_id, note)
         except NotFoundError:
             return None  # it made none
         except (UnavailableError, InterruptedRunError):
@@ -340,6 +311,20 @@ class HomeCarrying:
         except GridmillError as error:
             _LOG.warning("checkpoints_not_carried reason=%s", error)
         return None
+
+    @contextmanager
+    def _bearing(self, attempt_id: str) -> Iterator[None]:
+        """A disk there that fails is waited for, but not for ever. Raises DataError once it is too long."""
+        try:
+            yield
+        except ThereError as error:
+            since = self._troubled.setdefault(attempt_id, time.monotonic())
+            if time.monotonic() - since < self._trouble_seconds:
+                raise
+            raise DataError(error.message, hint=error.hint) from error
+        except UnavailableError:
+            self._troubled.pop(attempt_id, None)
+            raise
 
     def _fetch(self, note: Note, attempt_id: str, progress: Progress) -> None:
         """What it made, whole or not at all. Raises NotFoundError where there is nothing."""
@@ -375,33 +360,3 @@ class HomeCarrying:
 
 def _by(way: str, staging: Staging) -> str:
     return way if staging == Staging.DIRECT else f"by a bucket {way}"
-
-
-def _counts(order: Order) -> bool:
-    """Whether what it makes is kept: of a gang, what rank 0 makes."""
-    return order.gang is None or order.gang.rank == 0
-
-
-def _checkpoints_there(order: Order) -> str:
-    """A folder of the attempt's own, or of its gang's: what an earlier one left there is nobody's concern."""
-    owner = order.gang.id if order.gang is not None else order.attempt_id
-    return f"{order.checkpoint_uri}.{owner}" if order.checkpoint_uri else ""
-
-
-def _kept_from(order: Order) -> tuple[Input, ...]:
-    """The version before, where the job goes on from it."""
-    spec = order.job.dataset
-    return order.earlier if spec is not None and spec.incremental else ()
-
-
-def _version_uri(output: Output) -> str:
-    """A table's versions are folders of their own there: each is only ever made, never changed."""
-    return f"versions/{output.uri}@{output.table_version}"
-
-
-def _there(entry: Input) -> Input:
-    output = entry.artifact.output
-    if output.kind != ArtifactKind.SINK:
-        return entry
-    moved = replace(output, uri=_version_uri(output))
-    return replace(entry, artifact=replace(entry.artifact, output=moved))

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from gridmill import __version__
 from gridmill.codec import decode, encode
-from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError, from_body
+from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.model.farm import (
     Deploy,
     FarmLook,
@@ -36,6 +36,7 @@ from gridmill.model.farm import (
 )
 from gridmill.ports.farm import Sights
 from gridmill.sites.cluster.credentials import Credentials, Keeping
+from gridmill.sites.cluster.refusal import refusal
 from gridmill.sites.cluster.tunnel import AwayError, Tunnel
 from gridmill.staging import frames
 from gridmill.staging.frames import Chunk
@@ -149,7 +150,7 @@ class Farm:
             connection.request("GET", f"/v1/relay/{session}", headers=self._headers())
             answer = connection.getresponse()
             if answer.status != 200:
-                raise _refusal(answer.status, answer.read())
+                raise refusal(answer.status, answer.read())
             while line := answer.readline(MOST_LINE_BYTES):
                 if line.strip():
                     yield line
@@ -263,7 +264,7 @@ class Farm:
                 self.reached = time.monotonic()
                 answer = used.getresponse()
                 if answer.status >= 300:
-                    raise _refusal(answer.status, answer.read())
+                    raise refusal(answer.status, answer.read())
                 content = read(answer)
                 self._took.append(time.monotonic() - began)
             except (OSError, http.client.HTTPException) as error:
@@ -388,16 +389,6 @@ class _Connection(http.client.HTTPSConnection):
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
             except OSError:
                 return
-
-
-def _refusal(status: int, body: bytes) -> GridmillError:
-    try:
-        error = from_body(json.loads(body))
-    except ValueError:
-        return UnavailableError(f"the farm answers with status {status}")
-    if isinstance(error, StorageError):  # a path there is none here
-        return StorageError(f"at the farm {error}", hint=error.hint)
-    return error
 
 
 def member(keeping: Keeping, at: Credentials | None = None) -> Farm:

@@ -34,11 +34,12 @@ class Leases:
         """The lease (seconds) with which to ask for these pods: that with which they were asked for first.
         Raises StorageError."""
         with self._lock:
-            new = {pod: self._usual_seconds for pod in pods if pod not in self._seconds}
             known = [self._seconds[pod] for pod in pods if pod in self._seconds]
+            seconds = max(known, default=self._usual_seconds)
+            new = {pod: seconds for pod in pods if pod not in self._seconds}
             if new:
                 self._write(self._seconds | new)
-            return max(known, default=self._usual_seconds)
+            return seconds
 
     def of(self, pod: str) -> float:
         """In seconds."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from uuid import uuid4
 
 from gridmill.codec import decode, encode, from_builtins, to_builtins
 from gridmill.errors import InputError, StorageError, from_body
@@ -17,6 +16,7 @@ from gridmill.model.noun import dataclass
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState, Cause
 from gridmill.model.way import Carriage, Crossing
+from gridmill.staging.durable import write_private
 
 _KEPT_SECONDS = 30 * 86_400.0
 
@@ -31,7 +31,8 @@ class Note:
     was carried there for it, `staging` how, and how what it made comes. `pod_id` is where it runs, `alike`
     are folders here that may hold some of what it makes. `carried` is what its checkpoints here were when
     they were last carried, there or back (a manifest's fingerprint; empty: there were none). `lost`: its pod
-    was given up while the farm was cut off; `over`: nothing more is asked about it.
+    was given up while the farm was cut off; `over`: nothing more is asked about it. `is_there`: its end was
+    told, and the farm has yet to hear that it may forget it.
     """
 
     token: str
@@ -48,6 +49,7 @@ class Note:
     carried: str = ""
     lost: bool = False
     over: bool = False
+    is_there: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -63,35 +65,47 @@ class Notes:
         self._folder = folder
         self._lock = Lock()
         self._open: dict[str, Note] = {}
+        self._there: dict[str, Note] = {}
         oldest = time.time() - _KEPT_SECONDS
         for path in folder.glob("*.json"):
             with suppress(OSError, InputError):
                 if path.stat().st_mtime < oldest:
                     path.unlink(missing_ok=True)
-                elif (note := decode(path.read_bytes(), Note)).is_open:
-                    self._open[path.stem] = note
+                else:
+                    self._sort(path.stem, decode(path.read_bytes(), Note))
 
     def find(self, attempt_id: str) -> Note | None:
-        """None where it never was at this farm."""
+        """None where it never was at this farm, or nothing can be made of what was noted."""
         try:
             return decode(self._path(attempt_id).read_bytes(), Note)
-        except OSError:
+        except (OSError, InputError):
             return None
 
+    def is_damaged(self, attempt_id: str) -> bool:
+        """Whether it was at this farm, and nobody knows what is to come of it."""
+        return self._path(attempt_id).exists() and self.find(attempt_id) is None
+
     def write(self, attempt_id: str, note: Note) -> None:
-        """Keep or replace it. Raises StorageError."""
+        """Keep or replace it, on the disk. Raises StorageError."""
         path = self._path(attempt_id)
-        draft = path.with_name(f".{path.name}.{uuid4().hex}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(encode(note))
-            draft.rename(path)
-        except OSError as error:
-            raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
         with self._lock:
-            self._open.pop(attempt_id, None)
-            if note.is_open:
-                self._open[attempt_id] = note
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_private(path, encode(note))
+            except OSError as error:
+                raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
+            self._sort(attempt_id, note)
+
+    def _sort(self, attempt_id: str, note: Note) -> None:
+        for kept, belongs in ((self._open, note.is_open), (self._there, note.is_there)):
+            kept.pop(attempt_id, None)
+            if belongs:
+                kept[attempt_id] = note
+
+    def still_there(self) -> Mapping[str, Note]:
+        """Those whose end was told, and that the farm is to forget, by attempt."""
+        with self._lock:
+            return dict(self._there)
 
     def open(self) -> Mapping[str, Note]:
         """Those whose end was not told, by attempt."""
@@ -112,9 +126,14 @@ def never_begun(event: PodEvent, note: Note) -> PodEvent:
     return ended(known, AttemptState.FAILED, why.message, hint=why.hint, cause=cause)
 
 
-def succeeded(event: PodEvent) -> bool:
-    """Whether it tells that its attempt did."""
-    return from_builtins(event.body["outcome"], Outcome).state == AttemptState.SUCCEEDED
+def lost_note(event: PodEvent) -> PodEvent:
+    """The end of one of which nobody knows where what it made is to come."""
+    return ended(event, AttemptState.LOST, "what was noted of it at home is damaged")
+
+
+def succeeded(body: Mapping[str, Any]) -> bool:
+    """Whether the body of an end tells that its attempt did."""
+    return from_builtins(body["outcome"], Outcome).state == AttemptState.SUCCEEDED
 
 
 def with_carriage(event: PodEvent, carriage: Carriage) -> PodEvent:

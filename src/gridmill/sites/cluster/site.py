@@ -185,7 +185,7 @@ class ClusterSite:
 
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """See Carries."""
-        return self._answer(partial(lacking_bytes, self._farm, versions, self._carrying.manifest_of))
+        return self._answer(partial(lacking_bytes, self._farm, versions, self._carrying.trees.manifest_of))
 
     def probe(self) -> Way:
         """See Carries."""

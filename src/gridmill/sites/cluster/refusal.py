@@ -1,0 +1,20 @@
+"""What a farm answers in the place of what it was asked for."""
+
+import json
+
+from gridmill.errors import GridmillError, StorageError, UnavailableError, from_body
+
+
+class ThereError(StorageError):
+    """Storage at the farm cannot be read or written; that here may well be."""
+
+
+def refusal(status: int, body: bytes) -> GridmillError:
+    """The error that it tells; UnavailableError where nothing can be made of it."""
+    try:
+        error = from_body(json.loads(body))
+    except ValueError:
+        return UnavailableError(f"the farm answers with status {status}")
+    if isinstance(error, StorageError):  # a path there is none here
+        return ThereError(f"at the farm {error}", hint=error.hint)
+    return error
