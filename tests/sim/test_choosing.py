@@ -1,6 +1,8 @@
 """Jobs that may go to several resources, on a grid with a second site in another place."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from threading import Barrier
 
 import pytest
 from tests.sim.test_parts import swarm as swarm_of
@@ -11,6 +13,8 @@ from gridmill.control.settle import settle_attempt
 from gridmill.control.state import BRING_UPS
 from gridmill.errors import ConflictError, PipelineError
 from gridmill.model.amounts import GIB, Amounts
+from gridmill.model.artifact import Artifact
+from gridmill.model.farm import FarmLook
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.message import Outcome
 from gridmill.model.pipeline import Pipeline
@@ -19,7 +23,7 @@ from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.sink import SinkSpec, Source
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import AttemptState, JobState, RunState
-from gridmill.model.way import Carriage, Crossing
+from gridmill.model.way import Carriage, Crossing, Way
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import Simulation
 
@@ -302,3 +306,47 @@ def test_a_sink_that_is_assigned_to_a_resource_goes_there_also_where_its_pipelin
     rows = Job(name="rows", sink=SinkSpec(source=Source(path="rows.csv")))
     run = one.submit(Pipeline(name="p", jobs=(rows,), at="gpus"))
     assert control.ledger.snapshot.job_runs[f"{run.id}/rows"].resource == "loader"
+
+
+class Far:
+    """The farm's port, as far as a plan asks it; both of two have to be asked before one answers."""
+
+    def __init__(self, both: Barrier) -> None:
+        self.asked: list[str] = []
+        self._both = both
+
+    def carried(self, attempt_id: str) -> dict[str, object]:
+        return {}
+
+    def farm(self) -> FarmLook:
+        return FarmLook(version="", protocol=1, root="", nodes=())
+
+    def held_up(self) -> dict[str, str]:
+        return {}
+
+    def probe(self) -> Way:
+        return Way()
+
+    def lacking(self, versions: Sequence[Artifact]) -> dict[str, int]:
+        self.asked += [one.id for one in versions]
+        self._both.wait(300.0)
+        return {}
+
+
+def test_a_plan_asks_the_farms_to_which_jobs_may_go_at_once_and_of_what_these_read() -> None:
+    one = grid(100.0, 10.0)
+    control = one.node.control
+    made = Pipeline(name="p", jobs=(command("i"), command("k")))
+    finish(one, one.submit(made))
+    transaction = control.begin()
+    transaction.put(replace(FARM, name="second"), replace(THERE, name="second", site="second"))
+    control.ledger.commit(transaction)
+    both = Barrier(2)
+    farms = Far(both), Far(both)
+    control.sites |= dict(zip(("farm", "second"), farms, strict=True))
+    reads_k = command("home", needs=("k",))
+    service(one).plan_run(replace(made, jobs=(*made.jobs, reads_k)))
+    assert [far.asked for far in farms] == [[], []]
+    reads_i = command("j", needs=("i",), resources=("here", "there", "second"))
+    service(one).plan_run(replace(made, jobs=(*made.jobs, reads_k, reads_i)))
+    assert [far.asked for far in farms] == [["p/i@1"], ["p/i@1"]]

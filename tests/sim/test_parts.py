@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from tests.sim.test_races import command, finish
+from tests.sim.test_races import command, finish, service
 
-from gridmill.control.advising import advice_on
+from gridmill.control.advising import advice_on, advice_with
 from gridmill.control.runs import RunCases
 from gridmill.control.views import attempts_of, run_view
 from gridmill.model.amounts import GIB, Amounts
@@ -18,7 +18,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun
-from gridmill.model.site import Node
+from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.advising import parallel_attempt
@@ -111,6 +111,32 @@ def test_what_a_swarm_in_parts_tells_of_its_workers_makes_advice():
     found = advice_on(grid.node.control, swarm().job("swarm"), "p")
     assert found is not None
     assert [one.workers for one in found.measured] == [6]
+
+
+def test_advice_is_on_the_resource_to_which_a_job_goes():
+    told = parallel_attempt(1, workers=6, work_seconds=120.0).parallel
+    grid = simulation(lambda order: Behaviour(parallel=told if order.parts else None))
+    finish(grid, grid.submit(swarm()))
+    control = grid.node.control
+    far = Site(name="far", kind=SiteKind.SIMULATED, nodes=(replace(NODES[0], capacity=Amounts(cpus=1)),))
+    first = Resource(name="first", type=JobKind.PREDICTION, site="far", workers=1, cpus=1.0)
+    second = Resource(name="second", type=JobKind.PREDICTION, workers=3, cpus=2.0)
+    transaction = control.begin()
+    transaction.put(far, first, second)
+    control.ledger.commit(transaction)
+    control.away.add("far")
+    *others, predicts = swarm().jobs
+    job = replace(predicts, resources=("first", "second"))
+    on_first, on_second = (advice_with(control, job, "p", one) for one in (first, second))
+    assert on_first is not None
+    assert on_second is not None
+    assert on_first.summary != on_second.summary
+    pipeline = replace(swarm(), jobs=(*others, job))
+    assert RunCases(grid.node).plan_run(pipeline).jobs[-1].advice == on_second.summary
+    assert advice_on(control, job, "p", "second") == on_second
+    run, cases = finish(grid, grid.submit(pipeline)), service(grid)
+    [told_by_run] = cases.advice_on_run(cases.run(run.id))
+    assert told_by_run == cases.advise("p/swarm") == advice_with(control, job, "p", second)
 
 
 def test_a_plan_knows_a_resource_that_nobody_but_its_file_declares():

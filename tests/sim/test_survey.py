@@ -1,19 +1,22 @@
 """Sites are opened, looked at, changed and removed while they are in use: no port is lost, none is kept."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from gridmill.control.aside import Beside
 from gridmill.control.service import Identity, Service
-from gridmill.control.survey import Surveyor
+from gridmill.control.survey import PROBE_SECONDS, Surveyor
 from gridmill.errors import ConflictError, UnavailableError
 from gridmill.model.amounts import GIB, Amounts
+from gridmill.model.artifact import Artifact
+from gridmill.model.farm import FarmLook
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.site import Node, Site, SiteKind
+from gridmill.model.way import Pace, Way
 from gridmill.stores import memory
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import Simulation
@@ -45,6 +48,7 @@ class Grid:
         simulation = Simulation(store=memory.make(), behave=lambda order: Behaviour())
         simulation.declare_site()
         self.node, self.warnings = simulation.node, simulation.warnings
+        self.clock = simulation.clock
         self.control = self.node.control
         self.control.ledger.load()
         self.cases = Service(
@@ -191,3 +195,71 @@ def test_a_site_that_a_run_waits_for_is_not_removed(grid: Grid) -> None:
     for _ in range(3):
         grid.node.tick()
     grid.cases.remove_site("lab")
+
+
+def test_a_site_that_did_not_answer_or_broke_and_is_removed_is_not_away_when_it_is_added_again(
+    grid: Grid,
+) -> None:
+    def broken() -> tuple[Node, ...]:
+        raise OverflowError("port must be 0-65535")
+
+    for answer in (unavailable, broken):
+        grid.answer = lambda: (SMALL,)
+        grid.cases.add_site(LAB)
+        grid.answer = answer
+        before = grid.site
+        grid.surveyor._guarded(before)
+        assert grid.control.away == {"lab"}
+        grid.cases.remove_site("lab")
+        assert grid.control.away == set()
+        grid.surveyor._guarded(before)  # a look that was under way
+        assert grid.control.away == set()
+
+
+class Far(Port):
+    """In another place: what it says of itself, and which probe it knows."""
+
+    probes: list[Way]
+
+    def carried(self, attempt_id: str) -> dict[str, object]:
+        return {}
+
+    def farm(self) -> FarmLook:
+        return FarmLook(version="", protocol=1, root="", nodes=())
+
+    def held_up(self) -> dict[str, str]:
+        return {}
+
+    def lacking(self, versions: Sequence[Artifact]) -> dict[str, int]:
+        return {}
+
+    def probe(self) -> Way:
+        return self.probes.pop(0)
+
+
+def test_what_a_farm_said_is_forgotten_with_it(grid: Grid) -> None:
+    far = Far(lambda: (SMALL,))
+    far.probes = [Way()] * 2
+    grid.control.open_site = lambda site: far
+    grid.cases.add_site(LAB)
+    grid.surveyor.survey(grid.site)
+    assert set(grid.control.farms) == {"lab"}
+    before = grid.site
+    grid.cases.remove_site("lab")
+    assert grid.control.farms == {}
+    grid.surveyor.survey(before)  # a look that was under way
+    assert grid.control.farms == {}
+
+
+def test_a_farm_that_did_not_know_probes_is_probed_again_now_and_then(grid: Grid) -> None:
+    pace = Pace(carried_bytes=1.0, seconds=1.0)
+    far = Far(lambda: (SMALL,))
+    nothing = Way(round_trip_seconds=0.5)
+    far.probes = [nothing, nothing, Way(there=pace, back=pace, round_trip_seconds=9.0)]
+    grid.control.open_site = lambda site: far
+    grid.cases.add_site(LAB)
+    for seconds, left in ((0.0, 1), (PROBE_SECONDS - 1.0, 1), (1.0, 0), (2 * PROBE_SECONDS, 0)):
+        grid.clock.advance(seconds)
+        grid.surveyor.survey(grid.site)
+        assert len(far.probes) == left
+    assert grid.site.way == Way(there=pace, back=pace, round_trip_seconds=0.5)

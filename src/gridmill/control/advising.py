@@ -29,11 +29,14 @@ class _Declared:
 
     job: Job
     pipeline: Pipeline
+    resource: str = ""
 
 
-def advice_on(control: Control, job: Job, pipeline: str) -> Advice | None:
-    """What the attempts of a job say of its workers; None while none of them said anything."""
-    resource = resources_for(job, pipeline, control.ledger.snapshot.resources)[0]
+def advice_on(control: Control, job: Job, pipeline: str, went: str = "") -> Advice | None:
+    """What the attempts of a job say of its workers; None while none of them said anything. `went` is the
+    resource that it had last, where it may go to several."""
+    found = resources_for(job, pipeline, control.ledger.snapshot.resources)
+    resource = next((one for one in found if one.name == went), found[0])
     return advice_with(control, job, pipeline, resource)
 
 
@@ -55,16 +58,17 @@ class AdviceCases(Cases):
         """Advice on `pipeline/job`."""
         declared = self._job(name)
         with self._node.lock:
-            found = advice_on(self._control, declared.job, declared.pipeline.name)
+            found = advice_on(self._control, declared.job, declared.pipeline.name, declared.resource)
         if found is None:
             raise _nothing_told(name, declared.job)
         return found
 
     def advice_on_run(self, view: RunView) -> tuple[Advice, ...]:
         """On those of a run's jobs that have told of their workers."""
-        jobs = [one for one in (line.job.job for line in view.jobs) if has_workers(one) or may_be_cut(one)]
+        known = (line.job for line in view.jobs)
+        jobs = [one for one in known if has_workers(one.job) or may_be_cut(one.job)]
         with self._node.lock:
-            found = [advice_on(self._control, job, view.run.pipeline) for job in jobs]
+            found = [advice_on(self._control, one.job, view.run.pipeline, one.resource) for one in jobs]
         return tuple(one for one in found if one is not None)
 
     def start_probe(self, name: str, *, workers: int, share: float) -> str:
@@ -121,7 +125,7 @@ class AdviceCases(Cases):
                 continue
             for job_run in self._list(JobRun, parent=key_of(run)):
                 if job_run.job.name == job:
-                    return _Declared(job=job_run.job, pipeline=_as_run(run))
+                    return _Declared(job=job_run.job, pipeline=_as_run(run), resource=job_run.resource)
         return None
 
 

@@ -76,12 +76,20 @@ def resources_used(
     control: Control, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, Resource]:
     """The resource of each job. Raises PipelineError for what is not there or does not fit."""
+    found = all_resources_used(control, pipeline, resources)
+    return {name: some[0] for name, some in found.items()}
+
+
+def all_resources_used(
+    control: Control, pipeline: Pipeline, resources: Mapping[str, Resource]
+) -> dict[str, tuple[Resource, ...]]:
+    """Those that each job may go to. Raises PipelineError as well."""
     found = {
         job.name: resources_for(_placed(control, job, pipeline), pipeline.name, resources)
         for job in pipeline.jobs
     }
     _check_sites(control, pipeline, found)
-    return {name: some[0] for name, some in found.items()}
+    return found
 
 
 def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> tuple[Resource, ...]:

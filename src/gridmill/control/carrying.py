@@ -1,6 +1,7 @@
 """What would be carried for the jobs of a pipeline: the versions they read, and what of these is where."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from gridmill.control.choosing import crowded_among, made_before, readings_of
@@ -11,6 +12,7 @@ from gridmill.errors import NotFoundError, UnavailableError
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
 from gridmill.planning.dry_run import Carrying
 from gridmill.planning.travel import Reading
 from gridmill.ports.site import Carries, SitePort
@@ -19,22 +21,37 @@ Lacking = Mapping[str, Mapping[str, int]]
 """Bytes that lack, by site, and by the id of a version."""
 
 
-def versions_read(control: Control, pipeline: Pipeline) -> tuple[Artifact, ...]:
-    """The versions that its jobs would read, as they are now."""
-    found = (_version(control, pipeline, name) for job in pipeline.jobs for name in _names(job))
-    return tuple({one.id: one for one in found if one is not None}.values())
+def versions_read(
+    control: Control, pipeline: Pipeline, resources: Mapping[str, Sequence[Resource]]
+) -> dict[str, tuple[Artifact, ...]]:
+    """The versions that its jobs would read, as they are now, by the sites to which they may go; `resources`
+    are those of each job."""
+    found: dict[str, dict[str, Artifact]] = {}
+    for job in pipeline.jobs:
+        versions = [one for name in _names(job) if (one := _version(control, pipeline, name)) is not None]
+        for site in {one.site for one in resources[job.name]}:
+            found.setdefault(site, {}).update({one.id: one for one in versions})
+    return {site: tuple(versions.values()) for site, versions in found.items() if versions}
 
 
-def ask_lacking(ports: Mapping[str, SitePort], versions: Sequence[Artifact]) -> Lacking:
-    """What the sites in other places say; nothing of one that does not answer. Takes a moment."""
-    found: dict[str, Mapping[str, int]] = {}
-    for name, port in ports.items():
-        if isinstance(port, Carries) and versions:
-            try:
-                found[name] = port.lacking(versions)
-            except UnavailableError:
-                continue
-    return found
+def ask_lacking(ports: Mapping[str, SitePort], versions: Mapping[str, Sequence[Artifact]]) -> Lacking:
+    """What the sites in other places say of the `versions` that jobs would read there; nothing of one that
+    does not answer. They are asked at the same time. Takes a moment."""
+    asked = {
+        name: (port, versions[name])
+        for name, port in ports.items()
+        if isinstance(port, Carries) and name in versions
+    }
+    with ThreadPoolExecutor(max(1, len(asked)), "gridmill-lacking") as pool:
+        told = {name: pool.submit(_lacking, *one) for name, one in asked.items()}
+    return {name: found for name, one in told.items() if (found := one.result()) is not None}
+
+
+def _lacking(port: Carries, versions: Sequence[Artifact]) -> Mapping[str, int] | None:
+    try:
+        return port.lacking(versions)
+    except UnavailableError:
+        return None
 
 
 def forecast_carrying(

@@ -5,7 +5,15 @@ from dataclasses import replace
 from gridmill.control.advising import advice_with
 from gridmill.control.alterations import AlterationCases
 from gridmill.control.altered import as_altered
-from gridmill.control.begin import begin_run, check_project, chosen, resources_used, resume_run, stop_run
+from gridmill.control.begin import (
+    all_resources_used,
+    begin_run,
+    check_project,
+    chosen,
+    resources_used,
+    resume_run,
+    stop_run,
+)
 from gridmill.control.carrying import Lacking, ask_lacking, forecast_carrying, versions_read
 from gridmill.control.foresight import with_columns_checked
 from gridmill.control.inputs import declared_sizes
@@ -42,10 +50,7 @@ class RunCases(AlterationCases):
         listings = list_sources(self._control.storage, pipeline.jobs, pipeline.folder)
         lacking = self._lacking(pipeline)
         with self._node.lock:
-            order(pipeline)
-            check_project(self._control, pipeline)
-            snapshot = self._ledger.snapshot
-            resources = {r.name: r for r in (*snapshot.resources.values(), *pipeline.resources)}
+            snapshot, resources = self._ledger.snapshot, self._resources(pipeline)
             used = resources_used(self._control, pipeline, resources)
             jobs = tuple(
                 job if used[job.name].default or job.resources else replace(job, resource=used[job.name].name)
@@ -57,7 +62,8 @@ class RunCases(AlterationCases):
             made = dry_run(
                 replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, self._control.now()
             )
-            advice = {job.name: self._advice(job, pipeline.name, used[job.name]) for job in pipeline.jobs}
+            going = {one.job: resources.get(one.resource, used[one.job]) for one in made.jobs}
+            advice = {job.name: self._advice(job, pipeline.name, going[job.name]) for job in pipeline.jobs}
             checked = [with_columns_checked(self._control, pipeline, one, unchanged) for one in made.jobs]
         problems = {name: explained(one.error) for name, one in listings.items() if one.error}
         told = (
@@ -67,12 +73,19 @@ class RunCases(AlterationCases):
         return replace(made, jobs=tuple(told))
 
     def _lacking(self, pipeline: Pipeline) -> Lacking:
-        """What farms say that they lack; they are asked without the lock."""
+        """What farms to which its jobs may go say that they lack; they are asked without the lock."""
         with self._node.lock:
-            versions = versions_read(self._control, pipeline)
+            order(pipeline)
+            check_project(self._control, pipeline)
+            found = all_resources_used(self._control, pipeline, self._resources(pipeline))
+            versions = versions_read(self._control, pipeline, found)
             sites = self._control.sites.items()
             ports = {name: port for name, port in sites if name not in self._control.away}
         return ask_lacking(ports, versions)
+
+    def _resources(self, pipeline: Pipeline) -> dict[str, Resource]:
+        known = self._ledger.snapshot.resources.values()
+        return {one.name: one for one in (*known, *pipeline.resources)}
 
     def _advice(self, job: Job, pipeline: str, resource: Resource) -> str:
         """One line, from the lock's holder."""

@@ -11,11 +11,14 @@ from dataclasses import replace
 from gridmill.control.node import ControlNode
 from gridmill.control.troubles import surveyed
 from gridmill.errors import GridmillError, UnavailableError, explained
+from gridmill.model.farm import FarmLook
 from gridmill.model.site import LOCAL, Node, Site
 from gridmill.model.way import Way
 from gridmill.ports.site import Carries, SitePort
 
 SURVEY_SECONDS = 5.0
+PROBE_SECONDS = 600.0
+"""How often a site in another place is probed again of which that told too little."""
 
 
 class Surveyor:
@@ -26,6 +29,7 @@ class Surveyor:
         self._seconds = seconds
         self._ending = threading.Event()
         self._looks: dict[str, threading.Thread] = {}
+        self._next_probes: dict[str, float] = {}
         self._thread = threading.Thread(target=self._loop, name="survey", daemon=True)
 
     def start(self) -> None:
@@ -63,21 +67,28 @@ class Surveyor:
         """What a site says of its trouble is told once."""
         try:
             self.survey(site)
-            self._tell(site, "")
-            self._node.control.away.discard(site.name)
+            self._note(site, "")
         except GridmillError as error:
-            self._node.control.away.add(site.name)
-            self._tell(site, f"site {site.name}: {explained(error)}")
+            self._note(site, f"site {site.name}: {explained(error)}")
         except Exception as error:  # noqa: BLE001  the outermost loop of this thread: other sites go on
-            self._tell(site, f"site {site.name} cannot be looked at: {error!r}")
+            self._note(site, f"site {site.name} cannot be looked at: {error!r}")
 
-    def _tell(self, site: Site, told: str) -> None:
+    def _note(self, site: Site, trouble: str) -> None:
         """Nothing of a site that was removed or changed meanwhile: then its port was closed."""
         with self._node.lock:
-            now = self._node.control.ledger.snapshot.sites.get(site.name)
-            stands = now is not None and described(now) == described(site)
-            if not self._ending.is_set():
-                surveyed(self._node.control, site.name, told if stands else "")
+            stands = self._stands(site)
+            if self._ending.is_set():
+                return
+            surveyed(self._node.control, site.name, trouble if stands else "")
+            if stands and trouble:
+                self._node.control.away.add(site.name)
+            elif stands:
+                self._node.control.away.discard(site.name)
+
+    def _stands(self, site: Site) -> bool:
+        """Whether it is still declared as it was when it was asked. Under the lock."""
+        now = self._node.control.ledger.snapshot.sites.get(site.name)
+        return now is not None and described(now) == described(site)
 
     def survey(self, site: Site) -> None:
         """Look at one site. Raises what it raises."""
@@ -85,9 +96,9 @@ class Surveyor:
         port = known or self._node.control.open_site(site)
         adopted = False
         try:
-            adopted = self._take_in(site, port, port.nodes(), way_of(site, port))
+            adopted = self._take_in(site, port, port.nodes(), self._way_of(site, port))
             if isinstance(port, Carries):
-                self._node.control.farms[site.name] = port.farm()
+                self._take_look(site, port.farm())
         finally:
             if known is None and not adopted:
                 port.close()
@@ -96,24 +107,55 @@ class Surveyor:
         """Whether the port is the site's from now on: not when it was removed, or is another one by now."""
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
-            if now is None or described(now) != described(site) or self._node.ending:
+            if now is None or not self._stands(site) or self._node.ending:
                 return False
             adopt(self._node, site.name, port)
-            seen = replace(now if now.nodes == nodes else now.with_nodes(nodes), way=now.way or way)
+            seen = replace(now if now.nodes == nodes else now.with_nodes(nodes), way=completed(now.way, way))
             if seen != now:
                 with self._node.changing() as transaction:
                     transaction.put(seen)
             return True
 
+    def _take_look(self, site: Site, look: FarmLook) -> None:
+        with self._node.lock:
+            if self._stands(site):
+                self._node.control.farms[site.name] = look
+
+    def _way_of(self, site: Site, port: SitePort) -> Way | None:
+        """Probed now and then as long as that tells more: a farm may not know probes yet."""
+        now = self._node.control.clock.monotonic()
+        if is_measured(site.way) or now < self._next_probes.get(site.name, 0.0):
+            return site.way
+        self._next_probes[site.name] = now + PROBE_SECONDS
+        return way_of(site, port)
+
 
 def way_of(site: Site, port: SitePort) -> Way | None:
     """What is known of the way to a site, else what a probe says, if it comes through. Takes a second."""
-    if site.way is not None or not isinstance(port, Carries):
+    if is_measured(site.way) or not isinstance(port, Carries):
         return site.way
     try:
-        return port.probe()
+        return completed(site.way, port.probe())
     except UnavailableError:
-        return None
+        return site.way
+
+
+def is_measured(way: Way | None) -> bool:
+    """In both directions."""
+    return way is not None and way.there is not None and way.back is not None
+
+
+def completed(known: Way | None, probed: Way | None) -> Way | None:
+    """What is known, and of a probe what is not."""
+    if known is None or probed is None:
+        return known or probed
+    trip = known.round_trip_seconds
+    return replace(
+        known,
+        there=known.there or probed.there,
+        back=known.back or probed.back,
+        round_trip_seconds=probed.round_trip_seconds if trip is None else trip,
+    )
 
 
 def described(site: Site) -> Site:
@@ -130,7 +172,10 @@ def adopt(node: ControlNode, name: str, port: SitePort) -> None:
 
 
 def retire(node: ControlNode, name: str) -> None:
-    """Close the site's port, if it has one, beside the ticks: what it is asked now may take its time."""
+    """Close the site's port, if it has one, beside the ticks: what it is asked now may take its time. What
+    was seen of the site through it is forgotten."""
+    node.control.away.discard(name)
+    node.control.farms.pop(name, None)
     port = node.control.sites.pop(name, None)
     if port is not None:
         node.control.aside.do(f"close site {name} {id(port)}", port.close, lambda done: done.result())
