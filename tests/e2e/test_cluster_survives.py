@@ -19,8 +19,8 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts"),
 ]
-SLOW, FAST = "rate=64KiB", "rate="
-"""Of 20 MiB 8 go at once, and the next after minutes: what is to happen meanwhile does."""
+SLOW, FAST = "rate=1KiB", "rate="
+"""Of 20 MiB 8 go at once, and the next after hours: what is to happen meanwhile does."""
 CARRY = """
 pipeline: NAME
 resources:
