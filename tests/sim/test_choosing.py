@@ -191,6 +191,21 @@ def test_one_that_nothing_can_run_fails() -> None:
     assert "64 GiB" in job.message
 
 
+def test_one_that_is_refused_does_not_go_where_it_would_be_refused_as_well() -> None:
+    one = grid(1000.0, 900.0)
+    run = stands_there(one)
+    transaction = one.node.control.begin()
+    local = one.node.control.ledger.snapshot.sites["local"]
+    for site in (local, FARM):
+        transaction.put(replace(site, nodes=(replace(FARM.nodes[0], capacity=Amounts(cpus=8)),)))
+    transaction.put(*(replace(measured(HERE, 1.0), attempt_id=f"m{n}") for n in range(5)))
+    one.node.control.ledger.commit(transaction)
+    one.node.control.next_choice = one.clock.monotonic() + 3600.0
+    run = finish(one, run)
+    job = job_of(one, run, "j")
+    assert (job.state, job.resource, job.moves) == (JobState.FAILED, "there", 0)
+
+
 def test_a_defect_at_one_job_is_told_once_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     one = grid(100.0, 10.0)
     told: list[str] = []

@@ -1,6 +1,7 @@
 """Which of several resources a job goes to: where it is done first, data and all, and stays there."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from gridmill.planning.dry_run import Carrying, dry_run
 from gridmill.planning.forecast import expected_seconds, seconds_there
 from gridmill.planning.joining import Joining
 from gridmill.planning.queue import Demand, JobKind
+from gridmill.planning.rehearsal import Rehearsal
 from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.travel import Reading, travel
 from gridmill.planning.waits import MOST_BEFORE
@@ -366,27 +368,23 @@ def test_those_that_were_sent_there_go_before() -> None:
     assert joining.seconds(a, DEMAND._replace(workers=2)) == 180.0
 
 
-class Counted:
-    """Jobs whose time was asked for."""
+@pytest.mark.parametrize("count", [20, 200])
+def test_many_who_ask_cost_as_much_as_a_few(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """However much memory each asks for: what is ahead of them is rehearsed only a few times."""
+    rehearsed: list[int] = []
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked = 0
-        real = waits.lasted
+    class Counted(Rehearsal):
+        def __init__(self, places: int, *rest: Any) -> None:
+            rehearsed.append(places)
+            super().__init__(places, *rest)
 
-        def counting(*args: object) -> list[float]:
-            self.asked += 1
-            return real(*args)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(waits, "lasted", counting)
-
-
-def test_many_who_ask_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the square of their number: all of them wait behind the same jobs."""
-    counted = Counted(monkeypatch)
-    waiting = [a_job(f"y{n}", GIB) for n in range(100)]
+    monkeypatch.setattr(waits, "Rehearsal", Counted)
+    waiting = [a_job(f"y{n}", GIB + n) for n in range(count)]
     known = [measured(one.job.name, "a", "local", 100.0) for one in waiting]
     joining = Joining(running(600.0, *waiting, *known), NOW)
-    for one in waiting:
-        joining.standing_seconds(one)
-        joining.seconds(a_resource("a", workers=1), DEMAND)
-    assert counted.asked <= 2 * len(waiting)
+    for n, one in enumerate(waiting):
+        assert joining.standing_seconds(one) >= 600.0
+        behind = joining.seconds(a_resource("a", workers=1), DEMAND._replace(memory_bytes=GIB + n))
+        assert behind is not None
+        assert behind > 600.0
+    assert len(rehearsed) <= 12

@@ -76,8 +76,8 @@ def chosen_resource(
     choice = choose(told, job_run.resource if standing else "", job_run.moves)
     chosen = next(one for one in found if one.name == choice.resource)
     if not standing or chosen.name != job_run.resource:
-        seconds = next(one.run_seconds for one in told if one.resource == chosen.name)
-        joining.send(chosen, demand_there(job, sizings[chosen.name], job_run.project), seconds or 0.0)
+        demand = demand_there(job, sizings[chosen.name], job_run.project)
+        joining.send(chosen, demand, choice.chosen.run_seconds or 0.0)
     return chosen, choice
 
 
@@ -205,7 +205,7 @@ def _moved(
     resource, choice = chosen_resource(
         control, joining, job_run, inputs, size, standing=True, refused=refused
     )
-    if choice is None or resource.name == job_run.resource:
+    if choice is None or resource.name == job_run.resource or choice.chosen.problem:
         return None
     sizing = with_choice(_sized(joining.snapshot, job_run, size, resource), choice)
     moved = replace(job_run, resource=resource.name, sizing=sizing, moves=job_run.moves + 1)

@@ -59,3 +59,8 @@ class Choice:
     resource: str
     alternatives: tuple[Alternative, ...]
     why: str
+
+    @property
+    def chosen(self) -> Alternative:
+        """What is expected of it there."""
+        return next(one for one in self.alternatives if one.resource == self.resource)

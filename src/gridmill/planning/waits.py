@@ -64,7 +64,8 @@ class Waits:
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         self._snapshot = snapshot
         self._now = now
-        self._told: dict[tuple[str, int, int], Mapping[str, Wait]] = {}
+        self._told: dict[tuple[str, int], Mapping[str, Wait]] = {}
+        self._behind: dict[tuple[str, int, Demand], float | None] = {}
         self._held: dict[str, Sequence[_Held]] = {}
         self._lasted: dict[str, Sequence[float]] = {}
 
@@ -73,7 +74,7 @@ class Waits:
         of a job that runs or goes before it nothing was measured."""
         job_run = self._snapshot.job_runs[job_run_id]
         demand = demand_of(job_run)
-        asked = (job_run.resource, demand.memory_bytes, demand.gpus)
+        asked = (job_run.resource, self._places(job_run.resource, demand))
         if asked not in self._told:
             self._told[asked] = self._tell(*asked)
         wait = self._told[asked].get(job_run_id)
@@ -82,15 +83,25 @@ class Waits:
     def behind(self, resource: str, demand: Demand) -> float | None:
         """When one more job would start, in seconds from now, behind all that stand in line; None where that
         cannot be told."""
-        places, queue = self._snapshot.places, self._queue(resource)
-        held = self._held_on(resource)
-        pods = (places.open.get(resource, Pods()), places.coming.get(resource, Pods()))
-        most = sum(one.places(demand.memory_bytes, demand.gpus, empty=True) for one in pods)
+        most = self._places(resource, demand) + self._places(resource, demand, coming=True)
+        asked = (resource, most, demand._replace(memory_bytes=1 << demand.memory_bytes.bit_length()))
+        if asked not in self._behind:  # memory counts for the places, and for a quota
+            self._behind[asked] = self._rehearse_behind(resource, most, demand)
+        return self._behind[asked]
+
+    def _rehearse_behind(self, resource: str, most: int, demand: Demand) -> float | None:
+        held, queue = self._held_on(resource), self._queue(resource)
         if demand.workers > most or not all(one.lasted for one in held if one.here):
             return None
         last: Ticket = (-demand.priority, (inf, 0), 0, _LAST, JobClass(resource, demand))
         starts = self._rehearsed(queue, most, held, LIKELY, last)
         return next((began for ticket, began in starts if ticket is last), None)
+
+    def _places(self, resource: str, demand: Demand, *, coming: bool = False) -> int:
+        """How many such jobs its pods, up or coming, would run at once if they were empty."""
+        places = self._snapshot.places
+        pods = (places.coming if coming else places.open).get(resource, Pods())
+        return pods.places(demand.memory_bytes, demand.gpus, empty=True)
 
     def _queue(self, resource: str) -> Queue:
         return self._snapshot.lines.waiting.get(resource) or Queue(resource)
@@ -100,11 +111,10 @@ class Waits:
         there_is_room = demand.workers == 1 and find_pod(pods, demand) is not None
         return there_is_room and not self._standing(job_run.project).is_over(Claim(demand))
 
-    def _tell(self, resource: str, memory_bytes: int, gpus: int) -> Mapping[str, Wait]:
+    def _tell(self, resource: str, most: int) -> Mapping[str, Wait]:
         places = self._snapshot.places
         pods, queue = places.open.get(resource, Pods()), self._snapshot.lines.waiting.get(resource)
         held = self._held_on(resource)
-        most = pods.places(memory_bytes, gpus, empty=True)
         lasting = not any(pod_id in places.terms for pod_id, _ in pods.items())
         if queue is None or not most or not lasting or not all(one.lasted for one in held if one.here):
             return {}
