@@ -31,6 +31,8 @@ def test_what_stood_there_is_the_draft_then(
         put(folder_of(tmp_path / "a", "first"), root, "x")
         assert not (tmp_path / "a").exists()
         put(folder_of(tmp_path / "b", "second"), root, "x")
+        with pytest.raises(FileNotFoundError):
+            put(tmp_path / "none", root, "x")
     finally:
         os.close(root)
     assert [(tmp_path / name / "file").read_text() for name in "xb"] == ["second", "first"]

@@ -1,6 +1,6 @@
 """Chunks that stay in a bucket, for other jobs and other farms."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -115,6 +115,19 @@ def test_what_is_damaged_is_found_out(bucket: LittleBucket) -> None:
     (index,) = [name for name in bucket.objects if name.startswith("index/")]
     bucket.objects[index] = bucket.objects[index][:-1]
     assert Kept(bucket).missing([SMALL[1].hash]) == (SMALL[1].hash,)
+
+
+@pytest.mark.parametrize("folder", ["packs", "chunks"])
+@pytest.mark.parametrize("rotten", [lambda was: was[:-1] + b"!", lambda was: was[:-1], lambda _: b""])
+def test_what_has_rotted_is_put_again(
+    tmp_path: Path, bucket: LittleBucket, folder: str, rotten: Callable[[bytes], bytes]
+) -> None:
+    root = tree(tmp_path / "from", FILES)
+    go(root, bucket, There(tmp_path / "one"))
+    for name in [name for name in bucket.objects if name.startswith(folder)]:
+        bucket.objects[name] = rotten(bucket.objects[name])
+    for far in ("two", "three"):
+        go(root, bucket, There(tmp_path / far))
 
 
 def test_a_bucket_that_loses_all_is_no_way(tmp_path: Path, bucket: LittleBucket) -> None:

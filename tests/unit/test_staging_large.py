@@ -16,6 +16,7 @@ from gridmill.errors import InputError, StorageError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.staging.carry import Tree, pull, push
 from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.durable import seal
 from gridmill.staging.manifest import scan
 from gridmill.staging.place import Placer
 
@@ -151,6 +152,27 @@ def test_a_small_file_that_is_a_part_of_a_large_one(tmp_path):
     part = scan(tree(tmp_path / "part", {"small": b"abcd"}), chunk_bytes=4)
     assert placer.place("y", part, "t.2") == ()
     assert contents(tmp_path / "root") == {"x/large": LETTERS, "y/small": b"abcd"}
+
+
+@pytest.mark.parametrize("by_whom", ["disk", "somebody"])
+def test_a_part_of_a_large_one_that_is_damaged_is_not_taken(tmp_path, by_whom):
+    store, placer = placed(tmp_path)
+    root = tree(tmp_path / "from", {"large": LETTERS})
+    push(scan(root, chunk_bytes=4), root, store)
+    assert placer.place("x", scan(root, chunk_bytes=4), "t.1") == ()
+    (kept,) = (tmp_path / "store/large").iterdir()
+    kept.chmod(0o600)
+    kept.write_bytes(LETTERS.replace(b"b", b"!"))
+    if by_whom == "disk":
+        seal(kept)
+    part = scan(tree(tmp_path / "part", {"small": b"abcd"}), chunk_bytes=4)
+    assert placer.place("y", part, "t.2") == (named(b"abcd"),)
+    push(part, tmp_path / "part", store)
+    assert placer.place("y", part, "t.2") == ()
+    assert contents(tmp_path / "root/y") == {"small": b"abcd"}
+    assert set(placer.place("z", scan(root, chunk_bytes=4), "t.3")) == {
+        one.hash for one in chunks(LETTERS) if one.data != b"abcd"
+    }
 
 
 def test_sizes_that_its_chunks_do_not_have_are_refused(tmp_path):

@@ -170,9 +170,20 @@ class ChunkStore:
         """Those that are nowhere; the others have a file of their own now."""
         with self._lock:
             wanted = [chunk for chunk in dict.fromkeys(chunks) if not self._touch(chunk)]
-        for chunk in (found := [chunk for chunk in wanted if self._large.holders(chunk)]):
-            self._keep(tuple(self.fetch((chunk,))))
-        return [chunk for chunk in wanted if chunk not in found]
+        return [chunk for chunk in wanted if not self._taken_out(chunk)]
+
+    def _taken_out(self, chunk: str) -> bool:
+        """Whether a large file has it; it has a file of its own then. One that holds something else goes."""
+        while holders := self._large.holders(chunk):
+            with suppress(NotFoundError, DataError):
+                (found,) = self.fetch((chunk,))
+                found.check()
+                self._keep((found,))
+                return True
+            with self._lock:
+                if holders[0] in self._sizes:
+                    self._drop(holders[0])
+        return False
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Keep these; the least recently used go where the quota asks for it.

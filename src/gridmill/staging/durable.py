@@ -41,7 +41,11 @@ def put(draft: Path, folder: int, name: str) -> None:
     if _RENAMEAT2 is None or _RENAMEAT2(_HERE, os.fsencode(draft), folder, os.fsencode(name), _EXCHANGE):
         aside = draft.with_name(f"{draft.name}.old")
         os.rename(name, aside, src_dir_fd=folder)
-        os.rename(draft, name, dst_dir_fd=folder)
+        try:
+            os.rename(draft, name, dst_dir_fd=folder)
+        except OSError:
+            os.rename(aside, name, dst_dir_fd=folder)
+            raise
         os.rename(aside, draft)
 
 

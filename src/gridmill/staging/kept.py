@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Protocol
 
-from gridmill.errors import NotFoundError, UnavailableError
+from gridmill.errors import DataError, NotFoundError, UnavailableError
 from gridmill.model.farm import Parcel, Slice
 from gridmill.staging.export import Export, Owned, passed
 from gridmill.staging.frames import Chunk
@@ -73,13 +73,25 @@ class Kept:
         if len(small) < _WORTH_A_PACK:
             small = []
         together = {chunk.hash for chunk in small}
-        single = [chunk for chunk in chunks if chunk.hash not in together]
+        self._put_alone([chunk for chunk in chunks if chunk.hash not in together])
+        if small:
+            self._put_pack(small)
+
+    def renew(self, chunks: Sequence[Chunk]) -> None:
+        """Put these anew, each alone: one of the objects that had them is damaged. Raises as `send`."""
+        for chunk in chunks:
+            chunk.check()
+        known = self._known()
+        for name in {known[chunk.hash].pack for chunk in chunks if chunk.hash in known}:
+            self._bucket.remove(f"index/{name}")
+        self.forget()
+        self._put_alone(chunks)
+
+    def _put_alone(self, single: Sequence[Chunk]) -> None:
         for _ in self._threads.map(lambda one: self._bucket.put(_key(one.hash), bytes(one.data)), single):
             pass
         with self._lock:
             self._single.update(chunk.hash for chunk in single)
-        if small:
-            self._put_pack(small)
 
     def _put_pack(self, chunks: Sequence[Chunk]) -> None:
         made = pack(chunks)
@@ -167,10 +179,17 @@ class Shared:
         lacking = set(self._kept.missing(chunk.hash for chunk in chunks))
         self._kept.send([chunk for chunk in chunks if chunk.hash in lacking])
         sizes = {chunk.hash: len(chunk.data) for chunk in chunks}
-        lost = passed(self._bucket, lambda: self._far.take(self._kept.parcels(sizes)))
+        try:
+            lost = self._taken(sizes)
+        except DataError:  # what lies there for long may rot, and stays for longer
+            self._kept.renew(chunks)
+            lost = self._taken(sizes)
         if lost:
             self._kept.forget()
             raise UnavailableError("chunks were removed from the bucket before the farm had taken them")
+
+    def _taken(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        return passed(self._bucket, lambda: self._far.take(self._kept.parcels(sizes)))
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """See Giver. Raises InputError where the bucket refuses one of the sides."""

@@ -11,7 +11,7 @@ from gridmill import codec
 from gridmill.errors import InputError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
-from gridmill.staging.durable import begin_sync, seal, touch
+from gridmill.staging.durable import SEALED_NS, begin_sync, seal, touch
 from gridmill.staging.frames import Chunk, Content, matches
 
 
@@ -228,6 +228,8 @@ class LargeFiles:
                 return None
             data = self._path(file).open("rb", buffering=0)
         with data:
+            if file.whole and os.fstat(data.fileno()).st_mtime_ns != SEALED_NS:
+                return None  # somebody wrote to it
             offset, size = file.layout.range_of(at)
             return os.pread(data.fileno(), size, offset)
 

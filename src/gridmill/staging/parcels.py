@@ -74,7 +74,8 @@ def cut(content: bytes, slices: Iterable[Slice]) -> Iterator[Chunk]:
 def read(parcel: Parcel) -> Iterator[Chunk]:
     """Its chunks, as they come; their hashes are still to be compared.
 
-    Raises NotFoundError where there is no such object, InputError where the bucket refuses, UnavailableError.
+    Raises NotFoundError where there is no such object, DataError where it is too short, InputError where the
+    bucket refuses, UnavailableError.
     """
     for run in _runs(parcel.slices):
         first, end = run[0].begin, run[-1].begin + run[-1].size_bytes
@@ -87,6 +88,7 @@ def read(parcel: Parcel) -> Iterator[Chunk]:
                 raise UnavailableError(
                     "the bucket does not give parts of an object", place=_shown(parcel.url)
                 )
+            _refuse_short(answer, end - first, parcel.url)
             for one in run:
                 yield Chunk(hash=one.chunk, data=_exactly(answer, one.size_bytes, parcel.url))
 
@@ -124,6 +126,12 @@ def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
         run.append(one)
     if run:
         yield run
+
+
+def _refuse_short(answer: http.client.HTTPResponse, size_bytes: int, url: str) -> None:
+    """An object that ends too early stays so; an answer that breaks off may be whole next time."""
+    if answer.length is not None and answer.length < size_bytes:
+        raise DataError(f"has {answer.length} bytes where {size_bytes} were put", place=_shown(url))
 
 
 def _exactly(answer: IO[bytes], size_bytes: int, url: str) -> bytes:
@@ -179,6 +187,8 @@ def _refusal(error: HTTPError, method: str, place: str) -> InputError | NotFound
         return UnavailableError(said, place=place)
     if error.code == http.HTTPStatus.NOT_FOUND and method == "GET":
         return NotFoundError(said, place=place)
+    if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        return DataError(said, place=place)
     hint = "May the credentials at home read and write there, is home's clock right, and is the endpoint "
     return InputError(said, place=place, hint=f"{hint}the bucket's own?")
 
