@@ -37,7 +37,14 @@ def open_folder() -> Iterator[Path]:
 
 @contextmanager
 def farm(home: Path, port: int = 0, place: Site = LOCAL, retain_seconds: float = 3600.0) -> Iterator[Running]:
-    settings = Settings(home=home, root=home / "storage", cpus=4.0, memory_bytes=2**32, zygote=False)
+    settings = Settings(
+        home=home,
+        root=home / "storage",
+        cpus=4.0,
+        memory_bytes=2**32,
+        zygote=False,
+        bucket_hosts=("127.0.0.1",),
+    )
     home.mkdir(parents=True, exist_ok=True)
     running = start(settings, place, ("127.0.0.1", port), quota_bytes=2**30, retain_seconds=retain_seconds)
     try:

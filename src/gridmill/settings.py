@@ -37,6 +37,8 @@ class Settings:
     """GRIDMILL_CPUS: how many CPUs the local site gives. Default: all this process may use."""
     gpu_shares: int = 1
     """GRIDMILL_GPU_SHARES: as how many GPUs each of the local site's counts, for jobs that share one."""
+    bucket_hosts: tuple[str, ...] = ()
+    """GRIDMILL_BUCKET_HOSTS: hosts (with commas) of buckets on its own machine that a farm opens."""
     cgroups: bool = True
     """GRIDMILL_CGROUPS=0: do not use cgroups even where permitted (the guard on sampled memory acts)."""
     zygote: bool = True
@@ -64,6 +66,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         memory_bytes=parse_bytes(memory) if memory else None,
         cpus=parse_seconds(cpus) if cpus else None,
         gpu_shares=_shares(env.get("GRIDMILL_GPU_SHARES", "1")),
+        bucket_hosts=tuple(filter(None, env.get("GRIDMILL_BUCKET_HOSTS", "").replace(" ", "").split(","))),
         cgroups=env.get("GRIDMILL_CGROUPS", "1") != "0",
         zygote=env.get("GRIDMILL_ZYGOTE", "1") != "0",
         history_seconds=_history(env.get("GRIDMILL_HISTORY", f"{HISTORY_DAYS:g}d")),

@@ -1,5 +1,6 @@
 """A farm's controller over real TLS: who is let in, what is refused, and pods that go on without it."""
 
+import fcntl
 import http.client
 import os
 import ssl
@@ -452,6 +453,19 @@ def place_there(home: Visitor, uri: str, name: str, content: bytes) -> None:
     assert home.ask("POST", "/v1/staging/place", wanted).told["chunks"]
     assert home.ask("POST", "/v1/staging/chunks", framed(content)).status == 204
     assert home.ask("POST", "/v1/staging/place", wanted).told["chunks"] == []
+
+
+def test_a_pod_whose_controller_stays_away_ends_when_its_lease_is_over(place: Path, tmp_path: Path) -> None:
+    with farm(place / "h") as running:
+        home = member(running, tmp_path / "home")
+        running.keeper.close()
+        wanted = Deploy(orders=(pod_order("alone-1.0", keep_seconds=60),), lease_seconds=1)
+        assert home.ask("PUT", "/v1/deployments/alone-1", wanted).status == 204
+        running.keeper.tick()
+    folder = place / "h/farm/sources/home/home/pods/alone-1.0"
+    with (folder / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # the pod holds it until it has ended
+    assert "it had no control node for its lease" in (folder / "log").read_text()
 
 
 def gone(home: Visitor, pod: str) -> PodSight:

@@ -1,5 +1,7 @@
 """What a farm decides, without a farm: who has room, whose lease is over, who may join, who is who."""
 
+from dataclasses import replace
+
 import pytest
 
 from gridmill.errors import CapacityError, ConflictError, InputError
@@ -109,12 +111,27 @@ def test_what_nobody_fetches_is_lost_after_its_time() -> None:
 def test_what_was_carried_for_attempts_of_pods_that_are_gone_is_left_behind() -> None:
     works = tuple(
         Work(attempt_id=name, source="home", time=10.0, pod_id=pod)
-        for name, pod in (("a", "up.0"), ("b", "gone.0"), ("c", ""))
+        for name, pod in (("a", "up.0"), ("b", "gone.0"))
     )
+    works += (Work(attempt_id="c", source="away", time=10.0),)
     up = lodging(1, order("up.0"), state="up")
     gone = lodging(2, order("gone.0")).to(LodgingState.GONE, 30.0)
     assert [one.attempt_id for one in left_behind(works, (up, gone), 60.0, 75.0)] == ["c"]
     assert [one.attempt_id for one in left_behind(works, (up, gone), 60.0, 90.0)] == ["b", "c"]
+
+
+@pytest.mark.parametrize("state", ["waiting", "starting", "up"])
+def test_what_is_still_carried_for_an_attempt_is_not_left_behind(state: str) -> None:
+    coming = (Work(attempt_id="a", source="home", time=0.0),)
+    assert left_behind(coming, (lodging(1, order("d.0"), state=state),), 60.0, 9e9) == ()
+    over = lodging(1, order("d.0")).to(LodgingState.GONE, 10.0)
+    assert left_behind(coming, (over,), 60.0, 60.0) == coming
+
+
+def test_a_pod_is_told_its_lease() -> None:
+    (held,) = admit((lodging(1, replace(order("d.0"), lease_seconds=9e9)),), NODES, 0.0)
+    assert [one.lease_seconds for one in orders(held)] == [100]
+    assert [one.lease_seconds for one in orders(replace(held, berths=()))] == [100]
 
 
 def test_ids_and_names_are_no_paths() -> None:

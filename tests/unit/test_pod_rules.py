@@ -11,7 +11,7 @@ from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Order
 from gridmill.model.state import Cause
 from gridmill.pod import processes
-from gridmill.pod.agent import should_end
+from gridmill.pod.agent import is_given_up, should_end
 from gridmill.pod.commands import command_environment
 from gridmill.pod.limits import Limits, proportional_bytes
 
@@ -36,6 +36,12 @@ def test_a_control_node_has_a_moment_to_come_back():
 def test_results_that_nobody_took_are_kept_as_long_as_an_orphan_may_live():
     assert not ends(idle=3000, lonely=3000, taken=False)
     assert ends(idle=3600, lonely=3600, taken=False)
+
+
+def test_a_pod_ends_with_its_jobs_when_its_lease_is_over():
+    assert not is_given_up(lonely=99.0, lease_seconds=100.0)
+    assert is_given_up(lonely=100.0, lease_seconds=100.0)
+    assert not is_given_up(lonely=1e9, lease_seconds=None)
 
 
 def artifact(uri):

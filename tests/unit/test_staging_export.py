@@ -1,6 +1,7 @@
 """By a bucket to a farm and back: objects that are used once, opened by signed URLs."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from gridmill.model.farm import Parcel, Place
 from gridmill.staging.carry import Terms, pull, push
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.export import Export, sweep
+from gridmill.staging.frames import Chunk, hash_of
 from gridmill.staging.manifest import scan
-from gridmill.staging.parcels import check_bucket, is_link_local, read, sliced, write
+from gridmill.staging.parcels import check_bucket, is_refused, read, sliced, write
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.place import Placer
 from gridmill.staging.progress import Progress
@@ -25,6 +27,7 @@ FILES = {f"d{at % 3}/f{at}": bytes([at]) * (at + 1) for at in range(40)} | {
     "big": bytes(9 << 20),
     "none": b"",
 }
+HERE = ("127.0.0.1",)
 ONCE = Terms(patience_seconds=-1.0, wait_seconds=0.0)
 PATIENT = Terms(parallel=2, wait_seconds=0.0)
 
@@ -35,7 +38,8 @@ class There(Carried):
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
         records = Records(folder / "records.db")
-        super().__init__("home", folder / "root", folder / "carried", 1 << 30, None, records, lambda: 0.0)
+        root, chunks = folder / "root", folder / "carried"
+        super().__init__("home", root, chunks, 1 << 30, None, records, lambda: 0.0, bucket_hosts=HERE)
 
     def missing(self, chunks: Sequence[str]) -> tuple[str, ...]:
         return self.store.missing(chunks)
@@ -131,10 +135,11 @@ def test_a_url_opens_one_object_one_way(there: There, bucket: LittleBucket, tmp_
     with pytest.raises(InputError, match="AccessDenied: Request has expired"):
         write(
             Parcel(url=bucket.sign("GET", "a"), slices=slices),
-            list(read(Parcel(url=bucket.sign("GET", "a"), slices=slices))),
+            list(read(Parcel(url=bucket.sign("GET", "a"), slices=slices), HERE)),
+            HERE,
         )
     with pytest.raises(NotFoundError, match="NoSuchKey"):
-        list(read(Parcel(url=bucket.sign("GET", "b"), slices=slices)))
+        list(read(Parcel(url=bucket.sign("GET", "b"), slices=slices), HERE))
 
 
 def test_what_was_removed_before_it_was_taken_is_put_again(
@@ -173,16 +178,40 @@ def test_only_http_is_opened(url: str) -> None:
         list(read(Parcel(url=url, slices=sliced([("0" * 64, 1)]))))
 
 
-def test_nobody_reads_what_a_cloud_tells_its_machines() -> None:
-    told = (
-        "169.254.169.254",
-        "fe80::1%eth0",
-        "::ffff:169.254.169.254",
-        "10.0.0.1",
-        "127.0.0.1",
-        "2001:db8::1",
-    )
-    assert [is_link_local(one) for one in told] == [True] * 3 + [False] * 3
+CLOUDS = ("169.254.169.254", "fe80::1%e", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16")
+ITSELF = ("127.0.0.1", "127.8.8.8", "::1", "0.0.0.0", "::", "224.0.0.1")
+DISGUISED = ("::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "::ffff:127.0.0.1")
+
+
+@pytest.mark.parametrize("address", [*CLOUDS, *ITSELF, *DISGUISED])
+def test_nobody_reads_what_is_told_to_the_machine_alone(address: str) -> None:
+    assert is_refused(address)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "52.216.0.1", "2001:db8::1", "64:ff9b::808:808"])
+def test_buckets_are_where_others_are(address: str) -> None:
+    assert not is_refused(address)
+
+
+def test_the_machine_itself_is_opened_where_its_owner_says_so(bucket: LittleBucket) -> None:
+    bucket.put("a", b"one")
+    parcel = Parcel(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)]))
+    with pytest.raises(InputError, match="no bucket's address") as told:
+        list(read(parcel))
+    assert "GRIDMILL_BUCKET_HOSTS" in str(told.value.hint)
+    with pytest.raises(InputError, match="no bucket's address"):
+        write(replace(parcel, url=bucket.sign("PUT", "b")), [Chunk(hash=hash_of(b"one"), data=b"one")])
+    assert bucket.seen == []
+    (chunk,) = read(parcel, HERE)
+    assert chunk.data == b"one"
+
+
+def test_nobody_goes_by_a_proxy(bucket: LittleBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    bucket.put("a", b"one")
+    (chunk,) = read(Parcel(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)])), HERE)
+    assert chunk.data == b"one"
 
 
 @pytest.mark.parametrize(("begin", "size"), [(-1, 1), (0, -1), (0, 1 << 40)])

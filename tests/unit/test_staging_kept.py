@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.little_bucket import LittleBucket, little_bucket, moment
 from tests.unit.test_staging_chunks import chunk, contents
-from tests.unit.test_staging_export import PATIENT, There
+from tests.unit.test_staging_export import HERE, PATIENT, There
 from tests.unit.test_staging_manifest import named, tree
 
 from gridmill.errors import DataError, UnavailableError
@@ -79,7 +79,7 @@ def test_the_farm_may_read_these_objects_and_nothing_else(bucket: LittleBucket) 
     parcels = kept.parcels(
         {SMALL[3].hash: 1, SMALL[4].hash: 1, SMALL[7].hash: 1, LARGE.hash: len(LARGE.data)}
     )
-    assert [list(read(parcel)) for parcel in parcels] == [[SMALL[3], SMALL[4], SMALL[7]], [LARGE]]
+    assert [list(read(parcel, HERE)) for parcel in parcels] == [[SMALL[3], SMALL[4], SMALL[7]], [LARGE]]
     for parcel in parcels:
         path = parcel.url.removeprefix(parcel.url[: parcel.url.index("/", 8)])
         assert bucket.allows("GET", path)

@@ -44,13 +44,14 @@ class Carried:
         records: Records,
         now: Callable[[], float],
         patience_seconds: float = PATIENCE_SECONDS,
+        bucket_hosts: Sequence[str] = (),
     ) -> None:
         self.store = ChunkStore(folder, quota_bytes)
         drafts = root.parent / f".{root.name}.drafts" if root.parent != folder.parent else None
         owner = None if user is None else (user, user)
         self._placer = Placer(root, self.store, drafts=drafts, user=owner)
         self._source, self._root, self._user = source, root, user
-        self._records, self._now = records, now
+        self._records, self._now, self._bucket_hosts = records, now, bucket_hosts
         self._scans = Scans(root, folder / "hashes", user, patience_seconds)
         self._lock = threading.Lock()
         self._trees: OrderedDict[str, tuple[Tree, frozenset[str]]] = OrderedDict()
@@ -123,7 +124,7 @@ class Carried:
             lacking = set(self.store.missing(one.chunk for one in parcel.slices))
             wanted = tuple(one for one in parcel.slices if one.chunk in lacking)
             try:
-                self._store_all(read(replace(parcel, slices=wanted)))
+                self._store_all(read(replace(parcel, slices=wanted), self._bucket_hosts))
             except NotFoundError:
                 lost += self.store.missing(lacking)
         return tuple(lost)
@@ -140,7 +141,7 @@ class Carried:
 
     def give(self, parcel: Parcel) -> None:
         """Chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""
-        write(parcel, self.fetch([one.chunk for one in parcel.slices]))
+        write(parcel, self.fetch([one.chunk for one in parcel.slices]), self._bucket_hosts)
 
     def over(self, attempt_id: str) -> None:
         """It will read nothing more here; what it made waits. May be repeated."""

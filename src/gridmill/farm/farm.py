@@ -73,7 +73,14 @@ class Farm:
 
     def _carry(self, source: Source, root: Path, folder: Path) -> Carried:
         return Carried(
-            source.name, root, folder, self.quota_bytes, source.user, records=self.records, now=self.now
+            source.name,
+            root,
+            folder,
+            self.quota_bytes,
+            source.user,
+            records=self.records,
+            now=self.now,
+            bucket_hosts=self.settings.bucket_hosts,
         )
 
     def nodes(self) -> tuple[Node, ...]:

@@ -244,10 +244,12 @@ def _apart(source: str, act: Callable[[], None]) -> None:
 
 
 def orders(lodging: Lodging) -> tuple[PodOrder, ...]:
-    """As the site is told them: where each is, and which GPUs are its alone."""
+    """As the site is told them: where each is, which GPUs are its alone, and for how long it may be without
+    us: its source believes that it has ended then."""
     berths = {berth.pod_id: berth for berth in lodging.berths}
 
-    def berthed(order: PodOrder) -> PodOrder:
+    def berthed(given: PodOrder) -> PodOrder:
+        order = replace(given, lease_seconds=lodging.deploy.lease_seconds)
         berth = berths.get(order.pod_id)
         if berth is None:
             return order

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gridmill.farm.lodging import HAS_ROOM, Lodging
+from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState
 from gridmill.model.noun import dataclass
 
 
@@ -29,12 +29,15 @@ def left_behind(
     works: Iterable[Work], lodgings: Iterable[Lodging], retain_seconds: float, now: float
 ) -> tuple[Work, ...]:
     """Those whose pod does not live any more, and that nobody has asked for in all the time that results are
-    kept."""
+    kept. What is carried here before it starts may take longer than that: it stays while its source has a
+    deployment here."""
     since = {(one.source, pod): one.since for one in lodgings for pod in one.pods}
     live = {(one.source, pod) for one in lodgings if one.state in HAS_ROOM for pod in one.pods}
+    at_work = {one.source for one in lodgings if one.state in HAS_ROOM or one.state == LodgingState.WAITING}
     return tuple(
         work
         for work in works
-        if (work.source, work.pod_id) not in live
+        if (work.pod_id or work.source not in at_work)
+        and (work.source, work.pod_id) not in live
         and max(work.time, since.get((work.source, work.pod_id), 0.0)) + retain_seconds <= now
     )

@@ -12,7 +12,7 @@ from gridmill.model.node import NodeLook, Seat
 from gridmill.model.noun import dataclass
 from gridmill.model.site import Node
 
-FARM_PROTOCOL = 1
+FARM_PROTOCOL = 2
 _Minor: TypeAlias = tuple[int, int]
 
 

@@ -105,6 +105,7 @@ class PodOrder:
     node: str = ""  # where the plan wants it
     settings: Mapping[str, str] = field(default_factory=dict)  # the resource's for its site
     pinned: bool = False  # and nowhere else
+    lease_seconds: float | None = None  # without a control node for so long it ends, with its jobs
 
 
 # pod -> control node

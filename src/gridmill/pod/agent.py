@@ -50,6 +50,12 @@ def should_end(
     return both >= orphan_seconds
 
 
+def is_given_up(*, lonely: float, lease_seconds: float | None) -> bool:
+    """Whether a pod ends with its jobs: who asked for them has taken them for lost since then, and may run
+    them again elsewhere. `lonely` as in `should_end`; without a lease never."""
+    return lease_seconds is not None and lonely >= lease_seconds
+
+
 class Agent:
     """`run` returns when the pod has ended."""
 
@@ -258,12 +264,18 @@ class Agent:
     def _has_ended(self, now: float) -> bool:
         if self._signalled and self._ending is None:
             self._end("it was told to by a signal")
+        if self._ending is None and self._is_given_up(now):
+            self._end("it had no control node for its lease")
         if self._supervisor.busy:
             return False
         if self._ending is None:
             self._end_when_unused(now)
             return False
         return self._has_said_farewell(now)
+
+    def _is_given_up(self, now: float) -> bool:
+        lonely = 0.0 if self._courier.welcomed else now - self._courier.lonely_since
+        return is_given_up(lonely=lonely, lease_seconds=self._order.lease_seconds)
 
     def _end_when_unused(self, now: float) -> None:
         if not self._courier.welcomed and should_end(

@@ -2,13 +2,13 @@
 
 import http.client
 import re
+import socket
 import ssl
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from ipaddress import IPv6Address, ip_address
-from socket import socket
+from functools import cache, partial
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import IO, Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -26,6 +26,9 @@ _CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
 _MESSAGE = re.compile(rb"<Message>([^<]{1,200})</Message>")
 _PASSING = frozenset({408, 429})
 _TOLD_BYTES = 4096
+_TELLING = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"})
+"""Where AWS, Google, Alibaba, Azure and Oracle tell machines of themselves, beside 169.254.169.254."""
+_TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"))
 
 
 class Far(Protocol):
@@ -71,8 +74,9 @@ def cut(content: bytes, slices: Iterable[Slice]) -> Iterator[Chunk]:
         yield Chunk(hash=one.chunk, data=view[one.begin : one.begin + one.size_bytes])
 
 
-def read(parcel: Parcel) -> Iterator[Chunk]:
-    """Its chunks, as they come; their hashes are still to be compared.
+def read(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Chunk]:
+    """Its chunks, as they come; their hashes are still to be compared. `allowed`: hosts that may be opened
+    wherever they are.
 
     Raises NotFoundError where there is no such object, DataError where it is too short, InputError where the
     bucket refuses, UnavailableError.
@@ -83,8 +87,8 @@ def read(parcel: Parcel) -> Iterator[Chunk]:
             yield from (Chunk(hash=one.chunk, data=b"") for one in run)
             continue
         asked = urllib.request.Request(_checked(parcel.url), headers={"Range": f"bytes={first}-{end - 1}"})
-        with _opened(asked) as answer:
-            if answer.status != http.HTTPStatus.PARTIAL_CONTENT and first:
+        with _opened(asked, allowed) as answer:
+            if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
                 raise UnavailableError(
                     "the bucket does not give parts of an object", place=_shown(parcel.url)
                 )
@@ -93,8 +97,8 @@ def read(parcel: Parcel) -> Iterator[Chunk]:
                 yield Chunk(hash=one.chunk, data=_exactly(answer, one.size_bytes, parcel.url))
 
 
-def write(parcel: Parcel, chunks: Iterable[Chunk]) -> None:
-    """Put these, the parcel's in their order, as the object; whole or not at all.
+def write(parcel: Parcel, chunks: Iterable[Chunk], allowed: Container[str] = ()) -> None:
+    """Put these, the parcel's in their order, as the object; whole or not at all. `allowed` as for `read`.
 
     Raises InputError where the bucket refuses, DataError for a chunk of another size, UnavailableError.
     """
@@ -102,7 +106,7 @@ def write(parcel: Parcel, chunks: Iterable[Chunk]) -> None:
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
     body: Any = _bodies(parcel.slices, chunks)
     asked = urllib.request.Request(_checked(parcel.url), body, headers, method="PUT")
-    with _opened(asked) as answer:
+    with _opened(asked, allowed) as answer:
         answer.read(_TOLD_BYTES)
 
 
@@ -158,10 +162,10 @@ def _shown(url: str) -> str:
 
 
 @contextmanager
-def _opened(asked: urllib.request.Request) -> Iterator[Any]:
+def _opened(asked: urllib.request.Request, allowed: Container[str]) -> Iterator[Any]:
     place = _shown(asked.full_url)
     try:
-        with _OPENER.open(asked, timeout=SILENCE_SECONDS) as answer:
+        with _opener(allowed).open(asked, timeout=SILENCE_SECONDS) as answer:
             yield answer
     except HTTPError as error:
         raise _refusal(error, asked.get_method(), place) from None  # its text has the whole URL
@@ -198,31 +202,23 @@ class _Straight(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class _Plain(http.client.HTTPConnection):
-    def connect(self) -> None:
-        super().connect()
-        _refuse_link_local(self.sock)
+class _PlainHandler(urllib.request.HTTPHandler):
+    def __init__(self, allowed: Container[str]) -> None:
+        super().__init__()
+        self._allowed = allowed
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_connection, http.client.HTTPConnection, self._allowed), req)
 
 
-class _Secure(http.client.HTTPSConnection):
-    def connect(self) -> None:
-        super().connect()
-        _refuse_link_local(self.sock)
+class _SecureHandler(urllib.request.HTTPSHandler):
+    def __init__(self, allowed: Container[str]) -> None:
+        super().__init__()
+        self._allowed = allowed
 
-
-def _refuse_link_local(sock: socket) -> None:
-    """There clouds answer whoever asks with the machine's own credentials."""
-    address = sock.getpeername()[0]
-    if is_link_local(address):
-        sock.close()
-        raise InputError(f"{address} is no bucket's address")
-
-
-def is_link_local(address: str) -> bool:
-    """Whether it is one that is never routed."""
-    found = ip_address(address.partition("%")[0])
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return (mapped or found).is_link_local
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        made = partial(_connection, http.client.HTTPSConnection, self._allowed, context=_authorities())
+        return self.do_open(made, req)
 
 
 @cache
@@ -230,14 +226,57 @@ def _authorities() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-class _PlainHandler(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Plain, req)
+def _connection(
+    kind: type[http.client.HTTPConnection],
+    allowed: Container[str],
+    host: str,
+    **more: Any,  # noqa: ANN401
+) -> http.client.HTTPConnection:
+    """One that looks where it leads before anything is said."""
+    made = kind(host, **more)
+
+    def dial(address: tuple[str, int], *rest: Any) -> socket.socket:  # noqa: ANN401
+        dialled = socket.create_connection(address, *rest)
+        if address[0] not in allowed:
+            _check_far(dialled)
+        return dialled
+
+    made._create_connection = dial  # type: ignore[attr-defined]  # the only place before its TLS
+    return made
 
 
-class _SecureHandler(urllib.request.HTTPSHandler):
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Secure, req, context=_authorities())
+def _check_far(dialled: socket.socket) -> None:
+    there, here = dialled.getpeername()[0], dialled.getsockname()[0]
+    if there == here or is_refused(there):
+        dialled.close()
+        raise InputError(
+            f"{there} is no bucket's address",
+            hint="Where a bucket is on the farm's own machine, GRIDMILL_BUCKET_HOSTS there names its host.",
+        )
 
 
-_OPENER = urllib.request.build_opener(_Straight, _PlainHandler, _SecureHandler)
+def is_refused(address: str) -> bool:
+    """Whether a farm opens nothing there: the machine itself, what is never routed, and where clouds answer
+    whoever asks with the machine's own credentials; in whatever form."""
+    found = ip_address(address.partition("%")[0])
+    return any(_is_near(one) for one in (found, *_within(found)))
+
+
+def _is_near(found: IPv4Address | IPv6Address) -> bool:
+    odd = found.is_link_local or found.is_loopback or found.is_unspecified or found.is_multicast
+    return odd or str(found) in _TELLING
+
+
+def _within(found: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
+    """What an IPv6 address leads to where it is translated."""
+    if isinstance(found, IPv4Address):
+        return
+    yield from (one for one in (found.ipv4_mapped, found.sixtofour) if one is not None)
+    if any(found in network for network in _TRANSLATED):
+        yield IPv4Address(int(found) & 0xFFFF_FFFF)
+
+
+def _opener(allowed: Container[str]) -> urllib.request.OpenerDirector:
+    """With no proxy: the address would be the proxy's."""
+    straight = urllib.request.ProxyHandler({})
+    return urllib.request.build_opener(straight, _Straight, _PlainHandler(allowed), _SecureHandler(allowed))
