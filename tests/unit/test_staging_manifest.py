@@ -262,3 +262,10 @@ def test_a_file_that_may_not_be_read_is_no_trouble_of_the_disk(tmp_path):
             scan(folder)
     finally:
         shutil.rmtree(folder)
+
+
+def test_where_hashes_cannot_be_kept_it_is_scanned_all_the_same(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    root = tree(tmp_path / "from", {"a": b"1"})
+    cache = HashCache(tmp_path / "file/hashes", now_ns=lambda: LATER)
+    assert scan(root, cache=cache) == scan(root)

@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from blake3 import blake3
@@ -63,7 +64,8 @@ def _manifest(
         raise StorageError(f"cannot be read: {error.strerror}", place=str(error.filename or root)) from error
     for file in unknown:
         cache.keep(file.path, file.stat, known[file.path] or ())
-    cache.save()
+    with suppress(StorageError):  # what is not kept is hashed again
+        cache.save()
     entries = (
         FileEntry(path=file.path, size_bytes=file.stat.st_size, chunks=known[file.path] or ())
         for file in files
