@@ -68,6 +68,39 @@ def test_what_fails_is_told_and_tried_again(root: Path, tmp_path: Path) -> None:
     assert scans.scan("later").files == ()
 
 
+def test_what_nobody_asks_about_again_holds_up_no_other(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gridmill.farm.scans.MOST_WAITING", 1)
+    slow = kept_at(tmp_path / "hashes")
+    os.mkfifo(slow)
+    scans = Scans(root, tmp_path / "hashes", None, patience_seconds=0.0)
+    with pytest.raises(UnavailableError, match="still being read"):
+        scans.scan("out")
+    with pytest.raises(UnavailableError, match="too many"):
+        scans.scan("later")
+    slow.write_bytes(b"")
+    (root / "later").mkdir()
+    while True:  # until that one is read
+        try:
+            assert scans.scan("later").files == ()
+            return
+        except UnavailableError:
+            continue
+
+
+def test_of_trees_that_nobody_names_little_is_kept(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gridmill.farm.scans.MOST_KEPT", 1)
+    newest = kept_at(tmp_path / "hashes")
+    for at, path in enumerate((newest, *(newest.with_name(f"{one}.json") for one in "abc"))):
+        path.touch()
+        os.utime(path, (1e9 - at, 1e9 - at))
+    Scans(root, tmp_path / "hashes", None).scan("out")
+    assert list((tmp_path / "hashes").glob("*.json")) == [newest]
+
+
 def order(attempt: str) -> Order:
     return Order(
         attempt_id=attempt,

@@ -206,6 +206,15 @@ def test_the_machine_itself_is_opened_where_its_owner_says_so(bucket: LittleBuck
     assert chunk.data == b"one"
 
 
+def test_a_bucket_that_dribbles_is_waited_for_no_longer(
+    bucket: LittleBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gridmill.staging.parcels.PARCEL_SECONDS", 0.0)
+    bucket.put("a", b"one")
+    with pytest.raises(UnavailableError, match="too slow"):
+        list(read(Parcel(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)])), HERE))
+
+
 def test_nobody_goes_by_a_proxy(bucket: LittleBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "")

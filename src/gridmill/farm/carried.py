@@ -47,9 +47,9 @@ class Carried:
         bucket_hosts: Sequence[str] = (),
     ) -> None:
         self.store = ChunkStore(folder, quota_bytes)
-        drafts = root.parent / f".{root.name}.drafts" if root.parent != folder.parent else None
+        self.drafts = root.parent / f".{root.name}.drafts" if root.parent != folder.parent else None
         owner = None if user is None else (user, user)
-        self._placer = Placer(root, self.store, drafts=drafts, user=owner)
+        self._placer = Placer(root, self.store, drafts=self.drafts, user=owner)
         self._source, self._root, self._user = source, root, user
         self._records, self._now, self._bucket_hosts = records, now, bucket_hosts
         self._scans = Scans(root, folder / "hashes", user, patience_seconds)

@@ -1,7 +1,10 @@
 """What stands before every route: certificate and token, size of bodies, and the last stop for defects."""
 
 import logging
+from asyncio import Semaphore
+from contextlib import AbstractAsyncContextManager, nullcontext
 
+from anyio.to_thread import current_default_thread_limiter
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,6 +23,8 @@ BODY_BYTES = 64 * 2**20
 """Largest body of a source's."""
 CHUNKS_BYTES = 512 * 2**20
 """Largest body of chunks, which is not held whole."""
+LANE = 16
+"""So much is carried for a source at a time, and so much else is answered; what is more waits."""
 _log = logging.getLogger("gridmill.farm")
 
 
@@ -28,6 +33,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, farm: Farm) -> None:
         self._app, self._farm = app, farm
+        self._lanes: dict[tuple[str, bool], Semaphore] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit and pass on, or answer."""
@@ -42,7 +48,20 @@ class Guard:
         if refusal is not None:
             return await refusal(scope, receive, send)
         body = bounded(receive, _limit(scope["path"]))
-        return await pass_on(self._app, scope, body, send, who="the farm", log=_log)
+        async with self._lane(scope):
+            return await pass_on(self._app, scope, body, send, who="the farm", log=_log)
+
+    def _lane(self, scope: Scope) -> AbstractAsyncContextManager[None]:
+        """Of one source so many are answered at once, and what takes long holds up nothing else of it; each
+        lane has threads of its own. Sessions need none."""
+        path, source = scope["path"], scope.get(SOURCE)
+        if source is None or path.startswith("/v1/relay/"):
+            return nullcontext()
+        key = (source.name, path.startswith("/v1/staging/"))
+        if key not in self._lanes:
+            self._lanes[key] = Semaphore(LANE)
+            current_default_thread_limiter().total_tokens += LANE
+        return self._lanes[key]
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -224,8 +224,9 @@ class Keeper:
         end_processes(source.user, _END_SECONDS)
         quarters.close()
         farm.quarters.pop(source.name, None)
-        for folder in (quarters.root, quarters.settings.home.parent):
-            shutil.rmtree(folder, ignore_errors=True)
+        for folder in (quarters.root, quarters.carried.drafts, quarters.settings.home.parent):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
         losses = [one for one in farm.records.all(Loss) if one.source == source.name]
         works = [one for one in farm.records.all(Work) if one.source == source.name]
         invited = [one for one in farm.records.all(Invitation) if one.name == source.name]

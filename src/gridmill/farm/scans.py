@@ -15,7 +15,9 @@ from gridmill.staging.manifest import scan
 
 PATIENCE_SECONDS = 60.0
 """Whoever asks hears in this time, be it that it is not known yet: sources wait for a few minutes at most."""
-_MOST_WAITING = 1000
+MOST_WAITING = 1000
+MOST_KEPT = 1000
+"""Of so many trees is kept what their files hashed to; those that were read longest ago go first."""
 
 
 class Scans:
@@ -49,7 +51,9 @@ class Scans:
             known = self._running.get(uri)
             if known is not None:
                 return known
-            if len(self._running) >= _MOST_WAITING:
+            if len(self._running) >= MOST_WAITING:
+                self._running = {one: run for one, run in self._running.items() if not run.done()}
+            if len(self._running) >= MOST_WAITING:
                 raise UnavailableError("too many folders are being read", hint="Ask again.")
             made = self._running[uri] = Future()
         threading.Thread(target=self._run, args=(uri, made), name="gridmill-scan", daemon=True).start()
@@ -59,10 +63,16 @@ class Scans:
         try:
             with acting_as(self._user):
                 found = scan(self._root / uri, cache=self._cache(uri))
+            self._tidy()
         except BaseException as error:  # noqa: BLE001  whoever asks hears of it
             made.set_exception(error)
         else:
             made.set_result(found)
+
+    def _tidy(self) -> None:
+        kept = sorted(self._folder.glob("*.json"), key=_age, reverse=True)
+        for old in kept[MOST_KEPT:]:
+            old.unlink(missing_ok=True)
 
     def _cache(self, uri: str) -> HashCache:
         return _Ours(self._path(uri), ours=None if self._user is None else 0)
@@ -76,6 +86,14 @@ class Scans:
             for known in [one for one in self._running if f"{one}/".startswith(f"{uri}/")]:
                 del self._running[known]
         self._path(uri).unlink(missing_ok=True)
+
+
+def _age(path: Path) -> float:
+    """When it was written; what goes meanwhile is old."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 class _Ours(HashCache):

@@ -4,12 +4,13 @@ import http.client
 import re
 import socket
 import ssl
+import time
 import urllib.request
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash
 
 SILENCE_SECONDS = 30.0
 """A bucket that says nothing for so long does not answer."""
+PARCEL_SECONDS = 900.0
+"""The content of one parcel comes in this time, or it is asked for again."""
 _BUCKET = re.compile(r"(s3|gs)://[A-Za-z0-9._-]{3,}(/[^?#]*)?")
 _HTTP = re.compile(r"https?://[!-~]+")
 _CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
@@ -81,6 +84,7 @@ def read(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Chunk]:
     Raises NotFoundError where there is no such object, DataError where it is too short, InputError where the
     bucket refuses, UnavailableError.
     """
+    until = time.monotonic() + PARCEL_SECONDS
     for run in _runs(parcel.slices):
         first, end = run[0].begin, run[-1].begin + run[-1].size_bytes
         if first == end:
@@ -94,7 +98,7 @@ def read(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Chunk]:
                 )
             _refuse_short(answer, end - first, parcel.url)
             for one in run:
-                yield Chunk(hash=one.chunk, data=_exactly(answer, one.size_bytes, parcel.url))
+                yield Chunk(hash=one.chunk, data=_exactly(answer, one.size_bytes, parcel.url, until))
 
 
 def write(parcel: Parcel, chunks: Iterable[Chunk], allowed: Container[str] = ()) -> None:
@@ -138,11 +142,17 @@ def _refuse_short(answer: http.client.HTTPResponse, size_bytes: int, url: str) -
         raise DataError(f"has {answer.length} bytes where {size_bytes} were put", place=_shown(url))
 
 
-def _exactly(answer: IO[bytes], size_bytes: int, url: str) -> bytes:
-    data = answer.read(size_bytes)
-    if len(data) != size_bytes:
-        raise UnavailableError("what the bucket sends breaks off", place=_shown(url))
-    return data
+def _exactly(answer: http.client.HTTPResponse, size_bytes: int, url: str, until: float) -> bytes:
+    pieces = []
+    while size_bytes:
+        piece = answer.read1(size_bytes)
+        if not piece:
+            raise UnavailableError("what the bucket sends breaks off", place=_shown(url))
+        if time.monotonic() > until:
+            raise UnavailableError("the bucket is too slow", place=_shown(url))
+        pieces.append(piece)
+        size_bytes -= len(piece)
+    return b"".join(pieces)
 
 
 def _checked(url: str) -> str:
