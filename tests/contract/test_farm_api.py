@@ -396,6 +396,16 @@ def test_what_is_noted_of_a_source_that_was_removed_goes(place: Path, tmp_path: 
         assert home.ask("GET", "/v1/farm").status == 200
 
 
+def test_a_clock_that_is_set_back_makes_no_lease_longer(place: Path, tmp_path: Path) -> None:
+    with farm(place / "h") as running:
+        member(running, tmp_path / "home")
+        running.keeper.close()
+        now = running.farm.now()
+        running.farm.now = lambda: now - 10_000
+        running.keeper.tick()
+        assert running.farm.heard == {"home": now - 10_000}
+
+
 def test_a_deployment_that_comes_up_in_part_leaves_no_pod(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         home = member(running, tmp_path / "home")

@@ -158,3 +158,18 @@ def test_what_is_read_next_is_kept(carried: Carried) -> None:
     carried.forget("a.1")
     carried.forget("a.0", keep=True)
     assert [chunk.data for chunk in carried.fetch(file.chunks)] == [b"what it made"]
+
+
+def test_what_is_let_go_of_takes_nothing_more(carried: Carried, root: Path) -> None:
+    before = files(root)
+    chunk = Chunk(hash=hash_of(b"late"), data=b"late")
+    carried.send([chunk])
+    entry = FileEntry(path="file", size_bytes=4, chunks=(chunk.hash,))
+    place = Place(uri="in", manifest=Manifest(files=(entry,), chunk_bytes=CHUNK_BYTES), attempt_id="b")
+    carried.close()
+    with pytest.raises(UnavailableError, match="letting go"):
+        carried.send([Chunk(hash=hash_of(b"later"), data=b"later")])
+    with pytest.raises(UnavailableError, match="letting go"):
+        carried.place(place)
+    assert files(root) == before
+    assert carried.store.missing([hash_of(b"later")]) == (hash_of(b"later"),)

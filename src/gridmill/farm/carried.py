@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gridmill.errors import GridmillError, NotFoundError, UnsafePathError
+from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
 from gridmill.farm.acting import acting_as
 from gridmill.farm.lodging import check_id
 from gridmill.farm.records import Records
@@ -54,10 +54,25 @@ class Carried:
         self._records, self._now, self._bucket_hosts = records, now, bucket_hosts
         self._scans = Scans(root, folder / "hashes", user, patience_seconds)
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._trees: OrderedDict[str, tuple[Tree, frozenset[str]]] = OrderedDict()
 
+    def close(self) -> None:
+        """Nothing is kept from now on, whoever is still at it: what is here may be going."""
+        self._closed.set()
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """See ChunkStore. Raises UnavailableError once it is closed."""
+        self._check_open()
+        self.store.send(chunks)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise UnavailableError("the farm is letting go of what it has for this source")
+
     def place(self, wanted: Place) -> tuple[str, ...]:
-        """See Placer. Raises InputError, ConflictError, CapacityError, StorageError."""
+        """See Placer. Raises InputError, ConflictError, CapacityError, StorageError, UnavailableError."""
+        self._check_open()
         self._note(check_id(wanted.attempt_id))
         check_path(wanted.uri)
         self._drop(wanted.uri)
@@ -135,9 +150,9 @@ class Carried:
             held.append(chunk)
             held_bytes += len(chunk.data)
             if held_bytes >= HELD_BYTES:
-                self.store.send(held)
+                self.send(held)
                 held, held_bytes = [], 0
-        self.store.send(held)
+        self.send(held)
 
     def give(self, parcel: Parcel) -> None:
         """Chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""

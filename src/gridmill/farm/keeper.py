@@ -94,6 +94,8 @@ class Keeper:
 
     def _note_heard(self) -> None:
         now = self._farm.now()
+        for name, time in tuple(self._farm.heard.items()):
+            self._farm.heard[name] = min(time, now)  # where the clock was set back, leases are no longer
         if now - self._noted >= _NOTE_SECONDS or now < self._noted:
             self._noted = now
             self._forget_strangers()

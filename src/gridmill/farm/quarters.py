@@ -67,6 +67,7 @@ class Quarters:
 
     def close(self) -> None:
         """Pods go on."""
+        self.carried.close()
         self.relay.end()
         self.links.close()
         self.site.close()

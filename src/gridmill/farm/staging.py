@@ -36,9 +36,9 @@ def missing(farm: TheFarm, source: Asking, wanted: Hashes) -> Response:
 @router.post("/chunks", status_code=204, response_class=Response)
 async def take(request: Request, farm: TheFarm, source: Asking) -> Response:
     """Chunks, framed; each is checked before it is kept."""
-    store = (await run_in_threadpool(_carried, farm, source)).store
+    carried = await run_in_threadpool(_carried, farm, source)
     async for chunks in _batches(request):
-        await run_in_threadpool(store.send, chunks)
+        await run_in_threadpool(carried.send, chunks)
     return done()
 
 
