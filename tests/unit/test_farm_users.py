@@ -4,13 +4,23 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
+from tests.farms import LOCAL, open_folder
+from tests.unit.test_farm_rules import order
 
 from gridmill.errors import UnavailableError
+from gridmill.farm.authority import Authority
+from gridmill.farm.deploying import turn_out
+from gridmill.farm.farm import Farm
+from gridmill.farm.lodging import Lodging, LodgingState
+from gridmill.farm.records import Records
 from gridmill.farm.source import Source
 from gridmill.farm.users import FIRST_USER, Numbered, end_processes, first_number, living, next_number
+from gridmill.model.farm import Deploy
+from gridmill.settings import Settings
 
 alone = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0,
@@ -122,6 +132,40 @@ def test_at_the_limit_of_processes_all_are_ended(user: int) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NPROC, before)
     assert remains(hopping) == b""
+
+
+_WAITS = """
+time.sleep(300)
+"""
+
+
+@alone
+def test_a_job_that_hides_how_its_pod_is_ends_with_the_last_of_its_source(user: int) -> None:
+    with open_folder() as place:
+        records, mine = Records(place / "records.db"), source(user)
+        farm = Farm(
+            settings=Settings(home=place, root=place / "storage"),
+            records=records,
+            authority=Authority(place, time.time()),
+            place=LOCAL,
+        )
+        wanted = Deploy(orders=(order("d.0"),), lease_seconds=9e9)
+        other = Lodging(
+            id="e", source="s", number=2, deploy=Deploy(orders=(order("e.0"),), lease_seconds=9e9), since=0
+        )
+        lodging = Lodging(id="d", source="s", number=1, deploy=wanted, since=0).to(LodgingState.UP, 0.0)
+        records.put(mine, lodging, other.to(LodgingState.UP, 0.0))
+        lock = farm.quarters_of(mine).settings.home / "pods/d.0/lock"
+        lock.parent.mkdir(parents=True)
+        lock.touch(mode=0)
+        one = hostile(user, _WAITS)
+        with pytest.raises(PermissionError):  # something else of it has room
+            turn_out(farm, mine, ["d.0"])
+        records.remove(other)
+        assert one.poll() is None
+        turn_out(farm, mine, ["d.0"])
+        assert remains(one) == b""
+        farm.close()
 
 
 _FORKS = "trap '' TERM; setsid sh -c 'echo two; exec sleep 1000' & exec sleep 1000"
