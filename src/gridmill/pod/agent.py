@@ -294,6 +294,7 @@ class Agent:
         return taken or not self._courier.welcomed or now >= self._end_by
 
     def _close(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends: told to, it would seem to have failed
         self._courier.close()
         if self._nursery is not None:
             self._nursery.close()
