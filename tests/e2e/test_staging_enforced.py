@@ -27,6 +27,7 @@ from tests.unit.test_staging_manifest import tree
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not is_there(), reason=HOW_TO_GET_IT)]
 A = chunk(b"aaaa")
+HERE = ("127.0.0.1",)
 
 
 def _bucket(endpoint: str) -> S3Store:
@@ -51,11 +52,11 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(url: str) -> list[Chunk]:
-    return list(read(Parcel(url=url, slices=sliced([(A.hash, 4)]))))
+    return list(read(Parcel(url=url, slices=sliced([(A.hash, 4)])), HERE))
 
 
 def put(url: str) -> None:
-    write(Parcel(url=url, slices=sliced([(A.hash, 4)])), [A])
+    write(Parcel(url=url, slices=sliced([(A.hash, 4)])), [A], HERE)
 
 
 def test_a_url_opens_one_object_one_way_for_a_while(server: str) -> None:

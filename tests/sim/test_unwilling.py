@@ -45,6 +45,16 @@ def test_where_none_takes_it_that_is_said():
     assert not grid.world.executions
 
 
+def test_nodes_that_have_left_but_are_still_listed_fail_no_job():
+    """A machine is given back to its owner: until its site is looked at again pods are sent there in vain."""
+    grid = simulation(lambda order: Behaviour(seconds=5.0))
+    grid.world.left |= {node.name for node in NODES}
+    run = grid.submit(Pipeline(name="p", jobs=(command("j", cpus=2.0),)))
+    assert grid.run_until(lambda: len(grid.world.ever) > 5, at_most_steps=5000)
+    grid.world.left.clear()
+    assert finish(grid, run).state == RunState.SUCCEEDED
+
+
 def test_a_node_that_refused_is_tried_again_where_there_is_no_other():
     grid, _ = run_with("a")
     grid.world.unfit.clear()

@@ -155,7 +155,8 @@ def _pod_gone(
     if deployment is None:
         return
     if pod.state == PodState.STARTING:
-        if not (sight.unfit and note_unfit(control, deployment, pod, sight.message)):
+        elsewhere = sight.unfit and note_unfit(control, deployment, pod, sight.message)
+        if not (sight.left or elsewhere):
             _count_failure(control, deployment, sight)
         control.unwilling.setdefault(deployment.resource, set()).add(pod.node)
     deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=sight.message))

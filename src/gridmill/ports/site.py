@@ -33,7 +33,7 @@ class PodSight:
     `began` and `ends` are the Unix times at which the site began it and will end it, where it does. Of what
     is GONE: `cause` is why its attempts ended with it, `use` what the site measured of it, `hopeless` that
     another one like it would fare the same, `unfit` that its node lacks what it promised: on another one it
-    may come up.
+    may come up; `left` that its node has left the site, which says nothing of the pod.
     """
 
     sight: Sight
@@ -44,6 +44,7 @@ class PodSight:
     use: Use | None = None
     hopeless: bool = False
     unfit: bool = False
+    left: bool = False
 
 
 class Doors(Protocol):

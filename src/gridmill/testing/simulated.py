@@ -34,6 +34,9 @@ from gridmill.ports.site import PodSight, Sight
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.clock import FakeClock
 
+_LACKS = PodSight(sight=Sight.GONE, message="its node has no GPU", unfit=True)
+_HAS_LEFT = PodSight(sight=Sight.GONE, message="its node has left", left=True)
+
 
 @dataclass(slots=True, kw_only=True)
 class Execution:
@@ -102,7 +105,7 @@ class SimulatedWorld:
 
     `behave` decides what each attempt does. `step` lets everything that is due happen; `next_event` says
     when the next thing is due. Faults are methods; `dial_seconds` is how long a new pod takes
-    to dial in; on nodes that are `unfit` none ever comes up, and those that are `lacking` say why.
+    to dial in; on nodes that are `unfit`, `lacking` or have `left` none comes up; of these two it is said why.
     """
 
     def __init__(
@@ -122,7 +125,8 @@ class SimulatedWorld:
         self._doubt_until = 0.0
         self.unfit: set[str] = set()
         self.lacking: set[str] = set()
-        self._lacked: set[str] = set()
+        self.left: set[str] = set()
+        self._refused: dict[str, PodSight] = {}
         self.dial_seconds = 0.1
 
     def nodes(self) -> tuple[Node, ...]:
@@ -151,8 +155,10 @@ class SimulatedWorld:
             if order.pod_id not in self.ever:
                 self.ever.add(order.pod_id)
                 if order.node in self.lacking:
-                    self._lacked.add(order.pod_id)
-                if order.node in self.unfit | self.lacking:
+                    self._refused[order.pod_id] = _LACKS
+                if order.node in self.left:
+                    self._refused[order.pod_id] = _HAS_LEFT
+                if order.node in self.unfit | self.lacking | self.left:
                     continue
                 connect_at = self.clock.monotonic() + self.dial_seconds
                 self.pods[order.pod_id] = SimulatedPod(order=order, connect_at=connect_at)
@@ -165,9 +171,7 @@ class SimulatedWorld:
         return {name: self._sight(name) for name in pod_ids}
 
     def _sight(self, name: str) -> PodSight:
-        if name in self._lacked:
-            return PodSight(sight=Sight.GONE, message="its node has no GPU", unfit=True)
-        return PodSight(sight=Sight.RUNNING if name in self.pods else Sight.GONE)
+        return self._refused.get(name) or PodSight(sight=Sight.RUNNING if name in self.pods else Sight.GONE)
 
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """The journal of a pod that was killed while it could still write."""

@@ -102,15 +102,14 @@ class Bridge:
             pods = [order for order in fresh if order.deployment_id == deployment]
             away = {order.node for order in pods if order.node and order.node not in nodes}
             if away:
-                self._refuse(pods, f"node {min(away)} has left the cluster")
+                self._refuse(pods, f"node {min(away)} has left the cluster", left=True)
             else:
                 self._place(pods, nodes)
 
-    def _refuse(self, orders: Sequence[PodOrder], why: str) -> None:
+    def _refuse(self, orders: Sequence[PodOrder], why: str, *, left: bool = False) -> None:
         for order in orders:
-            self._notes.write(
-                order.pod_id, Note(node="", group=order.pod_id, at=time.time(), over=True, why=why)
-            )
+            note = Note(node="", group=order.pod_id, at=time.time(), over=True, why=why, left=left)
+            self._notes.write(order.pod_id, note)
 
     def _place(self, orders: Sequence[PodOrder], nodes: dict[str, dict[str, Any]]) -> None:
         name = orders[0].pod_id
@@ -176,7 +175,8 @@ class Bridge:
             return PodSight(sight=Sight.QUEUED, message="waits for Ray, whose nodes have no room now")
         self._asked.pop(pod_id, None)
         self._let_go(pod_id)
-        return PodSight(sight=Sight.GONE, message="its node has left the cluster before it was placed")
+        why = "its node has left the cluster before it was placed"
+        return PodSight(sight=Sight.GONE, message=why, left=True)
 
     def _told(self, pod_id: str) -> PodSight:
         unfit = False
@@ -208,7 +208,7 @@ class Bridge:
         if note is None:
             return PodSight(sight=Sight.GONE, message="it was never started")
         if note.over:
-            return PodSight(sight=Sight.GONE, message=note.why or "it has ended")
+            return PodSight(sight=Sight.GONE, message=note.why or "it has ended", left=note.left)
         if any(str(node["NodeID"]) == note.node for node in self._living().values()):
             return self._looked_at(pod_id, note)
         return self._lost(pod_id)
@@ -231,7 +231,8 @@ class Bridge:
         if time.monotonic() - since < self._patience_with(pod_id):
             return PodSight(sight=Sight.UNKNOWN, message="its node is lost")
         self._over(pod_id)
-        return PodSight(sight=Sight.GONE, message="its node is lost: powered off, cut off or removed")
+        why = "its node is lost: powered off, cut off or removed"
+        return PodSight(sight=Sight.GONE, message=why, left=True)
 
     def _patience_with(self, pod_id: str) -> float:
         """A node that took its leave has ended its pods by itself, in the seconds they are given."""

@@ -10,13 +10,14 @@ from gridmill.codec import decode, encode
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """The Ray node's id, the first pod of its placement group, Unix time, whether it is gone for good, and
-    why it is if it never came."""
+    why it is if it never came: as its node had `left` the cluster, or else."""
 
     node: str
     group: str
     at: float
     over: bool = False
     why: str = ""
+    left: bool = False
 
     def ended(self) -> "Note":
         """The same of a pod that is gone."""
