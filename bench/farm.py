@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.contestants import GRIDMILL, environment, short_folder
 from bench.grids import clear, up
+from bench.line import FAR, line, why_no_line
 from bench.measure import Result, Series, at_most, percentile, row, save
 from gridmill.model.amounts import MIB
 from gridmill.model.event import EventType
@@ -26,12 +27,13 @@ from gridmill.ports.grid import Grid
 AREA = "Jobs at a farm"
 JOBS, LINES = 20, 100
 SLEEP_SECONDS = 0.5
-ROUND_TRIP_SECONDS = 0.1
+ROUND_TRIP_SECONDS, LOSS = 0.1, 0.01
 LIMIT_SECONDS = 120.0
 HOW = f"""
 A farm (`gridmill up --light`) and a home (`gridmill up`) on this machine, joined over mutual TLS: on
-loopback, and through a relay that delays every byte so that a round trip takes
-{1000 * ROUND_TRIP_SECONDS:.0f} ms (none is lost). A command that sleeps {SLEEP_SECONDS} s on a pod there that
+loopback, through a relay that delays every byte so that a round trip takes
+{1000 * ROUND_TRIP_SECONDS:.0f} ms, and over a line to a network of the farm's own that delays packets as much
+and loses {LOSS:.0%} of them each way. A command that sleeps {SLEEP_SECONDS} s on a pod there that
 is up, {JOBS} times, from submitting it until home says that its run has succeeded, less the same command by
 hand. Lines: a job there prints the time {LINES} times; how late a reader of the run's events at home sees
 each.
@@ -43,37 +45,52 @@ def main() -> None:
         folder = Path(made)
         env = environment(folder)
         at_home = {**env, "GRIDMILL_HOME": str(folder / "home")}
-        with controller(folder / "farm", env) as (port, line), up(folder / "home", env) as node:
-            add = (
-                str(GRIDMILL),
-                "add",
-                "cluster",
-                "far",
-                "--controller",
-                f"127.0.0.1:{port}",
-                "--join",
-                line,
-            )
-            subprocess.run(add, env=at_home, check=True, capture_output=True)
-            wanted = Resource(name="far", type=JobKind.COMMAND, site="far", cpus=1, memory_bytes=128 * MIB)
-            node.grid.configure_resource(wanted)
-            results = measured(node.grid, 0.0)
+        with controller(folder / "farm", env) as (port, words), up(folder / "home", env) as node:
+            join(node.grid, at_home, f"127.0.0.1:{port}", words)
+            results = measured(node.grid, "loopback")
             with delayed(port, ROUND_TRIP_SECONDS / 2) as way:
                 move = (str(GRIDMILL), "configure", "site", "far", "--address", f"127.0.0.1:{way}")
                 subprocess.run(move, env=at_home, check=True, capture_output=True)
-                results += measured(node.grid, ROUND_TRIP_SECONDS)
+                way = f"round trip of {1000 * ROUND_TRIP_SECONDS:.0f} ms"
+                results += measured(node.grid, way, ROUND_TRIP_SECONDS)
                 clear(node.grid)
+        results += over_a_bad_line(folder, env)
     save("farm", results, how=HOW)
 
 
-def measured(grid: Grid, round_trip: float) -> list[Result]:
+def over_a_bad_line(folder: Path, env: Mapping[str, str]) -> list[Result]:
+    """The lines of the page where packets are late and some lost; none where that cannot be made."""
+    if why := why_no_line():
+        print(f"not measured: {why}")
+        return []
+    at_home = {**env, "GRIDMILL_HOME": str(folder / "home-2")}
+    with (
+        line(ROUND_TRIP_SECONDS, LOSS) as bad,
+        controller(folder / "farm-2", env, FAR, bad.inside) as (port, words),
+        up(folder / "home-2", env) as node,
+    ):
+        join(node.grid, at_home, f"{FAR}:{port}", words)
+        way = f"round trip of {1000 * ROUND_TRIP_SECONDS:.0f} ms and {LOSS:.0%} lost"
+        results = measured(node.grid, way, ROUND_TRIP_SECONDS)
+        clear(node.grid)
+    return results
+
+
+def join(grid: Grid, at_home: Mapping[str, str], address: str, line: str) -> None:
+    """Become a source of the farm, with a resource there."""
+    add = (str(GRIDMILL), "add", "cluster", "far", "--controller", address, "--join", line)
+    subprocess.run(add, env=at_home, check=True, capture_output=True)
+    wanted = Resource(name="far", type=JobKind.COMMAND, site="far", cpus=1, memory_bytes=128 * MIB)
+    grid.configure_resource(wanted)
+
+
+def measured(grid: Grid, way: str, round_trip: float = 0.0) -> list[Result]:
     """The lines of the page for that way."""
     run(grid, "true")  # the pod comes up
     there = Series([run(grid, f"sleep {SLEEP_SECONDS}") for _ in range(JOBS)])
     by_hand = statistics.median(hand() for _ in range(JOBS))
     over = Series([1000 * (one - by_hand) for one in there.values])
     late = [1000 * one for one in lateness(grid)]
-    way = f"round trip of {1000 * round_trip:.0f} ms" if round_trip else "loopback"
     limit = 2000 if round_trip else 300
     return [
         at_most(limit, AREA, f"{way}: a job over the same by hand", over.median, "ms", **over.spread),
@@ -145,11 +162,13 @@ def events(grid: Grid, run_id: str) -> Iterator[tuple[float, str]]:
 
 
 @contextmanager
-def controller(home: Path, env: Mapping[str, str]) -> Iterator[tuple[int, str]]:
-    """`gridmill up --light` on a port of loopback, and its join line."""
+def controller(
+    home: Path, env: Mapping[str, str], address: str = "127.0.0.1", inside: Sequence[str] = ()
+) -> Iterator[tuple[int, str]]:
+    """`gridmill up --light` on a port, and its join line; `inside` what runs it where that address is."""
     port = _free_port()
     mine = {**env, "GRIDMILL_HOME": str(home)}
-    words = (str(GRIDMILL), "up", "--light", "--listen", f"127.0.0.1:{port}", "--json")
+    words = (*inside, str(GRIDMILL), "up", "--light", "--listen", f"{address}:{port}", "--json")
     process = subprocess.Popen(words, env=mine, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
