@@ -105,7 +105,7 @@ class SimulatedWorld:
 
     `behave` decides what each attempt does. `step` lets everything that is due happen; `next_event` says
     when the next thing is due. Faults are methods; `dial_seconds` is how long a new pod takes
-    to dial in; on nodes that are `unfit`, `lacking` or have `left` none comes up; of these two it is said why.
+    to dial in; on nodes that are `unfit`, `lacking` or have `left` none comes up; the latter two are told.
     """
 
     def __init__(
