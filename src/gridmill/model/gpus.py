@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 
 GPU_SHARES = "gpu_shares"
 """A setting of the local site: as how many GPUs each of its counts."""
+POD_GPUS, POD_GPU_SHARES = "GRIDMILL_GPUS", "GRIDMILL_POD_GPU_SHARES"
+"""To a pod, by its environment: which of a machine's GPUs it has where its site gave it some, as in
+CUDA_VISIBLE_DEVICES; as how many GPUs each of them counts."""
 
 
 def pick(free: Iterable[int], count: int, shares: int = 1) -> tuple[int, ...] | None:

@@ -73,7 +73,7 @@ def _make_wish(draft: Draft, lane: Lane) -> Amounts:
     site = draft.snapshot.places.shapes.get(resource.site, ())
     most_cpus = max((shape.cpus for shape in site), default=1.0)
     largest = draft.snapshot.largest(resource.site)
-    cpus = cpus_of(resource, gpus_of(resource), replace(largest, cpus=most_cpus))
+    cpus = cpus_of(resource, replace(largest, cpus=most_cpus))
     if resource.memory_bytes is not None:
         return Amounts(cpus=cpus, memory_bytes=resource.memory_bytes, gpus=gpus_of(resource))
     wanted = _expected(draft, lane, cpus)

@@ -12,14 +12,13 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing, default_resource
 from gridmill.model.site import LOCAL
 from gridmill.model.view import DryRun, PlannedJob
-from gridmill.planning.alternatives import Candidate, alternatives
+from gridmill.planning.alternatives import Candidate, alternatives, demand_there
 from gridmill.planning.choice import choose
 from gridmill.planning.graph import order
 from gridmill.planning.joining import Joining
 from gridmill.planning.limits import at, problem_of, problem_of_resource
 from gridmill.planning.parts import cut_job, parts_line
 from gridmill.planning.probes import may_be_cut
-from gridmill.planning.queue import Demand
 from gridmill.planning.room import most_jobs
 from gridmill.planning.sizing import size_job
 from gridmill.planning.snapshot import Snapshot
@@ -179,11 +178,7 @@ def _problem(
 ) -> str:
     problem = problem_of_resource(snapshot, name, resource)
     if problem is None and resource is not None:
-        asked = sizing.amounts
-        demand = Demand(
-            asked.memory_bytes, asked.gpus, job.cpus or 0.0, job.priority, job.kind, workers=job.gang or 1
-        )
-        problem = problem_of(snapshot, resource, demand)
+        problem = problem_of(snapshot, resource, demand_there(job, sizing, pipeline.project))
     if problem is None:
         return ""
     known = [*snapshot.resources, *(other.name for other in pipeline.resources)]

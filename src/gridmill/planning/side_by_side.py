@@ -2,13 +2,15 @@
 
 from gridmill.model.amounts import GIB, MIB, Amounts, show_bytes, show_count
 from gridmill.model.resource import Resource
+from gridmill.planning.limits import gpus_of
 
 POD_STEP, MIN_SHARE = 256 * MIB, GIB
 """Deployments are sized in such steps. With a smaller share of a node, what spills leaves no room."""
 
 
-def cpus_of(resource: Resource, gpus: int, node: Amounts) -> float:
+def cpus_of(resource: Resource, node: Amounts) -> float:
     """Of one of its pods: as set, else all of a node's; of a node with GPUs as many as go with its own."""
+    gpus = gpus_of(resource)
     part = gpus / node.gpus if 0 < gpus < node.gpus else 1.0
     return resource.cpus or node.cpus * part
 

@@ -23,6 +23,7 @@ from gridmill.planning.footprint import (
 )
 from gridmill.planning.forecast import expected_seconds, lasted
 from gridmill.planning.history import History
+from gridmill.planning.limits import gpus_of
 from gridmill.planning.probes import has_workers, leaves_workers_open
 from gridmill.planning.service import expected_left
 from gridmill.planning.side_by_side import cpus_of, leave_room
@@ -105,9 +106,7 @@ def size_job(
     size = _whole(job, size, resource)
     known = _known(job, history, pipeline, resource, largest, pods)
     advised = advised_workers(known) if known and leaves_workers_open(job) else None
-    workers = advised or workers_of(
-        job, size, (job.cpus or cpus_of(resource, _gpus(resource), largest)) * pods
-    )
+    workers = advised or workers_of(job, size, (job.cpus or cpus_of(resource, largest)) * pods)
     estimate = _declared(job) or _estimate(job, size, history, pipeline, workers, parts)
     memory, why = estimate.memory_bytes, [estimate.why]
     if job.memory_bytes is None:
@@ -128,7 +127,7 @@ def size_job(
             f"{show_count(workers, 'worker')}: the number worth paying for, by what earlier attempts measured"
         )
     return Sizing(
-        amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=_gpus(resource)),
+        amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=gpus_of(resource)),
         workers=job.gang or workers,
         why=tuple(why),
         expected_seconds=expected_seconds(
@@ -172,10 +171,6 @@ def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
 
 def _first(*values: int | None) -> int | None:
     return next((value for value in values if value is not None), None)
-
-
-def _gpus(resource: Resource) -> int:
-    return 0 if resource.default else resource.gpus
 
 
 def _declared(job: Job) -> _Estimate | None:
@@ -356,8 +351,8 @@ def size_resource(resource: Resource, history: History, largest: Amounts) -> Siz
     Explicit amounts go before; `largest` (one pod's most at the site) bounds what is estimated.
     """
     memory, why = _resource_memory(resource, history, largest)
-    gpus = _gpus(resource)
-    cpus = cpus_of(resource, gpus, largest)
+    gpus = gpus_of(resource)
+    cpus = cpus_of(resource, largest)
     usual = "all of a node; jobs share them" if cpus == largest.cpus else "what goes with the GPUs"
     source = "set" if resource.cpus else usual
     why.append(f"{cpus:g} CPUs: {source}")

@@ -10,7 +10,7 @@ from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE
 from gridmill.jobs.gang import gang_environment
 from gridmill.model.gang import Gang
-from gridmill.model.gpus import devices_of, share_of
+from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS, devices_of, share_of
 from gridmill.model.job import CommandSpec
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
@@ -28,12 +28,8 @@ INHERITED = (
 """What a command sees of the environment Gridmill was started in, beside LC_* and what Slurm says: no
 credentials by accident."""
 
-POD_GPUS = "GRIDMILL_GPUS"
-"""Which of a machine's GPUs a pod has where its site gave it some, as in CUDA_VISIBLE_DEVICES."""
-
-GPU_SHARES, GPU_SHARE = "GRIDMILL_POD_GPU_SHARES", "GRIDMILL_GPU_SHARE"
-"""As how many GPUs each of the machine's counts; to a job, how much of its GPU is its own where that is not
-all of it."""
+GPU_SHARE = "GRIDMILL_GPU_SHARE"
+"""To a job: how much of its GPU is its own, where that is not all of it."""
 _OF_SHARE = 0.9
 """The part of its share that JAX takes at once: contexts and kernels of all who share it need some too."""
 
@@ -74,7 +70,7 @@ def devices(order: Order, base: Mapping[str, str]) -> dict[str, str]:
     """
     own = [name for name in base.get(POD_GPUS, "").split(",") if name]
     names = [own[index] if index < len(own) else str(index) for index in _gpus(order)]
-    shares, threads = int(base.get(GPU_SHARES, "1")), thread_environment(order.given.cpus)
+    shares, threads = int(base.get(POD_GPU_SHARES, "1")), thread_environment(order.given.cpus)
     if shares == 1:
         return {**threads, "CUDA_VISIBLE_DEVICES": ",".join(names), **QUIET}
     if order.gang is not None and len(order.gang.me.gpus) % shares:

@@ -21,6 +21,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.event import PodEvent
+from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS
 from gridmill.model.message import PodOrder
 from gridmill.model.node import NodeLook
 from gridmill.model.site import Node
@@ -32,8 +33,6 @@ from gridmill.sites.machine import gpus, look_at_machine
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
-POD_GPUS = "GRIDMILL_GPUS"
-GPU_SHARES = "GRIDMILL_POD_GPU_SHARES"
 GPUS = "gpus"
 """Of a PodOrder's settings: the numbers of the GPUs that are the pod's alone, with commas."""
 _MEMORY_SHARE = 0.8
@@ -145,7 +144,7 @@ class LocalSite:
             "GRIDMILL_ROOT": str(settings.root),
             "GRIDMILL_GRACE": str(settings.grace_seconds),
             "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
-            GPU_SHARES: str(settings.gpu_shares),
+            POD_GPU_SHARES: str(settings.gpu_shares),
             "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
             **self._person(),
         }
