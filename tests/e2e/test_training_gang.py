@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -115,11 +116,16 @@ jobs:
 """
 
 
+HOURS = 6_000
+"""Enough that learning lasts for seconds: it must be met in the middle."""
+BEGIN = datetime(2024, 1, 1)
+
+
 def rows() -> str:
     waves = [
-        f"{city},2024-01-{1 + hour // 24:02}T{hour % 24:02}:00:00,{10 * math.sin(hour / 24 + number):.4f}"
+        f"{city},{(BEGIN + timedelta(hours=hour)).isoformat()},{10 * math.sin(hour / 24 + number):.4f}"
         for number, city in enumerate("ab")
-        for hour in range(400)
+        for hour in range(HOURS)
     ]
     return "\n".join(["city,time,value", *waves, ""])
 
@@ -138,6 +144,7 @@ def test_workers_that_lose_one_go_on_from_the_checkpoint_with_one_workers_curve(
     running = place.start("run", place.write(PIPELINE), "--json")
 
     def in_the_middle() -> bool:
+        assert running.poll() is None, "it had ended before it was met in the middle"
         for file in files_below(place.home / "storage" / "checkpoints" / "waves" / "together", NAME):
             with suppress(FileNotFoundError):
                 at = json.loads(file.read_bytes())["facts"]["progress"]
