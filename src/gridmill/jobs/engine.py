@@ -13,7 +13,7 @@ BASE_BYTES = 192 * 2**20
 MEMORY_SHARE = 0.7
 """Of the attempt's other memory; the rest is for Arrow batches on their way and Parquet's writer."""
 SMALL_SHARE = 0.35
-"""Where much is held beside the engine."""
+"""... at least, where much is held beside the engine."""
 LEAST_MEMORY_BYTES = 144 * 2**20
 
 
@@ -22,15 +22,16 @@ def open_engine(
     context: JobContext,
     tables: Mapping[str, Any] | None = None,
     *,
-    share: float = MEMORY_SHARE,
+    beside: int = 0,
     database: str = ":memory:",
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that sees nothing but `tables` (Arrow tables, datasets or readers, each a view).
 
-    It takes that share of the attempt's memory, and spills to its work folder. Rows without ORDER BY keep the
-    order they are read in. `database` is a file in which its own tables are kept.
+    It takes its part of the attempt's memory, of which `beside` bytes are needed beside it, and spills to its
+    work folder. Rows without ORDER BY keep the order they are read in. `database` is a file in which its own
+    tables are kept.
     """
-    with duckdb.connect(database, config=_config(context, share)) as connection:
+    with duckdb.connect(database, config=_config(context, beside)) as connection:
         for statement in ("SET TimeZone = 'UTC'", "SET enable_external_access = false"):
             connection.execute(statement)
         for name, table in (tables or {}).items():
@@ -39,12 +40,18 @@ def open_engine(
         yield connection
 
 
-def _config(context: JobContext, share: float) -> dict[str, str | bool | int | float | list[str]]:
+def engine_bytes(context: JobContext, beside: int = 0) -> int:
+    """Memory of an engine beside which so many bytes are needed."""
+    whole = context.order.given.memory_bytes - BASE_BYTES
+    wanted = max(whole * SMALL_SHARE, whole - beside)
+    return max(LEAST_MEMORY_BYTES, int(min(whole * MEMORY_SHARE, wanted)))
+
+
+def _config(context: JobContext, beside: int) -> dict[str, str | bool | int | float | list[str]]:
     spill = context.work / "spill"
     spill.mkdir(parents=True, exist_ok=True)
-    memory = max(LEAST_MEMORY_BYTES, int((context.order.given.memory_bytes - BASE_BYTES) * share))
     return {
-        "memory_limit": f"{memory}B",
+        "memory_limit": f"{engine_bytes(context, beside)}B",
         "threads": context.threads,
         "temp_directory": str(spill),
         "autoinstall_known_extensions": False,

@@ -34,6 +34,9 @@ CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
 than BATCH_ROWS."""
 MOST_VALUES = 96_000_000
 """What is held of an entity, or of another table; of more the query takes care, which can spill to disk."""
+VALUE_BYTES, WAITING = 2 * 8, 2
+"""Of a chunk, which is held twice; and how many chunks there are beside those that are computed: one waits
+and one is read."""
 KNOWN, NUMBER, PIECE = "__known", "__chunk_number", "__piece"
 COUNTED, ENTITIES = "__counted", "__entities"
 RECENT, NEWEST = "__recent", "__newest"
@@ -55,6 +58,16 @@ class Prepared:
     def chunks(self) -> int:
         """How many there are."""
         return len(self.starts)
+
+
+def held_beside(threads: int) -> int:
+    """Bytes that chunks and another table may take beside the engine."""
+    return (threads + WAITING) * VALUE_BYTES * CHUNK_VALUES + 8 * MOST_VALUES
+
+
+def side_by_side(prepared: Prepared, threads: int, room_bytes: int) -> int:
+    """How many chunks are computed at a time. 0: one after another."""
+    return max(0, min(threads, room_bytes // (VALUE_BYTES * prepared.chunk_values) - WAITING))
 
 
 def prepare_chunks(

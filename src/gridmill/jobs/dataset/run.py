@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_kept, check_splits
+from gridmill.jobs.dataset.chunks import held_beside
 from gridmill.jobs.dataset.describe import describe_parts, describe_rows, make_result, note_part
 from gridmill.jobs.dataset.encode import Step, load_encoders
 from gridmill.jobs.dataset.incremental import Kept, find_kept, link_files, recent_rows
@@ -18,7 +19,7 @@ from gridmill.jobs.dataset.predicted import with_predictions
 from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.writing import PART, RAW, Tally, write_encoded, write_rows
-from gridmill.jobs.engine import MEMORY_SHARE, SMALL_SHARE, open_engine
+from gridmill.jobs.engine import open_engine
 from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.tables import open_table
 from gridmill.model.artifact import ArtifactKind
@@ -43,7 +44,7 @@ def run(context: JobContext) -> JobResult:
     rmtree(draft, ignore_errors=True)
     try:
         sorts = spec.windows or spec.lags or spec.asof_joins
-        with open_engine(context, share=SMALL_SHARE if sorts else MEMORY_SHARE) as engine:
+        with open_engine(context, beside=held_beside(context.threads) if sorts else 0) as engine:
             register_tables(engine, _with_short_names(tables))
             kept, why = find_kept(context, engine, spec, tables)
             query = prepare(

@@ -21,8 +21,10 @@ from gridmill.jobs.dataset.chunks import (
     cut_chunks,
     cut_pieces,
     find_beside,
+    held_beside,
     in_turn,
     prepare_chunks,
+    side_by_side,
     with_keys,
 )
 from gridmill.jobs.dataset.encode import Step, encode_batches, encoded_schema, fit_all, save_encoders
@@ -30,7 +32,7 @@ from gridmill.jobs.dataset.encoders import Fitted
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
-from gridmill.jobs.engine import BASE_BYTES, SMALL_SHARE
+from gridmill.jobs.engine import BASE_BYTES, engine_bytes
 from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once, write_parquet
 from gridmill.jobs.tables import plain_schema
 from gridmill.jobs.thrifty import thrifty
@@ -155,13 +157,6 @@ def _another(
     return made
 
 
-def _side_by_side(context: JobContext, prepared: Prepared) -> int:
-    """How many chunks are computed at a time, while one waits and one is read. Each is held twice. 0: one
-    after another."""
-    room_bytes = (context.order.given.memory_bytes - BASE_BYTES) * (1 - SMALL_SHARE)
-    return max(0, min(context.threads, int(room_bytes / (2 * 8 * prepared.chunk_values)) - 2))
-
-
 def _write_chunks(
     make: _Maker,
     engine: duckdb.DuckDBPyConnection,
@@ -182,7 +177,9 @@ def _write_chunks(
         make.write(_read_pieces(own.engine, prepared, whole), name, counted)
         return counted
 
-    for counted in in_turn(chunks, do, _side_by_side(make.context, prepared)):
+    given, threads = make.context.order.given, make.context.threads
+    room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(make.context, held_beside(threads))
+    for counted in in_turn(chunks, do, side_by_side(prepared, threads, room_bytes)):
         tally.add(counted)
         make.context.progress(tally.kept + tally.dropped.total(), make.query.rows or None, "rows")
 
