@@ -117,8 +117,8 @@ jobs:
 
 
 def left_there(land: Farmland) -> list[str]:
-    """Files of jobs that are still at the farm."""
-    return land.on_farm("bash", "-c", f"find {land.root_there()} -type f").split()
+    """What of jobs is still at the farm: files, and folders that these were in."""
+    return land.on_farm("bash", "-c", f"find {land.root_there()} -mindepth 1").split()
 
 
 def test_code_goes_there_and_files_and_logs_and_reasons_come_home(land: Farmland) -> None:

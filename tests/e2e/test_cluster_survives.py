@@ -42,9 +42,11 @@ $GRIDMILL_OUTPUT/out; until [ -e MARKS.go ]; do sleep 0.1; done; sha256sum < $GR
 class Carried:
     """A run whose second job, at the farm, reads 20 MiB of home and makes as many for it."""
 
+    TEXT = CARRY
+
     def __init__(self, land: Farmland, name: str) -> None:
         self.land, self.name, self.marks = land, name, land.shared / name
-        text = CARRY.replace("NAME", name).replace("MARKS", str(self.marks))
+        text = self.TEXT.replace("NAME", name).replace("MARKS", str(self.marks))
         self.process = land.run(text, name)
         land.wait(lambda: f"{name}-1" in land.gridmill("list", "runs"), f"{name} is there")
 

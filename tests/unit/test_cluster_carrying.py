@@ -123,6 +123,8 @@ def test_what_it_made_comes_home_once(tmp_path: Path, farm: Elsewhere) -> None:
     assert came.carriage.back.carried_bytes == len("what it made")
     assert came.carriage.round_trip_seconds == farm.round_trip_seconds
     assert (tmp_path / "root" / URI / "file").read_text() == "what it made"
+    assert farm.forgotten == []  # nobody waits for that
+    carrying.forgetting.tick()
     assert farm.forgotten == ["p-1.j.1"]
     farm.fails = [NotFoundError("is not here")] * 2  # it was forgotten there
     again = home(tmp_path, farm)  # the control node was killed before it had noted the end
@@ -188,12 +190,42 @@ def test_that_the_farm_does_not_forget_costs_nothing(tmp_path: Path, farm: Elsew
     forget = farm.forget
     farm.forget = lambda _, keep: (_ for _ in ()).throw(UnavailableError("slow"))  # type: ignore[method-assign]
     assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
-    carrying.checkpoints.tick(1.0)
+    carrying.forgetting.tick()
     farm.forget = forget  # type: ignore[method-assign]
     again = home(tmp_path, farm)
-    again.checkpoints.tick(1.0)
-    again.checkpoints.tick(1.0)
+    again.forgetting.tick()
+    again.forgetting.tick()
     assert farm.forgotten == ["p-1.j.1"]
+
+
+def test_what_is_read_there_next_is_kept_there_before(tmp_path: Path, farm: Elsewhere) -> None:
+    near = home(tmp_path, farm)
+    near.note(order())
+    near.bring_home(ended())
+    (tmp_path / "root/parts/a").mkdir(parents=True)
+    near.take_there(replace(order(parts=("parts/a",)), attempt_id="p-1.k.1"))  # type: ignore[arg-type]
+    assert farm.forgotten == []
+    near.take_there(replace(order(parts=(URI,)), attempt_id="p-1.k.1"))  # type: ignore[arg-type]
+    assert farm.forgotten == ["p-1.j.1"]
+
+
+def test_forgetting_is_done_beside(tmp_path: Path, farm: Elsewhere) -> None:
+    near, there, go, over = home(tmp_path, farm), threading.Event(), threading.Event(), threading.Event()
+
+    def forget(attempt_id: str, *, keep: bool) -> None:
+        there.set()
+        assert go.wait(120.0)
+        over.set()
+
+    farm.forget = forget  # type: ignore[method-assign]
+    near.forgetting.start()
+    near.note(order())
+    assert outcome(near.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert there.wait(120.0)
+    assert not over.is_set()
+    go.set()
+    assert over.wait(120.0)
+    near.close()
 
 
 def test_a_disk_there_that_fails_is_waited_for_but_not_for_ever(tmp_path: Path, farm: Elsewhere) -> None:

@@ -1,17 +1,25 @@
 """When a farm that is silent has ended its pods, as its source sees it."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gridmill.errors import UnavailableError
+from gridmill.farm.leases import expired, silent
+from gridmill.farm.lodging import Lodging, LodgingState
 from gridmill.model.amounts import Amounts
+from gridmill.model.event import EventType, PodEvent
 from gridmill.model.farm import Deploy, FarmLook
-from gridmill.model.message import PodOrder
+from gridmill.model.message import Events, PodOrder
+from gridmill.pod.agent import is_given_up
 from gridmill.ports.farm import Sights
 from gridmill.ports.site import PodSight, Sight
 from gridmill.sites.cluster.carrying import HomeCarrying
-from gridmill.sites.cluster.leases import Leases
+from gridmill.sites.cluster.leases import Leases, is_over
 from gridmill.sites.cluster.site import ClusterSite
 
 LATE = 60.0
@@ -108,3 +116,82 @@ def test_what_is_known_of_leases_ends_with_their_pods(tmp_path: Path) -> None:
     leases.over(("a",))
     again = Leases(tmp_path / "leases.json", 20.0)
     assert (again.of("a"), again.of("b")) == (20.0, 10.0)
+
+
+UNDER_WAY = 20
+"""Seconds for which a question may be on its way to a farm, at the most."""
+
+
+def pod_ends(lease: int, heard: int, *, down: int, back: int, controlled: bool) -> int:
+    """When a pod ends at a farm that has heard of its source last at `heard`, by what is looked at each
+    second; the farm's controller is away from `down` on until it is `back`."""
+    up = Lodging(
+        id="d",
+        source="home",
+        number=1,
+        deploy=Deploy(orders=(order("d.0"),), lease_seconds=lease),
+        since=0,
+        state=LodgingState.UP,
+    )
+    lonely_since: int | None = None
+    now = heard
+    while True:
+        is_there = not down <= now < back
+        if is_there and expired((up,), {"home": heard}, now) and controlled:
+            return now
+        if lonely_since is None and (not is_there or silent({"home": heard}, now)):
+            lonely_since = now
+        lonely = 0.0 if lonely_since is None else now - lonely_since
+        if is_given_up(lonely=lonely, lease_seconds=lease):
+            return now
+        now += 1
+
+
+@given(
+    lease=st.integers(1, 300),
+    under_way=st.integers(0, UNDER_WAY),
+    down=st.integers(0, 600),
+    away=st.integers(0, 600),
+    controlled=st.booleans(),
+)
+def test_what_home_gives_up_has_ended_whatever_became_of_the_controller(
+    lease: int, under_way: int, down: int, away: int, controlled: bool
+) -> None:
+    """`controlled`: whether the controller can end it, when it is there."""
+    ends = pod_ends(lease, under_way, down=down, back=down + away, controlled=controlled)
+    assert not is_over(ends - 1, lease)
+    assert is_over(lease + LATE, lease)
+
+
+class Left(Cut):
+    """A farm where one pod is gone, and had something to say."""
+
+    def observe(self, pods: tuple[str, ...]) -> Sights:
+        sights = {pod: PodSight(sight=Sight.GONE if pod == "gone.0" else Sight.RUNNING) for pod in pods}
+        return Sights(sights=sights, words={"gone.0": (SAID,)} if "gone.0" in pods else {})
+
+
+SAID = PodEvent(number=1, attempt_id="a", token="t", time=1.0, type=EventType.ENDED, body={})
+
+
+def test_others_are_looked_at_while_what_a_pod_left_comes_home(tmp_path: Path) -> None:
+    far, go = site(Left(), tmp_path, 10.0, Clock()), threading.Event()
+    bring_home: Callable[[Events], Events] = far._carrying.bring_home
+    fails = [UnavailableError("cut")]
+
+    def slowly(events: Events) -> Events:
+        assert go.wait(120.0)
+        if fails:
+            raise fails.pop()
+        return bring_home(events)
+
+    far._carrying.bring_home = slowly  # type: ignore[method-assign]
+    sights = far.observe(("gone.0", "up.0"))
+    assert [sights[pod].sight for pod in ("gone.0", "up.0")] == [Sight.UNKNOWN, Sight.RUNNING]
+    go.set()
+    while far.observe(("gone.0", "up.0"))["gone.0"].sight != Sight.GONE:
+        assert not fails or go.is_set()
+    assert fails == []
+    assert list(far.last_words("gone.0")) == [SAID]
+    assert list(far.last_words("gone.0")) == [SAID]
+    far._words.close()

@@ -111,6 +111,21 @@ def test_pods_of_an_earlier_session_dial_again(relay: Relay, pods: Pods) -> None
             relay.say(over, 1, b"")
 
 
+def test_pods_of_a_source_that_is_silent_have_no_control_node(relay: Relay, pods: Pods) -> None:
+    pods.says(7, HELLO)
+    name = relay.open()
+    read(relay, name)
+    relay.hang_up()
+    assert pods.told == [(7, None)]
+    with pytest.raises(NotFoundError):
+        relay.say(name, 1, b"")
+    relay.hang_up()
+    pods.says(7, None)
+    pods.says(8, HELLO)  # it dials again
+    assert read(relay, relay.open()) == [(8, HELLO)]
+    assert pods.told == [(7, None)]
+
+
 def test_a_session_is_read_once(relay: Relay) -> None:
     async def twice(name: str) -> None:
         relay.begin(name)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
 from gridmill.farm.acting import acting_as
+from gridmill.farm.empty import remove_empty
 from gridmill.farm.lodging import check_id
 from gridmill.farm.records import Records
 from gridmill.farm.scans import PATIENCE_SECONDS, Scans
@@ -54,6 +55,7 @@ class Carried:
         self._records, self._now, self._bucket_hosts = records, now, bucket_hosts
         self._scans = Scans(root, folder / "hashes", user, patience_seconds)
         self._lock = threading.Lock()
+        self._untidy = True
         self._closed = threading.Event()
         self._trees: OrderedDict[str, tuple[Tree, frozenset[str]]] = OrderedDict()
 
@@ -160,6 +162,7 @@ class Carried:
 
     def over(self, attempt_id: str) -> None:
         """It will read nothing more here; what it made waits. May be repeated."""
+        self._untidy = True
         self._placer.release(check_id(attempt_id), but_writable=True)
 
     def forget(self, attempt_id: str, *, keep: bool = False) -> None:
@@ -167,6 +170,7 @@ class Carried:
         that folder too. `keep`: the chunks of what it made stay, as if they had been carried here. May be
         repeated."""
         work = self._records.find(Work, f"{self._source}/{check_id(attempt_id)}")
+        self._untidy = True
         self._placer.release(attempt_id)
         if work is None:
             return
@@ -176,6 +180,18 @@ class Carried:
         for uri in mine:
             self._remove(uri)
         self._records.remove(work)
+
+    def tidy(self) -> None:
+        """Folders that are left empty go; to be asked for while nothing of the source runs. May be
+        repeated."""
+        if not self._untidy:
+            return
+        self._untidy = False
+        mine = [one for one in self._records.all(Work) if one.source == self._source]
+        kept = {uri for one in mine for uri in (one.uri, one.checkpoints)}
+        kept |= {placed.uri for placed in self._placer.placed()}
+        with acting_as(self._user):
+            remove_empty(self._root, kept - {""})
 
     def _keep(self, uri: str) -> None:
         """As far as there is room: whoever reads it here later has less to carry."""

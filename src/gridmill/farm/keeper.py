@@ -11,7 +11,7 @@ from gridmill.errors import GridmillError, explained
 from gridmill.farm.claims import admit
 from gridmill.farm.deploying import settle, turn_out
 from gridmill.farm.farm import Farm
-from gridmill.farm.leases import expired, forgotten, spoiled
+from gridmill.farm.leases import expired, forgotten, silent, spoiled
 from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState
 from gridmill.farm.records import Loss, old_news
 from gridmill.farm.source import Heard, Invitation, Source
@@ -65,6 +65,7 @@ class Keeper:
     def tick(self) -> None:
         """Once. May be killed anywhere: the next one goes on."""
         self._note_heard()
+        self._hang_up_silent()
         sources = self._farm.records.all(Source)
         for source in sources:
             _apart(source.name, partial(self._turn_out_revoked, source))
@@ -101,6 +102,12 @@ class Keeper:
             self._forget_strangers()
             heard = tuple(self._farm.heard.items())
             self._farm.records.put(*(Heard(source=name, time=time) for name, time in heard))
+
+    def _hang_up_silent(self) -> None:
+        for name in silent(self._farm.heard, self._farm.now()):
+            quarters = self._farm.quarters.get(name)
+            if quarters is not None:
+                quarters.relay.hang_up()
 
     def _bring_up(self) -> None:
         """The commit is before the effect: what was admitted before a crash is brought up after it."""
@@ -149,11 +156,14 @@ class Keeper:
                 self._farm.quarters_of(source).carried.over(work.attempt_id)
 
     def _end_strays(self, source: Source) -> None:
-        """When nothing of it has room any more nothing of it runs, whatever its jobs have made us believe."""
+        """When nothing of it has room any more nothing of it runs, whatever its jobs have made us believe,
+        and nobody wants the folders that its files were in."""
         has_room = any(one.source == source.name for one in self._of(*HAS_ROOM))
         if not has_room and source.name not in self._still:
             end_processes(source.user, _END_SECONDS)
             self._still.add(source.name)
+        if not has_room and not source.revoked:
+            self._farm.quarters_of(source).carried.tidy()
 
     def _end_expired(self) -> None:
         farm = self._farm

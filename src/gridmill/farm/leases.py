@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState
 
+SILENT_SECONDS = 20.0
+"""A source that is not cut off says something every few seconds."""
 REMEMBERED_SECONDS = 86400.0
 """For so long a late, repeated wish for a deployment that has ended is known as such, and what its pods said
 last is there."""
@@ -14,6 +16,12 @@ def expired(lodgings: Iterable[Lodging], heard: Mapping[str, float], now: float)
     the controller comes up all are, for until then they could not be."""
     live = (one for one in lodgings if one.state in HAS_ROOM or one.state == LodgingState.WAITING)
     return tuple(one for one in live if heard.get(one.source, now) + one.deploy.lease_seconds <= now)
+
+
+def silent(heard: Mapping[str, float], now: float) -> tuple[str, ...]:
+    """Sources that have said nothing for so long that they may be cut off. Their pods are to count their
+    leases themselves from now on: who passes their words on may be gone before these end."""
+    return tuple(source for source, time in heard.items() if time + SILENT_SECONDS <= now)
 
 
 def spoiled(lodgings: Iterable[Lodging], retain_seconds: float, now: float) -> tuple[Lodging, ...]:

@@ -66,14 +66,19 @@ class Relay:
 
     def open(self) -> str:
         """A new session; the one before it is over."""
+        self.hang_up()
+        with self._lock:
+            self._session = Session()
+            return self._session.name
+
+    def hang_up(self) -> None:
+        """No session from now on, and pods know that they have no control node. May be repeated."""
         self.end()
         with self._lock:
             for channel in self._passed:
                 self._links.drop(channel)
             self._dropped |= self._passed.keys()
             self._passed.clear()
-            self._session = Session()
-            return self._session.name
 
     def end(self) -> None:
         """No session from now on. May be repeated."""

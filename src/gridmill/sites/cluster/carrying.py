@@ -30,6 +30,7 @@ from gridmill.sites.cluster.carriers import Carriers
 from gridmill.sites.cluster.checkpoints import Checkpoints
 from gridmill.sites.cluster.coming import Coming
 from gridmill.sites.cluster.farm import Farm
+from gridmill.sites.cluster.forgetting import Forgetting
 from gridmill.sites.cluster.known import Known
 from gridmill.sites.cluster.notes import Note, Notes, ended, lost_note, never_begun, with_carriage
 from gridmill.sites.cluster.refusal import ThereError
@@ -41,6 +42,7 @@ from gridmill.sites.cluster.trees import (
     counts,
     input_there,
     kept_from,
+    read_by,
 )
 from gridmill.sites.cluster.tunnel import AwayError
 from gridmill.staging.carry import Carrier, Terms, push
@@ -90,6 +92,8 @@ class HomeCarrying:
             farm, root, self._noted, self._known, self._fetch_checkpoints, self._lock_of
         )
 
+        self.forgetting = Forgetting(farm, self._noted, self._lock_of)
+
     def note(self, order: Order, pod_id: str = "") -> None:
         """See Carrying."""
         mine, before = counts(order), self._noted.find(order.attempt_id)
@@ -127,6 +131,7 @@ class HomeCarrying:
             try:
                 if order.checkpoint_uri and counts(order):
                     self.checkpoints.take_over(order.checkpoint_uri, order.attempt_id)
+                self.forgetting.first(read_by(order))
                 for tree in self.trees.of(order):
                     spent += self._carry(tree, order, progress)
             finally:
@@ -236,6 +241,7 @@ class HomeCarrying:
         for stop in tuple(self._stops.values()):
             stop.set()
         self.checkpoints.close()
+        self.forgetting.close()
         if self._carriers is not None:
             self._carriers.close()
 
@@ -267,7 +273,7 @@ class HomeCarrying:
             self._noted.write(event.attempt_id, replace(note, told=event.body, is_there=True))
             self._stops.pop(event.attempt_id, None)
             self._troubled.pop(event.attempt_id, None)
-            self.checkpoints.forget_told(event.attempt_id)
+        self.forgetting.soon()
         return event
 
     def _carriage(self, attempt_id: str, note: Note) -> Carriage:

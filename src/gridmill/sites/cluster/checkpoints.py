@@ -14,7 +14,7 @@ from gridmill.errors import GridmillError, NotFoundError, StorageError, Unavaila
 from gridmill.model.farm import Manifest
 from gridmill.sites.cluster.farm import Farm
 from gridmill.sites.cluster.known import Known
-from gridmill.sites.cluster.notes import Note, Notes, succeeded
+from gridmill.sites.cluster.notes import Note, Notes
 
 _LOG = logging.getLogger(__name__)
 _SHARE = 20
@@ -86,10 +86,6 @@ class Checkpoints:
                 self.bring(attempt_id)
                 now = time.monotonic()
                 self._due[attempt_id] = now + max(every_seconds, _SHARE * (now - began))
-        for attempt_id in self._notes.still_there():
-            with self._lock_of(attempt_id):
-                if not self.forget_told(attempt_id):
-                    return
 
     def bring(self, attempt_id: str) -> bool:
         """Whether newer ones of an attempt that runs have come. Those that change meanwhile, or that cannot
@@ -162,21 +158,6 @@ class Checkpoints:
         for before, note in self._notes.open().items():
             if note.lost and note.checkpoint_uri == checkpoint_uri and before != attempt_id:
                 self._end(before)
-
-    def forget_told(self, attempt_id: str) -> bool:
-        """Its end was told, and all is here: the farm may forget it, now or when it can be told. Whether the
-        farm heard it."""
-        note = self._notes.find(attempt_id)
-        if note is None or not note.is_there or note.told is None:
-            return True
-        try:
-            with suppress(NotFoundError):
-                self._farm.forget(attempt_id, keep=succeeded(note.told))
-            self._notes.write(attempt_id, replace(note, is_there=False))
-        except GridmillError as error:
-            _LOG.debug("attempt_not_forgotten attempt=%s reason=%s", attempt_id, error)
-            return False
-        return True
 
     def _end(self, attempt_id: str) -> None:
         with self._lock_of(attempt_id):

@@ -260,8 +260,8 @@ class Farm:
             try:
                 used.patience(seconds)
                 began = time.monotonic()
-                used.request(method, path, body, headers)
                 self.reached = time.monotonic()
+                used.request(method, path, body, headers)
                 answer = used.getresponse()
                 if answer.status >= 300:
                     raise refusal(answer.status, answer.read())

@@ -10,6 +10,16 @@ from gridmill.errors import InputError, StorageError
 from gridmill.model.noun import dataclass
 from gridmill.staging.durable import write_private
 
+MARGIN_SECONDS = 60.0
+"""A question that was under way may have renewed the lease, and the farm's pods count it from when it sees
+that it is cut off."""
+
+
+def is_over(silent_seconds: float, lease_seconds: float) -> bool:
+    """Whether a farm that has not heard of us for so long has surely ended a pod of that lease, or that pod
+    itself, whatever became of the farm's controller meanwhile."""
+    return silent_seconds >= lease_seconds + MARGIN_SECONDS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:

@@ -32,6 +32,7 @@ _LOG = logging.getLogger(__name__)
 _HELD_MESSAGES = 1000
 """While so many wait for the control node, nothing more is read: the pods keep it in their journals."""
 _AT_ONCE = 256
+_WORD_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _BACK_OFF_SECONDS = (0.1, 5.0)
 _CARRIERS = 4
@@ -180,8 +181,8 @@ class _Session:
 
     def _say(self) -> None:
         number = 0
-        while (line := self._to_say.get()) is not None:
-            lines = [line, *self._more()]
+        while (line := self._next()) is not None:
+            lines = [line, *self._more()] if line else []
             number += 1
             try:
                 number = self._told(number, lines)
@@ -189,6 +190,13 @@ class _Session:
                 _LOG.info("farm_session_over reason=%s", error)
                 self._over.set()
                 return self._wake()
+
+    def _next(self) -> bytes | None:
+        """None at the end, and now and then nothing: that too tells the farm that we are there."""
+        try:
+            return self._to_say.get(timeout=_WORD_SECONDS)
+        except queue.Empty:
+            return b""
 
     def _told(self, number: int, lines: list[bytes]) -> int:
         """The number of the last that was said. What the farm refuses of them is said no more."""

@@ -26,9 +26,10 @@ from gridmill.sites.cluster.credentials import keeping
 from gridmill.sites.cluster.farm import Farm, member
 from gridmill.sites.cluster.joining import read_controller, source_name
 from gridmill.sites.cluster.lacking import lacking_bytes
-from gridmill.sites.cluster.leases import Leases
+from gridmill.sites.cluster.leases import Leases, is_over
 from gridmill.sites.cluster.probing import probe
 from gridmill.sites.cluster.relay import Relay
+from gridmill.sites.cluster.words import LastWords, Words
 
 SETTINGS = {
     "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
@@ -37,9 +38,9 @@ SETTINGS = {
 } | carriers.SETTINGS
 T = TypeVar("T")
 _LEASE, _CHECKPOINTS = "1h", "30s"
-_MARGIN_SECONDS = 60.0
-"""Until a farm that is cut off has surely ended it all: a question under way may have renewed the lease."""
 _LOOK_SECONDS = 5.0
+_NEVER = PodSight(sight=Sight.GONE, message="it was never started")
+_LEAVES = PodSight(sight=Sight.UNKNOWN, message="it is gone, and what it left comes home")
 
 
 class ClusterSite:
@@ -61,6 +62,7 @@ class ClusterSite:
         self._lock = threading.Lock()
         self._look: tuple[float, FarmLook] | None = None
         self._unanswered: set[str] = set()
+        self._words = LastWords(self._bring_words)
 
     def nodes(self) -> tuple[Node, ...]:
         """The farm's. Raises UnavailableError."""
@@ -115,15 +117,18 @@ class ClusterSite:
             self._unanswered -= pods
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
-        """What the farm says; when it has been silent for longer than the lease, it has ended them all."""
+        """What the farm says, of those that are gone once what they left is here; when it has been silent for
+        longer than the lease, it has ended them all."""
         try:
-            sights = self._answer(partial(self._farm.observe, pod_ids)).sights
+            seen = self._answer(partial(self._farm.observe, pod_ids))
         except UnavailableError:
             if not any(map(self._is_lost, pod_ids)):
                 raise
             return {pod_id: self._given_up(pod_id) for pod_id in pod_ids}
-        never = PodSight(sight=Sight.GONE, message="it was never started")
-        return {pod_id: sights.get(pod_id, never) for pod_id in pod_ids}
+        sights = {pod_id: seen.sights.get(pod_id, _NEVER) for pod_id in pod_ids}
+        gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
+        here = self._words.here({pod_id: tuple(seen.words.get(pod_id, ())) for pod_id in gone})
+        return sights | {pod_id: _LEAVES for pod_id in gone if pod_id not in here}
 
     def _given_up(self, pod_id: str) -> PodSight:
         """A pod of a farm that is cut off; one that it never answered for may come up when it is back."""
@@ -134,12 +139,21 @@ class ClusterSite:
 
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """What it had journalled, with what it made brought home. Raises UnavailableError."""
-        self._carrying.leave(pod_id)
+        here = self._words.take(pod_id)
+        if here is not None:
+            return here
         if self._is_lost(pod_id):
+            self._words.drop((pod_id,))
+            self._carrying.leave(pod_id)
             self._carrying.checkpoints.lose(pod_id)
             return ()
         words = self._answer(partial(self._farm.observe, (pod_id,))).words.get(pod_id, ())
-        told = self._carrying.bring_home(Events(events=tuple(words))).events
+        return self._bring_words(pod_id, tuple(words))
+
+    def _bring_words(self, pod_id: str, words: Words) -> Words:
+        """As it had journalled them, with what it made brought home. Raises UnavailableError."""
+        self._carrying.leave(pod_id)
+        told = self._carrying.bring_home(Events(events=words)).events
         self._answer(partial(self._carrying.checkpoints.settle, pod_id))
         self._leases.over((pod_id,))
         return told
@@ -147,7 +161,7 @@ class ClusterSite:
     def _is_lost(self, pod_id: str) -> bool:
         """Whether the farm has been silent for longer than that pod's lease."""
         known = max(self._heard, self._farm.reached)
-        return self._monotonic() - known >= self._leases.of(pod_id) + _MARGIN_SECONDS
+        return is_over(self._monotonic() - known, self._leases.of(pod_id))
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """They are gone when this returns. Raises UnavailableError."""
@@ -160,6 +174,7 @@ class ClusterSite:
             else:
                 self._answer(partial(self._carrying.checkpoints.settle, pod_id))
         self._leases.over(pod_ids)
+        self._words.drop(pod_ids)
 
     def carried(self, attempt_id: str) -> Mapping[str, Any]:
         """See Carries."""
@@ -185,6 +200,7 @@ class ClusterSite:
 
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """See Carries."""
+        self._carrying.forgetting.first({version.output.uri for version in versions})
         return self._answer(partial(lacking_bytes, self._farm, versions, self._carrying.trees.manifest_of))
 
     def probe(self) -> Way:
@@ -193,6 +209,7 @@ class ClusterSite:
 
     def close(self) -> None:
         """Pods go on."""
+        self._words.close()
         self._carrying.close()
         self._relay.close()
 
@@ -217,6 +234,7 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     relay.start()
     there_and_back.start()
     carrying.checkpoints.start(checkpoints)
+    carrying.forgetting.start()
     return made
 
 

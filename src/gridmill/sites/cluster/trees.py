@@ -84,6 +84,12 @@ def kept_from(order: Order) -> tuple[Input, ...]:
     return order.earlier if spec is not None and spec.incremental else ()
 
 
+def read_by(order: Order) -> frozenset[str]:
+    """The folders of this home that it reads, by their URIs."""
+    entries = (*order.inputs, *kept_from(order))
+    return frozenset(order.parts) | {entry.artifact.output.uri for entry in entries}
+
+
 def _version_uri(output: Output) -> str:
     """A table's versions are folders of their own there: each is only ever made, never changed."""
     return f"versions/{output.uri}@{output.table_version}"
