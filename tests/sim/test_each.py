@@ -14,7 +14,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun
 from gridmill.model.site import Site
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
-from gridmill.testing.simulated import Behaviour
+from gridmill.testing.behaviour import Behaviour
 
 
 def patch(**wanted) -> Pipeline:

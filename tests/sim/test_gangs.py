@@ -20,7 +20,7 @@ from gridmill.model.state import (
     RunState,
 )
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.simulated import Behaviour
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import Simulation
 
 NODES = tuple(Node(name=f"n{k}", capacity=Amounts(cpus=2, memory_bytes=8 * GIB)) for k in range(2))

@@ -22,8 +22,9 @@ from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.advising import parallel_attempt
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import FaultScript, FaultyStore
-from gridmill.testing.simulated import Behaviour, Execution
+from gridmill.testing.simulated_pod import Execution
 from gridmill.testing.simulation import Simulation
 
 NODES = tuple(Node(name=name, capacity=Amounts(cpus=2, memory_bytes=8 * GIB)) for name in ("a", "b", "c"))

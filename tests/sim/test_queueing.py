@@ -20,7 +20,7 @@ from gridmill.model.site import Node
 from gridmill.model.state import FINISHED_RUNS, JobState, RunState
 from gridmill.planning.waits import Waits
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.simulated import Behaviour
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import Simulation
 
 SECONDS = {"hold": 30.0, "also": 30.0, "long": 100.0, "short": 5.0}

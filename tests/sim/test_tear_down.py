@@ -3,7 +3,7 @@
 from gridmill.errors import UnavailableError
 from gridmill.model.state import DeploymentState
 from gridmill.stores import memory
-from gridmill.testing.simulated import SimulatedPod
+from gridmill.testing.simulated_pod import SimulatedPod
 from gridmill.testing.simulation import Simulation
 from gridmill.testing.store_samples import a_deployment
 

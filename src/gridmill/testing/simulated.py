@@ -1,8 +1,7 @@
 """A simulated site: pods, links and jobs that obey the protocol, on a fake clock, with seeded faults."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from gridmill.codec import to_builtins
 from gridmill.errors import UnavailableError
@@ -11,12 +10,10 @@ from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.event import EventType, PodEvent
 from gridmill.model.job import JobKind
 from gridmill.model.message import (
-    PROTOCOL,
     Ack,
     Events,
     FromPod,
     Goodbye,
-    Hello,
     Order,
     Outcome,
     PodOrder,
@@ -28,76 +25,15 @@ from gridmill.model.message import (
 from gridmill.model.node import NodeLook
 from gridmill.model.resource import Use
 from gridmill.model.site import Node
-from gridmill.model.state import LIVE_ATTEMPTS, AttemptState, Cause
+from gridmill.model.state import AttemptState, Cause
 from gridmill.ports.link import Received
 from gridmill.ports.site import PodSight, Sight
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.clock import FakeClock
+from gridmill.testing.simulated_pod import Execution, SimulatedPod
 
 _LACKS = PodSight(sight=Sight.GONE, message="its node has no GPU", unfit=True)
 _HAS_LEFT = PodSight(sight=Sight.GONE, message="its node has left", left=True)
-
-
-@dataclass(slots=True, kw_only=True)
-class Execution:
-    """One attempt as it really ran: what safety is judged by."""
-
-    order: Order
-    pod_id: str
-    began: float
-    ends: float
-    behaviour: Behaviour
-    state: AttemptState = AttemptState.RUNNING
-    ended: float | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class SimulatedPod:
-    """A pod that journals, numbers, acknowledges and refuses as a real one must."""
-
-    order: PodOrder
-    channel: int | None = None
-    welcomed: bool = False
-    journal: list[PodEvent] = field(default_factory=list)
-    numbered: int = 0
-    sent: int = 0
-    seen: dict[str, AttemptState] = field(default_factory=dict)
-    running: dict[str, Execution] = field(default_factory=dict)
-    mail: list[ToPod] = field(default_factory=list)
-    connect_at: float = 0.0
-    frozen_until: float = 0.0
-    ending: bool = False
-
-    def journal_event(self, order: Order, time: float, kind: EventType, body: Mapping[str, Any]) -> None:
-        """Append an event."""
-        self.numbered += 1
-        self.journal.append(
-            PodEvent(
-                number=self.numbered,
-                attempt_id=order.attempt_id,
-                token=order.token,
-                time=time,
-                type=kind,
-                body=body,
-            )
-        )
-
-    def hello(self) -> Hello:
-        """The greeting: live attempts and ended ones that are not acknowledged."""
-        unacknowledged = {event.attempt_id for event in self.journal}
-        known = {
-            name: state
-            for name, state in self.seen.items()
-            if state in LIVE_ATTEMPTS or name in unacknowledged
-        }
-        return Hello(
-            pod_id=self.order.pod_id,
-            deployment_id=self.order.deployment_id,
-            secret=self.order.secret,
-            protocol=PROTOCOL,
-            version="simulated",
-            attempts=known,
-        )
 
 
 class SimulatedWorld:
