@@ -18,6 +18,7 @@
     │   ├── TimeLimitError
     │   └── InterruptedRunError
     ├── UnavailableError      a part does not answer now
+    │   ├── AwayError         nobody answers there
     │   └── StorageError      disk full, unreadable, ...
     │       └── StoreLostError  the store's server does not answer
     └── InternalError         a defect of Gridmill itself
@@ -153,6 +154,12 @@ class UnavailableError(GridmillError):
     retryable = True
 
 
+class AwayError(UnavailableError):
+    """Nobody answers there, or there is no way to it: whether it would take what it is asked is not known."""
+
+    code = "away"
+
+
 class StorageError(UnavailableError):
     """Storage cannot be read or written (disk full, permissions, ...)."""
 
@@ -200,6 +207,7 @@ TABLE: dict[str, Row] = {
         Row(error=StoreInUseError, http_status=409, exit_code=6),
         Row(error=CapacityError, http_status=409, exit_code=7),
         Row(error=UnavailableError, http_status=503, exit_code=8),
+        Row(error=AwayError, http_status=503, exit_code=8),
         Row(error=StorageError, http_status=507, exit_code=8),
         Row(error=StoreLostError, http_status=503, exit_code=8),
         Row(error=InternalError, http_status=500, exit_code=70),

@@ -51,6 +51,13 @@ WISHES: Mapping[str, str] = {
     "cluster": "gridmill.sites.cluster.wishes:check_resource",
 }
 """Functions (Resource, Site) that raise InputError, of kinds of sites where a resource has settings too."""
+CHECKS: Mapping[str, str] = {
+    "local": "gridmill.sites.local:check_site",
+    "slurm": "gridmill.sites.slurm.shell:check_site",
+    "ray": "gridmill.sites.ray.site:check_site",
+    "cluster": "gridmill.sites.cluster.settings:check_site",
+}
+"""Functions of a Site that raise InputError for what is wrong with it whoever answers there."""
 STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
@@ -92,6 +99,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,
     "sites": SITES,
     "wishes": WISHES,
+    "checks": CHECKS,
     "stores": STORES,
     "links": LINKS,
     "sources": SOURCES,

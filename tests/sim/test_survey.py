@@ -9,7 +9,8 @@ import pytest
 from gridmill.control.aside import Beside
 from gridmill.control.service import Identity, Service
 from gridmill.control.survey import PROBE_SECONDS, Surveyor
-from gridmill.errors import ConflictError, UnavailableError
+from gridmill.control.troubles import trouble_at
+from gridmill.errors import AwayError, ConflictError, UnavailableError
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Artifact
 from gridmill.model.farm import FarmLook
@@ -95,6 +96,46 @@ def test_a_port_that_was_opened_in_vain_is_closed(grid: Grid):
     grid.answer = lambda: (SMALL,)
     grid.surveyor._guarded(grid.site)
     assert [grid.control.sites["lab"]] == grid.living
+
+
+def away() -> tuple[Node, ...]:
+    raise AwayError("nobody is there")
+
+
+def test_a_site_where_nobody_answers_is_changed_all_the_same(grid: Grid):
+    grid.cases.add_site(LAB)
+    grid.answer = away
+    changed = grid.cases.add_site(replace(LAB, settings={"rate": "1MiB"}), replace=True)
+    assert (changed.nodes, changed.settings) == ((SMALL, LARGE), {"rate": "1MiB"})
+    assert grid.site == changed
+    assert grid.control.away == {"lab"}
+    assert [grid.control.sites["lab"]] == grid.living
+    grid.answer = lambda: (SMALL,)
+    grid.surveyor._guarded(grid.site)
+    assert (grid.site.nodes, grid.control.away) == ((SMALL,), set())
+
+
+def test_but_not_added_nor_changed_to_what_is_seen_to_be_wrong(grid: Grid):
+    grid.answer = away
+    with pytest.raises(AwayError):
+        grid.cases.add_site(LAB)
+    grid.answer = lambda: (SMALL,)
+    grid.cases.add_site(LAB)
+    grid.answer = unavailable
+    with pytest.raises(UnavailableError):
+        grid.cases.add_site(replace(LAB, settings={"rate": "1MiB"}), replace=True)
+    assert grid.site.settings == {}
+    assert [grid.control.sites["lab"]] == grid.living
+
+
+def test_what_was_wrong_with_a_site_is_over_when_it_is_added_anew(grid: Grid):
+    grid.cases.add_site(LAB)
+    grid.answer = unavailable
+    grid.surveyor._guarded(grid.site)
+    assert trouble_at(grid.control, "lab")
+    grid.answer = lambda: (SMALL,)
+    grid.cases.add_site(LAB)
+    assert not trouble_at(grid.control, "lab")
 
 
 def test_a_port_of_a_site_that_changed_while_it_was_opened_is_closed(grid: Grid):

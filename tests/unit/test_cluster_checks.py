@@ -1,6 +1,7 @@
 """What `doctor` says at home of the farms that it joined."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_a_farm_that_answers_is_well_and_one_whose_clock_is_wrong_is_not(
     well, found = looked(settings)
     assert not well
     assert "s behind" in found
+
+
+def test_a_farm_that_has_lost_something_is_well_and_says_so(
+    running: Running, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined(running, settings)
+    told = Farm.look
+    monkeypatch.setattr(Farm, "look", lambda farm: replace(told(farm), warnings=("results are lost",)))
+    well, found = looked(settings)
+    assert well
+    assert found.endswith("; results are lost")
 
 
 def test_what_does_not_answer_or_is_not_there_is_told_with_what_to_do(

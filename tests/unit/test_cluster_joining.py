@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from tests.ports import free_port
 
-from gridmill.errors import InputError
+from gridmill.errors import AwayError, ConflictError, InputError
 from gridmill.sites.cluster.credentials import Credentials, keeping
 from gridmill.sites.cluster.joining import become_source, read_controller, read_line, source_name
 
@@ -42,6 +43,8 @@ def test_what_is_no_place_of_a_farm(text: str) -> None:
 
 def test_a_join_line() -> None:
     assert read_line(f" {FINGERPRINT}:{SECRET}\n") == (FINGERPRINT, SECRET)
+    whole = f"gridmill add cluster lab --controller 10.1.0.7:8700 --join {FINGERPRINT}:{SECRET}"
+    assert read_line(whole) == (FINGERPRINT, SECRET)
 
 
 @pytest.mark.parametrize("line", ["", SECRET, f"{FINGERPRINT}:short", f"{FINGERPRINT[:-1]}:{SECRET}"])
@@ -52,8 +55,15 @@ def test_what_is_no_join_line_is_not_shown(line: str) -> None:
     assert told.value.hint
 
 
+def test_of_half_a_join_line_it_is_told_what_is_missing() -> None:
+    with pytest.raises(InputError, match="its secret is not whole"):
+        read_line(f"{FINGERPRINT}:short")
+    with pytest.raises(InputError, match="64 characters, 0 to 9 and a to f; this has 60"):
+        read_line(f"{FINGERPRINT[4:]}:{SECRET}")
+
+
 def test_without_a_line_there_must_be_a_membership(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no membership"):
+    with pytest.raises(InputError, match="no farm was joined as far"):
         become_source(tmp_path, "far", "gpu1", "")
 
 
@@ -64,6 +74,23 @@ def test_a_membership_is_moved_to_another_address(tmp_path: Path) -> None:
     become_source(tmp_path, "far", "gpu2:8701", "")
     assert kept.read() == Credentials(host="gpu2", port=8701, fingerprint=FINGERPRINT, token="t")
     assert kept.certificate.read_text() == "certificate"
+
+
+def test_a_farm_that_was_joined_under_another_name_is_not_joined_again(tmp_path: Path) -> None:
+    at = Credentials(host="gpu1", port=8700, fingerprint=FINGERPRINT, token="t")
+    keeping(tmp_path, "far").folder.mkdir(parents=True)
+    keeping(tmp_path, "far").write(at, "certificate")
+    with pytest.raises(ConflictError, match="already, as far") as told:
+        become_source(tmp_path, "near", "gpu1", f"{FINGERPRINT}:{SECRET}")
+    assert "gridmill add cluster far --controller gpu1:8700" in told.value.hint
+    assert [path.name for path in (tmp_path / "clusters").iterdir()] == ["far"]
+
+
+def test_of_a_farm_that_does_not_answer_no_key_is_left(tmp_path: Path) -> None:
+    with pytest.raises(AwayError) as told:
+        become_source(tmp_path, "far", f"127.0.0.1:{free_port()}", f"{FINGERPRINT}:{SECRET}")
+    assert "Is `gridmill up --light` running there" in told.value.hint
+    assert list((tmp_path / "clusters").iterdir()) == []
 
 
 def test_keys_are_for_this_user_alone(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What is typed on a farm's machine, and what `doctor` finds there."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from tests.ports import free_port
 
 from gridmill.cli.farm import Listening, join_line, listening, note_address
 from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
-from gridmill.cli.light import reachable, read_place
-from gridmill.cli.up import check_light
+from gridmill.cli.light import notes, reachable, read_place
+from gridmill.cli.up import check_light, with_bucket_hosts
 from gridmill.errors import InputError, NotFoundError
 from gridmill.farm.source import Source
 from gridmill.farm.start import open_records
@@ -33,6 +34,47 @@ def test_a_farm_is_on_a_site_that_it_can_be_on() -> None:
     assert "local, slurm, ray" in told.value.hint
 
 
+@pytest.mark.parametrize(
+    ("place", "settings", "wrong"),
+    [
+        ("local", {"home": "/x"}, "settings.home"),
+        ("local:here", {}, "address"),
+        ("ray:10.0.0.5:6379", {"pateince": "1"}, "settings.pateince"),
+        ("ray:10.0.0.5:6379", {"patience": "soon"}, "settings.patience"),
+        ("ray", {}, "address"),
+        ("slurm", {"link": "radio"}, "settings.link"),
+        ("slurm:login1", {}, "address"),
+    ],
+)
+def test_what_is_wrong_with_its_site_is_told_when_it_starts(
+    place: str, settings: dict[str, str], wrong: str
+) -> None:
+    if place.startswith("ray"):
+        pytest.importorskip("ray")
+    with pytest.raises(InputError) as told:
+        read_place(place, settings)
+    assert told.value.place == f"site farm: {wrong}"
+
+
+def test_who_starts_a_farm_is_told_what_it_is_not() -> None:
+    [alone] = notes("127.0.0.1:8700", "")
+    assert f"ssh://USER@{socket.gethostname()}/127.0.0.1:8700" in alone
+    assert "--listen ADDRESS:8700" in alone
+    assert notes("10.1.0.7:8700", "") == []
+    assert notes("10.1.0.7:8700", "not root") == ["it serves one source only: not root"]
+
+
+def test_hosts_of_buckets_are_added_to_those_of_the_environment(settings: Settings) -> None:
+    known = replace(settings, bucket_hosts=("minio",))
+    assert with_bucket_hosts(known, []) == known
+    hosts = with_bucket_hosts(known, ["S3.lab", "10.1.0.9", "fd00::9"]).bucket_hosts
+    assert hosts == ("minio", "s3.lab", "10.1.0.9", "fd00::9")
+    for wrong in ("", "http://minio", "minio:9000", "a,b"):
+        with pytest.raises(InputError) as told:
+            with_bucket_hosts(known, [wrong])
+        assert told.value.place == "--bucket-host"
+
+
 def test_a_join_line_names_an_address_that_can_be_dialled() -> None:
     assert reachable("10.1.0.7:8700") == "10.1.0.7:8700"
     assert reachable("0.0.0.0:8700") == reachable("[::]:8700") == f"{socket.gethostname()}:8700"
@@ -43,8 +85,9 @@ def test_options_of_a_control_node_are_none_of_a_farm() -> None:
     check_light(False, control=("postgresql://", True, ""), farm=(False, None))
     with pytest.raises(InputError, match="do not go with --light"):
         check_light(True, control=("", True, ""), farm=(False, None))
-    with pytest.raises(InputError, match="go with --light"):
-        check_light(False, control=("", False, ""), farm=(False, ["a=b"]))
+    for farm in ((False, ["a=b"]), (False, None, ["minio"]), (False, None, None, True)):
+        with pytest.raises(InputError, match="go with --light"):
+            check_light(False, control=("", False, ""), farm=farm)
 
 
 def test_a_join_line_says_where_and_who(settings: Settings) -> None:

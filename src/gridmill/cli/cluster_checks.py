@@ -71,7 +71,7 @@ def _asked(kept: Any) -> tuple[bool, str]:  # noqa: ANN401  loaded late
     if abs(apart_seconds) > _APART_SECONDS:
         later = "ahead" if apart_seconds > 0 else "behind"
         return False, f"{said}; its clock is {abs(apart_seconds):.0f} s {later}: set one of them"
-    return not look.warnings, "; ".join((said, *look.warnings))
+    return True, "; ".join((said, *look.warnings))  # what was lost is told; the farm is well
 
 
 def _said(look: FarmLook) -> str:

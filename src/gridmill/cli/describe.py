@@ -46,6 +46,7 @@ def describe(noun: object) -> RenderableType:
         case Site():
             return Group(
                 _head(noun.name, noun.kind),
+                _facts([("address", noun.address), *sorted(noun.settings.items())]),
                 table("node", "has", rows=[(node.name, amounts(node.capacity)) for node in noun.nodes]),
                 *([Text(way_words(noun.way))] if noun.kind == SiteKind.CLUSTER else []),
             )

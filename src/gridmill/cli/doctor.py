@@ -73,8 +73,8 @@ def look(settings: Settings) -> Iterator[Check]:
     yield "slurm", True, _slurm()
     for purpose, packages in _PACKAGES.items():
         yield _packages(purpose, packages)
-    yield "control node", True, _control(settings)
-    yield from look_at_farm(settings)
+    farm = list(look_at_farm(settings))
+    yield from farm or [("control node", True, _control(settings))]
     yield from look_at_clusters(settings)
 
 

@@ -65,16 +65,27 @@ def farm(
     """
     settings = settings_of(context)
     known = listening(settings)
-    if (action in (Action.ROTATE, Action.REVOKE)) != bool(name):
-        needs = "names no source" if name else "needs the name of a source"
-        raise InputError(
-            f"`gridmill farm {action.value}` {needs}", hint="`gridmill farm sources` lists them."
-        )
+    _check_name(action, name)
     records: Any = import_module("gridmill.farm.start").open_records(settings)
     try:
         _act(records, action, name, known, json)
     finally:
         records.close()
+
+
+def _check_name(action: Action, name: str) -> None:
+    """Raises InputError where a source is to be named and is not, and the other way round."""
+    names_one = action in (Action.ROTATE, Action.REVOKE)
+    if names_one and not name:
+        raise InputError(
+            f"`gridmill farm {action.value}` needs the name of a source",
+            hint="`gridmill farm sources` lists them.",
+        )
+    if name and not names_one:
+        raise InputError(
+            f"`gridmill farm {action.value}` names no source",
+            hint="Leave the name out: a source has the name of its machine and a mark of its home.",
+        )
 
 
 def _act(records: Any, action: Action, name: str, known: Listening, json: bool) -> None:  # noqa: ANN401
@@ -108,6 +119,8 @@ def _list(records: Any, json: bool) -> None:  # noqa: ANN401
     ]
     if json:
         return emit(lines)
+    if not lines:
+        return say("no source has joined; `gridmill farm invite` prints a line for one")
     rows = [
         (
             one.name,

@@ -3,9 +3,11 @@
 import logging
 import socket
 import time
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
+from gridmill.api.guard import is_loopback
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import emit, say
 from gridmill.errors import InputError
@@ -13,8 +15,10 @@ from gridmill.model.address import read_address
 from gridmill.model.amounts import parse_bytes, parse_seconds, show_count
 from gridmill.model.noun import dataclass
 from gridmill.model.site import Site, SiteKind
+from gridmill.registry import find
 from gridmill.settings import Settings
 
+T = TypeVar("T")
 _LOOK_SECONDS = 0.2
 _EVERYWHERE = ("0.0.0.0", "::")
 _SERVED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.RAY)
@@ -33,21 +37,24 @@ class Light:
 
 
 def read_place(text: str, settings: dict[str, str]) -> Site:
-    """KIND or KIND:ADDRESS. Raises InputError."""
+    """KIND or KIND:ADDRESS. Raises InputError, also for settings that cannot be, UnavailableError."""
     kind, _, address = text.partition(":")
     known = {one.value: one for one in _SERVED}
     if kind not in known:
         raise InputError(
             f"a farm has no site of kind {kind!r}", hint=f"There are: {', '.join(known)}.", place="--site"
         )
-    return Site(name="farm", kind=known[kind], address=address or None, settings=settings)
+    place = Site(name="farm", kind=known[kind], address=address or None, settings=settings)
+    find("checks", kind)(place)
+    return place
 
 
 def stay(settings: Settings, told: Light, json: bool) -> None:
     """Until Ctrl-C. Raises InputError, UnavailableError, HomeInUseError."""
     address = read_address(told.listen, place="--listen")
     place = read_place(told.site, told.settings)
-    quota, retain = parse_bytes(told.quota), parse_seconds(told.retain)
+    quota = _read("--quota", parse_bytes, told.quota)
+    retain = _read("--retain", parse_seconds, told.retain)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     start: Any = import_module("gridmill.farm.start")
     start.want_tls()
@@ -63,10 +70,29 @@ def stay(settings: Settings, told: Light, json: bool) -> None:
     say("farm down; jobs that run go on")
 
 
+def _read(place: str, parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except InputError as error:
+        raise InputError(error.message, hint=error.hint, place=place) from error
+
+
 def reachable(address: str) -> str:
     """HOST:PORT as others dial it: where all addresses of this machine are listened at, by its name."""
     host, port = read_address(address)
     return f"{socket.gethostname()}:{port}" if host in _EVERYWHERE else address
+
+
+def notes(address: str, one_user: str) -> list[str]:
+    """What whoever starts a farm may not expect of it; `one_user` says why it serves one source only."""
+    host, port = read_address(address)
+    alone = (
+        f"{host} is this machine alone: from elsewhere it is joined with "
+        f"`--controller ssh://USER@{socket.gethostname()}/{address}`, or start it with "
+        f"`--listen ADDRESS:{port}`, an address of this machine that sources reach"
+    )
+    one = f"it serves one source only: {one_user}"
+    return [*([alone] if is_loopback(host) else []), *([one] if one_user else [])]
 
 
 def _announce(running: Any, settings: Settings, name: str, json: bool) -> None:  # noqa: ANN401  loaded late
@@ -78,6 +104,8 @@ def _announce(running: Any, settings: Settings, name: str, json: bool) -> None: 
         settings, inviting.Listening(name=name, address=place, fingerprint=fingerprint)
     )
     say(f"farm up at {place}, home {settings.home}")
+    for note in notes(place, running.farm.one_user):
+        say(note)
     joined = running.farm.records.all(import_module("gridmill.farm.source").Source)
     if joined:
         say(f"{show_count(len(joined), 'source')}; `gridmill farm invite` prints a line for another one")

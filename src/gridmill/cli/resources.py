@@ -18,6 +18,7 @@ from gridmill.cli.sites import (
     bucket_settings,
     read_settings,
     say,
+    say_away,
 )
 from gridmill.cli.words import amounts
 from gridmill.errors import InputError
@@ -124,7 +125,8 @@ def configure(
     if what == Configured.SITE:
         with session(context) as client:
             settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
-            return say(client.configure_site(name, address=address, settings=settings), json)
+            say(client.configure_site(name, address=address, settings=settings), json)
+            return say_away(client, name)
     if what != Configured.RESOURCE:
         return set_aliases(context, name, alias or [], best_by, expect, json)
     if type is None:

@@ -10,11 +10,15 @@ import typer
 from gridmill.cli.farms import seat_words
 from gridmill.cli.render import table
 from gridmill.cli.session import Json, console, emit, session, settings_of
+from gridmill.cli.session import say as tell
 from gridmill.cli.words import amounts
-from gridmill.errors import InputError
+from gridmill.errors import ConflictError, InputError
 from gridmill.model.amounts import GIB, Amounts, show_count
+from gridmill.model.name import check_name
 from gridmill.model.node import NodeLook, NodeView
 from gridmill.model.site import Site, SiteKind
+from gridmill.registry import find
+from gridmill.sdk.client import Client
 from gridmill.settings import Settings
 
 
@@ -93,31 +97,65 @@ def add(
 
     gridmill add cluster gpu-farm --controller 10.1.0.7:8700 --join FINGERPRINT:SECRET
     """
-    if what == Added.CLUSTER:
-        kind = _joined(settings_of(context), name, kind, controller, join)
-        address = controller
-    if kind is None:
-        raise InputError("a site has a kind", place="--kind", hint="--kind ray, --kind slurm ...")
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
-    site = Site(name=name, kind=kind, address=address, settings=settings)
+    if what == Added.CLUSTER:
+        site = _cluster(name, kind, controller, address, settings)
+        with session(context) as client:
+            return say(client.add_site(_joined(settings_of(context), client, site, join)), json)
+    site = Site(name=name, kind=_kind(kind, controller, join), address=address, settings=settings)
     with session(context) as client:
         return say(client.add_site(site), json)
 
 
-def _joined(
-    settings: Settings, name: str, kind: SiteKind | None, controller: str | None, line: str
-) -> SiteKind:
-    """Become a source of the farm, unless this home is one already and no line is given."""
-    if kind not in (None, SiteKind.CLUSTER) or controller is None:
+def _kind(kind: SiteKind | None, controller: str | None, line: str) -> SiteKind:
+    """Raises InputError where there is none, and for what only a cluster has."""
+    if controller is not None or line:
         raise InputError(
-            "a cluster has a controller, and no other kind",
-            place="--controller" if controller is None else "--kind",
-            hint="`gridmill up --light` on the farm says the whole line.",
+            "only a cluster has a controller that is joined",
+            place="--controller" if controller is not None else "--join",
+            hint="`gridmill add cluster NAME --controller HOST:PORT --join ...`",
+        )
+    if kind is None:
+        raise InputError("a site has a kind", place="--kind", hint="--kind ray, --kind slurm ...")
+    return kind
+
+
+def _cluster(
+    name: str, kind: SiteKind | None, controller: str | None, address: str | None, settings: dict[str, str]
+) -> Site:
+    """The site, as far as it can be known to be right before the farm is asked. Raises InputError."""
+    if controller is None:
+        raise InputError(
+            "where its farm listens is not said",
+            place="--controller",
+            hint="Paste the whole line that `gridmill farm invite` on the farm prints.",
+        )
+    if kind not in (None, SiteKind.CLUSTER) or address is not None:
+        raise InputError(
+            "a cluster is of no other kind, and --controller is its address",
+            place="--address" if address is not None else "--kind",
+            hint="Leave it out, or add a `site`.",
+        )
+    check_name("site", name)
+    site = Site(name=name, kind=SiteKind.CLUSTER, address=controller, settings=settings)
+    find("checks", SiteKind.CLUSTER)(site)
+    return site
+
+
+def _joined(settings: Settings, client: Client, site: Site, line: str) -> Site:
+    """Become a source of the farm, unless this home is one already and no line is given. A join line holds
+    once, so all that can be wrong is looked at before. What is there already keeps its settings."""
+    known = next((one for one in client.list_sites() if one.name == site.name), None)
+    if known is not None and (known.kind, known.address) != (site.kind, site.address):
+        raise ConflictError(
+            f"there is a site {site.name!r} already, of kind {known.kind}"
+            + (f", at {known.address}" if known.address else ""),
+            hint="Take another name; `gridmill configure site NAME --address HOST:PORT` moves a cluster.",
         )
     told = sys.stdin.readline().strip() if line == "-" else line or settings.token
     become: Any = import_module("gridmill.sites.cluster.joining").become_source
-    become(settings.home, name, controller, told)
-    return SiteKind.CLUSTER
+    become(settings.home, site.name, site.address, told)
+    return site if known is None or site.settings else known
 
 
 def nodes(context: typer.Context, json: Json = False) -> None:
@@ -173,3 +211,10 @@ def say(site: Site, as_json: bool) -> None:
     print(f"site {site.name} ({site.kind}): {show_count(len(site.nodes), 'node')}")
     rows = [(node.name, amounts(node.capacity)) for node in site.nodes]
     return console().print(table("node", "gives", rows=rows))
+
+
+def say_away(client: Client, name: str) -> None:
+    """Whether it could not be tried: nobody answers there now."""
+    problem = next((one.problem for one in client.list_farms() if one.site == name), "")
+    if problem:
+        tell(f"{name}: {problem}; what was set was not tried there, and holds from when it does")

@@ -2,9 +2,10 @@
 
 import json as json_text
 import os
+import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -27,6 +28,9 @@ from gridmill.ports.grid import Grid
 from gridmill.settings import Settings
 
 _LOOK_SECONDS = 0.2
+_HOST = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*")
+"""A name, an IPv4 or an IPv6 address; no port."""
+_QUOTA, _RETAIN, _NAME = "50GiB", "7d", "gpu-farm"
 
 
 def up(
@@ -79,11 +83,18 @@ def up(
     ] = None,
     quota: Annotated[
         str, typer.Option(help="With --light: how much data of each source is kept here.")
-    ] = "50GiB",
+    ] = _QUOTA,
     retain: Annotated[
         str, typer.Option(help="With --light: how long results wait for a source that cannot be reached.")
-    ] = "7d",
-    name: Annotated[str, typer.Option(help="With --light: what the join line calls the farm.")] = "gpu-farm",
+    ] = _RETAIN,
+    bucket_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="With --light: a host of buckets that it opens though it is on its own machine; repeatable.",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="With --light: what the join line calls the farm.")] = _NAME,
     json: Json = False,
 ) -> None:
     """Start the control node and stay in the foreground; Ctrl-C ends it.
@@ -91,10 +102,11 @@ def up(
     Jobs and pods go on without it and are found again at its next start. So does a grid of loose machines
     (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes.
     """
-    check_light(light, control=(store, take_over, ray), farm=(site != "local", set))
+    farms = (site != "local", set, bucket_host, (quota, retain, name) != (_QUOTA, _RETAIN, _NAME))
+    check_light(light, control=(store, take_over, ray), farm=farms)
     if light:
         told: Any = import_module("gridmill.cli.light")
-        settings = with_shares(settings_of(context), gpu_shares)
+        settings = with_bucket_hosts(with_shares(settings_of(context), gpu_shares), bucket_host or ())
         words = read_settings(set or ())
         light_words = told.Light(
             listen=listen, site=site, settings=words, quota=quota, retain=retain, name=name
@@ -145,7 +157,7 @@ def check_light(light: bool, *, control: tuple[object, ...], farm: tuple[object,
         )
     if not light and any(farm):
         raise InputError(
-            "--site and --set go with --light",
+            "--site, --set, --quota, --retain, --bucket-host and --name go with --light",
             hint="A control node takes its sites from `gridmill add site`.",
         )
 
@@ -153,6 +165,15 @@ def check_light(light: bool, *, control: tuple[object, ...], farm: tuple[object,
 def with_shares(settings: Settings, gpu_shares: int | None) -> Settings:
     """The settings with that many jobs to a GPU, if it is said."""
     return settings if gpu_shares is None else replace(settings, gpu_shares=gpu_shares)
+
+
+def with_bucket_hosts(settings: Settings, hosts: Sequence[str]) -> Settings:
+    """The settings with these hosts too. Raises InputError for what is no host."""
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            hint = "Only the name or address: minio, 10.1.0.9."
+            raise InputError(f"{host!r} is no host", hint=hint, place="--bucket-host")
+    return replace(settings, bucket_hosts=(*settings.bucket_hosts, *map(str.lower, hosts)))
 
 
 def with_store(settings: Settings, url: str) -> Settings:

@@ -1,6 +1,5 @@
 """Starting, stopping and resuming runs: the nouns a run begins with, and its moves."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,9 +8,10 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.parts import stop_attempt
 from gridmill.control.state import Control
 from gridmill.control.wishes import check_wishes
-from gridmill.errors import InputError, NotFoundError, PipelineError
+from gridmill.errors import NotFoundError, PipelineError
 from gridmill.model.amounts import Amounts
 from gridmill.model.job import Job, JobSize
+from gridmill.model.name import check_name
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import DEFAULT
 from gridmill.model.resource import Resource, default_resource
@@ -28,8 +28,6 @@ from gridmill.planning.graph import order
 from gridmill.planning.limits import at
 from gridmill.planning.sizing import size_job
 
-_NAME = re.compile("[a-z0-9][a-z0-9_-]*")
-
 AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
 """What a resumed run does again."""
 
@@ -41,15 +39,6 @@ def check_names(pipeline: Pipeline) -> None:
         check_name("job", job.name)
     for resource in pipeline.resources:
         check_name("resource", resource.name)
-
-
-def check_name(what: str, name: str) -> None:
-    """See check_names."""
-    if not _NAME.fullmatch(name):
-        raise InputError(
-            f"{name!r} cannot be the name of a {what}",
-            hint="Use small letters, digits, - and _; begin with a letter or digit.",
-        )
 
 
 def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:

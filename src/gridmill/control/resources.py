@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from gridmill.control.begin import check_name
 from gridmill.control.cases import Cases
 from gridmill.control.wishes import check_wishes
 from gridmill.errors import CapacityError, ConflictError, NotFoundError
+from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number
 from gridmill.model.deployment import Deployment
+from gridmill.model.name import check_name
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.site import Site
 from gridmill.model.state import DeploymentState
@@ -87,7 +88,11 @@ def _without(resources: dict[str, Resource], assigned: Resource) -> list[Noun]:
 def _too_large(resource: Resource, sizing: Sizing, site: Site) -> str:
     wanted, most = sizing.amounts, site.largest
     return (
-        f"resource {resource.name!r} needs {wanted.cpus:g} CPUs, {wanted.memory_bytes / 2**30:.1f} GiB and "
-        f"{wanted.gpus} GPUs; the largest node of site {site.name!r} has {most.cpus:g}, "
-        f"{most.memory_bytes / 2**30:.1f} GiB and {most.gpus}"
+        f"resource {resource.name!r} needs {_shown(wanted)}; "
+        f"the largest node of site {site.name!r} has {_shown(most)}"
     )
+
+
+def _shown(amounts: Amounts) -> str:
+    gpus = show_count(amounts.gpus, "GPU") if amounts.gpus else "no GPU"
+    return f"{show_number(amounts.cpus)} CPUs, {show_bytes(amounts.memory_bytes)}, {gpus}"

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from gridmill.control.begin import check_name
 from gridmill.control.cases import Cases
 from gridmill.errors import ConflictError, NotFoundError
+from gridmill.model.name import check_name
 from gridmill.model.project import Project, ProjectView
 from gridmill.planning.fair import used_now
 from gridmill.planning.places import Tally

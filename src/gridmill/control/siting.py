@@ -3,17 +3,20 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 
-from gridmill.control.begin import check_name
 from gridmill.control.cases import Cases
 from gridmill.control.survey import adopt, described, retire, way_of
+from gridmill.control.troubles import surveyed
 from gridmill.control.wishes import check_wishes
-from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
+from gridmill.errors import AwayError, ConflictError, InputError, NotFoundError, UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.deployment import Pod
+from gridmill.model.name import check_name
 from gridmill.model.node import NodeLook, NodeView
+from gridmill.model.noun import dataclass
 from gridmill.model.site import LOCAL, Node, Site, SiteKind
 from gridmill.model.state import PodState
 from gridmill.model.view import FarmView
+from gridmill.model.way import Way
 from gridmill.ports.site import Carries, SitePort
 
 
@@ -62,16 +65,13 @@ class SiteCases(Cases):
         _check(site, known, replace=replace)
         port = self._control.open_site(site)
         try:
-            nodes = port.nodes()
-            if not nodes:
-                raise UnavailableError(f"site {site.name} has no node that can be used now")
-            same = known if known is not None and described(known) == described(site) else described(site)
-            return self._keep(changed(site, way=way_of(same, port)), port, nodes, replace=replace)
+            looked = _look(site, known, port, replace=replace)
+            return self._keep(changed(site, way=looked.way), port, looked, replace=replace)
         except BaseException:
             port.close()
             raise
 
-    def _keep(self, site: Site, port: SitePort, nodes: tuple[Node, ...], *, replace: bool) -> Site:
+    def _keep(self, site: Site, port: SitePort, looked: "_Looked", *, replace: bool) -> Site:
         """As it is now, unless somebody has added another one of that name meanwhile."""
         with self._node.changing() as transaction:
             known = self._ledger.snapshot.sites.get(site.name)
@@ -79,10 +79,17 @@ class SiteCases(Cases):
             self._check_resources(site)
             same = known is not None and described(known) == described(site)
             fresh = known if known is not None and same else described(site)
-            seen = changed(fresh.with_nodes(nodes), way=fresh.way or site.way)
+            seen = changed(fresh.with_nodes(looked.nodes), way=fresh.way or site.way)
             transaction.put(seen)
-            transaction.then(lambda: adopt(self._node, site.name, port))
+            transaction.then(lambda: self._adopt(site.name, port, looked))
         return seen
+
+    def _adopt(self, name: str, port: SitePort, looked: "_Looked") -> None:
+        adopt(self._node, name, port)
+        if looked.away:
+            self._control.away.add(name)
+        else:
+            surveyed(self._control, name, "")
 
     def _check_resources(self, site: Site) -> None:
         """Those that are there still get what they ask for."""
@@ -120,6 +127,30 @@ class SiteCases(Cases):
                 )
             transaction.delete(Site, name)
             transaction.then(lambda: retire(self._node, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """What was seen of a site; of one that is `away`, before."""
+
+    nodes: tuple[Node, ...]
+    way: Way | None
+    away: bool = False
+
+
+def _look(site: Site, known: Site | None, port: SitePort, *, replace: bool) -> _Looked:
+    """Of one that is changed while nobody answers there, what was `known`: only what can be seen to be wrong
+    is refused. Raises UnavailableError."""
+    try:
+        nodes = port.nodes()
+    except AwayError:
+        if known is None or not replace:
+            raise
+        return _Looked(nodes=known.nodes, way=known.way if known.address == site.address else None, away=True)
+    if not nodes:
+        raise UnavailableError(f"site {site.name} has no node that can be used now")
+    same = known if known is not None and described(known) == described(site) else described(site)
+    return _Looked(nodes=nodes, way=way_of(same, port))
 
 
 def _farm(site: Site, port: SitePort | None) -> FarmView:

@@ -1,5 +1,6 @@
 """How a source joins: with the one-time secret of an invitation it gets a certificate and a token."""
 
+import logging
 import secrets
 from collections import OrderedDict, deque
 from dataclasses import replace
@@ -11,6 +12,7 @@ from gridmill.farm.source import JOIN_SECONDS, Invitation, Source, check_name, h
 from gridmill.farm.users import Numbered, next_number, refuse_second
 from gridmill.model.farm import Joined, JoinRequest, check_versions
 
+_LOG = logging.getLogger(__name__)
 _SECRET_BYTES = 32
 _TRIES = 10
 _TRY_SECONDS = 60.0
@@ -93,6 +95,7 @@ def join(farm: Farm, request: JoinRequest) -> Joined:
         farm.records.put(source)
         farm.records.remove(invitation)
     farm.heard[name] = now
+    _LOG.info("source_joined source=%s version=%s", name, request.version)
     return Joined(certificate=certificate, token=token, version=farm.version)
 
 
@@ -130,7 +133,7 @@ def _check_free(known: Source | None, invitation: Invitation, name: str) -> None
     if known is not None and invitation.name != name:
         raise ConflictError(
             f"another source is called {name}",
-            hint=f"Join under another name; if it is you, `gridmill farm rotate {name}` there prints a line "
-            "that replaces what you have.",
+            hint=f"If it is you, `gridmill farm rotate {name}` on the farm prints a line that replaces what "
+            "you have. If it is another machine of that name, give it another GRIDMILL_HOME.",
             place="source",
         )

@@ -79,6 +79,6 @@ def check_settings(site: Site, known: Mapping[str, str]) -> None:
             meant = f"Did you mean {near[0]!r}? " if near else ""
             raise InputError(
                 f"a {site.kind} site has no setting {name!r}",
-                hint=f"{meant}There are: {', '.join(sorted(known))}.",
+                hint=f"{meant}There are: {', '.join(sorted(known)) or 'none'}.",
                 place=f"site {site.name}: settings.{name}",
             )

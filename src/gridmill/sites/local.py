@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.codec import decode, encode
-from gridmill.errors import UnavailableError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.model.amounts import Amounts
 from gridmill.model.event import PodEvent
 from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS
 from gridmill.model.message import PodOrder
 from gridmill.model.node import NodeLook
-from gridmill.model.site import Node
+from gridmill.model.site import Node, Site, check_settings
 from gridmill.ports.site import PodSight, Sight, SitePort
 from gridmill.registry import find
 from gridmill.settings import Settings
@@ -276,6 +276,13 @@ class LocalSite:
 def make(settings: Settings, user: int | None = None) -> SitePort:
     """The local site of that home; its pods are that Unix user's, or ours."""
     return LocalSite(settings, user=user)
+
+
+def check_site(site: Site) -> None:
+    """Raises InputError: it has neither an address nor settings."""
+    check_settings(site, {})
+    if site.address:
+        raise InputError("a local site has no address", place=f"site {site.name}: address")
 
 
 def _take_lock(folder: Path) -> int | None:

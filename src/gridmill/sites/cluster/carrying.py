@@ -11,6 +11,7 @@ from threading import Event, Lock
 
 from gridmill.codec import from_builtins
 from gridmill.errors import (
+    AwayError,
     ConflictError,
     DataError,
     GridmillError,
@@ -44,7 +45,6 @@ from gridmill.sites.cluster.trees import (
     kept_from,
     read_by,
 )
-from gridmill.sites.cluster.tunnel import AwayError
 from gridmill.staging.carry import Carrier, Terms, push
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.progress import Carried, Progress

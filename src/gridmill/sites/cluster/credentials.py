@@ -39,14 +39,19 @@ class Keeping:
         """What the farm signed (PEM)."""
         return self.folder / _CERTIFICATE
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether a farm was joined."""
+        return (self.folder / _FARM).exists()
+
     def read(self) -> Credentials:
         """Raises InputError where the farm was never joined."""
         try:
             return decode((self.folder / _FARM).read_bytes(), Credentials)
         except OSError as error:
             raise InputError(
-                f"there is no membership of a farm in {self.folder}",
-                hint="`gridmill up --light` on the farm says a join line: paste it here.",
+                f"no farm was joined as {self.folder.name}: there is no {self.folder}",
+                hint="`gridmill farm invite` on the farm prints a line with --join: paste it here.",
             ) from error
 
     def write(self, credentials: Credentials, certificate: str) -> None:

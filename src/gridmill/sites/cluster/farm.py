@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from gridmill import __version__
 from gridmill.codec import decode, encode
-from gridmill.errors import GridmillError, InputError, UnavailableError
+from gridmill.errors import AwayError, GridmillError, InputError, UnavailableError
 from gridmill.model.farm import (
     Deploy,
     FarmLook,
@@ -37,7 +37,7 @@ from gridmill.model.farm import (
 from gridmill.ports.farm import Sights
 from gridmill.sites.cluster.credentials import Credentials, Keeping
 from gridmill.sites.cluster.refusal import refusal
-from gridmill.sites.cluster.tunnel import AwayError, Tunnel
+from gridmill.sites.cluster.tunnel import Tunnel
 from gridmill.staging import frames
 from gridmill.staging.frames import Chunk
 

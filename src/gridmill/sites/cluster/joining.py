@@ -2,18 +2,23 @@
 
 import hashlib
 import re
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
 
 from gridmill import __version__
-from gridmill.errors import InputError, StorageError
+from gridmill.errors import AwayError, ConflictError, GridmillError, InputError, StorageError
 from gridmill.model.address import read_address
-from gridmill.model.farm import JoinRequest
+from gridmill.model.farm import Joined, JoinRequest
 from gridmill.sites.cluster.credentials import Credentials, Keeping, keeping
 from gridmill.sites.cluster.farm import Farm
 
 PORT = 8700
+_AWAY = (
+    "Is `gridmill up --light` running there, and may this machine reach that address and port? "
+    "`gridmill doctor` there looks at it."
+)
 _HOST = 16  # farms take 23 characters
 _FORM = re.compile(r"(?P<fingerprint>[0-9a-f]{64}):(?P<secret>\S{16,200})")
 
@@ -22,7 +27,8 @@ def become_source(home: Path, name: str, controller: str, line: str) -> None:
     """Join the farm at HOST:PORT (or ssh://USER@HOST) by FINGERPRINT:SECRET; what it gives is kept in `home`.
 
     Without a line a membership that is there is kept, at that address. Raises InputError, also for another
-    certificate than that of the line, UnavailableError, StorageError.
+    certificate than that of the line, ConflictError for a farm that was joined under another name,
+    UnavailableError, StorageError.
     """
     at = read_controller(controller)
     kept = keeping(home, name)
@@ -39,17 +45,42 @@ def become_source(home: Path, name: str, controller: str, line: str) -> None:
 
 def _join(kept: Keeping, source: str, at: Credentials, line: str) -> None:
     fingerprint, secret = read_line(line)
+    _check_new(kept, fingerprint)
     draft = Keeping(kept.folder.with_name(f".{kept.folder.name}.draft"))
-    farm = Farm(replace(at, fingerprint=fingerprint))
     try:
         asked = JoinRequest(source=source, secret=secret, request=draft.request(source), version=__version__)
-        joined = farm.join(asked)
-    finally:
-        farm.close()
+        joined = _asked(Farm(replace(at, fingerprint=fingerprint)), asked)
+    except GridmillError:
+        shutil.rmtree(draft.folder, ignore_errors=True)  # a key for nothing
+        raise
     kept.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft.key.rename(kept.key)
     kept.write(replace(at, fingerprint=fingerprint, token=joined.token), joined.certificate)
     draft.folder.rmdir()
+
+
+def _asked(farm: Farm, request: JoinRequest) -> Joined:
+    """What the farm says, as whoever typed the line can use it."""
+    try:
+        return farm.join(request)
+    except AwayError as error:
+        raise AwayError(error.message, hint=error.hint or _AWAY) from error
+    except (InputError, ConflictError) as error:
+        raise type(error)(error.message, hint=error.hint, place="--join") from error
+    finally:
+        farm.close()
+
+
+def _check_new(kept: Keeping, fingerprint: str) -> None:
+    """Two sites of one farm would be one source there, and take each other's messages."""
+    for folder in sorted(kept.folder.parent.glob("[!.]*")):
+        other = Keeping(folder)
+        if folder != kept.folder and other.is_kept and other.read().fingerprint == fingerprint:
+            known = other.read()
+            raise ConflictError(
+                f"this home has joined that farm already, as {folder.name}",
+                hint=f"`gridmill add cluster {folder.name} --controller {known.host}:{known.port}` adds it.",
+            )
 
 
 def read_controller(text: str) -> Credentials:
@@ -66,15 +97,27 @@ def read_controller(text: str) -> Credentials:
 
 
 def read_line(line: str) -> tuple[str, str]:
-    """Fingerprint and secret of a join line. Raises InputError; the line is a secret, so it is not shown."""
-    found = _FORM.fullmatch(line.strip())
+    """Fingerprint and secret of a join line, or of the command that ends with it. Raises InputError; the
+    line is a secret, so it is not shown."""
+    words = line.split() or [""]
+    found = _FORM.fullmatch(words[-1])
     if found is None:
         raise InputError(
-            "that is not FINGERPRINT:SECRET",
+            f"that is not FINGERPRINT:SECRET{_amiss(words[-1])}",
             place="--join",
             hint="`gridmill up --light` (or `gridmill farm invite`) on the farm says the whole line.",
         )
     return found["fingerprint"], found["secret"]
+
+
+def _amiss(word: str) -> str:
+    """What is wrong with it; nothing of it is told."""
+    fingerprint, colon, _ = word.partition(":")
+    if not colon:
+        return ""
+    if not re.fullmatch("[0-9a-f]{64}", fingerprint):
+        return f": a fingerprint has 64 characters, 0 to 9 and a to f; this has {len(fingerprint)}"
+    return ": its secret is not whole"
 
 
 def source_name(home: Path) -> str:

@@ -105,7 +105,7 @@ class Relay:
                 session = _Session(self._farm, self._dial, self._carrying, *pools, self._closed)
                 pause = _BACK_OFF_SECONDS[0]
                 session.run()
-            except UnavailableError as error:
+            except GridmillError as error:  # also what it refuses: until it is joined anew
                 _LOG.info("farm_session_over reason=%s", error)
             except Exception:  # noqa: BLE001  the outermost loop: the farm is dialled again
                 _LOG.exception("farm_session_failed")

@@ -8,14 +8,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from gridmill.errors import GridmillError, InputError, UnavailableError
-from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes, show_seconds
+from gridmill.errors import GridmillError, UnavailableError
+from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.artifact import Artifact
 from gridmill.model.event import PodEvent
 from gridmill.model.farm import Deploy, FarmLook
 from gridmill.model.message import Events, PodOrder
 from gridmill.model.node import NodeLook
-from gridmill.model.site import Node, Site, check_settings
+from gridmill.model.site import Node, Site
 from gridmill.model.way import Way
 from gridmill.ports.site import Doors, PodSight, Sight, SitePort
 from gridmill.registry import find
@@ -29,15 +29,10 @@ from gridmill.sites.cluster.lacking import lacking_bytes
 from gridmill.sites.cluster.leases import Leases, is_over
 from gridmill.sites.cluster.probing import probe
 from gridmill.sites.cluster.relay import Relay
+from gridmill.sites.cluster.settings import read
 from gridmill.sites.cluster.words import LastWords, Words
 
-SETTINGS = {
-    "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
-    "checkpoints": "how often newer checkpoints of what runs there come home, at the most (30s)",
-    "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
-} | carriers.SETTINGS
 T = TypeVar("T")
-_LEASE, _CHECKPOINTS = "1h", "30s"
 _LOOK_SECONDS = 5.0
 _NEVER = PodSight(sight=Sight.GONE, message="it was never started")
 _LEAVES = PodSight(sight=Sight.UNKNOWN, message="it is gone, and what it left comes home")
@@ -217,39 +212,18 @@ class ClusterSite:
 def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     """The site; the farm must have been joined. Raises InputError."""
     del doors  # the source dials
-    check_settings(site, SETTINGS)
-    lease = _seconds(site, "lease", _LEASE)
-    checkpoints = _seconds(site, "checkpoints", _CHECKPOINTS)
+    said = read(site)
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
     notes = kept.folder / "carried"
     there_and_back = carriers.Carriers(farm, site, source_name(settings.home), kept.folder / "swept")
-    carrying = HomeCarrying(
-        farm, settings.root, settings.home / "bundles", notes, _rate(site), there_and_back
-    )
+    carrying = HomeCarrying(farm, settings.root, settings.home / "bundles", notes, said.rate, there_and_back)
     socket = settings.home / "links.sock"
     relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)
-    leases = Leases(kept.folder / "leases.json", lease)
+    leases = Leases(kept.folder / "leases.json", said.lease_seconds)
     made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", leases)
     relay.start()
     there_and_back.start()
-    carrying.checkpoints.start(checkpoints)
+    carrying.checkpoints.start(said.checkpoints_seconds)
     carrying.forgetting.start()
     return made
-
-
-def _rate(site: Site) -> float | None:
-    said = site.settings.get("rate")
-    try:
-        return float(parse_bytes(said)) if said else None
-    except InputError as error:
-        raise InputError(error.message, hint=error.hint, place=f"site {site.name}: settings.rate") from error
-
-
-def _seconds(site: Site, name: str, usual: str) -> float:
-    try:
-        return parse_seconds(site.settings.get(name, usual))
-    except InputError as error:
-        raise InputError(
-            error.message, hint=error.hint, place=f"site {site.name}: settings.{name}"
-        ) from error

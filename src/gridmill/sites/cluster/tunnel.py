@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from gridmill.errors import UnavailableError
+from gridmill.errors import AwayError
 
 _START_SECONDS = 20.0
 _POLL_SECONDS = 0.05
@@ -29,10 +29,6 @@ wait "$ssh"; code=$?
 kill "$lifeline" 2>/dev/null; rm -rf "$folder"; exit "$code"
 """
 """`ssh` ends with its standard input: when the process that started it does, however it ends."""
-
-
-class AwayError(UnavailableError):
-    """The farm does not answer, or there is no way to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

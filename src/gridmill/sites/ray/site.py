@@ -215,6 +215,23 @@ def _checked(answer: Answer) -> Answer:
 
 def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     """The site. Raises InputError for its settings, UnavailableError without Ray."""
+    check_site(site)
+    folder = settings.home / "sites" / site.name
+    mark = _mark(folder)
+    opening = Opening(
+        address=site.address or "",
+        mark=mark,
+        notes=str(folder / "pods"),
+        home=site.settings.get("home", f"/tmp/gridmill-{mark}"),
+        environment=_pod_environment(settings),
+        root_mark=str(mark_root(settings.root, mark)),
+        patience_seconds=_patience_seconds(site),
+    )
+    return RaySite(opening, _door(site, doors), _environment(site), folder / "bridge.log")
+
+
+def check_site(site: Site) -> None:
+    """Raises InputError for an address or settings that cannot be, UnavailableError without Ray."""
     check_settings(site, SETTINGS)
     if find_spec("ray") is None:
         raise UnavailableError("the package `ray` is not here", hint="pip install 'gridmill[ray]'")
@@ -226,18 +243,15 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
             place=f"site {site.name}: address",
         )
     _check_address(site)
-    folder = settings.home / "sites" / site.name
-    mark = _mark(folder)
-    opening = Opening(
-        address=site.address,
-        mark=mark,
-        notes=str(folder / "pods"),
-        home=site.settings.get("home", f"/tmp/gridmill-{mark}"),
-        environment=_pod_environment(settings),
-        root_mark=str(mark_root(settings.root, mark)),
-        patience_seconds=parse_seconds(site.settings.get("patience", _PATIENCE)),
-    )
-    return RaySite(opening, _door(site, doors), _environment(site), folder / "bridge.log")
+    _patience_seconds(site)
+
+
+def _patience_seconds(site: Site) -> float:
+    try:
+        return parse_seconds(site.settings.get("patience", _PATIENCE))
+    except InputError as error:
+        place = f"site {site.name}: settings.patience"
+        raise InputError(error.message, hint=error.hint, place=place) from error
 
 
 def _check_address(site: Site) -> None:

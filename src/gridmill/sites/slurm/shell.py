@@ -146,6 +146,12 @@ def shell_of(site: Site) -> Shell:
     return SshShell(f"ssh://{target}", wishes_of(site).ssh)
 
 
+def check_site(site: Site) -> None:
+    """Raises InputError for an address or settings that cannot be."""
+    wishes_of(site)
+    shell_of(site)
+
+
 def _run(words: Sequence[str], script: str, data: bytes | None, env: dict[str, str] | None) -> Done:
     try:
         done = subprocess.run(

@@ -1,0 +1,61 @@
+"""What may be set of a cluster, and what can be known to be wrong before its farm is asked."""
+
+from gridmill.errors import InputError
+from gridmill.model.amounts import parse_bytes, parse_seconds
+from gridmill.model.noun import dataclass
+from gridmill.model.site import Site, check_settings
+from gridmill.sites.cluster import carriers
+from gridmill.sites.cluster.joining import read_controller
+
+SETTINGS = {
+    "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
+    "checkpoints": "how often newer checkpoints of what runs there come home, at the most (30s)",
+    "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
+} | carriers.SETTINGS
+_LEASE, _CHECKPOINTS = "1h", "30s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """The settings, read, but those of buckets. `rate` is in bytes a second; None is no limit."""
+
+    lease_seconds: float
+    checkpoints_seconds: float
+    rate: float | None
+
+
+def read(site: Site) -> Said:
+    """Raises InputError, at the setting."""
+    check_settings(site, SETTINGS)
+    return Said(
+        lease_seconds=_seconds(site, "lease", _LEASE),
+        checkpoints_seconds=_seconds(site, "checkpoints", _CHECKPOINTS),
+        rate=_rate(site),
+    )
+
+
+def check_site(site: Site) -> None:
+    """Raises InputError for an address or a setting that cannot be."""
+    if site.address:
+        read_controller(site.address)
+    read(site)
+    carriers.check(site)
+
+
+def _rate(site: Site) -> float | None:
+    said = site.settings.get("rate")
+    try:
+        return float(parse_bytes(said)) if said else None
+    except InputError as error:
+        raise _at(site, "rate", error) from error
+
+
+def _seconds(site: Site, name: str, usual: str) -> float:
+    try:
+        return parse_seconds(site.settings.get(name, usual))
+    except InputError as error:
+        raise _at(site, name, error) from error
+
+
+def _at(site: Site, name: str, error: InputError) -> InputError:
+    return InputError(error.message, hint=error.hint, place=f"site {site.name}: settings.{name}")
