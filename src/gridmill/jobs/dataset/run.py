@@ -1,10 +1,12 @@
 """The dataset job: compile the declaration, run the query, write its rows as Parquet, describe them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import duckdb
 import pyarrow.dataset as ds
 
 from gridmill.errors import InputError
@@ -19,13 +21,26 @@ from gridmill.jobs.dataset.predicted import with_predictions
 from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.writing import PART, RAW, Tally, write_encoded, write_rows
-from gridmill.jobs.engine import open_engine
+from gridmill.jobs.engine import engine_bytes, open_engine
 from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.tables import open_table
-from gridmill.model.artifact import ArtifactKind
+from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.dataset import DatasetSpec
 
 KEYLESS = "no time or no entity"
+KEPT = "kept"
+"""Where a part has what is kept of an earlier version: it is the whole's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """Rows in the draft, the query that gave them, what was kept of an earlier version, and what was counted;
+    `stem` begins the names of new files."""
+
+    query: Query
+    kept: Kept | None
+    tally: Tally
+    stem: str
 
 
 def run(context: JobContext) -> JobResult:
@@ -37,39 +52,12 @@ def run(context: JobContext) -> JobResult:
     spec = with_predictions(
         spec, {name: one for name, one in inputs.items() if one.kind == ArtifactKind.PREDICTION}
     )
-    tables = {name: open_table(context, output, zoned=False) for name, output in inputs.items()}
-    unfiltered = {name: table for name, table in tables.items() if not inputs[name].details.get("outages")}
-    tally, target = Tally(), context.below_root(context.order.output_uri)
+    target = context.below_root(context.order.output_uri)
     draft = target.with_name(f".{target.name}.draft")
-    rmtree(draft, ignore_errors=True)
+    part, parts = context.order.part, [context.below_root(uri) for uri in context.order.parts]
     try:
-        sorts = spec.windows or spec.lags or spec.asof_joins
-        with open_engine(context, beside=held_beside(context.threads) if sorts else 0) as engine:
-            register_tables(engine, _with_short_names(tables))
-            kept, why = find_kept(context, engine, spec, tables)
-            query = prepare(
-                engine, spec, types_of_all(engine, tables), kept.after if kept else None, unfiltered
-            )
-            if kept is not None and not _holds(spec, query, kept):
-                kept, why = None, "the training rows have changed"
-                query = prepare(engine, spec, types_of_all(engine, tables), None, unfiltered)
-            seen = _with_short_names(tables)
-            if kept is not None:
-                recent = recent_rows(context, spec, tables, kept.after)
-                register_tables(engine, recent)
-                seen = {**seen, **recent}
-            if why:
-                print(f"all rows are computed: {why}")
-            part = context.order.part
-            stem = _continue(kept, Tally() if part else tally, context.work / "kept" if part else draft)
-            folder = draft / RAW if spec.encoders and not part else draft
-            parts = [context.below_root(uri) for uri in context.order.parts]
-            if parts:
-                take_together(folder, parts, tally)
-            else:
-                write_rows(
-                    context, engine, query, folder, tally, tables=seen, whole=bool(spec.encoders), stem=stem
-                )
+        made = _make_rows(context, spec, inputs, draft)
+        query, kept, tally = made.query, made.kept, made.tally
         told = kept is None and not spec.encoders  # by each part of its own rows
         if part is not None:
             write_tally(draft, tally)
@@ -83,7 +71,7 @@ def run(context: JobContext) -> JobResult:
         steps: tuple[Step, ...] = ()
         if spec.encoders:
             frozen = load_encoders(kept.folder) if kept else ()
-            steps = write_encoded(spec, query, draft, stem, frozen)
+            steps = write_encoded(spec, query, draft, made.stem, frozen)
         facts = _known_facts(kept, query) or (
             describe_parts(query, parts, draft)
             if parts and told
@@ -93,6 +81,62 @@ def run(context: JobContext) -> JobResult:
     finally:
         rmtree(draft, ignore_errors=True)
     return make_result(context, query, tally, steps, facts, kept)
+
+
+def _make_rows(context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Output], draft: Path) -> _Made:
+    """Rows in the draft. An engine that runs out of memory beside chunks is given what they would take."""
+    sorts = spec.windows or spec.lags or spec.asof_joins
+    beside = held_beside(context.threads) if sorts else 0
+    try:
+        return _make_rows_beside(context, spec, inputs, draft, beside)
+    except duckdb.OutOfMemoryException as error:
+        if engine_bytes(context, beside) == engine_bytes(context):
+            raise
+        print(f"all rows are computed again, with more memory for the engine: {str(error).splitlines()[0]}")
+        return _make_rows_beside(context, spec, inputs, draft, 0)
+
+
+def _make_rows_beside(
+    context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Output], draft: Path, beside: int
+) -> _Made:
+    for folder in (draft, context.work / KEPT):
+        rmtree(folder, ignore_errors=True)
+    tables = {name: open_table(context, output, zoned=False) for name, output in inputs.items()}
+    unfiltered = {name: table for name, table in tables.items() if not inputs[name].details.get("outages")}
+    tally = Tally()
+    with open_engine(context, beside=beside) as engine:
+        register_tables(engine, _with_short_names(tables))
+        kept, why = find_kept(context, engine, spec, tables)
+        query = prepare(engine, spec, types_of_all(engine, tables), kept.after if kept else None, unfiltered)
+        if kept is not None and not _holds(spec, query, kept):
+            kept, why = None, "the training rows have changed"
+            query = prepare(engine, spec, types_of_all(engine, tables), None, unfiltered)
+        seen = _with_short_names(tables)
+        if kept is not None:
+            recent = recent_rows(context, spec, tables, kept.after)
+            register_tables(engine, recent)
+            seen = {**seen, **recent}
+        if why:
+            print(f"all rows are computed: {why}")
+        part = context.order.part
+        stem = _continue(kept, Tally() if part else tally, context.work / KEPT if part else draft)
+        folder = draft / RAW if spec.encoders and not part else draft
+        parts = [context.below_root(uri) for uri in context.order.parts]
+        if parts:
+            take_together(folder, parts, tally)
+        else:
+            write_rows(
+                context,
+                engine,
+                query,
+                folder,
+                tally,
+                tables=seen,
+                whole=bool(spec.encoders),
+                stem=stem,
+                beside=beside,
+            )
+    return _Made(query=query, kept=kept, tally=tally, stem=stem)
 
 
 def _holds(spec: DatasetSpec, query: Query, kept: Kept) -> bool:

@@ -21,7 +21,6 @@ from gridmill.jobs.dataset.chunks import (
     cut_chunks,
     cut_pieces,
     find_beside,
-    held_beside,
     in_turn,
     prepare_chunks,
     side_by_side,
@@ -76,13 +75,15 @@ def write_rows(
     tables: Mapping[str, ds.Dataset],
     whole: bool = False,
     stem: str = PART,
+    beside: int = 0,
 ) -> None:
     """Write the rows that stay to `folder`; `whole`: all, with the reason of those that do not.
 
-    `tables` are those that the engine sees. Raises DataError.
+    The engine leaves `beside` bytes for what it does not hold itself. `tables` are those that it sees.
+    Raises DataError.
     """
     context.progress(0, query.rows or None, "rows", "sorting and joining")
-    make = _Maker(context=context, query=query, folder=folder, whole=whole)
+    make = _Maker(context=context, query=query, folder=folder, whole=whole, beside=beside)
     try:
         prepared = _prepare_chunks(engine, query, tables)
         if prepared is not None:
@@ -108,6 +109,7 @@ class _Maker:
     query: Query
     folder: Path
     whole: bool
+    beside: int
 
     def does(self, number: int) -> bool:
         """Whether that bucket is this part's."""
@@ -178,7 +180,7 @@ def _write_chunks(
         return counted
 
     given, threads = make.context.order.given, make.context.threads
-    room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(make.context, held_beside(threads))
+    room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(make.context, make.beside)
     for counted in in_turn(chunks, do, side_by_side(prepared, threads, room_bytes)):
         tally.add(counted)
         make.context.progress(tally.kept + tally.dropped.total(), make.query.rows or None, "rows")
