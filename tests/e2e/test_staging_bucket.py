@@ -1,14 +1,21 @@
 """Carrying by a bucket of a real S3 server, to a real controller."""
 
 import logging
+import multiprocessing
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
+from threading import Lock
+from uuid import uuid4
 
 import pytest
 
 from gridmill.errors import InputError, UnavailableError
 from gridmill.farm.joining import invite
+from gridmill.model.message import Order
 from gridmill.model.site import Site, SiteKind
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState
@@ -16,9 +23,10 @@ from gridmill.sites.cluster import carrying
 from gridmill.sites.cluster.carriers import Carriers
 from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.cluster.credentials import keeping
-from gridmill.sites.cluster.farm import Farm, member
+from gridmill.sites.cluster.farm import member
 from gridmill.sites.cluster.joining import become_source
 from gridmill.staging.objects import Objects
+from tests.e2e.conftest import PATIENCE_SECONDS, eventually
 from tests.farms import farm, open_folder
 from tests.faulty_proxy import faulty_proxy
 from tests.little_bucket import moment
@@ -28,6 +36,7 @@ from tests.unit.test_staging_chunks import contents
 from tests.unit.test_staging_manifest import tree
 
 pytestmark = pytest.mark.e2e
+SPAWN = multiprocessing.get_context("spawn")
 FILES = {f"f{at}": bytes([at]) * 1000 for at in range(200)} | {"big": bytes(range(250)) * 80_000}
 
 
@@ -36,7 +45,6 @@ def server() -> Iterator[str]:
     with object_store() as endpoint:
         if endpoint is None:
             pytest.skip(HOW_TO_GET_IT)
-        make_bucket(endpoint, "exports")
         yield endpoint
 
 
@@ -47,19 +55,21 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Home:
-    """A home that has joined a farm, and the farm, which is asked by its API alone."""
+    """A home that has joined a farm, which is asked by its API alone."""
 
-    def __init__(self, folder: Path, controller: Farm, there: Path, endpoint: str) -> None:
-        self.folder, self.there = folder, there
-        settings = {"export": "s3://exports/some/prefix", "endpoint": endpoint}
-        settings |= {"shared": "s3://exports/shared", "keep": "10h"}
+    def __init__(self, folder: Path, endpoint: str, bucket: str) -> None:
+        self.folder, self.name = folder, bucket
+        self.controller = member(keeping(folder, "far"))
+        self.there = Path(self.controller.look().root)
+        settings = {"export": f"s3://{bucket}/some/prefix", "endpoint": endpoint}
+        settings |= {"shared": f"s3://{bucket}/shared", "keep": "10h"}
         self.site = Site(name="far", kind=SiteKind.CLUSTER, settings=settings)
-        self.carriers = Carriers(controller, self.site, "me", folder / "swept")
+        self.carriers = Carriers(self.controller, self.site, "me", folder / "clusters/far")
         notes = folder / "clusters/far/carried"
         self.carrying = HomeCarrying(
-            controller, folder / "root", folder / "bundles", notes, carriers=self.carriers
+            self.controller, folder / "root", folder / "bundles", notes, carriers=self.carriers
         )
-        self.bucket = Objects("s3://exports", {"endpoint": endpoint})
+        self.bucket = Objects(f"s3://{bucket}", {"endpoint": endpoint})
 
     def left(self) -> list[str]:
         return list(self.bucket.older(moment(-3600)))
@@ -76,9 +86,11 @@ def at_home(tmp_path: Path, endpoint: str) -> Iterator[Home]:
     with open_folder() as folder, farm(folder / "farm") as running:
         line = f"{running.farm.authority.fingerprint}:{invite(running.farm.records, running.farm.now())}"
         become_source(tmp_path, "far", running.server.address.partition("//")[2], line)
-        controller = member(keeping(tmp_path, "far"))
-        yield Home(tmp_path, controller, Path(controller.look().root), endpoint)
-        controller.close()
+        bucket = f"exports-{uuid4().hex}"
+        make_bucket(endpoint, bucket)
+        made = Home(tmp_path, endpoint, bucket)
+        yield made
+        made.controller.close()
 
 
 def test_a_jobs_data_goes_by_a_bucket_and_what_it_made_comes_by_it(
@@ -86,9 +98,8 @@ def test_a_jobs_data_goes_by_a_bucket_and_what_it_made_comes_by_it(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     tree(home.folder / "root/parts/a", FILES)
-    wanted = order(parts=("parts/a",), staging=Staging.EXPORT)  # type: ignore[arg-type]
-    home.carrying.note(wanted)
-    home.carrying.take_there(wanted)
+    home.carrying.note(wanted())
+    home.carrying.take_there(wanted())
     assert contents(home.there / "parts/a") == FILES
     tree(home.there / URI, FILES | {"more": b"more"})
     assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
@@ -100,21 +111,70 @@ def test_a_jobs_data_goes_by_a_bucket_and_what_it_made_comes_by_it(
         assert secret.encode() not in written
 
 
-def test_what_a_killed_home_left_in_the_bucket_is_swept_and_nothing_else(home: Home) -> None:
-    home.bucket.put("some/prefix/me/far/left", b"x")
-    home.bucket.put("some/prefix/me/other/kept", b"x")
-    home.carriers.sweep(moment(0))
-    assert len(home.left()) == 2
-    home.carriers.sweep(moment(-2 * 3600))
-    assert home.left() == ["some/prefix/me/other/kept"]
-    home.bucket.remove("some/prefix/me/other/kept")
+def carry(folder: Path, endpoint: str, bucket: str, way: str) -> None:
+    """What a home does that is to be killed."""
+    home = Home(folder, endpoint, bucket)
+    if way == "from":
+        home.carrying.bring_home(ended())
+    else:
+        home.carrying.take_there(wanted())
+
+
+def wanted(staging: Staging = Staging.EXPORT, uri: str = "parts/a") -> Order:
+    return order(parts=(uri,), staging=staging)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("way", "method", "by", "fault"),
+    [
+        ("to", "GET", "farm", ""),  # it was put, and is being taken
+        ("to", "DELETE", "home", "cut"),  # it was taken
+        ("from", "PUT", "farm", ""),  # the farm gives it
+        ("from", "GET", "home", "cut"),  # the farm gave it
+    ],
+)
+def test_what_a_killed_home_left_in_the_bucket_goes_as_it_is_back(
+    tmp_path: Path, server: str, way: str, method: str, by: str, fault: str
+) -> None:
+    with faulty_proxy(server) as proxy, at_home(tmp_path, proxy.endpoint) as home:
+        tree(tmp_path / "root/parts/a", FILES)
+        tree(home.there / URI, FILES)
+        home.carrying.note(wanted())
+        once, started = Lock(), Queue[int]()
+        killed = SPAWN.Process(target=carry, args=(tmp_path, proxy.endpoint, home.name, way))
+
+        def kill(asked: str, path: str) -> str:
+            if (asked, "farm" if "X-Amz-Signature" in path else "home") != (method, by):
+                return ""
+            if once.acquire(blocking=False):  # it is not waited for yet, so its number is still its own
+                os.kill(started.get(timeout=PATIENCE_SECONDS), signal.SIGKILL)
+            return fault
+
+        home.bucket.put("some/prefix/me/other/kept", b"x")
+        proxy.fault = kill
+        killed.start()
+        assert killed.pid is not None
+        started.put(killed.pid)
+        killed.join()
+        proxy.fault = lambda method, path: ""
+        assert killed.exitcode == -signal.SIGKILL
+        assert eventually(lambda: len(home.left()) > 1)
+
+        def swept() -> bool:
+            home.carriers.sweeper.sweep_unused()
+            return home.left() == ["some/prefix/me/other/kept"]
+
+        assert eventually(swept)
+        home.carrying.take_there(wanted())
+        assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+        assert contents(home.there / "parts/a") == contents(tmp_path / "root" / URI) == FILES
+        assert eventually(swept)
 
 
 def test_what_is_shared_is_kept_in_the_bucket_as_long_as_it_is_said(home: Home) -> None:
     tree(home.folder / "root/parts/a", FILES)
-    wanted = order(parts=("parts/a",), staging=Staging.SHARED)  # type: ignore[arg-type]
-    home.carrying.note(wanted)
-    home.carrying.take_there(wanted)
+    home.carrying.note(wanted(Staging.SHARED))
+    home.carrying.take_there(wanted(Staging.SHARED))
     assert contents(home.there / "parts/a") == FILES
     tree(home.there / URI, {"made": b"made"})
     assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
@@ -125,18 +185,20 @@ def test_what_is_shared_is_kept_in_the_bucket_as_long_as_it_is_said(home: Home) 
         "shared/kept/me/index",
         "shared/kept/me/packs",
     }
-    home.carriers.sweep(moment(-9 * 3600))
+    home.carriers.sweeper.sweep_unused()
+    home.carriers.sweeper.sweep_old(moment(-9 * 3600))
     assert home.left() == kept
-    home.carriers.sweep(moment(-11 * 3600))
+    home.site.settings["shared"] = f"s3://{home.name}/another"  # type: ignore[index]
+    again = Carriers(home.controller, home.site, "me", home.folder / "clusters/far").sweeper
+    again.sweep_old(moment(-11 * 3600))
     assert home.left() == []
 
 
 def test_a_bucket_that_is_not_there_is_told(home: Home, server: str) -> None:
     tree(home.folder / "root/parts/a", {"a": b"1"})
-    wanted = order(parts=("parts/a",), staging=Staging.EXPORT)  # type: ignore[arg-type]
     home.site.settings["export"] = "s3://nowhere"  # type: ignore[index]
     with pytest.raises(InputError, match="no such bucket"):
-        home.carrying.take_there(wanted)
+        home.carrying.take_there(wanted())
 
 
 def test_a_bucket_that_fails_now_and_then_costs_only_time(
@@ -151,16 +213,15 @@ def test_a_bucket_that_fails_now_and_then_costs_only_time(
         proxy.fault = lambda method, path: next(faults.get(method, iter(())), "")
         for staging, uri in ((Staging.EXPORT, "parts/a"), (Staging.SHARED, "parts/b")):
             tree(home.folder / "root" / uri, FILES | {"own": uri.encode()})
-            wanted = order(parts=(uri,), staging=staging)  # type: ignore[arg-type]
-            home.carrying.note(wanted)
-            home.carrying.take_there(wanted)
+            home.carrying.note(wanted(staging, uri))
+            home.carrying.take_there(wanted(staging, uri))
             assert contents(home.there / uri) == FILES | {"own": uri.encode()}
         tree(home.there / URI, {"made": b"made"})
         assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
         assert contents(home.folder / "root" / URI) == {"made": b"made"}
         assert proxy.faults == 5
         assert [name for name in home.left() if not name.startswith("shared/kept/")] == []
-        home.carriers.sweep(moment(-11 * 3600))
+        home.carriers.sweeper.sweep_old(moment(-11 * 3600))
 
 
 def test_a_bucket_that_does_not_answer_is_told_and_waited_for(
@@ -169,19 +230,18 @@ def test_a_bucket_that_does_not_answer_is_told_and_waited_for(
     monkeypatch.setattr(carrying, "_PATIENCE_SECONDS", -1.0)
     with faulty_proxy(server) as proxy, at_home(tmp_path, proxy.endpoint) as home:
         tree(home.folder / "root/parts/a", {"a": b"1"})
-        wanted = order(parts=("parts/a",), staging=Staging.EXPORT)  # type: ignore[arg-type]
-        home.carrying.note(wanted)
+        home.carrying.note(wanted())
         by_farm = "X-Amz-Signature"
         proxy.fault = lambda method, path: "503" if by_farm in path else ""
         with pytest.raises(UnavailableError, match="the bucket answers 503 SlowDown") as told:
-            home.carrying.take_there(wanted)
+            home.carrying.take_there(wanted())
         assert by_farm not in str(told.value)
         proxy.fault = lambda method, path: "403" if by_farm in path else ""
         with pytest.raises(InputError, match="the bucket answers 403"):
-            home.carrying.take_there(wanted)
+            home.carrying.take_there(wanted())
         proxy.fault = lambda method, path: "503"
         with pytest.raises(UnavailableError, match="s3://exports"):
-            home.carrying.take_there(wanted)
+            home.carrying.take_there(wanted())
         proxy.fault = lambda method, path: ""
-        home.carrying.take_there(wanted)
+        home.carrying.take_there(wanted())
         assert contents(home.there / "parts/a") == {"a": b"1"}

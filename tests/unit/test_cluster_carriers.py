@@ -63,7 +63,7 @@ def test_a_setting_that_cannot_be_is_told_with_its_place(settings: dict[str, str
 
 def test_what_is_direct_goes_through_the_farm_itself(tmp_path: Path) -> None:
     farm = object()
-    carriers = Carriers(farm, cluster(), "me", tmp_path / "swept")  # type: ignore[arg-type]
+    carriers = Carriers(farm, cluster(), "me", tmp_path)  # type: ignore[arg-type]
     assert carriers.carrier(Staging.DIRECT, {}) is farm
     with pytest.raises(InputError, match="staging: export"):
         carriers.carrier(Staging.EXPORT, {})

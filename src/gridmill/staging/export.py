@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from threading import Lock
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
@@ -15,6 +16,39 @@ from gridmill.staging.parcels import Far, cut, sliced
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class Uses:
+    """Names of objects that this process uses now, once each, in a folder of its own. Safe to use from
+    several threads."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.folder = uuid4().hex
+        self._names: set[str] = set()
+        self._lock, self._monotonic = Lock(), monotonic
+        self._last = float("-inf")
+
+    def begin(self) -> str:
+        """A name that was never there."""
+        name = f"{self.folder}/{uuid4().hex}"
+        with self._lock:
+            self._names.add(name)
+        return name
+
+    def end(self, name: str) -> None:
+        """Whatever comes to be under that name from now on is of no use."""
+        with self._lock:
+            self._names.discard(name)
+            self._last = self._monotonic()
+
+    def __contains__(self, name: object) -> bool:
+        with self._lock:
+            return name in self._names
+
+    def since(self, seconds: float) -> bool:
+        """Whether something was in use in that time."""
+        with self._lock:
+            return bool(self._names) or self._monotonic() - self._last < seconds
 
 
 class Owned(Protocol):
@@ -47,9 +81,11 @@ class Export:
     """A Carrier (see `carry`) to a farm. Chunks that travel together are one object of a name that was never
     there, which the farm may read, or write, for a short while. Several threads may use it."""
 
-    def __init__(self, far: Far, bucket: Owned, sizes: Mapping[str, int]) -> None:
-        """`sizes` in bytes of all chunks that will be asked for."""
+    def __init__(self, far: Far, bucket: Owned, sizes: Mapping[str, int], uses: Uses | None = None) -> None:
+        """`sizes` in bytes of all chunks that will be asked for; `uses` are those of whoever sweeps the
+        bucket."""
         self._far, self._bucket, self._sizes = far, bucket, sizes
+        self._uses = uses or Uses()
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""
@@ -78,20 +114,23 @@ class Export:
     @contextmanager
     def _once(self) -> Iterator[str]:
         """A new object's name; it is removed. What cannot be removed now is swept later."""
-        name = uuid4().hex
+        name = self._uses.begin()
         try:
             yield name
         finally:
+            self._uses.end(name)
             try:
                 self._bucket.remove(name)
             except GridmillError as error:
                 _LOG.info("object_stays name=%s reason=%s", name, error)
 
 
-def sweep(bucket: Owned, before: datetime) -> None:
-    """Remove what was put before that moment, and was not removed for whatever reason."""
+def sweep(bucket: Owned, before: datetime, but: Container[str] = ()) -> None:
+    """Remove what was put before that moment, and was not removed for whatever reason; `but`: what is in
+    use."""
     for name in bucket.older(before):
-        bucket.remove(name)
+        if name not in but:
+            bucket.remove(name)
 
 
 def passed(bucket: Owned, ask: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gridmill.errors import DataError, NotFoundError, UnavailableError
 from gridmill.model.farm import Parcel, Slice
-from gridmill.staging.export import Export, Owned, passed
+from gridmill.staging.export import Export, Owned, Uses, passed
 from gridmill.staging.frames import Chunk
 from gridmill.staging.packs import SMALL_BYTES, Part, pack, parts
 from gridmill.staging.parcels import Far
@@ -17,6 +17,7 @@ from gridmill.staging.paths import check_hash
 _FEW = 64  # so many are asked for one by one, of more the bucket is listed
 _AT_ONCE = 16
 _WORTH_A_PACK = 4  # a pack is two requests
+_FOLDERS = ("index", "packs", "chunks")
 _INDEX_BYTES = 64 << 20
 
 
@@ -122,9 +123,13 @@ class Kept:
         Raises InputError, UnavailableError.
         """
         self.forget()
-        for folder in ("index", "packs", "chunks"):
+        for folder in _FOLDERS:
             for _ in self._threads.map(self._bucket.remove, tuple(self._bucket.older(before, folder))):
                 pass
+
+    def is_empty(self) -> bool:
+        """Whether nothing is kept there. Raises InputError, UnavailableError."""
+        return not any(page for folder in _FOLDERS for page in self._bucket.names(folder))
 
     def _known(self) -> dict[str, Part]:
         with self._lock:
@@ -165,10 +170,12 @@ class Shared:
     """A Carrier to a farm. What goes there is put where it is kept, if it is not there yet, and read from
     there; what comes from there goes as with Export. Several threads may use it."""
 
-    def __init__(self, far: Far, kept: Kept, bucket: Owned, sizes: Mapping[str, int]) -> None:
-        """`sizes` in bytes of all chunks that will be asked for."""
+    def __init__(
+        self, far: Far, kept: Kept, bucket: Owned, sizes: Mapping[str, int], uses: Uses | None = None
+    ) -> None:
+        """As of Export."""
         self._far, self._kept, self._bucket = far, kept, bucket
-        self._back = Export(far, bucket, sizes)
+        self._back = Export(far, bucket, sizes, uses)
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""

@@ -216,7 +216,7 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
     notes = kept.folder / "carried"
-    there_and_back = carriers.Carriers(farm, site, source_name(settings.home), kept.folder / "swept")
+    there_and_back = carriers.Carriers(farm, site, source_name(settings.home), kept.folder)
     carrying = HomeCarrying(farm, settings.root, settings.home / "bundles", notes, said.rate, there_and_back)
     socket = settings.home / "links.sock"
     relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)

@@ -1,0 +1,109 @@
+"""What was put into buckets for one use, and is no more in use, is removed; what is kept, after its time."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gridmill.errors import GridmillError
+from gridmill.sites.cluster.lots import Lot, Lots
+from gridmill.staging.export import Uses, sweep
+from gridmill.staging.kept import Kept, Listed
+
+STALE_SECONDS = 3600.0
+"""What nobody knows of and was put so long ago is removed too."""
+LATE_SECONDS = 1800.0
+"""For so long a farm may still put what a process that is gone has asked it for: until the signed URL has
+expired, and what was begun by then is through."""
+_SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
+_LOG = logging.getLogger(__name__)
+
+
+class Sweeper:
+    """Of one site. Others' objects are not looked at."""
+
+    def __init__(
+        self,
+        name: str,
+        lots: Lots,
+        uses: Uses,
+        opens: tuple[Callable[[Lot], Listed], Callable[[Lot], Kept]],
+        swept: Path,
+        keep_seconds: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`uses` are this process's; `opens` give the bucket where a lot is, and what is kept there; `swept`
+        is a file whose time tells when what is old was removed last. `now` in Unix time."""
+        self._name, self._lots, self._uses = name, lots, uses
+        self._bucket, self._kept = opens
+        self._swept, self._keep_seconds, self._now = swept, keep_seconds, now
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Now, and from time to time."""
+        threading.Thread(target=self._run, name="gridmill-sweeper", daemon=True).start()
+
+    def close(self) -> None:
+        """Sweep no more. May be repeated."""
+        self._over.set()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._over.is_set():
+            if time.monotonic() >= due:
+                self.sweep_unused()
+                due = time.monotonic() + _SWEEP_SECONDS
+            if not 0 <= self._now() - self._aged() < _AGED_SECONDS:
+                self.sweep_old(datetime.now(UTC))
+                with suppress(OSError):
+                    self._swept.touch()
+            self._over.wait(_LOOK_SECONDS)
+
+    def _aged(self) -> float:
+        try:
+            return self._swept.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def sweep_unused(self) -> None:
+        """What was put for one use and is not in use, by this process or one that is gone. What cannot be
+        removed now is tried another time."""
+        for lot in self._lots.all():
+            if lot.folder:
+                self._apart(lot, self._sweep_lot)
+
+    def _apart(self, lot: Lot, act: Callable[[Lot], None]) -> None:
+        try:
+            act(lot)
+        except GridmillError as error:
+            _LOG.info("bucket_not_swept site=%s url=%s reason=%s", self._name, lot.url, error)
+
+    def _sweep_lot(self, lot: Lot) -> None:
+        mine = lot.folder == self._uses.folder
+        if mine and not self._uses.since(LATE_SECONDS):
+            return
+        over = None if mine else self._lots.over(lot, self._now()).over
+        bucket = self._bucket(lot)
+        there = [name for page in bucket.names(lot.folder) for name in page]
+        for name in there:  # what is put after they were listed is not among them
+            if name not in self._uses:
+                bucket.remove(name)
+        if over is not None and not there and self._now() - over >= LATE_SECONDS:
+            self._lots.done(lot)
+
+    def sweep_old(self, now: datetime) -> None:
+        """What has been there for too long: for one use, whoever put it; and what is kept, after its time."""
+        for lot in self._lots.all():
+            self._apart(lot, lambda lot: self._sweep_old(lot, now))
+
+    def _sweep_old(self, lot: Lot, now: datetime) -> None:
+        if lot.folder:
+            return sweep(self._bucket(lot), now - timedelta(seconds=STALE_SECONDS), but=self._uses)
+        kept = self._kept(lot)
+        kept.clear(now - timedelta(seconds=self._keep_seconds))
+        if kept.is_empty():
+            self._lots.done(lot)
+        return None
