@@ -128,7 +128,7 @@ def test_a_secret_is_used_once_and_not_for_ever(running: Running, home: Visitor,
     assert one.join(secret, "home").told["code"] == "conflict"  # and it still holds
     wrong = one.join(secret, "other", version="9.9.9").told
     assert "9.9.9" in wrong["message"]
-    assert [len(one.hash) for one in records.all(Invitation)] == [64]
+    assert [len(one.hash) for one in records.all(Invitation) if not one.key] == [64]
     if running.farm.one_user:
         told = one.join(secret, "other").told
         assert "one source only" in told["message"]

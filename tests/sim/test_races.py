@@ -125,6 +125,19 @@ def test_a_pod_that_answers_late_is_used():
     assert job_of(grid, run, "a").attempts == 1
 
 
+def test_pods_of_a_site_that_was_cut_off_are_not_silent():
+    """Its link goes just before its site; both are back after longer than a pod may be silent."""
+    grid = simulation(lambda order: Behaviour(seconds=1000.0))
+    run = grid.submit(Pipeline(name="p", jobs=(command("a"),)))
+    assert grid.run_until(lambda: bool(grid.world.executions))
+    cut_seconds = 2 * grid.limits.greeting_seconds
+    grid.world.cut_link("default-command-1.0", cut_seconds + 10.0)
+    assert grid.run_until(lambda: bool(grid.node.control.silent_since))
+    grid.world.away(cut_seconds)
+    assert finish(grid, run).state == RunState.SUCCEEDED
+    assert job_of(grid, run, "a").attempts == 1
+
+
 def test_a_pod_forgets_nothing_that_is_not_committed():
     """Events by an old link and the greeting by a new one come together, and their commit fails."""
     grid = simulation()

@@ -88,6 +88,9 @@ def _seen(control: Control, name: str, done: Future[Looked]) -> None:
         looked = done.result()
     except UnavailableError as error:
         tell(control, f"site {name}", f"site {name} does not answer: {error}")
+        for deployment in control.ledger.snapshot.deployments.values():
+            if deployment.site == name:  # the line to its pods may be cut, too: they are not silent
+                control.silent_since.pop(deployment.id, None)
         return
     tell(control, f"site {name}", "")
     for deployment_id, problem in looked.problems.items():

@@ -83,6 +83,12 @@ class Authority:
         return made.public_bytes(serialization.Encoding.PEM).decode(), _fingerprint(made)
 
 
+def fingerprint_of_key(request: str) -> str:
+    """Of the key that a signing request (PEM) is for: SHA-256 (hex). Raises InputError."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(_requested_key(request).public_bytes(serialization.Encoding.DER, form)).hexdigest()
+
+
 def _requested_key(request: str) -> ec.EllipticCurvePublicKey | rsa.RSAPublicKey:
     wrong = InputError("not a certificate signing request (PEM) of a usable key", place="request")
     try:

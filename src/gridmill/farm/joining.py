@@ -1,11 +1,13 @@
 """How a source joins: with the one-time secret of an invitation it gets a certificate and a token."""
 
+import hmac
 import logging
 import secrets
 from collections import OrderedDict, deque
 from dataclasses import replace
 
 from gridmill.errors import ConflictError, InputError, NotFoundError
+from gridmill.farm.authority import fingerprint_of_key
 from gridmill.farm.farm import Farm
 from gridmill.farm.records import Records
 from gridmill.farm.source import JOIN_SECONDS, Invitation, Source, check_name, hash_of, invited
@@ -77,9 +79,10 @@ def join(farm: Farm, request: JoinRequest) -> Joined:
     that is taken."""
     now, name = farm.now(), check_name(request.source)
     check_versions(source=request.version, farm=farm.version, protocol=request.protocol)
+    key = fingerprint_of_key(request.request)
     token = secrets.token_urlsafe(_SECRET_BYTES)
     with farm.records.change():
-        invitation = _invitation(farm.records, request.secret, now)
+        invitation = _invitation(farm.records, request.secret, key, now)
         known = farm.records.find(Source, name)
         _check_free(known, invitation, name)
         certificate, fingerprint = farm.authority.sign(name, request.request, now)
@@ -92,8 +95,9 @@ def join(farm: Farm, request: JoinRequest) -> Joined:
             added=known.added if known else now,
             user=user,
         )
-        farm.records.put(source)
-        farm.records.remove(invitation)
+        used = (one for one in farm.records.all(Invitation) if one.key and one.name == name)
+        farm.records.remove(*used)
+        farm.records.put(source, replace(invitation, name=name, key=key))
     farm.heard[name] = now
     _LOG.info("source_joined source=%s version=%s", name, request.version)
     return Joined(certificate=certificate, token=token, version=farm.version)
@@ -114,9 +118,9 @@ class WrongSecretError(InputError):
     """The secret of a join line is wrong, was used, or has expired."""
 
 
-def _invitation(records: Records, secret: str, now: float) -> Invitation:
+def _invitation(records: Records, secret: str, key: str, now: float) -> Invitation:
     found = invited(records.all(Invitation), secret, now)
-    if found is None:
+    if found is None or (found.key and not hmac.compare_digest(found.key, key)):
         raise WrongSecretError(
             "the secret of this join line is wrong, was used already, or has expired",
             hint="`gridmill farm invite` on the farm prints a new line.",

@@ -38,11 +38,13 @@ class Heard:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
     """Whoever says the secret with that hash before `expires` (Unix time) becomes a source, once; with `name`
-    only that source, which then has a new certificate and token."""
+    only that source, which then has a new certificate and token. `key`: the fingerprint of the key for which
+    it was used; the same may ask again, as it may not have heard the answer."""
 
     hash: str
     expires: float
     name: str = ""
+    key: str = ""
 
 
 def check_name(name: str) -> str:

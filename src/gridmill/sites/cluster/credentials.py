@@ -60,16 +60,18 @@ class Keeping:
         write_private(self.folder / _FARM, encode(credentials))
 
     def request(self, source: str) -> str:
-        """A signing request (PEM) of a new key, which is kept. Raises UnavailableError, OSError."""
+        """A signing request (PEM) of the key that is there, or of a new one, which is kept. Raises
+        UnavailableError, OSError."""
         if find_spec("cryptography") is None:
             raise UnavailableError(
                 "a farm wants a certificate, and the package `cryptography` is not here",
                 hint="pip install 'gridmill[tls]'",
             )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        private, request = import_module("gridmill.sites.cluster.signing").new_key(source)
-        write_private(self.key, private)
-        signed: str = request
+        signing = import_module("gridmill.sites.cluster.signing")
+        if not self.key.exists():
+            write_private(self.key, signing.new_key())
+        signed: str = signing.signing_request(self.key.read_bytes(), source)
         return signed
 
 

@@ -13,6 +13,7 @@ from gridmill.model.address import read_address
 from gridmill.model.farm import Joined, JoinRequest
 from gridmill.sites.cluster.credentials import Credentials, Keeping, keeping
 from gridmill.sites.cluster.farm import Farm
+from gridmill.staging.durable import write_private
 
 PORT = 8700
 _AWAY = (
@@ -47,16 +48,19 @@ def _join(kept: Keeping, source: str, at: Credentials, line: str) -> None:
     fingerprint, secret = read_line(line)
     _check_new(kept, fingerprint)
     draft = Keeping(kept.folder.with_name(f".{kept.folder.name}.draft"))
+    farm = Farm(replace(at, fingerprint=fingerprint))
     try:
         asked = JoinRequest(source=source, secret=secret, request=draft.request(source), version=__version__)
-        joined = _asked(Farm(replace(at, fingerprint=fingerprint)), asked)
-    except GridmillError:
-        shutil.rmtree(draft.folder, ignore_errors=True)  # a key for nothing
+        joined = _asked(farm, asked)
+    except GridmillError as error:
+        may_have_heard = isinstance(error, AwayError) and farm.reached > float("-inf")
+        if not may_have_heard:  # else it knows that key, and may be asked again
+            shutil.rmtree(draft.folder, ignore_errors=True)
         raise
     kept.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft.key.rename(kept.key)
+    write_private(kept.key, draft.key.read_bytes())
     kept.write(replace(at, fingerprint=fingerprint, token=joined.token), joined.certificate)
-    draft.folder.rmdir()
+    shutil.rmtree(draft.folder, ignore_errors=True)
 
 
 def _asked(farm: Farm, request: JoinRequest) -> Joined:

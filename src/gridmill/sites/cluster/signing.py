@@ -1,5 +1,7 @@
 """A new key, and the request to sign a certificate for it (needs the extra `tls`)."""
 
+from typing import Any
+
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -8,15 +10,20 @@ from cryptography.x509.oid import NameOID
 from gridmill.errors import InputError
 
 
-def new_key(source: str) -> tuple[bytes, str]:
-    """The private key and the signing request, both PEM."""
+def new_key() -> bytes:
+    """A private key (PEM)."""
     key = ec.generate_private_key(ec.SECP256R1())
-    private = key.private_bytes(
+    return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def signing_request(private: bytes, source: str) -> str:
+    """For a private key (PEM) of `new_key`: PEM, too. Raises ValueError for what is none."""
+    key: Any = serialization.load_pem_private_key(private, password=None)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, source)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
-    return private, request.public_bytes(serialization.Encoding.PEM).decode()
+    return request.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def holds(certificate: bytes) -> tuple[float, float]:
