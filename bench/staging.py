@@ -34,6 +34,7 @@ HERE = ("127.0.0.1",)  # where the bucket is allowed to be: farms read none on t
 SHARE, FILES, LARGE = 0.9, 10_000, 4
 LARGE_BYTES, SMALL_BYTES, GROWN_SHARE = 256_000_000, 10_000, 100
 ROUNDS = {"large": 3, "small": 1}  # a round of the small ones takes the others minutes
+_SETTLE_SECONDS = 2.5
 _KINDS = {"large": "1 GB in 4 files", "small": "10,000 files of 10 kB"}
 _WAYS = {"up": "to a bucket", "down": "from a bucket", "across": "folder to folder"}
 HOW = """
@@ -130,8 +131,7 @@ class _Contest:
         return rows
 
     def _timed(self, name: str) -> float:
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir()
+        self._clear()
         act = self._act(name, self._bucket(name))
         began, used = time.perf_counter(), sum(map(cpu_seconds, _ENDED))
         act()
@@ -139,6 +139,14 @@ class _Contest:
         took = time.perf_counter() - began
         self.cpu[name].values.append(sum(map(cpu_seconds, _ENDED)) - used)
         return took
+
+    def _clear(self) -> None:
+        """What the one before left goes. The disk is told of what is free as the file system is synced, and is
+        busy with that for a second: nobody is to wait for what others left."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir()
+        subprocess.run(("sync", "-f", str(self.work)), check=True)
+        time.sleep(_SETTLE_SECONDS)
 
     def _bucket(self, name: str) -> str:
         """To fill: a new one. What comes from a bucket comes from the one that was filled last."""
@@ -205,7 +213,7 @@ def _again(kind: str, root: Path, endpoint: str) -> list[Result]:
     with TemporaryDirectory() as folder:
         cache = HashCache(Path(folder) / "hashes")
         push(scan(root, cache=cache), root, _far(endpoint, f"{kind}-again"))
-        time.sleep(2.5)  # files that have just been written are not believed to be done
+        time.sleep(_SETTLE_SECONDS)  # files that have just been written are not believed to be done
         scan(root, cache=cache)
         began, same = time.perf_counter(), Progress()
         push(scan(root, cache=cache), root, _far(endpoint, f"{kind}-again"), progress=same)
