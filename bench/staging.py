@@ -19,12 +19,13 @@ from bench.environments import programs
 from bench.measure import Result, Series, alternate, at_least, at_most, cpu_seconds, row, save
 from gridmill.staging.carry import pull, push
 from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.flow import Flow
 from gridmill.staging.frames import Chunk
 from gridmill.staging.hashes import HashCache
 from gridmill.staging.kept import Kept
 from gridmill.staging.manifest import scan
 from gridmill.staging.objects import Objects
-from gridmill.staging.parcels import read
+from gridmill.staging.parcels import flows
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.place import Placer
 from gridmill.staging.progress import Progress
@@ -101,8 +102,11 @@ class _Signed:
         assert kept.missing(sizes) == ()
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        return (flow.gathered() for flow in self.flows(chunks))
+
+    def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
         for parcel in self._kept.parcels({chunk: self._sizes[chunk] for chunk in chunks}):
-            yield from read(parcel, HERE)
+            yield from flows(parcel, HERE)
 
 
 class _Contest:
@@ -141,8 +145,8 @@ class _Contest:
         return took
 
     def _clear(self) -> None:
-        """What the one before left goes. The disk is told of what is free as the file system is synced, and is
-        busy with that for a second: nobody is to wait for what others left."""
+        """What the one before left goes. The disk is told so by a sync, and is busy with it
+        for a second: nobody is to wait for what others left."""
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir()
         subprocess.run(("sync", "-f", str(self.work)), check=True)

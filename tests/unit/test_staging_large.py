@@ -12,11 +12,12 @@ from tests.unit.test_staging_chunks import chunk, contents, placed
 from tests.unit.test_staging_manifest import named, tree
 
 from gridmill import codec
-from gridmill.errors import InputError, StorageError
+from gridmill.errors import DataError, InputError, StorageError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.staging.carry import Tree, pull, push
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.durable import seal
+from gridmill.staging.flow import Flow
 from gridmill.staging.manifest import scan
 from gridmill.staging.place import Placer
 
@@ -85,6 +86,109 @@ def test_what_arrived_before_a_kill_is_known_by_its_hash(tmp_path):
     again.send([a, *others])
     assert placer.place("x", manifest, "t.1") == ()
     assert contents(tmp_path / "root") == {"x/large": LETTERS}
+
+
+def flow(name, pieces):
+    return Flow(hash=name.hash, size_bytes=len(name.data), pieces=iter(pieces))
+
+
+def expecting(tmp_path, data=LETTERS):
+    """A store and a placer that lack a file's chunks of four bytes, and how they are asked."""
+    store, placer = placed(tmp_path)
+    manifest = scan(tree(tmp_path / "from", {"large": data}), chunk_bytes=4)
+    assert placer.place("x", manifest, "t.1")
+    return store, lambda: placer.place("x", manifest, "t.1")
+
+
+def test_what_flows_is_written_in_its_place_piece_by_piece(tmp_path):
+    store, ask = expecting(tmp_path)
+    (coming,) = (tmp_path / "store/coming").iterdir()
+    a, *others = chunks(LETTERS)
+
+    def pieces():
+        yield a.data[:3]
+        assert coming.read_bytes() == a.data[:3]
+        yield a.data[3:]
+
+    store.receive([flow(a, pieces())])
+    assert a.hash not in ask()
+    store.receive(flow(one, [one.data]) for one in others)
+    assert ask() == ()
+    assert contents(tmp_path / "root") == {"x/large": LETTERS}
+    assert single(tmp_path) == []
+
+
+def test_what_recurs_flows_once(tmp_path):
+    data = b"abcdabcdabcdef"
+    store, ask = expecting(tmp_path, data)
+    store.receive(flow(one, [one.data]) for one in (chunk(b"abcd"), chunk(b"ef")))
+    assert ask() == ()
+    assert contents(tmp_path / "root") == {"x/large": data}
+
+
+@pytest.mark.parametrize("wrong", [b"abcX", b"abc", b"", b"abcdefghij"])
+def test_what_flows_and_is_something_else_is_as_absent_as_before(tmp_path, wrong):
+    store, ask = expecting(tmp_path)
+    a, b, *others = chunks(LETTERS)
+    store.send([b])
+    before = ask()
+    with pytest.raises(DataError, match="this hash"):
+        store.receive([flow(a, [wrong])])
+    assert ask() == before == (a.hash, *(one.hash for one in others))
+    store.send([a, *others])
+    assert ask() == ()
+    assert contents(tmp_path / "root") == {"x/large": LETTERS}
+
+
+@pytest.mark.parametrize("receive", [True, False])
+def test_nobody_writes_where_something_flows(tmp_path, receive):
+    """What flowed there may be wrong, and be written over what was right."""
+    store, ask = expecting(tmp_path)
+    a, *others = chunks(LETTERS)
+    store.send(others)
+
+    def pieces():
+        yield b"ab"
+        store.receive([flow(a, [a.data])]) if receive else store.send([a])
+        yield b"XX"
+
+    with pytest.raises(DataError, match="this hash"):
+        store.receive([flow(a, pieces())])
+    assert ask() == ()
+    assert contents(tmp_path / "root") == {"x/large": LETTERS}
+
+
+def test_what_flows_breaks_off(tmp_path):
+    store, ask = expecting(tmp_path)
+    a, *others = chunks(LETTERS)
+
+    def pieces():
+        yield b"XX"
+        raise InputError("broken off")
+
+    store.send(others)
+    with pytest.raises(InputError, match="broken off"):
+        store.receive([flow(a, pieces())])
+    assert ask() == (a.hash,)
+    again = ChunkStore(tmp_path / "store", 1000)
+    again.receive([flow(a, [a.data])])  # before anybody looked at what was there
+    assert Placer(tmp_path / "root", again).place("x", scan(tmp_path / "from", chunk_bytes=4), "t.1") == ()
+    assert contents(tmp_path / "root") == {"x/large": LETTERS}
+
+
+def test_room_is_made_of_what_flows(tmp_path):
+    store, ask = expecting(tmp_path)
+    a, *others = chunks(LETTERS)
+    store.unpin("t.1")
+
+    def pieces():
+        yield a.data[:2]
+        store.send([chunk(bytes(999))])
+        yield a.data[2:]
+
+    store.receive([flow(a, pieces()), flow(others[0], [others[0].data])])
+    assert not list((tmp_path / "store/coming").iterdir())
+    assert set(ask()) >= {one.hash for one in others[1:]}
 
 
 def test_a_file_that_grew_is_made_of_the_one_before(tmp_path):

@@ -19,14 +19,14 @@ from gridmill.model.farm import Manifest, Parcel, Place
 from gridmill.model.message import Order
 from gridmill.staging.carry import Tree
 from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.flow import Flow, flow_of
 from gridmill.staging.frames import Chunk
-from gridmill.staging.parcels import read, write
+from gridmill.staging.parcels import flows, write
 from gridmill.staging.paths import check_hash, check_path
 from gridmill.staging.place import Placer
 
 _TREES = 100
 """So many results are remembered by their chunks, until the source has fetched them."""
-HELD_BYTES = 8 * 2**20
 _KEPT_BYTES = 2**30
 """A larger result is not kept for the jobs that come next: it would take as long again."""
 
@@ -141,20 +141,19 @@ class Carried:
             lacking = set(self.store.missing(one.chunk for one in parcel.slices))
             wanted = tuple(one for one in parcel.slices if one.chunk in lacking)
             try:
-                self._store_all(read(replace(parcel, slices=wanted), self._bucket_hosts))
+                self._receive(flows(replace(parcel, slices=wanted), self._bucket_hosts))
             except NotFoundError:
                 lost += self.store.missing(lacking)
         return tuple(lost)
 
-    def _store_all(self, chunks: Iterator[Chunk]) -> None:
-        held, held_bytes = list[Chunk](), 0
-        for chunk in chunks:
-            held.append(chunk)
-            held_bytes += len(chunk.data)
-            if held_bytes >= HELD_BYTES:
-                self.send(held)
-                held, held_bytes = [], 0
-        self.send(held)
+    def _receive(self, coming: Iterator[Flow]) -> None:
+        self.store.receive(self._while_open(coming))
+
+    def _while_open(self, coming: Iterator[Flow]) -> Iterator[Flow]:
+        for flow in coming:
+            self._check_open()
+            yield flow
+        self._check_open()
 
     def give(self, parcel: Parcel) -> None:
         """Chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""
@@ -201,7 +200,7 @@ class Carried:
             return
         lacking = self.store.missing(sorted(names))
         with suppress(GridmillError, OSError):  # full, or changed: then it is carried here when it is read
-            self._store_all(self._chunk(chunk, tree) for chunk in lacking)
+            self._receive(flow_of(self._chunk(chunk, tree)) for chunk in lacking)
 
     def _remove(self, uri: str) -> None:
         self._scans.forget(uri)

@@ -8,9 +8,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from gridmill.farm.asking import Asking, TheFarm, done, reply
-from gridmill.farm.carried import HELD_BYTES, Carried
+from gridmill.farm.carried import Carried
 from gridmill.model.farm import Hashes, Lacking, Manifest, Parcel, Parcels, Place
 from gridmill.model.noun import dataclass
+from gridmill.staging.chunks import HELD_BYTES
 from gridmill.staging.frames import Chunk, Decoder, encode
 
 router = APIRouter(prefix="/v1/staging")

@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 from gridmill.errors import ConflictError, DataError, InterruptedRunError, StorageError, UnavailableError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
-from gridmill.staging.frames import Chunk
+from gridmill.staging.flow import PIECE_BYTES, Flow, Flowing, Receiving
+from gridmill.staging.frames import Chunk, Content
 from gridmill.staging.manifest import scan_files
 from gridmill.staging.paths import chunk_sizes, file_below
 from gridmill.staging.progress import Progress
@@ -86,6 +87,26 @@ class Tree:
             with file_below(self._root, entry.path) as descriptor:
                 data = os.pread(descriptor, size, offset)
             yield Chunk(hash=name, data=data)  # who takes it sees when it is not what was scanned
+
+    def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
+        """See Flowing. Raises StorageError."""
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        for name in chunks:
+            entry, index = self._places[name]
+            offset = index * self._chunk_bytes
+            size = min(self._chunk_bytes, entry.size_bytes - offset)
+            yield Flow(hash=name, size_bytes=size, pieces=self._pieces(entry.path, offset, size, buffer))
+
+    def _pieces(self, path: str, offset: int, size: int, buffer: memoryview) -> Iterator[Content]:
+        end = offset + size
+        try:
+            with file_below(self._root, path) as descriptor:
+                while read := os.preadv(descriptor, [buffer[: end - offset]], offset):
+                    offset += read
+                    yield buffer[:read]
+        except OSError as error:
+            place = str(error.filename or self._root / path)
+            raise StorageError(f"cannot be read: {error.strerror}", place=place) from error
 
 
 def push(
@@ -195,11 +216,21 @@ class _Carrying:
             self._heard = time.monotonic()
 
     def _pass(self, batch: list[str]) -> int:
+        if isinstance(self._giver, Flowing) and isinstance(self._taker, Receiving):
+            sizes = list[int]()
+            self._taker.receive(self._told(self._giver.flows(batch), sizes))
+            return sum(sizes)
         chunks = list(self._giver.fetch(batch))
         size_bytes = sum(len(chunk.data) for chunk in chunks)
         self._slow_down(size_bytes)
         self._taker.send(chunks)
         return size_bytes
+
+    def _told(self, flows: Iterable[Flow], sizes: list[int]) -> Iterator[Flow]:
+        for flow in flows:
+            self._slow_down(flow.size_bytes)
+            sizes.append(flow.size_bytes)
+            yield flow
 
     def _slow_down(self, size_bytes: int) -> None:
         if self._terms.limit_bytes_per_second is None:

@@ -13,9 +13,13 @@ from gridmill import codec
 from gridmill.errors import DataError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.farm import Hashes, Manifest
 from gridmill.staging.durable import not_kept, seal_open, sync, touch
+from gridmill.staging.flow import Flow
 from gridmill.staging.frames import Chunk, Content
 from gridmill.staging.large import LargeFiles, Layout, layouts
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
+
+HELD_BYTES = 8 << 20
+"""So much is held before it is kept, in one go."""
 
 
 class ChunkStore:
@@ -198,6 +202,27 @@ class ChunkStore:
         except OSError as error:
             raise not_kept(error, self.folder) from error
 
+    def receive(self, flows: Iterable[Flow]) -> None:
+        """Keep these as they come: what is expected in a large file is written there piece by piece, smaller
+        ones are kept together. Raises as `send`, and what the flows raise."""
+        held, held_bytes = list[Chunk](), 0
+        for flow in flows:
+            check_hash(flow.hash)
+            _check_size(flow.size_bytes)
+            if not self._received(flow):
+                held.append(flow.gathered())
+                held_bytes += flow.size_bytes
+            if held_bytes >= HELD_BYTES:
+                self.send(held)
+                held, held_bytes = [], 0
+        self.send(held)
+
+    def _received(self, flow: Flow) -> bool:
+        try:
+            return self._large.receive(flow)
+        except OSError as error:
+            raise not_kept(error, self.folder) from error
+
     def _keep(self, chunks: Sequence[Chunk]) -> None:
         """Each as a file of its own."""
         with self._lock:
@@ -303,9 +328,13 @@ class ChunkStore:
 
 def _check(chunk: Chunk) -> None:
     check_hash(chunk.hash)
-    if len(chunk.data) > LARGEST_CHUNK_BYTES:
-        raise InputError(f"a chunk of {len(chunk.data)} bytes: {LARGEST_CHUNK_BYTES} is the most")
+    _check_size(len(chunk.data))
     chunk.check()
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > LARGEST_CHUNK_BYTES:
+        raise InputError(f"a chunk of {size_bytes} bytes: {LARGEST_CHUNK_BYTES} is the most")
 
 
 def _rename(draft: Path, path: Path) -> None:

@@ -24,7 +24,12 @@ class Chunk:
     def check(self) -> None:
         """Raises DataError when the content does not have that hash."""
         if not matches(self.data, self.hash):
-            raise DataError("its content does not have this hash", place=f"chunk {self.hash}")
+            raise damaged(self.hash)
+
+
+def damaged(chunk: str) -> DataError:
+    """What is said of content that does not have its hash."""
+    return DataError("its content does not have this hash", place=f"chunk {chunk}")
 
 
 def matches(data: Content, chunk: str) -> bool:

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from blake3 import blake3
+
 from gridmill import codec
 from gridmill.errors import InputError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
 from gridmill.staging.durable import SEALED_NS, begin_sync, seal, touch
-from gridmill.staging.frames import Chunk, Content, matches
+from gridmill.staging.flow import Flow
+from gridmill.staging.frames import Chunk, Content, damaged, matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +66,24 @@ class _File:
         for index, chunk in enumerate(layout.chunks):
             self.places.setdefault(chunk, []).append(index)
         self.absent = set[int]() if whole else set(range(len(layout.chunks)))
-        self.writers, self.gone = 0, False
+        self.writers, self.gone, self.looking = 0, False, False
+        self.flowing = set[int]()  # nobody else writes there: what comes may turn out to be wrong
         self.writing = threading.Lock()  # one waits here; in the kernel it would spin
 
-    def fitting(self, chunk: Chunk) -> list[int]:
-        """Where it is absent, and has the size that is wanted there."""
-        size = len(chunk.data)
-        return [
-            at for at in self.places[chunk.hash] if at in self.absent and self.layout.range_of(at)[1] == size
-        ]
+    def fitting(self, chunk: str, size_bytes: int) -> list[int]:
+        """Where it is absent, nobody is at it, and this size is wanted."""
+        free = self.absent - self.flowing
+        return [at for at in self.places[chunk] if at in free and self.layout.range_of(at)[1] == size_bytes]
+
+    def claim(self, chunk: str, size_bytes: int) -> int | None:
+        """A place for what is to flow there, from now on a writer's. None while what is there is looked at:
+        that could be believed, and written over."""
+        free = [] if self.found or self.looking else self.fitting(chunk, size_bytes)
+        if not free:
+            return None
+        self.flowing.add(free[0])
+        self.writers += 1
+        return free[0]
 
     def place(self, chunk: str) -> int | None:
         """Where it is to be found, if it has arrived."""
@@ -140,7 +152,7 @@ class LargeFiles:
     def holders(self, chunk: str) -> list[str]:
         """The files in which it has arrived."""
         with self._changed:
-            return [file.name for file in self._holders.get(chunk, ()) if file.place(chunk) is not None]
+            return [file.name for file in self._holders_of(chunk) if file.place(chunk) is not None]
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -166,12 +178,13 @@ class LargeFiles:
         """What is there of a process that was killed."""
         with self._changed:
             file.writers += 1
-            file.found = False
+            file.found, file.looking = False, True
         there = list[int]()
         try:
             there = _whole_chunks(self._path(file), file.layout)
         finally:
             self._wrote(file, there)
+            file.looking = False
 
     def take(self, chunk: Chunk) -> bool:
         """Write a chunk, whose hash was compared, wherever it is expected; whether it is anywhere now.
@@ -179,13 +192,13 @@ class LargeFiles:
         Raises OSError.
         """
         with self._changed:
-            files = tuple(self._holders.get(chunk.hash, ()))
+            files = self._holders_of(chunk.hash)
         written = [self._write(file, chunk) for file in files]
         return any(written)
 
     def _write(self, file: _File, chunk: Chunk) -> bool:
         with self._changed:
-            places = file.fitting(chunk)
+            places = file.fitting(chunk.hash, len(chunk.data))
             if not places:
                 return file.place(chunk.hash) is not None
             file.writers += 1
@@ -200,10 +213,50 @@ class LargeFiles:
             self._wrote(file, done)
         return True
 
-    def _wrote(self, file: _File, done: Sequence[int]) -> None:
+    def receive(self, flow: Flow) -> bool:
+        """Write a chunk where it is expected, as it comes; whether it is expected. One that turns out to have
+        another hash is as absent as before.
+
+        Raises DataError, OSError, and what the flow raises.
+        """
+        with self._changed:
+            claims = ((file, file.claim(flow.hash, flow.size_bytes)) for file in self._holders_of(flow.hash))
+            file, at = next(((file, at) for file, at in claims if at is not None), (None, None))
+        if file is None or at is None:
+            return False
+        done = list[int]()
+        try:
+            descriptor = os.open(self._path(file), os.O_WRONLY)
+        except FileNotFoundError:  # room was made meanwhile
+            self._wrote(file, done, flowed=at)
+            return False
+        try:
+            _pour(descriptor, file.layout.range_of(at), flow, file.writing)
+            done = [at]
+        finally:
+            os.close(descriptor)
+            self._wrote(file, done, flowed=at)
+        self._repeat(flow)
+        return True
+
+    def _holders_of(self, chunk: str) -> tuple[_File, ...]:
+        return tuple(self._holders.get(chunk, ()))
+
+    def _repeat(self, flow: Flow) -> None:
+        """What has come is wanted elsewhere too."""
+        with self._changed:
+            free = [file for file in self._holders_of(flow.hash) if file.fitting(flow.hash, flow.size_bytes)]
+        data = self.read(flow.hash) if free else None
+        if data is not None:
+            again = Chunk(hash=flow.hash, data=data)
+            again.check()
+            self.take(again)
+
+    def _wrote(self, file: _File, done: Sequence[int], flowed: int | None = None) -> None:
         """The last that writes into a file that lacks nothing ends it: nobody writes to it after that."""
         with self._changed:
             file.writers -= 1
+            file.flowing.discard(flowed)
             file.absent.difference_update(done)
             if file.absent or file.writers or file.whole or file.gone:
                 return
@@ -222,7 +275,7 @@ class LargeFiles:
     def read(self, chunk: str) -> bytes | None:
         """Its content, as it is in one of the files. Raises OSError."""
         with self._changed:  # so that it keeps its name until it is open
-            found = [(file, file.place(chunk)) for file in self._holders.get(chunk, ())]
+            found = [(file, file.place(chunk)) for file in self._holders_of(chunk)]
             file, at = next(((file, at) for file, at in found if at is not None), (None, None))
             if file is None or at is None:
                 return None
@@ -260,6 +313,21 @@ def _put(path: Path, layout: Layout, places: Sequence[int], data: Content) -> No
             begin_sync(descriptor, offset, size)
     finally:
         os.close(descriptor)
+
+
+def _pour(descriptor: int, place: tuple[int, int], flow: Flow, writing: threading.Lock) -> None:
+    offset, size = place
+    hashed, end = blake3(), offset + size
+    for piece in flow.pieces:
+        hashed.update(piece)
+        rest = memoryview(piece)[: end - offset]
+        while rest:
+            with writing:
+                wrote = os.pwrite(descriptor, rest, offset)
+            rest, offset = rest[wrote:], offset + wrote
+    if hashed.hexdigest() != flow.hash:
+        raise damaged(flow.hash)
+    begin_sync(descriptor, place[0], size)
 
 
 def _whole_chunks(path: Path, layout: Layout) -> list[int]:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from gridmill.errors import DataError, InputError, NotFoundError, UnavailableError
 from gridmill.model.farm import Parcel, Slice
+from gridmill.staging.flow import PIECE_BYTES, Flow
 from gridmill.staging.frames import Chunk, Content
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash
 
@@ -78,8 +79,12 @@ def cut(content: bytes, slices: Iterable[Slice]) -> Iterator[Chunk]:
 
 
 def read(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Chunk]:
-    """Its chunks, as they come; their hashes are still to be compared. `allowed`: hosts that may be opened
-    wherever they are.
+    """Its chunks; their hashes are still to be compared. Otherwise as `flows`."""
+    return (flow.gathered() for flow in flows(parcel, allowed))
+
+
+def flows(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Flow]:
+    """Its chunks, as they come. `allowed`: hosts that may be opened wherever they are.
 
     Raises NotFoundError where there is no such object, DataError where it is too short, InputError where the
     bucket refuses, UnavailableError.
@@ -88,7 +93,7 @@ def read(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Chunk]:
     for run in _runs(parcel.slices):
         first, end = run[0].begin, run[-1].begin + run[-1].size_bytes
         if first == end:
-            yield from (Chunk(hash=one.chunk, data=b"") for one in run)
+            yield from (Flow(hash=one.chunk, size_bytes=0, pieces=iter(())) for one in run)
             continue
         asked = urllib.request.Request(_checked(parcel.url), headers={"Range": f"bytes={first}-{end - 1}"})
         with _opened(asked, allowed) as answer:
@@ -98,7 +103,8 @@ def read(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Chunk]:
                 )
             _refuse_short(answer, end - first, parcel.url)
             for one in run:
-                yield Chunk(hash=one.chunk, data=_exactly(answer, one.size_bytes, parcel.url, until))
+                pieces = _exactly(answer, one.size_bytes, parcel.url, until)
+                yield Flow(hash=one.chunk, size_bytes=one.size_bytes, pieces=pieces)
 
 
 def write(parcel: Parcel, chunks: Iterable[Chunk], allowed: Container[str] = ()) -> None:
@@ -142,17 +148,15 @@ def _refuse_short(answer: http.client.HTTPResponse, size_bytes: int, url: str) -
         raise DataError(f"has {answer.length} bytes where {size_bytes} were put", place=_shown(url))
 
 
-def _exactly(answer: http.client.HTTPResponse, size_bytes: int, url: str, until: float) -> bytes:
-    pieces = []
+def _exactly(answer: http.client.HTTPResponse, size_bytes: int, url: str, until: float) -> Iterator[Content]:
     while size_bytes:
-        piece = answer.read1(size_bytes)
+        piece = answer.read1(min(size_bytes, PIECE_BYTES))
         if not piece:
             raise UnavailableError("what the bucket sends breaks off", place=_shown(url))
         if time.monotonic() > until:
             raise UnavailableError("the bucket is too slow", place=_shown(url))
-        pieces.append(piece)
         size_bytes -= len(piece)
-    return b"".join(pieces)
+        yield piece
 
 
 def _checked(url: str) -> str:

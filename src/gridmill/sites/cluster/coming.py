@@ -14,7 +14,7 @@ from gridmill.model.staging import Staging
 from gridmill.model.way import Crossing
 from gridmill.sites.cluster.farm import Farm
 from gridmill.sites.cluster.known import Known
-from gridmill.staging.carry import Carrier, Terms, Tree, batches, pull
+from gridmill.staging.carry import Carrier, Terms, Tree, pull
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.place import Placer
@@ -107,8 +107,7 @@ class Coming:
                 here = self._known.scan(self._root / uri)
                 found = sorted(lacking & chunk_sizes(here).keys())
                 tree = Tree(self._root / uri, here)
-                for some in batches(found, sizes):
-                    chunks.send(tuple(tree.fetch(some)))
+                chunks.receive(tree.flows(found))
                 lacking.difference_update(found)
                 taken += sum(sizes[chunk] for chunk in found)
         return taken

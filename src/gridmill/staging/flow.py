@@ -1,0 +1,50 @@
+"""Chunks whose content is passed on as it comes: a piece is hashed and written while the processor has it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
+
+from gridmill.model.noun import dataclass
+from gridmill.staging.frames import Chunk, Content
+
+PIECE_BYTES = 1 << 18
+"""Stays in a core's own cache until it is hashed and written: twice as quick as what has left it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """A chunk on its way; each of its `pieces` holds until the next is asked for. To be taken in order, and
+    to its end, before the next flow."""
+
+    hash: str
+    size_bytes: int
+    pieces: Iterator[Content]
+
+    def gathered(self) -> Chunk:
+        """The chunk as a whole; its hash is still to be compared."""
+        data = bytearray()
+        for piece in self.pieces:
+            data += piece
+        return Chunk(hash=self.hash, data=memoryview(data).toreadonly())
+
+
+def flow_of(chunk: Chunk) -> Flow:
+    """A chunk that has come already."""
+    return Flow(hash=chunk.hash, size_bytes=len(chunk.data), pieces=iter((chunk.data,)))
+
+
+@runtime_checkable
+class Flowing(Protocol):
+    """A Giver (see `carry`) that gives chunks piece by piece."""
+
+    def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
+        """Raises as `fetch`."""
+        ...
+
+
+@runtime_checkable
+class Receiving(Protocol):
+    """A Taker (see `carry`) that takes chunks piece by piece."""
+
+    def receive(self, flows: Iterable[Flow]) -> None:
+        """Raises as `send`, and whatever the flows raise."""
+        ...
