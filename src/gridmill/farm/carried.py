@@ -55,7 +55,7 @@ class Carried:
         self._records, self._now, self._bucket_hosts = records, now, bucket_hosts
         self._scans = Scans(root, folder / "hashes", user, patience_seconds)
         self._lock = threading.Lock()
-        self._untidy = True
+        self._untidy = False
         self._closed = threading.Event()
         self._trees: OrderedDict[str, tuple[Tree, frozenset[str]]] = OrderedDict()
 
