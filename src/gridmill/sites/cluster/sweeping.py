@@ -53,14 +53,20 @@ class Sweeper:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._over.is_set():
-            if time.monotonic() >= due:
-                self.sweep_unused()
-                due = time.monotonic() + _SWEEP_SECONDS
-            if not 0 <= self._now() - self._aged() < _AGED_SECONDS:
-                self.sweep_old(datetime.now(UTC))
-                with suppress(OSError):
-                    self._swept.touch()
+            try:
+                if time.monotonic() >= due:
+                    due = time.monotonic() + _SWEEP_SECONDS
+                    self.sweep_unused()
+                self._sweep_aged()
+            except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
+                _LOG.exception("bucket_not_swept site=%s", self._name)
             self._over.wait(_LOOK_SECONDS)
+
+    def _sweep_aged(self) -> None:
+        if not 0 <= self._now() - self._aged() < _AGED_SECONDS:
+            with suppress(OSError):
+                self._swept.touch()
+            self.sweep_old(datetime.now(UTC))
 
     def _aged(self) -> float:
         try:
@@ -96,7 +102,7 @@ class Sweeper:
 
     def sweep_old(self, now: datetime) -> None:
         """What has been there for too long: for one use, whoever put it; and what is kept, after its time."""
-        for lot in self._lots.all():
+        for lot in {(lot.url, lot.endpoint): lot for lot in self._lots.all()}.values():
             self._apart(lot, lambda lot: self._sweep_old(lot, now))
 
     def _sweep_old(self, lot: Lot, now: datetime) -> None:
