@@ -62,6 +62,7 @@ class Machines:
             "GRIDMILL_GRACE": "1",
             **settings,
         }
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
         self.alpha, self.beta = net.host("alpha", 11), net.host("beta", 12)
 
     def start(
@@ -70,14 +71,17 @@ class Machines:
         """Start a program there; what it says is in the log of that name. `ahead`: words before its own."""
         noted = ("sh", "-c", 'echo $$ > "$0"; exec "$@"', str(self.shared / f"{name}.pid"))
         with (self.shared / f"{name}.log").open("wb") as out:
-            return host.popen(*self._words(*noted, *ahead, *words, **settings), log=out)
+            self.started[name] = host.popen(*self._words(*noted, *ahead, *words, **settings), log=out)
+        return self.started[name]
 
     def _words(self, *words: str, **settings: str) -> list[str]:
         return ["env", *(f"{name}={value}" for name, value in {**self.settings, **settings}.items()), *words]
 
     def kill(self, host: Host, name: str, signal: str = "KILL") -> None:
-        """End the program that was started under that name."""
+        """End the program that was started under that name; one that is killed has ended then."""
         host.run("kill", f"-{signal}", (self.shared / f"{name}.pid").read_text().strip())
+        if signal == "KILL":
+            self.started[name].wait(300)
 
     def said(self, name: str) -> str:
         """The log of that name; empty when there is none."""
@@ -87,7 +91,7 @@ class Machines:
     def gridmill(self, *words: str, host: Host | None = None, check: bool = True, **settings: str) -> str:
         """A command, run to its end."""
         whole = self._words(*PROGRAM, *words, **settings)
-        return (host or self.alpha).run(*whole, seconds=200.0, check=check)
+        return (host or self.alpha).run(*whole, check=check)
 
     def control(self, *words: str, **settings: str) -> None:
         """`gridmill up` on alpha, until it serves."""
@@ -149,7 +153,7 @@ class Machines:
         """What the sites say of their nodes."""
         return self.gridmill("list", "sites", "--json")
 
-    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 200.0) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, seconds: float = 300.0) -> None:
         """Fails with the ends of all logs."""
         until = time.monotonic() + seconds
         while not condition():

@@ -22,7 +22,7 @@ KEYS = {
     "AWS_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-_DEADLINE_SECONDS = 90.0
+_DEADLINE_SECONDS = 300.0
 
 
 def program() -> str | None:

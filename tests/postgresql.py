@@ -20,7 +20,7 @@ from tests.ports import free_port
 
 HOW_TO_GET_IT = "needs PostgreSQL's server: apt-get install postgresql"
 USER = "gridmill"
-_DEADLINE_SECONDS = 90.0
+_DEADLINE_SECONDS = 300.0
 _HELD = "is still in use"
 """What the server says of shared memory that another's processes have."""
 _OPTIONS = {

@@ -208,7 +208,7 @@ def test_an_interrupted_migration_is_harmless(database: Database, tmp_path: Path
         put_new(store, *one_of_each())
     before = picture(database)
     words = [sys.executable, "-c", MIGRATE, database.address, str(steps_with(tmp_path, end))]
-    done = subprocess.run(words, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, timeout=300, check=False)
     assert done.returncode == code, done.stderr
     assert picture(database) == before
     with closing(sql.make(database.address)) as store:
@@ -219,7 +219,7 @@ def test_a_migration_that_ends_is_there(database: Database, tmp_path: Path):
     """What the test above interrupts does work."""
     sql.make(database.address).close()
     words = [sys.executable, "-c", MIGRATE, database.address, str(steps_with(tmp_path, "pass"))]
-    subprocess.run(words, timeout=60, check=True)
+    subprocess.run(words, timeout=300, check=True)
     assert database.rows("SELECT version_num FROM alembic_version") == [("9999",)]
 
 

@@ -235,7 +235,7 @@ def test_without_the_driver_it_is_said_what_to_install(postgresql_url: str):
         "except InputError as error: print(error, error.hint)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, postgresql_url], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code, postgresql_url], capture_output=True, text=True, timeout=300, check=True
     )
     assert "gridmill[postgresql]" in done.stdout
 

@@ -120,6 +120,20 @@ class Place:
         """Wait for a file in the folder."""
         assert eventually(lambda: (self.folder / name).exists()), f"{name} never came"
 
+    def meet(
+        self, run: "subprocess.Popen[str]", condition: Callable[[], object], seconds: float = 600.0
+    ) -> None:
+        """Wait for what is there only while the command runs; fails with its words once it has ended."""
+
+        def met() -> bool:
+            has_ended = run.poll() is not None
+            if condition():
+                return True
+            assert not has_ended, f"it ended before it was met: {run.communicate()}"
+            return False
+
+        assert eventually(met, seconds), "it was never met"
+
     def leftovers(self) -> list[int]:
         return processes_mentioning(str(self.home))
 

@@ -15,7 +15,7 @@ from gridmill.model.message import Ack, Events, Hello, Order, Outcome, PodOrder,
 from gridmill.settings import Settings
 from gridmill.sites.local import make
 
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 300.0
 
 
 class ControlEnd:

@@ -255,7 +255,7 @@ def test_a_control_node_that_is_killed_costs_nothing(land: Farmland) -> None:
 
 
 def test_a_farm_that_is_cut_off_for_ever_ends_what_the_lease_was_for(land: Farmland) -> None:
-    land.gridmill("configure", "site", "far", "--set", "lease=5s")
+    land.gridmill("configure", "site", "far", "--set", "lease=20s")
     run = land.waiting("lease")
     land.beta.connect(False)
     try:

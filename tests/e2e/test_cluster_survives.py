@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gridmill.testing.hosts import Host, why_no_hosts
+from tests.e2e.conftest import files_below
 from tests.farmland import FARM, PORT, STORAGE, Farmland
 from tests.machines import attempts, messages, state, two_hosts
 
@@ -318,7 +319,7 @@ def test_nothing_secret_is_where_others_see_it(land: Farmland) -> None:
         home.chmod(home.stat().st_mode | 0o011)  # as where nothing else keeps others out
         places += seen_by_others(home)
     places += [(path.name, path.read_bytes()) for path in land.shared.glob("*.log")]
-    places += [(str(path), path.read_bytes()) for home in homes for path in home.rglob("log")]
+    places += [(str(path), path.read_bytes()) for home in homes for path in files_below(home, "log")]
     found = [(place, name) for place, said in places for name, secret in secrets.items() if secret in said]
     assert found == []
     land.ended_well(run, "beta")

@@ -157,7 +157,7 @@ def test_a_due_time_fires_once_however_often_the_control_node_is_killed(place: P
     while not over():
         number += 1
         for where in ("before-commit", "after-commit"):
-            up = place.start("up", GRIDMILL_FAULT=f"{where}:{number}")
+            up = place.start("up", "--listen", "off", GRIDMILL_FAULT=f"{where}:{number}")
             assert eventually(lambda up=up: up.poll() is not None or over())
             killed += up.poll() == -signal.SIGKILL
             up.kill()

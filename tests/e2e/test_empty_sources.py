@@ -58,7 +58,7 @@ def test_jobs_behind_an_empty_table_are_skipped_until_there_are_rows(place: Plac
     file = place.write(PIPELINE)
     change(place, "CREATE TABLE sales (id INTEGER, shop TEXT, sold TIMESTAMP, price DOUBLE)")
     assert place.gridmill("apply", "-f", file).returncode == 0
-    server = place.start("up")
+    server = place.start("up", "--listen", "off")
     assert eventually(lambda: len(ended(place)) >= 2)
     first, second = sorted(ended(place), key=lambda run: run.order)[:2]
     assert (first.state, first.message) == (RunState.SUCCEEDED, "2 skipped, 1 succeeded")

@@ -256,7 +256,7 @@ def test_a_job_over_its_time_is_ended(any_grid):
 
 def test_a_job_over_its_memory_is_ended_and_its_neighbour_goes_on(any_grid):
     any_grid.control.send(Start(order=any_grid.command("p-1.k.1", "echo up; exec sleep 300")))
-    script = "b = []\nwhile True: b.append(b'x' * 10_000_000)"
+    script = "import time; b = []\nfor _ in range(60): b.append(b'x' * 10_000_000)\ntime.sleep(600)"
     outcome = any_grid.control.run(any_grid.command("p-1.j.1", ("python", "-c", script)))
     assert outcome.cause == Cause.MEMORY
     assert outcome.message.startswith("used more than 256 MiB")

@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 300.0
 FILE = """\
 pipeline: demo
 jobs:

@@ -266,6 +266,7 @@ while step < 6:
     told = torch.tensor([float((shared / "gang.go").exists())])
     dist.all_reduce(told, dist.ReduceOp.MIN)
     if step == 3 and not told.item():
+        (shared / f"gang.waits-{rank}").touch()
         time.sleep(0.1)
         continue
     step += 1
@@ -299,12 +300,13 @@ jobs:
         )
 
     begun(1)
+    lab.wait(lambda: len(list(lab.shared.glob("gang.waits-*"))) == 2, "both wait, with a checkpoint")
     lab.beta.power_off()
     lab.wait(lambda: "needs 2 places at once" in lab.gridmill("status", "on-1"), "it says why it waits")
     lab.beta.start()
     lab.join(lab.beta)
     begun(2)
-    lab.beta.run("bash", "-c", "kill -9 $(cut -d' ' -f1 /tmp/gridmill-*/pods/pair-*/pid)")
+    lab.beta.run("bash", "-c", "kill -9 $(cut -d' ' -f1 /tmp/gridmill-*/pods/pair-*/pid)", check=False)
     begun(3)
     (lab.shared / "gang.go").touch()
     view = lab.ended(run, "on")
@@ -405,10 +407,10 @@ def test_a_host_cut_off_for_ever_ends_its_jobs_before_they_run_elsewhere(lab: La
 
 
 def test_a_link_back_after_ray_gave_up_and_before_we_do_has_nothing_run_twice(lab: Lab) -> None:
-    """Cut for 11 s: the head has called the node dead, its pods have ended, and it is not yet given up."""
+    """Cut until the head has called the node dead, after some 8 s: its pods have ended, or are to."""
     run = lab.waiting_on_beta("while")
     lab.beta.connect(False)
-    time.sleep(11.0)
+    lab.wait(lambda: "beta" not in lab.nodes(), "Ray gives it up")
     lab.beta.connect(True)
     lab.wait(lambda: len(run.hosts) == 2, "the job runs again")
     lab.wait(lambda: not raylet(lab.beta), "beta has heard that it is lost")

@@ -16,7 +16,7 @@ from gridmill.storage.filesystem import check_root, find_mount
 pytestmark = pytest.mark.e2e
 
 SERVER = Path("/usr/lib/openssh/sftp-server")
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 300.0
 PIPELINE = """\
 pipeline: shops
 jobs:

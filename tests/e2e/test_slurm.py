@@ -34,7 +34,7 @@ from tests.slurm import (
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not is_installed(), reason=HOW_TO_GET_IT)]
 
-HANGS_ONCE = "[ -e {flag} ] || {{ touch {flag}; exec sleep 300; }}; echo done"
+HANGS_ONCE = "[ -e {flag} ] || {{ touch {flag}; exec sleep 900; }}; echo done"
 """A command whose first attempt hangs, and whose second ends at once."""
 
 
@@ -319,12 +319,17 @@ def test_a_job_at_its_time_limit_is_told(lab: Lab) -> None:
 @pytest.mark.parametrize("private", [{"accounting": True}], indirect=True)
 def test_the_accounting_tells_what_a_lost_attempt_used(private: Lab) -> None:
     lab = private
-    eat = "import time; x = bytearray(200 << 20); time.sleep(3); open('{flag}', 'w'); time.sleep(300)"
+    eat = "import time; x = bytearray(200 << 20); open('{flag}', 'w'); time.sleep(900)"
     run_id = lab.command(
         f'[ -e {lab.flag} ] || python3 -c \\"{eat.format(flag=lab.flag)}\\"', memory="300MiB"
     )
     lab.hangs(run_id)
-    lab.cluster.run("scancel", *lab.cluster.jobs())
+    (number,) = lab.cluster.jobs()
+    asked = ("sstat", "--allsteps", "--noheader", "--parsable2", "--noconvert", "--format=MaxRSS", number)
+    lab.wait(
+        lambda: any(int(size or 0) > 150 << 20 for size in lab.cluster.run(*asked).split()), "Slurm saw it"
+    )
+    lab.cluster.run("scancel", number)
     first, _ = killed_once(lab, run_id)
     assert first.use is not None
     assert first.use.peak_memory_bytes > 150 << 20
@@ -365,13 +370,15 @@ def test_more_than_any_node_has_is_refused_before_slurm_is_asked(lab: Lab) -> No
 
 
 def test_a_job_that_waits_in_slurms_queue_says_so(lab: Lab) -> None:
-    lab.cluster.run("sbatch", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 300")
+    lab.cluster.run("sbatch", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 900")
+    lab.wait(lambda: lab.cluster.run("squeue", "-h", "-t", "RUNNING"), "both nodes are taken")
     run_id = lab.command("echo done")
-    lab.wait(lambda: "waits in Slurm's queue" in lab.node.grid.run(run_id).jobs[0].why, "it says why")
-    assert (
-        "Resources" in lab.node.grid.run(run_id).jobs[0].why
-        or "Priority" in lab.node.grid.run(run_id).jobs[0].why
-    )
+
+    def says_why() -> bool:  # Slurm has no reason until it has looked at the job
+        why = lab.node.grid.run(run_id).jobs[0].why
+        return "waits in Slurm's queue" in why and ("Resources" in why or "Priority" in why)
+
+    lab.wait(says_why, "it says why")
     lab.cluster.run("scancel", "--name=wrap")
     assert lab.ended(run_id).run.state == RunState.SUCCEEDED
 
@@ -387,7 +394,7 @@ def test_a_run_that_is_stopped_is_cancelled_there(lab: Lab) -> None:
 # --- daemons and nodes that die
 
 
-@pytest.mark.parametrize("private", [{"apart": True, "slurmd_timeout": 10}], indirect=True)
+@pytest.mark.parametrize("private", [{"apart": True, "slurmd_timeout": 20}], indirect=True)
 def test_a_node_that_loses_power_has_its_job_run_on_another(private: Lab) -> None:
     run_id = private.command(HANGS_ONCE.format(flag=private.flag))
     private.hangs(run_id)
@@ -397,13 +404,13 @@ def test_a_node_that_loses_power_has_its_job_run_on_another(private: Lab) -> Non
     assert second.pod_id != first.pod_id
 
 
-@pytest.mark.parametrize("private", [{"slurmd_timeout": 10}], indirect=True)
+@pytest.mark.parametrize("private", [{"slurmd_timeout": 20}], indirect=True)
 def test_a_node_that_slurm_has_lost_ends_its_pods_before_their_work_is_done_again(private: Lab) -> None:
     """Its slurmd is dead, its pods are not: they find in their folders that they are to end."""
     flag = private.flag
     run_id = private.command(
         f"if [ -e {flag} ]; then kill -0 $(cat {flag}) && echo twice; exit 0; fi; "
-        f"echo $$ > {flag}; exec sleep 300"
+        f"echo $$ > {flag}; exec sleep 900"
     )
     private.hangs(run_id)
     private.cluster.kill(private.where())
@@ -465,7 +472,7 @@ def test_a_control_node_killed_meanwhile_finds_its_pods_again(cluster: SlurmClus
     waits = f"touch {place.folder}/up; until [ -e {place.folder}/go ]; do sleep 0.1; done; echo done"
     place.write(f"pipeline: p\nat: lab\njobs:\n  j: {{command: '{waits}'}}\n")
     assert place.gridmill("add", "site", "lab", "--kind", "slurm", **environment).returncode == 0
-    node = place.start("up", **environment)
+    node = place.start("up", "--listen", "off", **environment)
     assert eventually(lambda: (place.home / "control.json").exists())
     started = place.gridmill("run", "--detach", place.folder / "project/pipeline.yaml", **environment)
     assert started.returncode == 0, started.stderr
@@ -473,7 +480,7 @@ def test_a_control_node_killed_meanwhile_finds_its_pods_again(cluster: SlurmClus
     os.kill(node.pid, signal.SIGKILL)
     node.wait()
     (place.folder / "go").touch()
-    place.start("up", **environment)
+    place.start("up", "--listen", "off", **environment)
 
     def has_ended() -> bool:  # it may be asked while it is only coming up
         done = place.gridmill("status", "p-1", "--json", **environment)

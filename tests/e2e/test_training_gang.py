@@ -144,16 +144,15 @@ def test_workers_that_lose_one_go_on_from_the_checkpoint_with_one_workers_curve(
     running = place.start("run", place.write(PIPELINE), "--json")
 
     def in_the_middle() -> bool:
-        assert running.poll() is None, "it had ended before it was met in the middle"
         for file in files_below(place.home / "storage" / "checkpoints" / "waves" / "together", NAME):
             with suppress(FileNotFoundError):
                 at = json.loads(file.read_bytes())["facts"]["progress"]
                 return bool(at["epoch"] >= 2 and at["batch"] > 2)
         return False
 
-    assert eventually(in_the_middle, 600), "no checkpoint came"
+    place.meet(running, in_the_middle)
     victim = process_of(place, "waves-1.together.1.1")
-    assert victim is not None
+    assert victim is not None, "it had ended"
     os.kill(victim, signal.SIGKILL)
     out, err = running.communicate(timeout=600)
     assert running.returncode == 0, out + err

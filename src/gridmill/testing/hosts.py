@@ -45,7 +45,7 @@ echo ready > /run/host.ready
 while :; do read -r _ <&$LIFELINE; r=$?; [ $r -gt 128 ] || exit 0; done
 """
 _UNSHARE = ("unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child")
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = 300.0
 _POLL_SECONDS = 0.005
 
 
@@ -126,7 +126,7 @@ class Host:
         """The words that run a command on the host."""
         return ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--wdns=/", "--", *words]
 
-    def run(self, *words: str, seconds: float = 60.0, check: bool = True) -> str:
+    def run(self, *words: str, seconds: float = 300.0, check: bool = True) -> str:
         """Run it to its end; what it printed. Raises CalledProcessError with `check`, TimeoutExpired."""
         done = subprocess.run(
             self.command(*words),
