@@ -14,6 +14,7 @@ from gridmill.control.state import BRING_UPS
 from gridmill.errors import ConflictError, PipelineError
 from gridmill.model.amounts import GIB, Amounts
 from gridmill.model.artifact import Artifact
+from gridmill.model.deployment import Deployment
 from gridmill.model.farm import FarmLook
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.message import Outcome
@@ -22,7 +23,7 @@ from gridmill.model.resource import Measurement, Resource, Use
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.sink import SinkSpec, Source
 from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import AttemptState, JobState, RunState
+from gridmill.model.state import AttemptState, DeploymentState, JobState, RunState
 from gridmill.model.way import Carriage, Crossing, Way
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import Simulation
@@ -99,6 +100,23 @@ def test_one_that_waits_at_a_site_that_is_cut_off_goes_elsewhere_and_one_that_ru
     job = job_of(one, run, "j")
     assert (run.state, job.resource, job.moves) == (RunState.SUCCEEDED, "here", 1)
     assert "farm does not answer" in job.sizing.why[-1]
+
+
+def test_what_was_to_come_up_for_one_that_went_elsewhere_is_called_off() -> None:
+    """It may stand in its site's line for hours, and would hold a place for its keep, for nobody."""
+    one = grid(100.0, 10.0)
+    control = one.node.control
+    one.world.dial_seconds = 1e6
+    run = one.submit(pipeline())
+    assert one.run_until(lambda: bool(control.ledger.snapshot.deployments), at_most_steps=100)
+    [coming] = control.ledger.snapshot.deployments.values()
+    assert coming.resource == "there"
+    one.world.dial_seconds = 0.1
+    control.away.add("farm")
+    assert job_of(one, finish(one, run), "j").resource == "here"
+    gone = one.store.get(Deployment, coming.id).noun
+    assert gone.state in (DeploymentState.RELEASING, DeploymentState.GONE)
+    assert gone.message == "no job waits for it any more"
 
 
 def waiting(one: Simulation, run_id: str) -> JobRun | None:

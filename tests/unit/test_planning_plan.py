@@ -391,6 +391,16 @@ def test_what_is_idle_for_its_keep_is_released():
     assert made.again_at == NOW + 1
 
 
+def test_what_comes_up_for_nobody_any_more_is_called_off():
+    starting = a_deployment(state=DeploymentState.STARTING, idle_since=None)
+    [release] = plan_of(starting, command("a")).releases
+    assert (release.deployment_id, release.reason) == ("a-1", "no job waits for it any more")
+    held = a_job("x", not_before=NOW + 60)
+    blocked = a_job("y", state=JobState.BLOCKED, needs=("p-1/x",))
+    for needed in ((a_job("x"),), (held,), (a_job("x", resource="b"), blocked)):
+        assert plan_of(starting, command("a"), command("b"), a_run(), *needed).releases == ()
+
+
 def lost_one_of_two(kind, **fields):
     whole = a_deployment(pods=2, **fields)
     [first, second] = whole.pods

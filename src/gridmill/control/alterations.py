@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gridmill.control.altered import alterations_of
 from gridmill.control.cases import Cases
+from gridmill.control.foresight import check_change
 from gridmill.control.tasks import tasks_of
 from gridmill.errors import NotFoundError
 from gridmill.model.alteration import Alterations, Change, altered, with_change
@@ -25,7 +26,7 @@ class AlterationCases(Cases):
         return tuple(one for one in self._list(Alterations) if one.changes and name in (None, one.name))
 
     def alter_sink(self, name: str, change: Change) -> Alterations:
-        """Add or remove a part."""
+        """Add or remove a part. Raises InputError for what cannot be, also for a column that is not there."""
         spec = self._declared(name)
         with self._node.changing() as transaction:
             before = alterations_of(self._control, name)
@@ -35,6 +36,7 @@ class AlterationCases(Cases):
             after_all = altered(spec, changes)
             after_all.check()
             after_all.source.check()
+            check_change(self._control, name, after_all, change)
             after = replace(before, changes=changes, changed=transaction.now)
             transaction.put(after)
         return after

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from gridmill.control.references import find_version
 from gridmill.control.state import Control
-from gridmill.errors import NotFoundError
+from gridmill.errors import InputError, NotFoundError
+from gridmill.model.alteration import AlterVerb, Change
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.sink import SinkSpec
 from gridmill.model.view import PlannedJob
-from gridmill.planning.columns import Known, missing
+from gridmill.planning.columns import Known, missing, missing_of
 
 
 def with_columns_checked(
@@ -21,6 +22,26 @@ def with_columns_checked(
     there, later = _known(control, pipeline, job, unchanged)
     wrong, unsure = missing(job, there), missing(job, later)
     return replace(planned, problem=planned.problem or "; ".join(wrong), doubt="; ".join(unsure))
+
+
+def check_change(control: Control, name: str, spec: SinkSpec, change: Change) -> None:
+    """Raises InputError where what is added to the sink `name` (`pipeline/job`) names a column that neither
+    its newest version nor its declaration has; of what was never loaded nothing is known."""
+    if change.verb == AlterVerb.REMOVE:
+        return
+    pipeline, _, sink = name.partition("/")
+    others = (change.constraint.references,) if change.constraint and change.constraint.references else ()
+    known: dict[str, tuple[str, ...]] = {}
+    for called in (sink, *others):
+        found = _version(control, called if "/" in called else f"{pipeline}/{called}")
+        if found is not None:
+            names = tuple(column.name for column in found.output.columns)
+            known[called] = (*names, *_declared(spec)) if called == sink else names
+    wrong = missing_of(change, sink, known)
+    if wrong:
+        raise InputError(
+            "; ".join(wrong), hint="Name a column to come in `columns` of the sink, with its type, first."
+        )
 
 
 def _known(control: Control, pipeline: Pipeline, job: Job, unchanged: frozenset[str]) -> tuple[Known, Known]:

@@ -1,4 +1,4 @@
-"""Columns that datasets and trainings name, held against those that their tables had when last made.
+"""Columns that jobs and alterations of sinks name, held against those that their tables had when last made.
 
 Expressions are SQL, which only the job itself can read: of these nothing is said.
 """
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
+from gridmill.model.alteration import Change
 from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
@@ -14,6 +15,9 @@ from gridmill.model.noun import dataclass
 Known = Mapping[str, tuple[str, ...]]
 """The columns of each table, by the name that the declaration gives it; of a dataset its features are enough.
 What is not known is not there."""
+_AGGREGATE = re.compile(r"\s*\w+\s*\(\s*(?:distinct\s+)?([A-Za-z_]\w*)\s*\)\s*", re.IGNORECASE)
+"""A metric that is one aggregate of one column."""
+_CONSTANTS = frozenset({"true", "false", "null"})
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -30,6 +34,25 @@ def missing(job: Job, known: Known) -> tuple[str, ...]:
     """What a job names and its tables do not have, as sentences."""
     found = (one for one in _named(job) if one.table in known and one.column not in known[one.table])
     return tuple(dict.fromkeys(_told(one, known[one.table]) for one in found))
+
+
+def missing_of(change: Change, sink: str, known: Known) -> tuple[str, ...]:
+    """What is added to a sink names, and neither it nor the sink that it refers to has, as sentences."""
+    found = (one for one in _of_change(change, sink) if one.table in known)
+    wrong = (one for one in found if one.column.lower() not in map(str.lower, known[one.table]))
+    return tuple(dict.fromkeys(_told(one, known[one.table]) for one in wrong))
+
+
+def _of_change(change: Change, sink: str) -> Iterator[Named]:
+    rule, plain = change.constraint, _AGGREGATE.fullmatch(change.text)
+    if rule is not None:
+        yield from (Named(field="constraint", table=sink, column=name) for name in rule.columns)
+        if rule.references:
+            yield from (Named(field="constraint", table=rule.references, column=name) for name in rule.keys)
+    if change.outage is not None:
+        yield Named(field="outage_window.time", table=sink, column=change.outage.time)
+    if plain is not None and plain[1].lower() not in _CONSTANTS:
+        yield Named(field="metric", table=sink, column=plain[1])
 
 
 def _told(one: Named, there: tuple[str, ...]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import inf, nextafter
 
 from gridmill.model.plan import Plan
+from gridmill.model.state import DeploymentState
 from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import NONE, Draft
 from gridmill.planning.fair import FairLine
@@ -46,6 +47,7 @@ def plan(
     _make_room(draft, later)
     _warm(draft)
     _expire(draft)
+    _call_off(draft)
     _look_again(draft)
     return draft.finish()
 
@@ -250,6 +252,18 @@ def _expire(draft: Draft) -> None:
                 draft.wake_at(until)
                 break
             draft.release(deployment_id, "idle for its keep")
+
+
+def _call_off(draft: Draft) -> None:
+    """Release what is only coming up, and for which no job of an active run waits any more: it went elsewhere
+    or was stopped. Its site may have it in a line for hours, and would hold a place for nobody then."""
+    lines, places = draft.snapshot.lines, draft.snapshot.places
+    for name in sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys()):
+        coming = {slot.whole.deployment_id for _, slot in places.coming[name].items()}
+        for deployment_id in sorted(coming - draft.used - draft.released):
+            starting = places.deployments[deployment_id].state is DeploymentState.STARTING
+            if starting and not places.on.get(deployment_id):
+                draft.release(deployment_id, "no job waits for it any more")
 
 
 def _look_again(draft: Draft) -> None:
