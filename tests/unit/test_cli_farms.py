@@ -18,7 +18,11 @@ LOOK = FarmLook(
     nodes=(Node(name="g", capacity=Amounts(cpus=32.0, memory_bytes=64 * GIB, gpus=3)),),
     looks={"g": SEEN},
     waiting=2,
-    queue=(Queued(deployment="trainer-2", before=1),),
+    queue=(
+        Queued(deployment="trainer-2", before=1, seconds=600.0),
+        Queued(deployment="trainer-3", before=0, seconds=20.0),
+        Queued(deployment="trainer-4", before=4),
+    ),
     staged_bytes=GIB,
     quota_bytes=100 * GIB,
     disk_free_bytes=300 * GIB,
@@ -33,7 +37,8 @@ WAY = Way(
 
 def test_a_farm_that_answers_says_what_it_has() -> None:
     assert farm_line(FarmView(site="gpu-farm", look=LOOK, way=WAY)) == (
-        "gpu-farm: 1 of 3 GPUs free; 4 of 32 CPUs busy; 2 deployments waiting there (trainer-2 behind 1); "
+        "gpu-farm: 1 of 3 GPUs free; 4 of 32 CPUs busy; 2 deployments waiting there "
+        "(trainer-2 behind 1: about 10 min, trainer-3 next: less than a minute, trainer-4 behind 4); "
         "1 GiB of 100 GiB staged, disk has 300 GiB left; version 0.1.0; a result was lost; "
         "80 MiB/s there, 92 MiB/s back by a probe, round trip 2 ms"
     )

@@ -214,7 +214,9 @@ def test_a_source_sees_which_gpus_are_taken_and_its_own_by_name() -> None:
     seen = seats((*up, *waits), NODES, "home")
     assert seen["a"] == (Seat(gpu=0, taken=True, deployment="d1"), Seat(gpu=1))
     assert seen["b"] == (Seat(gpu=0, taken=True), Seat(gpu=1, taken=True))
-    assert queued((*up, *waits), "home") == (Queued(deployment="d4", before=1),)
+    assert queued((*up, *waits), "home", {}) == (Queued(deployment="d4", before=1),)
+    [told] = queued((*up, *waits), "home", {4: 60.0})
+    assert told.seconds == 60.0
     halves = seats((), NODES, "home", 2)["a"]
     assert halves == (Seat(gpu=0), Seat(gpu=0))
     assert all(not seat.taken for row in seats((), NODES, "home").values() for seat in row)

@@ -13,7 +13,7 @@ from gridmill.cli.plan import place_lines
 from gridmill.model.amounts import GIB, MIB, Amounts
 from gridmill.model.choice import Alternative, Travel
 from gridmill.model.dataset import DatasetSpec
-from gridmill.model.farm import FarmLook, is_crowded
+from gridmill.model.farm import FarmLook, Line, Opening, line_at
 from gridmill.model.job import CommandSpec, Job, JobSize
 from gridmill.model.node import NodeLook, Seat
 from gridmill.model.pipeline import Pipeline
@@ -225,18 +225,39 @@ def test_what_was_not_measured_is_tried_where_it_is_named_first() -> None:
 
 
 def test_where_others_have_the_room_the_wait_is_not_known() -> None:
-    model = planned(ROWS, job("model", "rows"), crowded=("trainer",))["model"]
-    told = "gpu-farm 6 min + 3 min transfer + a wait that is not known"
+    model = planned(ROWS, job("model", "rows"), crowded={"trainer": Line(before=2)})["model"]
+    told = "gpu-farm 6 min + 3 min transfer + a wait behind 2 that is not known"
     assert model.choice == f"local CPU 40 min; {told}: local CPU, done first of those known"
     seats = (Seat(gpu=0, taken=True), Seat(gpu=1))
     seen = NodeLook(busy_cpus=0.0, owner_cpus=0.0, used_bytes=0, seats=seats)
     look = FarmLook(version="", protocol=1, root="", nodes=FARM.nodes, looks={"g": seen})
-    assert [is_crowded(look, gpus) for gpus in (0, 1, 2)] == [False, False, True]
-    assert is_crowded(replace(look, waiting=1), 0)
+    assert [line_at(look, gpus) for gpus in (0, 1, 2)] == [None, None, Line(before=0)]
+    assert line_at(replace(look, waiting=1), 0) == Line(before=1)
     halves = tuple(Seat(gpu=number // 2, taken=not number % 2) for number in range(4))  # of two GPUs
     shared = replace(look, looks={"g": replace(seen, seats=halves)})
-    assert [is_crowded(shared, gpus) for gpus in (0, 1, 2)] == [False, False, True]
-    assert not is_crowded(replace(look, looks={}), 2)  # a farm that does not give them out itself
+    assert [line_at(shared, gpus) for gpus in (0, 1, 2)] == [None, None, Line(before=0)]
+    assert line_at(replace(look, looks={}), 2) is None  # a farm that does not give them out itself
+    told = replace(look, waiting=1, openings=(Opening(seconds=60.0, gpus=1), Opening(seconds=90.0, gpus=2)))
+    assert [line_at(told, gpus) for gpus in (0, 2, 3)] == [
+        Line(before=1, seconds=60.0),
+        Line(before=1, seconds=90.0),
+        Line(before=1),
+    ]
+
+
+def test_what_a_farm_expects_of_its_line_counts_as_the_wait() -> None:
+    for seconds, resource, told in ((600.0, "trainer", "10 min"), (2400.0, "here", "40 min")):
+        line = {"trainer": Line(before=2, seconds=seconds)}
+        model = planned(ROWS, job("model", "rows"), crowded=line)["model"]
+        assert model.resource == resource
+        assert f"gpu-farm 6 min + 3 min transfer + {told} wait behind 2: " in model.choice
+
+
+def test_what_a_farm_expects_of_a_deployment_in_its_line_is_the_wait_for_it() -> None:
+    stands, starting = a_job("stands", GIB), a_deployment(state=DeploymentState.STARTING, created=NOW - 50)
+    coming = Snapshot((a_site(), a_resource("a"), a_run(), starting, stands))
+    assert Joining(coming, NOW).standing_seconds(stands) == 50.0
+    assert Joining(coming, NOW, {starting.id: 700.0}).standing_seconds(stands) == 700.0
 
 
 def test_a_farm_that_does_not_answer_is_passed_over() -> None:
@@ -319,7 +340,7 @@ def test_sinks_of_a_pipeline_that_runs_at_a_farm_are_loaded_at_home() -> None:
 def test_where_only_the_wait_is_not_known_another_goes_first_though_named_later() -> None:
     history = (measured("model", "here", "local", 600.0), HISTORY[1])
     both = job("model", "rows", resources=("trainer", "here"))
-    model = planned(ROWS, both, measured=history, crowded=("trainer",))["model"]
+    model = planned(ROWS, both, measured=history, crowded={"trainer": Line(before=2)})["model"]
     assert model.resource == "here"
     quick = Alternative(resource="q", site="s", label="s", run_seconds=1.0, wait_seconds=None)
     slow = replace(quick, resource="t", run_seconds=2.0)

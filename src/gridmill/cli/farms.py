@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gridmill.model.amounts import show_bytes, show_count, show_seconds
-from gridmill.model.farm import FarmLook
+from gridmill.model.farm import FarmLook, Queued
 from gridmill.model.node import Seat
 from gridmill.model.view import FarmView
 from gridmill.model.way import Carriage, Crossing, Pace, Paces, Way
+from gridmill.planning.choice import roughly
 
 
 def farm_line(view: FarmView) -> str:
@@ -36,8 +37,13 @@ def _gpus(look: FarmLook) -> str:
 def _line(look: FarmLook) -> str:
     if not look.waiting:
         return "nobody waits"
-    own = [f"{one.deployment} behind {one.before}" for one in look.queue]
+    own = [_place(one) for one in look.queue]
     return f"{show_count(look.waiting, 'deployment')} waiting there" + (f" ({', '.join(own)})" if own else "")
+
+
+def _place(one: Queued) -> str:
+    behind = f"{one.deployment} behind {one.before}" if one.before else f"{one.deployment} next"
+    return behind if one.seconds is None else f"{behind}: {roughly(one.seconds)}"
 
 
 def way_words(way: Way | None) -> str:

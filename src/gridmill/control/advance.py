@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from gridmill.control.choosing import chosen_resource, with_choice
+from gridmill.control.choosing import chosen_resource, joining_now, with_choice
 from gridmill.control.defects import defect
 from gridmill.control.inputs import (
     external_references,
@@ -36,7 +36,7 @@ from gridmill.planning.sizing import size_job
 def advance(control: Control) -> None:
     """Look at jobs whose needs may be met; follow their ends on through the run."""
     transaction = control.begin()
-    joining = Joining(control.ledger.snapshot, control.now())
+    joining = joining_now(control)
     touched: set[str] = set()
     for job_run_id in control.candidates.take(CANDIDATES_PER_TICK):
         job_run = _whole(transaction, transaction.get(JobRun, job_run_id))

@@ -1,6 +1,6 @@
 """Jobs that may go to several resources: to which they go, when they are ready and while they wait."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gridmill.control.begin import resources_for
@@ -13,7 +13,7 @@ from gridmill.control.state import Control
 from gridmill.errors import GridmillError, NotFoundError
 from gridmill.model.artifact import Artifact, ArtifactKind, Input
 from gridmill.model.choice import Choice
-from gridmill.model.farm import is_crowded
+from gridmill.model.farm import Line, line_at
 from gridmill.model.job import JobSize
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import JobRun
@@ -81,6 +81,11 @@ def chosen_resource(
     return chosen, choice
 
 
+def joining_now(control: Control) -> Joining:
+    """How long jobs would wait at each resource, as things stand."""
+    return Joining(control.ledger.snapshot, control.now(), coming_at_farms(control))
+
+
 def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resource) -> Sizing:
     site = snapshot.sites.get(resource.site)
     return size_job(
@@ -94,10 +99,17 @@ def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resourc
     )
 
 
-def crowded_among(control: Control, resources: Iterable[Resource]) -> tuple[str, ...]:
-    """Those at farms at which deployments of anybody wait, or too few GPUs are free."""
+def crowded_among(control: Control, resources: Iterable[Resource]) -> Mapping[str, Line]:
+    """Those at farms at which deployments of anybody wait, or too few GPUs are free: the line there."""
     looks = ((one, control.farms.get(one.site)) for one in resources)
-    return tuple(one.name for one, look in looks if look is not None and is_crowded(look, gpus_of(one)))
+    lines = ((one.name, line_at(look, gpus_of(one))) for one, look in looks if look is not None)
+    return {name: line for name, line in lines if line is not None}
+
+
+def coming_at_farms(control: Control) -> Mapping[str, float]:
+    """In how many seconds farms expect room for deployments that wait there, by their ids."""
+    queued = [one for look in tuple(control.farms.values()) for one in look.queue]
+    return {one.deployment: one.seconds for one in queued if one.seconds is not None}
 
 
 def readings_of(control: Control, artifacts: Iterable[Artifact]) -> tuple[Reading, ...]:
@@ -146,7 +158,7 @@ def look_elsewhere(control: Control) -> float:
         return control.next_choice - now
     if not control.looking:
         control.looking = _waiting(control)
-    joining, transaction = Joining(control.ledger.snapshot, control.now()), control.begin()
+    joining, transaction = joining_now(control), control.begin()
     for _ in range(min(LOOKS_PER_TICK, len(control.looking))):
         _look_at(control, joining, transaction, control.looking.pop())
     control.ledger.commit(transaction)

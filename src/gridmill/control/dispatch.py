@@ -7,7 +7,7 @@ from itertools import count, groupby, islice
 from operator import attrgetter
 from typing import Any
 
-from gridmill.control.choosing import may_flee, move
+from gridmill.control.choosing import joining_now, may_flee, move
 from gridmill.control.gangs import meet, member_id
 from gridmill.control.ledger import Transaction
 from gridmill.control.observe import bring_up
@@ -45,7 +45,7 @@ def dispatch(control: Control) -> Plan:
         unfit=unfit_nodes(control),
     )
     transaction = control.begin()
-    joining = Joining(control.ledger.snapshot, control.now())
+    joining = joining_now(control)
     for refusal in wanted.refusals:
         _refuse(control, joining, transaction, refusal)
     for interrupt in wanted.interrupts:

@@ -186,6 +186,13 @@ def bring_up(control: Control, deployment: Deployment) -> None:
     control.aside.do(_bringing(deployment), partial(_bring_up, control, site, deployment), then)
 
 
+def being_brought_up(control: Control, deployment: Deployment) -> bool:
+    """Whether its site is just asked for its pods: for these alone, or with a look, for those it may lack."""
+    looked_at = control.aside.doing(f"observe {deployment.site}")
+    missing = looked_at and any(_is_missing(control, pod) for pod in deployment.pods)
+    return missing or control.aside.doing(_bringing(deployment))
+
+
 def _bringing(deployment: Deployment) -> str:
     return f"bring up {deployment.id}"
 

@@ -10,6 +10,7 @@ from functools import partial
 from math import inf
 
 from gridmill.control.aside import done
+from gridmill.control.observe import being_brought_up
 from gridmill.control.settle import LOST, settle_attempt
 from gridmill.control.state import Control
 from gridmill.control.troubles import tell
@@ -21,9 +22,12 @@ from gridmill.ports.site import SitePort
 
 
 def reap(control: Control) -> float:
-    """Tear down what is being released, beside the ticks; seconds until one that failed is tried again."""
+    """Tear down what is being released, beside the ticks; seconds until one that failed is tried again. What
+    is just being brought up comes first: else it would be after it was torn down."""
     waits = [inf]
     for deployment in _released(control):
+        if being_brought_up(control, deployment):
+            continue
         wait = control.not_before.get(deployment.id, -inf) - control.clock.monotonic()
         if wait > 0:
             waits.append(wait)

@@ -1,7 +1,7 @@
 """Who has room: first come, first served over all sources; GPUs, or the shares of one that its owner
 declared, belong to one pod at a time (pure)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gridmill.errors import CapacityError
@@ -105,10 +105,14 @@ def seats(
     }
 
 
-def queued(lodgings: Iterable[Lodging], source: str) -> tuple[Queued, ...]:
-    """Those of a source that wait, and their places in the line of all."""
-    line = enumerate(queue(lodgings))
-    return tuple(Queued(deployment=one.id, before=place) for place, one in line if one.source == source)
+def queued(lodgings: Iterable[Lodging], source: str, starts: Mapping[int, float]) -> tuple[Queued, ...]:
+    """Those of a source that wait, and their places in the line of all; `starts`: in how many seconds each is
+    expected to get room, by its number."""
+    return tuple(
+        Queued(deployment=one.id, before=place, seconds=starts.get(one.number))
+        for place, one in enumerate(queue(lodgings))
+        if one.source == source
+    )
 
 
 def _numbers(berth: Berth, shares: int) -> Sequence[int]:

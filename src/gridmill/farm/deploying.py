@@ -7,6 +7,7 @@ from shutil import disk_usage
 from gridmill.errors import GridmillError
 from gridmill.farm.claims import check_size, queue, queued, seats
 from gridmill.farm.farm import Farm
+from gridmill.farm.forecast import Forecast, forecast
 from gridmill.farm.lodging import HAS_ROOM, Lodging, LodgingState, check_deploy, check_id
 from gridmill.farm.quarters import Quarters
 from gridmill.farm.records import Loss
@@ -15,6 +16,8 @@ from gridmill.farm.users import PATIENCE_SECONDS, end_processes
 from gridmill.model.amounts import show_count
 from gridmill.model.event import PodEvent
 from gridmill.model.farm import FARM_PROTOCOL, Deploy, FarmLook
+from gridmill.model.site import Node
+from gridmill.planning.choice import roughly
 from gridmill.ports.farm import Sights
 from gridmill.ports.site import PodSight, Sight
 
@@ -26,6 +29,7 @@ def look(farm: Farm, source: Source) -> FarmLook:
     everybody, nodes = farm.records.all(Lodging), quarters.site.nodes()
     shares = farm.settings.gpu_shares
     given = seats(everybody, nodes, source.name, shares) if farm.shares_nodes else {}
+    expected = _expected(farm, everybody, nodes)
     looks = quarters.site.looks()
     return FarmLook(
         version=farm.version,
@@ -34,7 +38,8 @@ def look(farm: Farm, source: Source) -> FarmLook:
         nodes=nodes,
         looks={name: replace(look, seats=given.get(name, ())) for name, look in looks.items()},
         waiting=len(queue(everybody)),
-        queue=queued(everybody, source.name),
+        queue=queued(everybody, source.name, expected.starts),
+        openings=expected.openings,
         staged_bytes=quarters.carried.store.size_bytes,
         quota_bytes=farm.quota_bytes,
         disk_free_bytes=disk_usage(quarters.root).free,
@@ -69,15 +74,34 @@ def observe(farm: Farm, source: Source, pods: Sequence[str]) -> Sights:
         check_id(pod)
     quarters, everybody = farm.quarters_of(source), farm.records.all(Lodging)
     lodging_of = {pod: one for one in everybody if one.source == source.name for pod in one.pods}
-    waiting = {one.number: place for place, one in enumerate(queue(everybody))}
-    sights = dict(_before(lodging_of, waiting, pods))
+    waits = _waits(farm, everybody)
+    sights = dict(_before(lodging_of, waits, pods))
     sights |= _seen(quarters, lodging_of, [pod for pod in pods if pod not in sights])
     gone = [pod for pod, sight in sights.items() if sight.sight == Sight.GONE]
     return Sights(sights=sights, words=_words(quarters, gone))
 
 
+def _expected(farm: Farm, everybody: Sequence[Lodging], nodes: Sequence[Node]) -> Forecast:
+    """Nothing of a cluster, whose own queue decides."""
+    if not farm.shares_nodes:
+        return Forecast(starts={}, openings=())
+    return forecast(everybody, nodes, farm.now(), farm.settings.gpu_shares)
+
+
+def _waits(farm: Farm, everybody: Sequence[Lodging]) -> Mapping[int, str]:
+    """What is told of each that waits, by its number: home shows it, and keeps each change."""
+    line = queue(everybody)
+    starts = _expected(farm, everybody, farm.nodes()).starts if line else {}
+    return {one.number: _place(place, starts.get(one.number)) for place, one in enumerate(line)}
+
+
+def _place(ahead: int, seconds: float | None) -> str:
+    told = f"{show_count(ahead, 'deployment')} before it" if ahead else "it is the next"
+    return told if seconds is None else f"{told}, {roughly(seconds)}"
+
+
 def _before(
-    lodging_of: Mapping[str, Lodging], waiting: Mapping[int, int], pods: Iterable[str]
+    lodging_of: Mapping[str, Lodging], waits: Mapping[int, str], pods: Iterable[str]
 ) -> Iterable[tuple[str, PodSight]]:
     """Of pods whose turn has not come, and of those that the farm never brought up."""
     for pod in pods:
@@ -85,8 +109,7 @@ def _before(
         if lodging is None:
             yield pod, PodSight(sight=Sight.GONE, message="it was never started")
         elif lodging.state == LodgingState.WAITING:
-            ahead = waiting.get(lodging.number, 0)
-            told = f"{show_count(ahead, 'deployment')} before it" if ahead else "it is the next"
+            told = waits.get(lodging.number, "it is the next")
             yield pod, PodSight(sight=Sight.QUEUED, message=f"waits for room on the farm; {told}")
         elif lodging.state == LodgingState.STARTING:
             yield pod, PodSight(sight=Sight.QUEUED, message="is being brought up")

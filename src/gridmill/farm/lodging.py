@@ -39,7 +39,8 @@ class Berth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lodging:
     """`number` counts all lodgings of the farm, in the order in which they were asked for. `since` is when it
-    came into its state (Unix time); `message` says why it is gone."""
+    came into its state (Unix time); `message` says why it is gone. `began` is when it got room (0: never),
+    `stayed_seconds` how long it had it, once it has it no more."""
 
     id: str
     source: str
@@ -49,6 +50,8 @@ class Lodging:
     state: LodgingState = LodgingState.WAITING
     berths: tuple[Berth, ...] = ()
     message: str = ""
+    began: float = 0.0
+    stayed_seconds: float | None = None
 
     @property
     def pods(self) -> tuple[str, ...]:
@@ -57,8 +60,12 @@ class Lodging:
 
     def to(self, state: LodgingState, now: float, message: str = "") -> "Lodging":
         """In that state from now on; without room nothing is taken."""
-        berths = self.berths if state in HAS_ROOM else ()
-        return replace(self, state=state, since=now, message=message, berths=berths)
+        known = replace(self, state=state, since=now, message=message)
+        if state in HAS_ROOM:
+            return replace(known, began=now if self.state not in HAS_ROOM else self.began)
+        left = self.state in HAS_ROOM and self.began > 0.0
+        stayed = max(0.0, now - self.began) if left else self.stayed_seconds
+        return replace(known, berths=(), stayed_seconds=stayed)
 
     def ended(self, now: float, message: str = "") -> "Lodging":
         """What is remembered of it: which pods it had, why what they left is lost, and nothing secret."""

@@ -28,13 +28,15 @@ class Travel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """A resource that a job may use. `travel`: None where nothing is carried. None seconds were not measured
-    yet. `problem` is why it cannot run there, `away` why not now."""
+    yet. `before`: so many deployments wait for the room of its site. `problem` is why it cannot run there,
+    `away` why not now."""
 
     resource: str
     site: str
     label: str
     run_seconds: float | None = None
     wait_seconds: float | None = 0.0
+    before: int = 0
     travel: Travel | None = None
     problem: str = ""
     away: str = ""

@@ -40,17 +40,37 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A deployment of the source that waits for room, and how many of all sources wait `before` it."""
+    """A deployment of the source that waits for room, and how many of all sources wait `before` it; about how
+    long it still does, where the farm can tell."""
 
     deployment: str
     before: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """In so many seconds there is room for one more deployment, behind all that wait: with so many GPUs."""
+
+    seconds: float
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What a further deployment at a farm would stand in: `before` it wait so many; about how long it would
+    wait, where the farm can tell."""
+
+    before: int
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmLook:
     """A farm as one source sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
     of all sources, that wait for room, `queue` those of the source among them; `staged_bytes` of
-    `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left for it."""
+    `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left for it. `openings`, in
+    order, are when more room is expected, as far as it can be told."""
 
     version: str
     protocol: int
@@ -59,17 +79,21 @@ class FarmLook:
     looks: Mapping[str, NodeLook] = field(default_factory=dict)
     waiting: int = 0
     queue: tuple[Queued, ...] = ()
+    openings: tuple[Opening, ...] = ()
     staged_bytes: int = 0
     quota_bytes: int = 0
     disk_free_bytes: int = 0
     warnings: tuple[str, ...] = ()
 
 
-def is_crowded(look: FarmLook, gpus: int) -> bool:
-    """Whether a further deployment with so many GPUs would stand in line."""
+def line_at(look: FarmLook, gpus: int) -> Line | None:
+    """The line in which a further deployment with so many GPUs would stand; None: it gets room at once."""
     seats = [one.seats for one in look.looks.values() if one.seats]
     has_room = any(_holds(some, gpus) for some in seats) or not seats
-    return bool(look.waiting) or not has_room
+    if has_room and not look.waiting:
+        return None
+    seconds = next((one.seconds for one in look.openings if one.gpus >= gpus), None)
+    return Line(before=look.waiting, seconds=seconds)
 
 
 def _holds(seats: Sequence[Seat], gpus: int) -> bool:

@@ -1,8 +1,10 @@
 """What is expected of a job at each of the resources that it may go to."""
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from gridmill.model.choice import Alternative
+from gridmill.model.farm import Line
 from gridmill.model.job import Job, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.project import DEFAULT
@@ -18,6 +20,7 @@ from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.travel import Reading, travel
 
 AWAY = "does not answer"
+NOBODY: Mapping[str, Line] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +41,14 @@ def alternatives(
     readings: Sequence[Reading],
     back_bytes: int | None,
     away: Collection[str] = (),
-    crowded: Collection[str] = (),
+    crowded: Mapping[str, Line] = NOBODY,
     sites: Mapping[str, str] | None = None,
     project: str = DEFAULT,
     standing: JobRun | None = None,
 ) -> tuple[Alternative, ...]:
     """One for each candidate, in their order. `away` are sites that do not answer, `sites` where jobs of the
-    same run are to run, by job; `crowded` are resources whose room at a farm others have. `standing` is the
-    job where it stands in line already."""
+    same run are to run, by job; `crowded` are resources whose room at a farm others have, and the line
+    there. `standing` is the job where it stands in line already."""
     snapshot = joining.snapshot
     called = labels([one.resource for one in candidates])
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
@@ -53,18 +56,20 @@ def alternatives(
     for one in candidates:
         resource, demand = one.resource, demand_there(job, one.sizing, project)
         stands = standing if standing is not None and standing.resource == resource.name else None
-        site = snapshot.sites.get(resource.site)
+        site, line = snapshot.sites.get(resource.site), crowded.get(resource.name)
+        wait = (
+            joining.standing_seconds(stands)
+            if stands is not None
+            else joining.seconds(resource, demand, line=line)
+        )
         made.append(
             Alternative(
                 resource=resource.name,
                 site=resource.site,
                 label=called[resource.name],
                 run_seconds=seconds_there(name, subject, size, snapshot.history, resource),
-                wait_seconds=(
-                    joining.standing_seconds(stands)
-                    if stands is not None
-                    else joining.seconds(resource, demand, crowded=resource.name in crowded)
-                ),
+                wait_seconds=wait,
+                before=line.before if line is not None and stands is None and wait == line.seconds else 0,
                 travel=(
                     travel(readings, back_bytes, site, sites or {}, resource.staging)
                     if site is not None

@@ -12,6 +12,8 @@ GAIN_SECONDS = 30.0
 """A job keeps its place in line, unless elsewhere it is done sooner by a fifth, and by this; by twice as much
 after each move."""
 
+_MINUTE_SECONDS = 60.0
+
 
 def choose(alternatives: Sequence[Alternative], current: str = "", moves: int = 0) -> Choice:
     """The one with the least seconds until its result is here, the first named of equals. One where nobody
@@ -66,10 +68,11 @@ def told(one: Alternative) -> str:
     if one.travel is not None:
         known = one.travel.seconds
         words.append("transfer not known yet" if known is None else f"{about(known)} transfer")
+    behind = f" behind {one.before}" if one.before else ""
     if one.wait_seconds is None:
-        words.append("a wait that is not known")
+        words.append(f"a wait{behind} that is not known")
     elif one.wait_seconds >= 1:
-        words.append(f"{about(one.wait_seconds)} wait")
+        words.append(f"{about(one.wait_seconds)} wait{behind}")
     return f"{one.label} {' + '.join(words)}"
 
 
@@ -80,6 +83,11 @@ def about(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def roughly(seconds: float) -> str:
+    """`about 12 min`, and nothing finer than a minute: it is told again whenever it changes."""
+    return f"about {about(seconds)}" if seconds >= _MINUTE_SECONDS else "less than a minute"
 
 
 def labels(resources: Sequence[Resource]) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from functools import partial
 
 from gridmill.model.amounts import Amounts
+from gridmill.model.farm import Line
 from gridmill.model.job import Job, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
@@ -28,12 +29,13 @@ from gridmill.planning.travel import Reading, travel
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carrying:
     """What is known of data that is carried, by job: the versions that it reads, and the bytes that it made
-    last. `away` are sites that do not answer, `crowded` resources whose room at a farm others have."""
+    last. `away` are sites that do not answer, `crowded` resources whose room at a farm others have, with
+    the line there."""
 
     readings: Mapping[str, Sequence[Reading]] = field(default_factory=dict)
     made_bytes: Mapping[str, int] = field(default_factory=dict)
     away: Collection[str] = ()
-    crowded: Collection[str] = ()
+    crowded: Mapping[str, Line] = field(default_factory=dict)
 
 
 NOTHING_CARRIED = Carrying()

@@ -1,8 +1,11 @@
 """How long a job would wait at a resource where it does not stand in line yet."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from heapq import heappop, heappush, nsmallest
+from types import MappingProxyType
 
+from gridmill.model.farm import Line
 from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun
 from gridmill.planning.bring_up import can_bring_up
@@ -14,27 +17,31 @@ from gridmill.planning.reclaim import reclaim
 from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.waits import Waits
 
+NONE: Mapping[str, float] = MappingProxyType({})
+
 
 class Joining:
     """Forecasts for many jobs at one time: what was told once is told again. Those that were sent to a
-    resource meanwhile (`send`), and are not in the snapshot yet, go before those that are asked for next."""
+    resource meanwhile (`send`), and are not in the snapshot yet, go before those that are asked for next.
+    `coming`: in how many seconds sites expect room for deployments that stand in line there, by their ids."""
 
-    def __init__(self, snapshot: Snapshot, now: float) -> None:
+    def __init__(self, snapshot: Snapshot, now: float, coming: Mapping[str, float] = NONE) -> None:
         self.snapshot = snapshot
         self.now = now
+        self._coming = coming
         self.waits = Waits(snapshot, now)
         self._told: dict[tuple[str, Demand], float | None] = {}
         self._sent: dict[str, list[float]] = {}  # by resource, when each place is free after those
 
-    def seconds(self, resource: Resource, demand: Demand, *, crowded: bool = False) -> float | None:
+    def seconds(self, resource: Resource, demand: Demand, *, line: Line | None = None) -> float | None:
         """About when it could start there, in seconds from now, behind all that wait there; None where that
-        cannot be told. What a pod takes to come up is not counted. `crowded`: others have its site's room."""
+        cannot be told. What a pod takes to come up is not counted. `line`: others have its site's room."""
         asked = (resource.name, demand)
         if asked not in self._told:
             self._told[asked] = self._joining_seconds(resource, demand)
         told = self._told[asked]
-        if crowded and told == 0.0 and self._must_come_up(resource.name, demand):
-            return None
+        if line is not None and told == 0.0 and self._must_come_up(resource.name, demand):
+            return line.seconds
         sent = self._sent.get(resource.name)
         return told if told is None or not sent else told + nsmallest(demand.workers, sent)[-1]
 
@@ -95,9 +102,12 @@ class Joining:
         return all(one is None or find_pod(one, demand) is None for one in pods)
 
     def _coming_seconds(self, pod_id: str) -> float:
-        """As long again as it has been coming up: others may stand in line at its site."""
-        places = self.snapshot.places
-        return max(0.0, self.now - self.snapshot.deployments[places.owners[pod_id]].created)
+        """As its site expects, or as long again as it has been coming up: others may stand in line there."""
+        deployment_id = self.snapshot.places.owners[pod_id]
+        known = self._coming.get(deployment_id)
+        if known is not None:
+            return known
+        return max(0.0, self.now - self.snapshot.deployments[deployment_id].created)
 
     def _places(self, resource: Resource, demand: Demand) -> list[float]:
         """Those of an empty site, but for what runs there: that is waited for only where all are taken."""
