@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import ROOT, Block, blocks, commands, name
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -90,6 +91,29 @@ def test_a_model_learns_from_what_two_others_say(home: Path):
     assert {"stacking/trees_say@1", "stacking/line_says@1"} <= set(_texts(made_from))
     again = run(["gridmill", "run", "examples/stacking/pipeline.yaml"], home)
     assert "(9 unchanged)" in again.stdout + again.stderr
+
+
+def test_a_training_goes_to_a_farm_and_its_model_comes_home(tmp_path: Path, home: Path):
+    """A farm and a home on this machine, as `try_it.sh` starts them."""
+    pytest.importorskip("cryptography")
+    words = ["sh", "examples/farm/try_it.sh", str(tmp_path), str(free_port())]
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=5 * DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()
+    assert "4 of 4 jobs done" in done.stdout
+    shown = json.loads(run(["gridmill", "show", "job", "farm/model", "--json"], tmp_path / "home").stdout)
+    [attempt] = shown["attempts"]
+    assert attempt["deployment_id"].startswith("trainer-")
+    assert attempt["carriage"]["there"]["carried_bytes"] > 0
+    assert attempt["carriage"]["back"]["carried_bytes"] > 0
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -392,7 +392,9 @@ def test_what_is_idle_for_its_keep_is_released():
 
 
 def test_what_comes_up_for_nobody_any_more_is_called_off():
-    starting = a_deployment(state=DeploymentState.STARTING, idle_since=None)
+    here = a_deployment(state=DeploymentState.STARTING, idle_since=None)
+    assert plan_of(here, command("a")).releases == ()  # it is up in a moment
+    starting = replace(here, site="farm")
     [release] = plan_of(starting, command("a")).releases
     assert (release.deployment_id, release.reason) == ("a-1", "no job waits for it any more")
     held = a_job("x", not_before=NOW + 60)

@@ -219,6 +219,7 @@ def _ancestor(one: Artifact, sources: Mapping[str, str]) -> tuple[object, ...]:
 
 def _job(view: JobView) -> Iterator[RenderableType]:
     job = view.job
+    carried = (one.carriage for one in reversed(view.attempts))
     yield _head(job.id, job.state, job.job.kind)
     yield _facts(
         [
@@ -233,6 +234,7 @@ def _job(view: JobView) -> Iterator[RenderableType]:
             ("started", moment(job.started)),
             ("ended", moment(job.ended)),
             ("made", ", ".join(one.id for one in view.artifacts)),
+            ("carried", next((carriage_words(one) for one in carried if one is not None), "")),
         ]
     )
     if view.parts:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import inf, nextafter
 
 from gridmill.model.plan import Plan
+from gridmill.model.site import LOCAL
 from gridmill.model.state import DeploymentState
 from gridmill.planning.bring_up import bring_up, can_bring_up
 from gridmill.planning.draft import NONE, Draft
@@ -255,14 +256,15 @@ def _expire(draft: Draft) -> None:
 
 
 def _call_off(draft: Draft) -> None:
-    """Release what is only coming up, and for which no job of an active run waits any more: it went elsewhere
-    or was stopped. Its site may have it in a line for hours, and would hold a place for nobody then."""
+    """Release what is only coming up at another site, and for which no job of an active run waits any more: it
+    went elsewhere or was stopped. There it may stand in line for hours, and hold a place for nobody then."""
     lines, places = draft.snapshot.lines, draft.snapshot.places
     for name in sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys()):
         coming = {slot.whole.deployment_id for _, slot in places.coming[name].items()}
         for deployment_id in sorted(coming - draft.used - draft.released):
-            starting = places.deployments[deployment_id].state is DeploymentState.STARTING
-            if starting and not places.on.get(deployment_id):
+            one = places.deployments[deployment_id]
+            elsewhere = one.state is DeploymentState.STARTING and one.site != LOCAL
+            if elsewhere and not places.on.get(deployment_id):
                 draft.release(deployment_id, "no job waits for it any more")
 
 
