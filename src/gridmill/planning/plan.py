@@ -256,8 +256,8 @@ def _expire(draft: Draft) -> None:
 
 
 def _call_off(draft: Draft) -> None:
-    """Release what is only coming up at another site, and for which no job of an active run waits any more: it
-    went elsewhere or was stopped. There it may stand in line for hours, and hold a place for nobody then."""
+    """Release what is only coming up at another site, and for which no job of an active run waits any more:
+    it went elsewhere or was stopped. There it may be in a line for hours, then hold a place for nobody."""
     lines, places = draft.snapshot.lines, draft.snapshot.places
     for name in sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys()):
         coming = {slot.whole.deployment_id for _, slot in places.coming[name].items()}
