@@ -32,7 +32,7 @@ from gridmill.model.state import (
     check_move,
 )
 from gridmill.planning.joining import Joining
-from gridmill.planning.plan import plan
+from gridmill.planning.plan import needless, plan
 
 
 def dispatch(control: Control) -> Plan:
@@ -59,7 +59,8 @@ def dispatch(control: Control) -> Plan:
         _release(transaction, release)
     marked = mark_idle(control, transaction)
     control.ledger.commit(transaction)
-    return replace(wanted, complete=wanted.complete and not marked)
+    more = marked or bool(needless(control.ledger.snapshot))  # of what it started nobody waits any more
+    return replace(wanted, complete=wanted.complete and not more)
 
 
 def mark_idle(control: Control, transaction: Transaction) -> bool:

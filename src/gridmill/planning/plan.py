@@ -256,16 +256,26 @@ def _expire(draft: Draft) -> None:
 
 
 def _call_off(draft: Draft) -> None:
-    """Release what is only coming up at another site, and for which no job of an active run waits any more:
-    it went elsewhere or was stopped. There it may be in a line for hours, then hold a place for nobody."""
-    lines, places = draft.snapshot.lines, draft.snapshot.places
-    for name in sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys()):
-        coming = {slot.whole.deployment_id for _, slot in places.coming[name].items()}
-        for deployment_id in sorted(coming - draft.used - draft.released):
-            one = places.deployments[deployment_id]
-            elsewhere = one.state is DeploymentState.STARTING and one.site != LOCAL
-            if elsewhere and not places.on.get(deployment_id):
-                draft.release(deployment_id, "no job waits for it any more")
+    for deployment_id in needless(draft.snapshot):
+        if deployment_id not in draft.used | draft.released:
+            draft.release(deployment_id, "no job waits for it any more")
+
+
+def needless(snapshot: Snapshot) -> tuple[str, ...]:
+    """What is only coming up at another site, and for which no job of an active run waits any more: it went
+    elsewhere or was stopped. There it may be in a line for hours, and then hold a place for nobody."""
+    lines, places = snapshot.lines, snapshot.places
+    names = sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys())
+    owners = dict.fromkeys(
+        places.owners[pod_id] for name in names for pod_id, _ in places.coming[name].items()
+    )
+    return tuple(key for key in owners if _only_comes_elsewhere(snapshot, key))
+
+
+def _only_comes_elsewhere(snapshot: Snapshot, deployment_id: str) -> bool:
+    one = snapshot.deployments[deployment_id]
+    comes = one.state is DeploymentState.STARTING and deployment_id not in snapshot.places.on
+    return comes and one.site != LOCAL
 
 
 def _look_again(draft: Draft) -> None:
