@@ -7,8 +7,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gridmill.cli.render import table
 from gridmill.cli.session import Json, emit, say, session, show
+from gridmill.cli.tables import table
 from gridmill.model.advice import Advice, Forecast, LawKind, Measured
 from gridmill.model.amounts import show_seconds
 

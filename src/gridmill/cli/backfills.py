@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gridmill.cli.backfilling import told
-from gridmill.cli.render import table
+from gridmill.cli.tables import table
 from gridmill.model.amounts import show_seconds
 from gridmill.model.backfill import BackfillView, ChunkState
 

@@ -7,8 +7,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gridmill.cli.render import table
 from gridmill.cli.session import Json, emit, session, show
+from gridmill.cli.tables import table
 from gridmill.cli.words import moment
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.compared import ComparedMetric, ComparedModel, ComparedSetting, ModelComparison

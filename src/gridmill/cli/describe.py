@@ -8,7 +8,8 @@ from rich.text import Text
 
 from gridmill.cli.backfills import show_backfill
 from gridmill.cli.farms import carriage_words, way_words
-from gridmill.cli.render import COLOURS, details, table
+from gridmill.cli.render import details
+from gridmill.cli.tables import COLOURS, table
 from gridmill.cli.words import amounts, in_use, metrics, moment
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind, Column

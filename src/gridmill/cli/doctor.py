@@ -15,8 +15,8 @@ import typer
 from gridmill import __version__
 from gridmill.cli.cluster_checks import look_at_clusters
 from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
-from gridmill.cli.render import table
 from gridmill.cli.session import Json, emit, settings_of, show
+from gridmill.cli.tables import table
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.amounts import GIB, show_bytes
 from gridmill.sdk.dial import dial_home

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gridmill.cli.render import table
 from gridmill.cli.session import Json, console, emit, say, settings_of
+from gridmill.cli.tables import table
 from gridmill.codec import decode, encode
 from gridmill.errors import InputError, NotFoundError
 from gridmill.model.noun import dataclass

@@ -12,9 +12,10 @@ from gridmill.cli.backfills import HEAD, backfill_row
 from gridmill.cli.complete import complete_nouns
 from gridmill.cli.describe import describe
 from gridmill.cli.rejects import show_rejects
-from gridmill.cli.render import run_table, table
+from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
+from gridmill.cli.tables import table
 from gridmill.cli.words import amounts, headline, in_use, moment, whose
 from gridmill.errors import InputError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of

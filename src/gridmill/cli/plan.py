@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from gridmill.cli.parameters import File, Set, read_set
-from gridmill.cli.render import table
 from gridmill.cli.session import Json, console, emit, session
+from gridmill.cli.tables import table
 from gridmill.cli.words import amounts, moment
 from gridmill.errors import TABLE, InputError
 from gridmill.model.amounts import show_bytes, show_seconds

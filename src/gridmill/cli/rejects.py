@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gridmill.cli.render import table
 from gridmill.cli.session import emit, show
+from gridmill.cli.tables import table
 from gridmill.errors import InputError
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.loaded import rejects_line, rejects_of

@@ -1,6 +1,6 @@
 """Nouns as tables for a screen: pure functions of a noun and the time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -10,50 +10,20 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from gridmill.cli.tables import COLOURS, JobTable, table
 from gridmill.cli.words import (
     NODES,
     URGENCY,
     counts,
     critical_line,
-    elapsed,
-    latest_metric,
-    memory,
+    job_row,
     moment,
     node_rows,
-    place,
-    progress,
-    remark,
     whose,
 )
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.state import RunState
 from gridmill.model.view import RunView
-
-COLOURS: Mapping[str, str] = {
-    "running": "cyan",
-    "active": "cyan",
-    "succeeded": "green",
-    "unchanged": "green",
-    "up": "green",
-    "failed": "red",
-    "lost": "red",
-    "stopped": "yellow",
-    "stopping": "yellow",
-    "skipped": "yellow",
-}
-
-
-def table(*columns: str, rows: Iterable[Sequence[object]] = (), title: str | None = None) -> Table:
-    """A plain table; cells are text, states are coloured."""
-    made = Table(*columns, box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    for row in rows:
-        made.add_row(*(_cell(value) for value in row))
-    return made
-
-
-def _cell(value: object) -> Text:
-    text = "" if value is None else str(value)
-    return Text(text, style=COLOURS.get(text, ""))
 
 
 def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
@@ -73,12 +43,7 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
         title.append(f"  {whose(view.run)}")
     if view.run.message and view.run.state not in (view.run.message, RunState.SUCCEEDED):
         title.append(f"  {view.run.message}")
-    jobs = table("job", "state", "on", "progress", "time", "memory", "newest", "")
-    if most is not None:  # a row is one line, whatever it has to say
-        jobs.columns[-1].no_wrap, jobs.columns[-1].overflow = True, "ellipsis"
-    for job in shown:
-        cells = (job.job.job.name, job.job.state, place(job), progress(job), elapsed(job, now), memory(job))
-        jobs.add_row(*(_cell(cell) for cell in (*cells, latest_metric(job), remark(job))))
+    jobs = JobTable([job_row(job, now) for job in shown], one_line=most is not None)
     left_out = len(view.jobs) - len(shown)
     more = [Text(f"... and {left_out} more jobs", style="dim")] if left_out else []
     critical = critical_line(view, now) if most is None else ""

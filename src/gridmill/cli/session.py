@@ -64,7 +64,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table to standard output; where it is no screen, as plain text (what draws on screens takes
     a tenth of a second to import)."""
     if sys.stdout.isatty():
-        return show(import_module("gridmill.cli.render").table(*head, rows=rows))
+        return show(import_module("gridmill.cli.tables").table(*head, rows=rows))
     return print(columns(head, rows))
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from gridmill.cli.render import table
 from gridmill.cli.session import emit, show
+from gridmill.cli.tables import table
 from gridmill.cli.words import moment
 from gridmill.declarations.part import read_constraint, read_outage
 from gridmill.errors import InputError

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from gridmill.cli.farms import seat_words
-from gridmill.cli.render import table
 from gridmill.cli.session import Json, console, emit, session, settings_of
 from gridmill.cli.session import say as tell
+from gridmill.cli.tables import table
 from gridmill.cli.words import amounts
 from gridmill.errors import ConflictError, InputError
 from gridmill.model.amounts import GIB, Amounts, show_count

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.render import table
 from gridmill.cli.session import Json, emit, session, settings_of, show
+from gridmill.cli.tables import table
 from gridmill.model.amounts import show_bytes, show_count
 from gridmill.model.retention import DAY_SECONDS
 from gridmill.model.space import Usage

@@ -152,6 +152,17 @@ def latest_metric(view: JobView) -> str:
     return metrics(dict(list(view.metrics.items())[-2:]))
 
 
+JOBS = ("job", "state", "on", "progress", "time", "memory", "")
+"""Columns of `job_row`."""
+
+
+def job_row(view: JobView, now: float) -> tuple[str, ...]:
+    """How a job stands, its newest metrics last, after what it waits for."""
+    said = "; ".join(filter(None, (remark(view), latest_metric(view))))
+    told = (view.job.job.name, view.job.state.value, place(view), progress(view))
+    return (*told, elapsed(view, now), memory(view), said)
+
+
 def counts(view: RunView) -> str:
     """`12 of 20 jobs done, 3 running, 5 waiting`."""
     states = Counter(job.job.state for job in view.jobs)

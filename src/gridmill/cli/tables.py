@@ -1,0 +1,92 @@
+"""Tables for a screen of any width: what a row is about is never hidden by what there is to say of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from gridmill.cli.words import JOBS
+
+_NEVER_FOLDED = ("job", "node", "state")
+"""Columns that are whole wherever there is room for them, as the first one of each table is."""
+_LEFT_OUT = ("memory", "on", "time", "progress")
+"""Columns of JOBS that a narrow screen does without, the least needed first."""
+_LEAST_SAID = 24
+"""Columns of a screen that the last one is given before others go."""
+_GAP = 2
+
+COLOURS: Mapping[str, str] = {
+    "running": "cyan",
+    "active": "cyan",
+    "succeeded": "green",
+    "unchanged": "green",
+    "up": "green",
+    "failed": "red",
+    "lost": "red",
+    "stopped": "yellow",
+    "stopping": "yellow",
+    "skipped": "yellow",
+}
+
+
+def table(*columns: str, rows: Iterable[Sequence[object]] = (), title: str | None = None) -> Table:
+    """A plain table; cells are text, states are coloured. On a narrow screen the widest columns are folded;
+    nothing is cut, least of all a name."""
+    made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        made.add_column(column, overflow="fold", no_wrap=index == 0 or column in _NEVER_FOLDED)
+    for row in rows:
+        made.add_row(*(_cell(value) for value in row))
+    return made
+
+
+def _cell(value: object) -> Text:
+    text = "" if value is None else str(value)
+    return Text(text, style=COLOURS.get(text, ""))
+
+
+class JobTable:
+    """Rows of words.JOBS. Columns that say nothing of any job are left out, and on a narrow screen those
+    that say least: the last one, why a job waits, has their room. It is folded there, or cut where a job has
+    `one_line`; name and state never are."""
+
+    def __init__(self, rows: Sequence[Sequence[str]], *, one_line: bool) -> None:
+        self._rows = rows
+        self._one_line = one_line
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rich asks for it."""
+        yield self._made(self._shown(options.max_width))
+
+    def _shown(self, width: int) -> list[int]:
+        shown = [
+            at for at, name in enumerate(JOBS) if name in _NEVER_FOLDED or any(row[at] for row in self._rows)
+        ]
+        for name in _LEFT_OUT:
+            if self._needed(shown) > width:
+                shown = [at for at in shown if JOBS[at] != name]
+        return shown
+
+    def _needed(self, shown: Sequence[int]) -> int:
+        widths = [
+            max(cell_len(text) for text in (JOBS[at], *(row[at] for row in self._rows))) for at in shown
+        ]
+        if shown[-1] == len(JOBS) - 1:
+            widths[-1] = min(_LEAST_SAID, widths[-1])
+        return sum(widths) + _GAP * (len(widths) - 1)
+
+    def _made(self, shown: Sequence[int]) -> Table:
+        made = table(*(JOBS[at] for at in shown))
+        for column in made.columns:
+            column.no_wrap = column.header in _NEVER_FOLDED
+        for row in self._rows:
+            made.add_row(*(self._cell(row[at]) for at in shown))
+        return made
+
+    def _cell(self, value: str) -> Text:
+        cell = _cell(value)
+        if self._one_line:
+            cell.no_wrap, cell.overflow = True, "ellipsis"
+        return cell
