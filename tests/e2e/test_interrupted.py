@@ -86,6 +86,8 @@ def test_it_is_interrupted_waits_with_a_reason_and_goes_on(place: Place):
     view = job(place, "long-1")
     assert [one["state"] for one in view["attempts"]] == ["stopped", "succeeded"]
     assert (view["job"]["failures"], view["job"]["losses"], view["job"]["interruptions"]) == (0, 0, 1)
+    pods = {one["pod_id"] for one in (*view["attempts"], *job(place, "urgent-1")["attempts"])}
+    assert len(pods) == 1, "the pod of what was interrupted is there for the others"
     said = (place.folder / "said").read_text().split("\n")
     at = said.index("urgent")
     begun, went_on = said[:at], said[at + 1 :]

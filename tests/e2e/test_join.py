@@ -56,6 +56,12 @@ class Grid(Machines):
         assert "beta" not in self.nodes()
         return str(refused.value.stderr)
 
+    def refused_again(self, host: Host) -> str:
+        """What `join` says where it is in vain, as the host is a node."""
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            self.gridmill("join", self.address, host=host, GRIDMILL_TOKEN="0" * 64)
+        return str(refused.value.stderr)
+
 
 @pytest.fixture(scope="module")
 def grid() -> Iterator[Grid]:
@@ -77,6 +83,8 @@ def test_a_link_cut_for_half_a_minute_has_its_job_run_elsewhere_and_the_machine_
 ) -> None:
     """Ray calls it dead after 8 s, its pods end after 10, their work is done again after 20 (`patience`)."""
     grid.join("--cpus", "2")
+    for host in (grid.beta, grid.alpha):
+        assert "is a node of a grid already" in grid.refused_again(host), "and nothing of it is changed"
     run = grid.waiting("cut")
     assert run.hosts == ["beta"]  # the smallest that is large enough
     grid.beta.connect(False)

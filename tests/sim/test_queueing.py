@@ -140,6 +140,7 @@ def test_a_training_of_hours_is_interrupted_for_a_job_of_a_minute_and_goes_on():
     attempts = attempts_of(grid.store, run.id)[f"{run.id}/long"]
     assert attempts[0].interrupted is not None
     assert attempts[0].interrupted.job_run == f"{second.id}/short"
+    assert attempts[0].pod_id == attempts[1].pod_id, "its pod went on"
 
 
 def test_with_short_jobs_coming_all_the_time_a_long_one_is_not_interrupted_over_and_over():

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from socket import socket
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes, show_
 from gridmill.sites.idle import IdleRules, Presence, is_idle, note, spare_bytes
 from gridmill.sites.local import memory_of_machine
 from gridmill.sites.machine import look_at_machine, used_bytes
+from gridmill.sites.ray.claim import claim_machine
 from gridmill.sites.ray.start import RayNode, want_ray
 from gridmill.sites.ray.start import join as join_ray
 from gridmill.sites.terminals import seconds_since_input
@@ -53,17 +55,17 @@ def join(
     sign of the owner: jobs on it end within seconds and go on elsewhere from their last checkpoint. A grid
     that this machine was a node of once is waited for until it is back.
     """
-    folder = settings_of(context).home / "ray"
+    folder = settings_of(context).home / "node"
     read_address(address)
     given = read_memory(memory, memory_of_machine())
     rules = read_rules(idle_only, idle_after, hours)
     patience = Patience(parse_seconds(wait))
     secret = _read_token(token, settings_of(context).token)
     want_ray()
-    membership = Membership(
-        folder, address, secret, cpus, given, behind=idle_only, tell=emit if json else _say
-    )
-    with Interrupts() as interrupts:
+    with claim_machine(folder) as claim, Interrupts() as interrupts:
+        membership = Membership(
+            folder, address, secret, cpus, given, behind=idle_only, tell=emit if json else _say, claim=claim
+        )
         try:
             _stay(membership, rules, interrupts, patience)
         finally:
@@ -88,10 +90,11 @@ class Membership:
         *,
         behind: bool,
         tell: Callable[[dict[str, str]], None],
+        claim: socket | None = None,
     ) -> None:
         self._folder, self._address, self._token = folder, address, token
         self._cpus, self._memory = cpus, memory
-        self._behind = behind
+        self._behind, self._claim = behind, claim
         self.tell = tell
         self._node: RayNode | None = None
         self.joined = False
@@ -111,6 +114,7 @@ class Membership:
             cpus=self._cpus,
             memory_bytes=self._to_give(),
             behind=self._behind,
+            claim=self._claim,
         )
         try:
             self._node.wait_until_up(lambda: _end_if_asked(interrupts))

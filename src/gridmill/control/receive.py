@@ -204,11 +204,11 @@ def _events(control: Control, transaction: Transaction, channel: int, events: Se
     if deployment is None or pod is None:
         return
     new = [event for event in events if event.number > pod.acknowledged]
+    ends = any(_ends_its_pod(transaction, event) for event in new)
     for event in new:
         hear(control, transaction, pod.id, event)
     if new:
-        last = new[-1].number
-        state = PodState.ENDING if any(_ends_its_pod(transaction, event) for event in new) else pod.state
+        last, state = new[-1].number, PodState.ENDING if ends else pod.state
         current = transaction.get(Deployment, deployment.id) or deployment
         transaction.put(with_pod(current, replace(pod, acknowledged=last, state=state)))
         transaction.then(lambda: control.links.send(channel, [Ack(number=last)]))
@@ -220,7 +220,9 @@ def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
     if event.type != EventType.ENDED:
         return False
     attempt = transaction.get(Attempt, event.attempt_id)
-    if attempt is None or attempt.token != event.token or attempt.stop_requested:
+    if attempt is None or not runs(attempt) or attempt.token != event.token:
+        return False  # it was stopped for a newer one
+    if attempt.stop_requested or attempt.interrupted is not None:
         return False
     return _outcome(event).state == AttemptState.STOPPED
 

@@ -3,11 +3,12 @@
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.address import read_address
 from gridmill.sites.machine import ray_processes
+from gridmill.sites.ray.claim import note_process, runs, try_claim
 from gridmill.sites.ray.knock import answers, knock, speaks
 from gridmill.sites.ray.site import RAY_ENVIRONMENT
 
@@ -99,14 +101,14 @@ def start_head(folder: Path, host: str, port: int = PORT) -> RayNode | None:
     want_ray()
     token_file(folder)
     if answers(host, port):
-        if _runs(folder):
+        if runs(folder):
             return None
         raise UnavailableError(
             f"something else listens at {host}:{port}", hint="Take another: --ray HOST:PORT."
         )
     words = ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
-    node = _start(folder, words, token_path=token_file(folder))
-    (folder / "pid").write_text(str(node.process.pid))
+    with try_claim() or nullcontext() as claim:
+        node = _start(folder, words, token_path=token_file(folder), claim=claim)
     node.wait_until_up(lambda: None)
     return node
 
@@ -119,8 +121,10 @@ def join(
     cpus: float | None = None,
     memory_bytes: int | None = None,
     behind: bool = False,
+    claim: socket.socket | None = None,
 ) -> RayNode:
-    """This machine as a node of the grid at HOST:PORT; `behind` all else that runs on it (nice 19).
+    """This machine as a node of the grid at HOST:PORT; `behind` all else that runs on it (nice 19). The node
+    inherits the `claim` on this machine.
 
     Raises InputError, UnavailableError.
     """
@@ -134,7 +138,7 @@ def join(
     words = [f"--address={address}", f"--node-ip-address={knock(host, port)}"]
     words += [f"--num-cpus={max(1, int(cpus))}"] if cpus else []
     words += [f"--memory={memory_bytes}"] if memory_bytes else []
-    return _start(folder, words, token_path=path, behind=behind)
+    return _start(folder, words, token_path=path, behind=behind, claim=claim)
 
 
 def _want_head(host: str, port: int) -> None:
@@ -159,7 +163,14 @@ def token_file(folder: Path) -> Path:
     return path
 
 
-def _start(folder: Path, words: list[str], *, token_path: Path, behind: bool = False) -> RayNode:
+def _start(
+    folder: Path,
+    words: list[str],
+    *,
+    token_path: Path,
+    behind: bool = False,
+    claim: socket.socket | None = None,
+) -> RayNode:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = folder / "ray.log"
     with log.open("wb") as out:
@@ -170,7 +181,9 @@ def _start(folder: Path, words: list[str], *, token_path: Path, behind: bool = F
             stderr=out,
             env=ray_environment(token_path),
             start_new_session=True,
+            pass_fds=() if claim is None else (claim.fileno(),),
         )
+    note_process(folder, process.pid)
     return RayNode(process=process, log=log)
 
 
@@ -197,11 +210,3 @@ def want_ray() -> None:
     """Raises UnavailableError where Ray is not installed."""
     if find_spec("ray") is None:
         raise UnavailableError("the package `ray` is not here", hint="pip install 'gridmill[ray,tls]'")
-
-
-def _runs(folder: Path) -> bool:
-    try:
-        words = Path(f"/proc/{int((folder / 'pid').read_text())}/cmdline").read_bytes()
-    except (OSError, ValueError):
-        return False
-    return b"ray.scripts" in words

@@ -1,0 +1,87 @@
+"""One machine is one node of one grid."""
+
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from gridmill.errors import InputError
+from gridmill.sites.machine import ray_processes
+
+_NAME = "\0gridmill-node"
+"""An abstract socket: one for each network namespace, so for each host, whoever asks; gone with whoever has
+it. (unix(7))"""
+_PID = "pid"
+_END_SECONDS = 3.0
+_POLL_SECONDS = 0.05
+
+
+def claim_machine(folder: Path) -> socket.socket:
+    """What says, as long as it is open here or in a node that inherited it, that this machine is a node.
+
+    What an earlier `join` of this folder left when it was killed is ended first. Raises InputError where
+    this machine is a node already.
+    """
+    _end_left(folder)
+    claim = try_claim()
+    if claim is None:
+        raise InputError(
+            "this machine is a node of a grid already",
+            hint="It can be of one: end the other `gridmill join` first, or the head that runs here.",
+        )
+    return claim
+
+
+def try_claim() -> socket.socket | None:
+    """None where this machine is a node already."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(_NAME)
+    except OSError:
+        claim.close()
+        return None
+    return claim
+
+
+def note_process(folder: Path, pid: int) -> None:
+    """Of which process of ours the node's Ray is."""
+    (folder / _PID).write_text(f"{pid} {os.getpid()}")
+
+
+def runs(folder: Path) -> int | None:
+    """The process of the node's Ray that was noted, if it runs."""
+    try:
+        pid = int((folder / _PID).read_text().split()[0])
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError, IndexError):
+        return None
+    return pid if b"ray.scripts" in words else None
+
+
+def _end_left(folder: Path) -> None:
+    pid = runs(folder)
+    if pid is None or not _is_orphan(folder, pid):
+        return
+    left = [pid, *ray_processes(pid)]
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + _END_SECONDS
+    while runs(folder) and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)
+    for one in left:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    while runs(folder):
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_orphan(folder: Path, pid: int) -> bool:
+    """Whether who started it is gone."""
+    try:
+        parent = int((folder / _PID).read_text().split()[1])
+        told = Path(f"/proc/{pid}/status").read_text()
+    except (OSError, ValueError, IndexError):
+        return False
+    return f"PPid:\t{parent}\n" not in told
