@@ -193,5 +193,7 @@ def test_others_are_looked_at_while_what_a_pod_left_comes_home(tmp_path: Path) -
         assert not fails or go.is_set()
     assert fails == []
     assert list(far.last_words("gone.0")) == [SAID]
-    assert list(far.last_words("gone.0")) == [SAID]
     far._words.close()
+    assert list(far.last_words("gone.0")) == [SAID]
+    with pytest.raises(UnavailableError):  # it is being closed while its pods are looked at
+        far.observe(("gone.0", "up.0"))

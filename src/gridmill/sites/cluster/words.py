@@ -2,10 +2,11 @@
 meanwhile."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from threading import Lock
 
+from gridmill.errors import UnavailableError
 from gridmill.model.event import PodEvent
 from gridmill.sites.cluster.asked import Asked, is_unavailable
 
@@ -27,17 +28,22 @@ class LastWords:
         self._lock = Lock()
 
     def here(self, journalled: Mapping[str, Words]) -> frozenset[str]:
-        """Of these pods, by what they had journalled, those whose last words can be taken now."""
+        """Of these pods, by what they had journalled, those whose last words can be taken now. Raises
+        UnavailableError once it is closed."""
         with self._lock:
             for pod, words in journalled.items():
                 if pod not in self._coming:
-                    self._coming[pod] = Asked(
-                        partial(self._pool.submit, self._bring, pod, words), is_unavailable
-                    )
+                    self._coming[pod] = Asked(partial(self._submit, pod, words), is_unavailable)
             asked = {pod: self._coming[pod] for pod in journalled}
         wait([one.future for one in asked.values()], _MOMENT_SECONDS)
         with self._lock:
             return frozenset(pod for pod, one in asked.items() if one.is_there())
+
+    def _submit(self, pod: str, words: Words) -> Future[Words]:
+        try:
+            return self._pool.submit(self._bring, pod, words)
+        except RuntimeError as error:
+            raise UnavailableError("nothing more is brought home here") from error
 
     def take(self, pod: str) -> Words | None:
         """What is to be believed of that pod; None where it is not here. Raises what `bring` did."""
@@ -46,7 +52,7 @@ class LastWords:
             if found is None or not found.is_there():
                 return None
             del self._coming[pod]
-        return found.future.result()
+        return None if found.future.cancelled() else found.future.result()
 
     def drop(self, pods: Sequence[str]) -> None:
         """Nobody asks for these any more."""
