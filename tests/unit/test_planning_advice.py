@@ -1,12 +1,16 @@
 """Advice: what attempts measured, and what is said of it."""
 
 from dataclasses import replace
+from math import isfinite
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gridmill.model.advice import Advice, Bound, LawKind
-from gridmill.model.resource import Measurement
+from gridmill.model.resource import Measurement, Use
 from gridmill.planning.advice import advise
+from gridmill.planning.history import PROBE
 from gridmill.testing.advising import known_of, parallel_attempt
 
 
@@ -142,3 +146,118 @@ def test_other_programs_on_the_cpus_are_said_and_left_out() -> None:
 def test_waiting_for_a_place_is_said() -> None:
     one = replace(parallel_attempt(1, workers=1, work_seconds=10.0), waited_seconds=100.0)
     assert any("before it began it waited" in text for text in advice_on(one).why)
+
+
+def told(one: Measurement, **changed: float | None) -> Measurement:
+    assert one.parallel is not None
+    return replace(one, parallel=replace(one.parallel, **changed))  # type: ignore[arg-type]
+
+
+def test_what_no_serial_share_explains_is_what_workers_cost_each_other() -> None:
+    """Amdahl's law slows nothing down: eight workers that take longer than one are the USL's."""
+    slower = (
+        parallel_attempt(1, workers=1, work_seconds=10.0, serial_seconds=0.2),
+        parallel_attempt(2, workers=8, work_seconds=110.0, serial_seconds=0.2),
+    )
+    found = advice_on(*slower, cpus=16)
+    assert found.law.kind == LawKind.USL
+    assert found.law.serial <= 1.0
+    assert found.law.coherence > 0.0
+    assert speedup(found, 8) == pytest.approx(10.7 / (0.7 + 110 / 8), rel=0.02)
+    assert found.worth == 1
+    assert "no faster" in found.vertical
+    assert any("third number" in text for text in found.unknown)
+    line = found.forecast(2)
+    assert line is not None
+    assert line.high > 1.3, "two workers may still help: nothing says that they do not"
+
+
+def test_parts_of_the_workers_time_are_of_one_whole() -> None:
+    """CPU time is that of all threads, the time without a CPU that of the first."""
+    many = told(parallel_attempt(1, workers=2, work_seconds=100.0), cpu_seconds=190.0, delay_seconds=28.0)
+    found = advice_on(many)
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    assert found.shares["delay"] == pytest.approx(0.28)
+    assert found.bound == Bound.CPU
+
+
+def test_a_probe_of_all_the_rows_is_one_all_the_same() -> None:
+    attempt = parallel_attempt(1, workers=1, work_seconds=1.0)
+    probe = replace(parallel_attempt(2, workers=2, work_seconds=1.0), subject=f"prediction{PROBE}")
+    assert [one.probe for one in advice_on(attempt, probe).measured] == [False, True]
+
+
+@pytest.mark.parametrize(("cpus", "probed"), [(2.0, []), (16.0, [8])])
+def test_a_third_number_is_asked_for_where_one_can_be_had(cpus: float, probed: list[int]) -> None:
+    pair = [parallel_attempt(n, workers=n, work_seconds=60.0, cpu_share=1.0) for n in (1, 2)]
+    found = advice_on(*pair, cpus=cpus)
+    assert [one.workers for one in found.probes] == probed
+    said = next(text for text in found.unknown if "third number" in text)
+    assert ("leave none that would tell" in said) == (not probed)
+
+
+SECONDS = st.one_of(st.sampled_from([0.0, 1e-12, 0.012, 1.0]), st.floats(0.0, 1e9))
+COUNTS = st.integers(0, 10**12)
+
+
+@st.composite
+def attempts(draw: st.DrawFn, number: int) -> Measurement:
+    """Whatever a pod, or a kernel that counts badly, may come to tell."""
+    return replace(
+        told(
+            parallel_attempt(number, workers=1, work_seconds=1.0),
+            workers=draw(st.integers(1, 64)),
+            shards=draw(st.integers(0, 1000)),
+            rows=draw(COUNTS),
+            whole_rows=draw(COUNTS),
+            deviation=draw(st.floats(0.0, 1e3)),
+            read_bytes=draw(st.none() | COUNTS),
+            delay_seconds=draw(st.none() | SECONDS),
+            disk_seconds=draw(st.none() | SECONDS),
+            pods=draw(st.integers(1, 4)),
+            **{name: draw(SECONDS) for name in TIMES},
+        ),
+        use=Use(
+            wall_seconds=draw(SECONDS),
+            cpu_seconds=draw(SECONDS),
+            peak_memory_bytes=draw(COUNTS),
+            disk_seconds=draw(st.none() | SECONDS),
+        ),
+        waited_seconds=draw(SECONDS),
+    )
+
+
+TIMES = (
+    *("stage_seconds", "opening_seconds", "opening_cpu_seconds", "opening_delay_seconds"),
+    *("busy_seconds", "longest_seconds", "cpu_seconds"),
+)
+
+
+@given(
+    st.lists(st.integers(1, 9).flatmap(attempts), min_size=1, max_size=4),
+    st.sampled_from([0.0, 0.5, 2.0, 64.0]),
+)
+def test_whatever_was_measured_there_is_advice_in_finite_numbers(
+    measured: list[Measurement], cpus: float
+) -> None:
+    found = advice_on(*measured, cpus=cpus)
+    assert all(0.0 <= share <= 1.0 for share in found.shares.values())
+    assert sum(found.shares.values()) <= 1.0 + 1e-9
+    assert 0.0 <= found.law.serial <= 1.0 + 1e-9
+    assert found.worth >= 1
+    numbers = [
+        found.law.coherence,
+        found.law.noise,
+        found.serial_seconds,
+        found.opening_seconds,
+        found.work_seconds,
+    ]
+    numbers += [value for one in found.measured for value in (one.seconds, one.speedup, one.share)]
+    for line in found.forecasts:
+        assert line.low <= line.speedup * (1 + 1e-9)
+        assert line.speedup <= line.high * (1 + 1e-9)
+        assert line.seconds > 0.0
+        numbers += [line.seconds, line.speedup, line.low, line.high, line.cost]
+    numbers += [one.expected_seconds for one in found.probes if one.expected_seconds is not None]
+    assert all(isfinite(value) and value >= 0.0 for value in numbers)
+    assert all(0.0 < one.share <= 1.0 for one in found.probes)

@@ -87,7 +87,6 @@ def _row(line: Forecast, found: Advice) -> tuple[str, ...]:
 
 
 def _measured(some: list[Measured]) -> str:
-    whole = sum(one.share >= 1.0 for one in some)
-    parts = [f"{whole} measured"] if whole else []
-    parts += [f"{len(some) - whole} probed"] if whole < len(some) else []
-    return ", ".join(parts)
+    probed = sum(one.probe for one in some)
+    counts = {"measured": len(some) - probed, "probed": probed}
+    return ", ".join(f"{count} {how}" for how, count in counts.items() if count)

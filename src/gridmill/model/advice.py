@@ -38,14 +38,15 @@ class Law:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """An attempt that was learned from. `seconds` are for all of the data: those of a probe, which had
-    `share` of it, are scaled. `speedup` is against one worker by the law."""
+    """An attempt that was learned from. `seconds` are for all of the data: those of one that had a `share` of
+    it, as a `probe` may, are scaled. `speedup` is against one worker by the law."""
 
     attempt_id: str
     workers: int
     share: float
     seconds: float
     speedup: float
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +75,8 @@ class Probe:
 class Advice:
     """Advice on one job, `pipeline/job`.
 
-    `shares` are parts of the workers' time: on a CPU (`cpu`; above 1 with several threads), ready without one
-    (`delay`), for the disk (`disk`), and standing still otherwise (`waiting`). `why` says it in sentences,
+    `shares` are parts of the workers' time, 1 together: on a CPU (`cpu`), ready without one (`delay`), for
+    the disk (`disk`), and standing still otherwise (`waiting`). `why` says it in sentences,
     `unknown` what is not known yet, `probes` the smallest runs that would tell. `worth` is the number of
     workers worth paying for, by `rule`. `serial_seconds`, `opening_seconds` and `work_seconds` are what one
     worker needs for all `rows`: before and after the shards, to load what it works with, and at the shards.

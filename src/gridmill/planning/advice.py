@@ -13,6 +13,7 @@ from gridmill.model.resource import Measurement, Resource
 from gridmill.planning.bound import blind_spot, bound_of, disturbed, shares_of, why_bound
 from gridmill.planning.curve import Curve
 from gridmill.planning.footprint import WORKER_BYTES
+from gridmill.planning.history import PROBE
 from gridmill.planning.probes import has_workers
 from gridmill.planning.shards import PER_PROBE_WORKER
 from gridmill.planning.speedup import Trial, fit, fit_coherent
@@ -28,6 +29,7 @@ GROWING = 1.5
 long: carried on to all of the data, a smaller difference would be noise twenty times as large."""
 PROBE_SHARE, PROBE_SECONDS, PROBE_SHARD_SECONDS = 0.1, 60.0, 0.5
 PROBE_WORKERS = 8
+_LEAST_SECONDS = 1e-6
 RULE = (
     "the number with the most speed-up for its cost, speed-up squared over workers"
     " (Eager, Zahorjan, Lazowska 1989), within what the site has and {far} times the most workers measured"
@@ -103,6 +105,7 @@ def advise(known: Known) -> Advice | None:
     bound = bound_of(shares)
     forecasts = _forecasts(curve, attempts, known)
     worth = worth_of(curve, known, attempts)
+    probes = _probes(curve, attempts, known)
     return Advice(
         job=known.name,
         work=attempts[-1][1].work,
@@ -120,8 +123,8 @@ def advise(known: Known) -> Advice | None:
         forecasts=forecasts,
         measured=tuple(_measured(one, parallel, curve) for one, parallel in attempts),
         why=tuple(why_bound(newest, shares, bound)),
-        unknown=tuple(_unknown(curve, newest)),
-        probes=_probes(curve, attempts, known),
+        unknown=tuple(_unknown(curve, newest, known, probes)),
+        probes=probes,
     )
 
 
@@ -149,10 +152,10 @@ def _trial(told: Parallel, rows: int, most: Amounts) -> Trial:
     """Worker-seconds for all rows. Time without a CPU is not the law's: the curve knows how many CPUs there
     are, and what else ran on them will be something else the next time."""
     sampled = told.deviation**2 / max(1, told.shards) * (1.0 - told.share)
-    clocked = TIMING_SECONDS**2 * told.shards / max(told.busy_seconds, 1e-6) ** 2
+    clocked = TIMING_SECONDS**2 * told.shards / max(told.busy_seconds, _LEAST_SECONDS) ** 2
     return Trial(
         workers=told.workers,
-        work_seconds=max(1e-6, _running_seconds(told, most) * rows / max(1, told.rows)),
+        work_seconds=max(_LEAST_SECONDS, _running_seconds(told, most) * rows / max(1, told.rows)),
         variance=sampled + clocked,
     )
 
@@ -169,8 +172,7 @@ def _running_seconds(told: Parallel, most: Amounts) -> float:
 
 def _cpu_share(told: Parallel, most: Amounts) -> float:
     """CPUs that a worker keeps busy while it has all it wants of them."""
-    running = _running_seconds(told, most)
-    return told.cpu_seconds / running if running else 0.0
+    return told.cpu_seconds / max(_LEAST_SECONDS, _running_seconds(told, most))
 
 
 def _opening_wait(told: Parallel) -> float:
@@ -221,7 +223,7 @@ def _forecasts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Careful:
-    """Lowers the low end of an interval by what the measurements do not exclude."""
+    """Widens an interval by what the measurements do not exclude."""
 
     curve: Curve
     other: Curve | None
@@ -230,6 +232,8 @@ class _Careful:
         largest = max(self.curve.law.numbers)
         if len(self.curve.law.numbers) == 1 and line.workers > 1:
             return replace(line, low=min(line.low, self._reached(largest, line.workers)))
+        if self.other is not None and self.curve.law.coherent:
+            return replace(line, high=max(line.high, self.other.speedup(line.workers)))
         if self.other is not None and line.workers > largest:
             return replace(line, low=min(line.low, self.other.speedup(line.workers)))
         return line
@@ -267,14 +271,15 @@ def _by_memory(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -
 def _measured(one: Measurement, told: Parallel, curve: Curve) -> Measured:
     part = told.rows / curve.rows if curve.rows else 1.0
     seconds = one.use.wall_seconds
-    if part != 1.0:
+    if 0.0 < part != 1.0:
         seconds = curve.serial_seconds + told.opening_seconds + told.busy_seconds / part / told.workers
     return Measured(
         attempt_id=one.attempt_id,
         workers=told.workers,
         share=told.share,
         seconds=seconds,
-        speedup=curve.seconds(1) / seconds if seconds else 0.0,
+        speedup=curve.seconds(1) / max(_LEAST_SECONDS, seconds),
+        probe=one.subject.endswith(PROBE),
     )
 
 
@@ -294,6 +299,8 @@ def _vertical(curve: Curve, shares: object, bound: Bound, worth: int, known: Kno
     alone = curve.seconds(1)
     most = 1 / max(1e-9, 1 - min(1.0, curve.law.alone * min(1.0, share) / alone))
     gpu = f"a GPU could save no more than the CPU time: {most:.1f} x at best, with one worker"
+    if curve.law.work(2) >= 2 * curve.law.alone:
+        return f"more workers make it no faster, whatever they run on; {gpu}"
     if bound != Bound.CPU:
         return (
             f"a worker uses {share:.2g} of a CPU: more or faster CPUs, or a GPU, buy almost nothing;"
@@ -306,13 +313,12 @@ def _vertical(curve: Curve, shares: object, bound: Bound, worth: int, known: Kno
         )
     if share > 1.2:
         return f"a worker computes on {share:.1f} CPUs at once: more CPUs help as more workers do; {gpu}"
-    return (
-        f"a worker computes on one CPU: further CPUs for it buy nothing, more workers do, up to"
-        f" {int(curve.most_busy())} on the {cpus:g} CPUs of the site; {gpu}"
-    )
+    busy = curve.most_busy()
+    end = f", up to {int(busy)} on the {cpus:g} CPUs of the site" if busy <= MOST_WORKERS else ""
+    return f"a worker computes on one CPU: further CPUs for it buy nothing, more workers do{end}; {gpu}"
 
 
-def _unknown(curve: Curve, newest: Measurement) -> Iterator[str]:
+def _unknown(curve: Curve, newest: Measurement, known: Known, probes: Sequence[Probe]) -> Iterator[str]:
     numbers = curve.law.numbers
     if len(numbers) == 1:
         yield (
@@ -320,10 +326,7 @@ def _unknown(curve: Curve, newest: Measurement) -> Iterator[str]:
             f" {'was' if numbers[0] == 1 else 'were'} measured; low ends take it that no more than these help"
         )
     elif len(numbers) == 2:
-        yield (
-            "whether what workers cost each other grows with their number: that takes a third number;"
-            " low ends take it that it does"
-        )
+        yield _third(curve, offered=bool(probes) or known.in_parts)
     most = newest.parallel.whole_rows if newest.parallel else 0
     if newest.parallel and newest.parallel.share < 1.0:
         yield f"a whole run: all of this comes from parts of the {most:,} rows"
@@ -331,6 +334,21 @@ def _unknown(curve: Curve, newest: Measurement) -> Iterator[str]:
     hidden = blind_spot(newest)
     if hidden:
         yield hidden
+
+
+def _third(curve: Curve, *, offered: bool) -> str:
+    """What two numbers of workers leave open."""
+    least, most = curve.law.numbers
+    where = "" if offered else "; the CPUs and the memory here leave none that would tell"
+    if curve.law.coherent:
+        return (
+            f"whether fewer than {most} workers help, as these were slower than {least}: that takes a third"
+            f" number{where}; low ends take it that they do not"
+        )
+    return (
+        "whether what workers cost each other grows with their number: that takes a third number"
+        f"{where}; low ends take it that it does"
+    )
 
 
 def _probes(

@@ -14,18 +14,22 @@ _NAMES = {
 }
 _MENTIONED = 0.05
 _DISTURBED = 0.1
+_TIMED_SECONDS = 0.001
 
 
 def shares_of(known: Measurement) -> Mapping[str, float]:
-    """Parts of the workers' time at their shards, as in Advice. `known` has a parallel part."""
+    """Parts of the workers' time at their shards, as in Advice: of one whole. CPU seconds are counted of all
+    their threads, those ready without one of the first: of these no more are told than it had left.
+    `known` has a parallel part."""
     told = known.parallel
     if told is None or not told.busy_seconds:
         return {"cpu": 0.0, "delay": 0.0, "disk": 0.0, "waiting": 0.0}
     busy = told.busy_seconds
-    cpu, delay = told.cpu_seconds / busy, (told.delay_seconds or 0.0) / busy
-    left = max(0.0, 1.0 - cpu - delay)
+    delay = min(1.0, (told.delay_seconds or 0.0) / busy)
+    cpu = min(1.0 - delay, told.cpu_seconds / busy)
+    left = 1.0 - delay - cpu
     disk = min(left, _disk_seconds(known) / busy)
-    return {"cpu": cpu, "delay": delay, "disk": disk, "waiting": left - disk}
+    return {"cpu": cpu, "delay": delay, "disk": disk, "waiting": max(0.0, left - disk)}
 
 
 def _disk_seconds(known: Measurement) -> float:
@@ -61,7 +65,7 @@ def why_bound(known: Measurement, shares: Mapping[str, float], bound: Bound) -> 
         parts.insert(1, f"{shares['delay']:.0%} ready without a CPU")
     yield f"{_NAMES[bound]} ({', '.join(parts)}; {known.attempt_id}, {told.workers} workers)"
     moved = (told.read_bytes or 0) + (told.written_bytes or 0)
-    if bound != Bound.CPU and moved and told.stage_seconds:
+    if bound != Bound.CPU and moved and told.stage_seconds >= _TIMED_SECONDS:
         speed = show_bytes(int(moved / told.stage_seconds))
         yield (
             f"they read {show_bytes(told.read_bytes or 0)} and wrote {show_bytes(told.written_bytes or 0)}"
@@ -77,7 +81,7 @@ def why_bound(known: Measurement, shares: Mapping[str, float], bound: Bound) -> 
 def disturbed(known: Measurement, cpus: float) -> Iterator[str]:
     """A sentence where others had the CPUs for which the workers were ready."""
     told, shares = known.parallel, shares_of(known)
-    crowded = told is not None and told.workers * shares["cpu"] >= cpus
+    crowded = told is not None and told.workers * told.cpu_seconds >= cpus * told.busy_seconds
     if shares["delay"] >= _DISTURBED and not crowded:
         yield (
             f"how long it takes while others compute: {shares['delay']:.0%} of their time the workers were"

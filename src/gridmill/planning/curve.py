@@ -7,6 +7,9 @@ from gridmill.model.noun import dataclass
 from gridmill.planning.shards import stretch
 from gridmill.planning.speedup import WorkLaw, terms
 
+_FARTHEST = log(1000.0)
+"""How far an interval reaches to either side: attempts that contradict each other wildly say nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
@@ -61,7 +64,7 @@ class Curve:
     def forecast(self, workers: int) -> Forecast:
         """With the interval in which an attempt's speed-up lies nine times of ten, by the delta method."""
         seconds, speedup = self.seconds(workers), self.speedup(workers)
-        reach = self.law.quantile * self._deviation(workers)
+        reach = min(_FARTHEST, self.law.quantile * self._deviation(workers))
         return Forecast(
             workers=workers,
             seconds=seconds,
@@ -85,7 +88,7 @@ class Curve:
             for column in range(3)
         )
         serial = (slope[3] * self.serial_seconds * self.law.noise) ** 2
-        return float((known + serial + 2 * self.law.noise**2) ** 0.5)
+        return float((max(0.0, known) + serial + 2 * self.law.noise**2) ** 0.5)
 
     def _slope(self, workers: int) -> tuple[float, float, float, float]:
         """How T(n) changes with the law's parameters and the serial seconds."""

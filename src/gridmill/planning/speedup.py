@@ -11,8 +11,10 @@ d: each pair of them has something to settle. With it W(n)/a is the denominator 
 Law (N. J. Gunther, A Simple Capacity Model of Massively Parallel Transaction Systems, CMG 1993; Guerrilla
 Capacity Planning, Springer 2007): contention q/a, coherence d/a.
 
-The fit is weighted linear least squares with a, q, d >= 0 on relative errors. d is taken up only where three
-numbers of workers were measured and an F-test says that it explains more than noise.
+The fit is weighted linear least squares on relative errors with a, q, d >= 0 and q <= a (who stands in line
+for all there is to do is as fast as one alone, not slower). d is taken up only where three numbers of
+workers were measured and an F-test says that it explains more than noise; of two only where more of them
+were slower than any line makes them: all their work is then taken to be done in line.
 """
 
 from collections.abc import Sequence
@@ -30,7 +32,15 @@ _KEEP_CONTENTION = 1.5
 """Standard errors that contention must be above nothing; less is noise, which grows when it is carried on."""
 _COHERENCE_LEVEL = 0.95
 
+_LEAST_SECONDS = 1e-6
+
 Matrix = list[list[float]]
+Direction = tuple[float, float, float]
+"""One of the parameters, or several that grow together."""
+_ALONE: Direction = (1.0, 0.0, 0.0)
+_QUEUE: Direction = (0.0, 1.0, 0.0)
+_PAIRS: Direction = (0.0, 0.0, 1.0)
+_IN_LINE: Direction = (1.0, 1.0, 0.0)  # q = a: one at a time does all there is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,52 +93,64 @@ def terms(workers: float) -> tuple[float, float, float]:
 def fit(trials: Sequence[Trial]) -> WorkLaw:
     """The law of these trials (one at least, with positive work)."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
-    amdahl = _fitted(trials, (0, 1) if len(numbers) > 1 else (0,))
-    if len(numbers) > 2:
-        usl = _fitted(trials, (0, 1, 2))
-        noise, freedom = _noise(usl.error, len(trials) - 3)
+    amdahl = _fitted(trials, (_ALONE, _QUEUE) if len(numbers) > 1 else (_ALONE,))
+    usl = _usl(trials, len(numbers), amdahl)
+    if usl is not None:
+        noise, freedom = _noise(usl.error, len(trials) - len(usl.free))
         if amdahl.error - usl.error > (student(_COHERENCE_LEVEL, freedom) * noise) ** 2 / NOISE**2:
             return _law(usl, trials, numbers, coherent=True)
     return _law(_without_noise(amdahl, trials), trials, numbers, coherent=False)
 
 
+def _usl(trials: Sequence[Trial], numbers: int, amdahl: "_Fitted") -> "_Fitted | None":
+    """None where these trials cannot tell of pairs."""
+    if numbers > 2:
+        return _fitted(trials, (_ALONE, _QUEUE, _PAIRS))
+    alone, contention, _ = amdahl.parameters
+    return _fitted(trials, (_IN_LINE, _PAIRS)) if numbers == 2 and contention >= alone else None
+
+
 def fit_coherent(trials: Sequence[Trial]) -> WorkLaw:
     """As if all that was seen to grow were coherence: the law that says the least of many workers."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
-    return _law(_fitted(trials, (0, 2)), trials, numbers, coherent=True)
+    return _law(_fitted(trials, (_ALONE, _PAIRS)), trials, numbers, coherent=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fitted:
-    """Parameters (0 for those left out), the columns that were allowed, and the sum of squares in units of
-    NOISE."""
+    """Parameters (0 for those left out), what was free to grow, and the sum of squares in units of NOISE."""
 
     parameters: tuple[float, float, float]
-    columns: tuple[int, ...]
+    free: tuple[Direction, ...]
     error: float
 
 
-def _fitted(trials: Sequence[Trial], columns: tuple[int, ...]) -> _Fitted:
-    """Least squares with no parameter below 0: the best of those subsets of columns whose solution is so."""
+def _fitted(trials: Sequence[Trial], free: tuple[Direction, ...]) -> _Fitted:
+    """Least squares with no parameter below 0 and contention within the work: the best of those solutions,
+    with some of them at their bounds, that are so."""
     found: list[_Fitted] = []
-    for subset in _subsets(columns):
-        solved = _least_squares(trials, subset)
+    for some in _bounded(free):
+        solved = _least_squares(trials, some)
         if solved is None or min(solved) < 0:
             continue
-        values = [0.0, 0.0, 0.0]
-        for column, value in zip(subset, solved, strict=True):
-            values[column] = value
-        parameters = (values[0], values[1], values[2])
-        found.append(_Fitted(parameters=parameters, columns=columns, error=_error(trials, parameters)))
+        alone, queue, pairs = (
+            sum(value * way[at] for value, way in zip(solved, some, strict=True)) for at in range(3)
+        )
+        if queue <= alone:
+            parameters = (alone, queue, pairs)
+            found.append(_Fitted(parameters=parameters, free=free, error=_error(trials, parameters)))
     return min(found, key=lambda one: one.error)
 
 
-def _subsets(columns: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Those with the first column."""
-    subsets: list[tuple[int, ...]] = [(columns[0],)]
-    for column in columns[1:]:
-        subsets += [(*subset, column) for subset in subsets]
-    return subsets
+def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
+    """What is free with some of it at a bound: contention at none or all, coherence at none."""
+    lines = [(_ALONE,), (_ALONE, _QUEUE), (_IN_LINE,)] if _QUEUE in free else [(free[0],)]
+    pairs = [(), (_PAIRS,)] if _PAIRS in free else [()]
+    return [(*line, *pair) for line in lines for pair in pairs]
+
+
+def _grows(trial: Trial, way: Direction) -> float:
+    return sum(x * y for x, y in zip(terms(trial.workers), way, strict=True))
 
 
 def _weight(trial: Trial) -> float:
@@ -145,21 +167,16 @@ def _error(trials: Sequence[Trial], parameters: tuple[float, float, float]) -> f
     ) / (NOISE**2)
 
 
-def _normal(trials: Sequence[Trial], columns: tuple[int, ...]) -> Matrix:
+def _normal(trials: Sequence[Trial], ways: Sequence[Direction]) -> Matrix:
     return [
-        [
-            sum(_weight(t) * terms(t.workers)[row] * terms(t.workers)[column] for t in trials)
-            for column in columns
-        ]
-        for row in columns
+        [sum(_weight(t) * _grows(t, row) * _grows(t, column) for t in trials) for column in ways]
+        for row in ways
     ]
 
 
-def _least_squares(trials: Sequence[Trial], columns: tuple[int, ...]) -> list[float] | None:
-    right = [
-        sum(_weight(t) * terms(t.workers)[column] * t.work_seconds for t in trials) for column in columns
-    ]
-    inverse = invert(_normal(trials, columns))
+def _least_squares(trials: Sequence[Trial], ways: Sequence[Direction]) -> list[float] | None:
+    right = [sum(_weight(t) * _grows(t, way) * t.work_seconds for t in trials) for way in ways]
+    inverse = invert(_normal(trials, ways))
     if inverse is None:
         return None
     return [sum(x * y for x, y in zip(row, right, strict=True)) for row in inverse]
@@ -178,28 +195,38 @@ def _without_noise(fitted: _Fitted, trials: Sequence[Trial]) -> _Fitted:
     if not fitted.parameters[1]:
         return fitted
     law = _law(fitted, trials, (), coherent=False)
-    if fitted.parameters[1] >= _KEEP_CONTENTION * law.covariance[1][1] ** 0.5:
+    if fitted.parameters[1] >= _KEEP_CONTENTION * max(0.0, law.covariance[1][1]) ** 0.5:
         return fitted
-    alone = _fitted(trials, (0,))
-    return _Fitted(parameters=alone.parameters, columns=fitted.columns, error=alone.error)
+    alone = _fitted(trials, (_ALONE,))
+    return _Fitted(parameters=alone.parameters, free=fitted.free, error=alone.error)
 
 
 def _law(fitted: _Fitted, trials: Sequence[Trial], numbers: tuple[int, ...], *, coherent: bool) -> WorkLaw:
-    noise, freedom = _noise(fitted.error, len(trials) - len(fitted.columns))
-    inverse = invert(_normal(trials, fitted.columns)) or [[0.0] * 3] * 3
-    covariance = [[0.0] * 3 for _ in range(3)]
-    for row, values in zip(fitted.columns, inverse, strict=False):
-        for column, value in zip(fitted.columns, values, strict=False):
-            covariance[row][column] = value * noise**2
+    noise, freedom = _noise(fitted.error, len(trials) - len(fitted.free))
+    alone, contention, coherence = fitted.parameters
     return WorkLaw(
-        alone=fitted.parameters[0],
-        contention=fitted.parameters[1],
-        coherence=fitted.parameters[2],
-        covariance=tuple(tuple(row) for row in covariance),
+        alone=max(_LEAST_SECONDS, alone),
+        contention=contention,
+        coherence=coherence,
+        covariance=_covariance(fitted.free, trials, noise),
         noise=noise,
         freedom=freedom,
         coherent=coherent,
         numbers=numbers,
+    )
+
+
+def _covariance(
+    free: tuple[Direction, ...], trials: Sequence[Trial], noise: float
+) -> tuple[tuple[float, ...], ...]:
+    """Of the three parameters."""
+    inverse = invert(_normal(trials, free)) or [[0.0] * len(free)] * len(free)
+    pairs = [
+        (one, other, inverse[i][j] * noise**2) for i, one in enumerate(free) for j, other in enumerate(free)
+    ]
+    return tuple(
+        tuple(sum(one[row] * other[column] * value for one, other, value in pairs) for column in range(3))
+        for row in range(3)
     )
 
 

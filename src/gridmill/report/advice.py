@@ -75,9 +75,9 @@ def _perfect(scale: _Scale) -> str:
 
 def _point(scale: _Scale, one: Measured) -> str:
     x, y = scale.place(one.workers, one.speedup)
-    part = "" if one.share >= 1 else f", a probe of {one.share:.0%}"
+    part = f", a probe of {one.share:.0%}" if one.probe else ""
     note = escape(f"{one.attempt_id}: {one.workers} workers, {one.speedup:.2f} x{part}")
-    fill = "var(--c1)" if one.share >= 1 else "none"
+    fill = "none" if one.probe else "var(--c1)"
     return (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{fill}" stroke="var(--c1)" stroke-width="1.6">'
         f"<title>{note}</title></circle>"
