@@ -3,6 +3,7 @@
 import fcntl
 import http.client
 import os
+import re
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from gridmill.codec import decode, decode_passed, encode_passed
 from gridmill.errors import InputError
 from gridmill.farm.deploying import deploy
 from gridmill.farm.joining import invite, revoke
-from gridmill.farm.lodging import Lodging
+from gridmill.farm.lodging import Berth, Lodging, LodgingState
 from gridmill.farm.records import Records
 from gridmill.farm.source import Heard, Invitation, Source
 from gridmill.farm.start import Running
@@ -163,6 +164,39 @@ def test_a_source_sees_the_line_the_disk_and_its_nodes(home: Visitor) -> None:
     assert told["looks"].keys() == {node["name"] for node in told["nodes"]}
     gpus = {node["name"]: node["capacity"]["gpus"] for node in told["nodes"]}
     assert all(len(look["seats"]) == gpus[name] for name, look in told["looks"].items())
+
+
+def test_who_waits_is_told_its_place_and_about_how_long(place: Path, tmp_path: Path) -> None:
+    """Told from how long deployments stayed here, of whomever; of pods that only stand in its records."""
+    with farm(place / "h") as one:
+        home = member(one, tmp_path / "home")
+        (node,) = home.ask("GET", "/v1/farm").told["nodes"]
+        one.keeper.close()  # it would see that none of them is there
+        now, whole = one.farm.now(), 2**32
+        for number in range(5):
+            order = pod_order(f"d{number}.0", capacity=Amounts(cpus=1, memory_bytes=whole))
+            deployment = Lodging(
+                id=f"d{number}",
+                source="home" if number > 3 else "other",
+                number=number,
+                deploy=Deploy(orders=(order,), lease_seconds=600),
+                since=now,
+            )
+            if number < 4:
+                berth = Berth(pod_id=order.pod_id, node=node["name"])
+                began = replace(deployment.to(LodgingState.STARTING, now - 7200), berths=(berth,))
+                deployment = began if number == 3 else began.to(LodgingState.GONE, now + 3600)
+            one.farm.records.put(deployment)
+        told = home.ask("GET", "/v1/farm").told
+        assert told["waiting"] == 1
+        (waits,) = told["queue"]
+        assert (waits["deployment"], waits["before"]) == ("d4", 0)
+        assert 3000 < waits["seconds"] <= 3600
+        assert told["openings"][0]["seconds"] > waits["seconds"]
+        sights = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("d4.0",))).body, Sights)
+        told = sights.sights["d4.0"]
+        assert told.sight == Sight.QUEUED
+        assert re.fullmatch(r"waits for room on the farm; it is the next, about \d+ min", told.message)
 
 
 def test_a_probe_takes_and_gives_bytes_for_nothing(home: Visitor) -> None:

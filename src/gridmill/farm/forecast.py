@@ -57,14 +57,16 @@ def _fits(waiting: Lodging, nodes: Sequence[Node], shares: int) -> bool:
     return bool(admit((waiting,), nodes, 0.0, shares))
 
 
-def _open(openings: list[Opening], seconds: float, gpus: int) -> None:
-    if not openings or gpus > openings[-1].gpus:
+def _open(openings: list[Opening], seconds: float, gpus: int | None) -> None:
+    if gpus is not None and (not openings or gpus > openings[-1].gpus):
         openings.append(Opening(seconds=seconds, gpus=gpus))
 
 
-def _gpus(lodgings: Iterable[Lodging], nodes: Sequence[Node], shares: int) -> int:
-    """The most that one pod would get."""
-    return max((_most(room.gpus, shares) for room in free(lodgings, nodes, shares).values()), default=0)
+def _gpus(lodgings: Iterable[Lodging], nodes: Sequence[Node], shares: int) -> int | None:
+    """The most that one pod would get, on nodes that have a CPU and memory left; None: there is none."""
+    rooms = free(lodgings, nodes, shares).values()
+    roomy = (one for one in rooms if one.amounts.cpus >= 1.0 and one.amounts.memory_bytes > 0)
+    return max((_most(room.gpus, shares) for room in roomy), default=None)
 
 
 def _most(numbers: Sequence[int], shares: int) -> int:

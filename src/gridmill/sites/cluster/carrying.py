@@ -298,7 +298,7 @@ class HomeCarrying:
         except (UnavailableError, InterruptedRunError):
             raise
         except GridmillError as error:
-            told = f"what it made cannot be carried home: {error.message}"
+            told = f"what it made cannot be carried home: {error}"
             event = ended(event, AttemptState.FAILED, told, hint=error.hint)
         if note.checkpoint_uri:
             self._keep_checkpoints(note, event.attempt_id, done=done)

@@ -123,7 +123,7 @@ def never_begun(event: PodEvent, note: Note) -> PodEvent:
         return known
     why = from_body(dict(note.refusal))
     cause = Cause.STORAGE if isinstance(why, StorageError) else Cause.INPUT
-    return ended(known, AttemptState.FAILED, why.message, hint=why.hint, cause=cause)
+    return ended(known, AttemptState.FAILED, str(why), hint=why.hint, cause=cause)
 
 
 def lost_note(event: PodEvent) -> PodEvent:
