@@ -7,7 +7,7 @@ import pytest
 from obstore.exceptions import GenericError
 from tests.little_bucket import little_bucket, moment
 
-from gridmill.errors import InputError, NotFoundError
+from gridmill.errors import InputError, NotFoundError, UnavailableError
 from gridmill.staging.kept import Listed
 from gridmill.staging.objects import Objects, explained
 
@@ -46,3 +46,22 @@ def test_a_bucket_without_credentials_says_so_and_not_whom_it_has_asked_for_them
         Objects("http://example.org/x")
     with pytest.raises(InputError, match="nonsense"):
         Objects("s3://bucket/x", {"nonsense": "y"})
+
+
+TRIED = (
+    "Generic S3 error: Error performing PUT http://127.0.0.1:9/b/x/1f in 1.075633675s, after 4 retries, "
+    "max_retries: 4, retry_timeout: 30s  - "
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("HTTP error: error sending request", "its server does not answer"),
+        ("Server returned error status: 503 Service Unavailable", "Server returned error status: 503"),
+    ],
+)
+def test_why_a_bucket_cannot_be_used_is_told_without_how_often_it_was_tried(said: str, told: str) -> None:
+    with pytest.raises(UnavailableError) as caught, explained("s3://b/x"):
+        raise GenericError(f"{TRIED}{said}\n\nDebug source: ...")
+    assert str(caught.value).startswith(f"s3://b/x: {told}")

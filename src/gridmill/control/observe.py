@@ -13,7 +13,7 @@ from gridmill.control.sights import lost_with, note
 from gridmill.control.state import BRING_UPS, Control
 from gridmill.control.troubles import forget_gone, tell, tell_all
 from gridmill.control.unfit import note_unfit
-from gridmill.errors import UnavailableError
+from gridmill.errors import UnavailableError, explained
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import PodEvent
 from gridmill.model.message import PodOrder
@@ -87,7 +87,7 @@ def _seen(control: Control, name: str, done: Future[Looked]) -> None:
     try:
         looked = done.result()
     except UnavailableError as error:
-        tell(control, f"site {name}", f"site {name} does not answer: {error}")
+        tell(control, f"site {name}", f"site {name} does not answer: {explained(error)}")
         for deployment in control.ledger.snapshot.deployments.values():
             if deployment.site == name:  # the line to its pods may be cut, too: they are not silent
                 control.silent_since.pop(deployment.id, None)

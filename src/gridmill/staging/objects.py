@@ -1,5 +1,6 @@
 """Objects below a prefix of a bucket, as whoever owns the bucket sees them."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -15,12 +16,17 @@ from gridmill.staging.parcels import check_bucket
 PASS_SECONDS = 900.0
 """For so long a signed URL opens its object."""
 _ALLOW = "Are the credentials right, still valid, and for this prefix?"
+_MAKE = "Make it, or name another: `gridmill configure site NAME --export s3://BUCKET/PREFIX` (or --shared)."
 _SAY = (
     "Set them where the control node is started (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; or "
     "GOOGLE_SERVICE_ACCOUNT, the path of a key), or run it on a machine of the cloud that has them."
 )
 _CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 """Who is asked for credentials that nobody has said."""
+_TRIED = re.compile(
+    r"Generic \w+ error: Error performing \w+ \S+ in \S+, .*retry_timeout: \S+\s+- (HTTP error: )?"
+)
+"""How obstore says what it did, before what came of it."""
 _S3 = {"disable_bulk_delete": "true"}  # not every store that speaks S3 knows it
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
@@ -41,7 +47,7 @@ class Objects:
             try:
                 obstore.put(self._store, name, content, use_multipart=False)
             except (FileNotFoundError, NotFoundError) as error:
-                raise errors.InputError("there is no such bucket", place=self.url) from error
+                raise errors.InputError("there is no such bucket", place=self.url, hint=_MAKE) from error
 
     def get(self, name: str, most_bytes: int) -> bytes:
         """Raises NotFoundError, and DataError for one that is larger."""
@@ -108,16 +114,17 @@ def open_store(url: str, options: Mapping[str, str]) -> object:
 
 @contextmanager
 def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError) -> Iterator[None]:
-    """Only the first line of what obstore says: the rest is how its own parts look."""
+    """Only the end of the first line of what obstore says: the rest is how its own parts look."""
     try:
         yield
     except (refused, PermissionDeniedError, UnauthenticatedError) as error:
         raise errors.InputError(f"access is refused: {_line(error)}", place=url, hint=_ALLOW) from error
     except (BaseError, OSError) as error:
-        if any(asked in _line(error) for asked in _CLOUDS):
+        if any(asked in str(error) for asked in _CLOUDS):
             raise errors.InputError("there are no credentials for it", place=url, hint=_SAY) from error
         raise errors.UnavailableError(_line(error), place=url) from error
 
 
 def _line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+    line = _TRIED.sub("", str(error).partition("\n")[0])
+    return "its server does not answer" if line.startswith("error sending request") else line
