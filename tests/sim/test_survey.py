@@ -278,6 +278,33 @@ class Far(Port):
         return self.probes.pop(0)
 
 
+class Keeping(Port):
+    """Something is kept elsewhere for it."""
+
+    cleared = False
+
+    def clear(self) -> None:
+        assert not self.closed
+        self.cleared = True
+
+
+def test_what_is_kept_for_a_site_goes_when_it_is_removed_and_not_before(grid: Grid) -> None:
+    made: list[Keeping] = []
+
+    def opened(site: Site) -> Keeping:
+        made.append(Keeping(lambda: (SMALL,)))
+        return made[-1]
+
+    grid.control.open_site = opened
+    grid.cases.add_site(LAB)
+    grid.cases.add_site(replace(LAB, settings={"rate": "1MiB"}), replace=True)
+    grid.control.aside.settle()
+    assert [(port.closed, port.cleared) for port in made] == [(True, False), (False, False)]
+    grid.cases.remove_site("lab")
+    grid.control.aside.settle()
+    assert [(port.closed, port.cleared) for port in made] == [(True, False), (True, True)]
+
+
 def test_what_a_farm_said_is_forgotten_with_it(grid: Grid) -> None:
     far = Far(lambda: (SMALL,))
     far.probes = [Way()] * 2

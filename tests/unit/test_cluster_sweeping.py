@@ -147,6 +147,23 @@ def test_what_a_farm_gives_that_does_not_answer_any_more_goes(home: Process, buc
     assert bucket.objects == {}
 
 
+def test_when_a_site_is_removed_nothing_is_left_but_what_others_keep(
+    tmp_path: Path, home: Process, bucket: LittleBucket, clock: Clock
+) -> None:
+    with little_bucket() as other:
+        lots = tuple(Lot(url=url) for url in (URL, "s3://other"))
+        home.buckets["s3://other"] = other
+        for lot in lots:
+            home.lots.begin(lot)
+            Kept(home.open(lot)).send([Chunk(hash=hash_of(b"x"), data=b"x")])
+            home.put(lot.url)
+        Process(tmp_path, home.buckets, clock).put()
+        home.sweeper.clear([lots[0], Lot(url="s3://other", folder="a")])
+        assert [name.partition("/")[0] for name in bucket.objects] == ["chunks"]
+        assert other.objects == {}
+        assert [lot for lot in home.lots.all() if not lot.folder] == [lots[0]]
+
+
 def test_a_note_of_a_bucket_that_is_damaged_harms_no_other(tmp_path: Path) -> None:
     lots, lot = Lots(tmp_path), Lot(url=URL, folder="a")
     lots.begin(lot)

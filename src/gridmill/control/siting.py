@@ -126,7 +126,7 @@ class SiteCases(Cases):
                     f"deployment {up[0]} is up at site {name!r}", hint=f"`gridmill remove deployment {up[0]}`"
                 )
             transaction.delete(Site, name)
-            transaction.then(lambda: retire(self._node, name))
+            transaction.then(lambda: retire(self._node, name, removed=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

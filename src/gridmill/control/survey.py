@@ -7,6 +7,7 @@ and does not change.)
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 from gridmill.control.node import ControlNode
 from gridmill.control.troubles import surveyed
@@ -14,7 +15,7 @@ from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.model.farm import FarmLook
 from gridmill.model.site import LOCAL, Node, Site
 from gridmill.model.way import Way
-from gridmill.ports.site import Carries, SitePort
+from gridmill.ports.site import Carries, Clears, SitePort
 
 SURVEY_SECONDS = 5.0
 PROBE_SECONDS = 600.0
@@ -171,11 +172,20 @@ def adopt(node: ControlNode, name: str, port: SitePort) -> None:
     node.control.sites[name] = port
 
 
-def retire(node: ControlNode, name: str) -> None:
+def retire(node: ControlNode, name: str, *, removed: bool = False) -> None:
     """Close the site's port, if it has one, beside the ticks: what it is asked now may take its time. What
-    was seen of the site through it is forgotten."""
+    was seen of the site through it is forgotten; when it was `removed` what is kept for it elsewhere goes."""
     node.control.away.discard(name)
     node.control.farms.pop(name, None)
     port = node.control.sites.pop(name, None)
     if port is not None:
-        node.control.aside.do(f"close site {name} {id(port)}", port.close, lambda done: done.result())
+        close = partial(_leave, port) if removed else port.close
+        node.control.aside.do(f"close site {name} {id(port)}", close, lambda done: done.result())
+
+
+def _leave(port: SitePort) -> None:
+    try:
+        if isinstance(port, Clears):
+            port.clear()
+    finally:
+        port.close()

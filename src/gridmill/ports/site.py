@@ -61,6 +61,15 @@ class Doors(Protocol):
 
 
 @runtime_checkable
+class Clears(Protocol):
+    """A site for which something is kept in other places, as in buckets."""
+
+    def clear(self) -> None:
+        """It was removed: all of that goes. May take its time; what cannot go now stays, and is logged."""
+        ...
+
+
+@runtime_checkable
 class Carries(Protocol):
     """A site in another place, to which data is carried."""
 

@@ -38,7 +38,7 @@ class Carriers:
     def __init__(self, farm: Farm, site: Site, source: str, folder: Path) -> None:
         """`source` is how the farm calls this home; in `folder` is noted which buckets were used. Raises
         InputError for settings that cannot be."""
-        self._farm, self._site, self._source = farm, site, source
+        self._farm, self._site, self._source, self._folder = farm, site, source, folder
         self._lock = threading.Lock()
         self._opened: dict[tuple[str, str], Objects] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
@@ -87,6 +87,12 @@ class Carriers:
     def start(self) -> None:
         """Sweep, now and from time to time."""
         self.sweeper.start()
+
+    def clear(self) -> None:
+        """The site was removed: what was put for it goes, but what other sites of this home have put in the
+        same place to be kept."""
+        others = (folder for folder in self._folder.parent.glob("*/lots") if folder.parent != self._folder)
+        self.sweeper.clear([lot for folder in others for lot in Lots(folder).all()])
 
     def close(self) -> None:
         """Sweep no more. May be repeated."""

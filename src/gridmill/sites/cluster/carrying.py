@@ -235,6 +235,11 @@ class HomeCarrying:
             else self._farm
         )
 
+    def clear_buckets(self) -> None:
+        """Nothing is carried to that farm any more: what is in buckets for that goes."""
+        if self._carriers is not None:
+            self._carriers.clear()
+
     def close(self) -> None:
         """Carry nothing more; what has arrived stays. May be repeated."""
         self._closed.set()

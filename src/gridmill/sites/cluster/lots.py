@@ -68,6 +68,11 @@ class Lots:
             if lot not in self._begun:
                 self._path(lot).unlink(missing_ok=True)
 
+    def end(self, lot: Lot) -> None:
+        """Nothing is there, and this process puts nothing there any more."""
+        self._begun.discard(lot)
+        self.done(lot)
+
     def _path(self, lot: Lot) -> Path:
         name = encode(replace(lot, over=None))
         return self._folder / f"{sha256(name).hexdigest()[:32]}.json"

@@ -202,6 +202,10 @@ class ClusterSite:
         """See Carries."""
         return self._answer(partial(probe, self._farm, self._carrying.limit_bytes_per_second))
 
+    def clear(self) -> None:
+        """See Clears."""
+        self._carrying.clear_buckets()
+
     def close(self) -> None:
         """Pods go on."""
         self._words.close()

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ LATE_SECONDS = 1800.0
 """For so long a farm may still put what a process that is gone has asked it for: until the signed URL has
 expired, and what was begun by then is through."""
 _SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
+_AHEAD = timedelta(days=2)  # of the bucket's clock
 _LOG = logging.getLogger(__name__)
 
 
@@ -81,11 +82,11 @@ class Sweeper:
             if lot.folder:
                 self._apart(lot, self._sweep_lot)
 
-    def _apart(self, lot: Lot, act: Callable[[Lot], None]) -> None:
+    def _apart(self, lot: Lot, act: Callable[[Lot], None], level: int = logging.INFO) -> None:
         try:
             act(lot)
         except GridmillError as error:
-            _LOG.info("bucket_not_swept site=%s url=%s reason=%s", self._name, lot.url, error)
+            _LOG.log(level, "bucket_not_swept site=%s url=%s reason=%s", self._name, lot.url, error)
 
     def _sweep_lot(self, lot: Lot) -> None:
         mine = lot.folder == self._uses.folder
@@ -113,3 +114,20 @@ class Sweeper:
         if kept.is_empty():
             self._lots.done(lot)
         return None
+
+    def clear(self, others: Iterable[Lot]) -> None:
+        """All that was put for the site, now that it was removed, but what is of `others` too. What cannot be
+        removed stays."""
+        kept = {lot for lot in others if not lot.folder}
+        for lot in self._lots.all():
+            if lot not in kept:
+                self._apart(lot, self._clear, logging.WARNING)
+
+    def _clear(self, lot: Lot) -> None:
+        if lot.folder:  # noted further, if the site is added again: a slow farm may put something yet
+            bucket = self._bucket(lot)
+            for name in [name for page in bucket.names(lot.folder) for name in page]:
+                bucket.remove(name)
+            return
+        self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
+        self._lots.end(lot)
