@@ -36,10 +36,10 @@ def fit(data):
 
 
 def predict(folder, inputs):
-    time.sleep(len(inputs) * 0.002)
+    time.sleep(len(inputs) * 0.004)
     return inputs[:, 0]
 """
-WORK_SECONDS = 4.096
+WORK_SECONDS = 8.192
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_advice_after_probes_and_after_runs(client: Client, file: Path) -> None:
     probed = client.advise("sleepy/rest", probe=True, on_probe=lambda workers, share: told.append(workers))
     assert told == [1, 8]
     assert probed.bound == Bound.WAITING
-    assert probed.work_seconds == pytest.approx(WORK_SECONDS, rel=0.5)
+    assert 0.5 * WORK_SECONDS < probed.work_seconds < 4 * WORK_SECONDS, "a busy machine takes longer"
     assert [one.share < 1 for one in probed.measured] == [True, probed.measured[1].share < 1]
     assert not client.grid.artifacts(name="sleepy/rest")
     assert client.status("sleepy").run.probe == ""

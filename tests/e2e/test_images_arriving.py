@@ -18,6 +18,14 @@ pytestmark = pytest.mark.e2e
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
 BLOCKS = 3
+HELD = """
+  hold:
+    needs: [pixels]
+    cache: false
+    memory: 64MiB
+    command: "until [ -e FOLDER/go-$GRIDMILL_RUN ]; do sleep 0.1; done"
+"""
+"""What comes after a block's load is not over before the next block is loaded."""
 
 
 def attempts(place: Place, run: str, job: str) -> list[dict]:
@@ -37,9 +45,11 @@ def test_each_image_is_loaded_once_while_earlier_ones_are_learned_from(place: Pl
     shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("arriving"))
     subprocess.run([sys.executable, project / "make_images.py", made], check=True)
     pipeline = project / "pipeline.yaml"
-    pipeline.write_text(pipeline.read_text().replace("trees: 150", "trees: 30"))  # there are others as good
+    text = pipeline.read_text().replace("trees: 150", "trees: 30")  # there are others as good
+    text = text.replace("    prediction: {", "    needs: [hold]\n    prediction: {")
+    pipeline.write_text(text + HELD.replace("FOLDER", str(place.folder)))
     images = sorted(path.relative_to(made) for path in made.rglob("*.pgm"))
-    up = place.start("up", "--listen", "off")
+    up = place.start("up", "--listen", "off", GRIDMILL_CPUS="8")
     assert eventually(lambda: place.gridmill("show", "control").returncode == 0)
     assert place.gridmill("apply", "-f", pipeline).returncode == 0
 
@@ -48,6 +58,8 @@ def test_each_image_is_loaded_once_while_earlier_ones_are_learned_from(place: Pl
             (arriving / path).parent.mkdir(parents=True, exist_ok=True)
             (made / path).rename(arriving / path)
         assert eventually(lambda run=f"digits-{number + 1}": is_done(place, run, "images"))
+        (place.folder / f"go-digits-{number}").touch()
+    (place.folder / f"go-digits-{BLOCKS}").touch()
     assert eventually(lambda: is_done(place, f"digits-{BLOCKS}", "read"), 300)
 
     for number in range(1, BLOCKS):

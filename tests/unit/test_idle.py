@@ -94,11 +94,11 @@ def test_a_busy_process_that_is_not_ours_is_the_owners() -> None:
     pid = int(subprocess.run(["sh", "-c", start], capture_output=True, text=True, check=True).stdout)
     try:
         seen = owners_processes()
-        look = look_at_machine(0.5)
+        looks = (look_at_machine(0.5) for _ in range(100))  # on a busy machine it may not run for a while
+        look = next(one for one in looks if one.owner_cpus > 0.1)
     finally:
         os.kill(pid, signal.SIGKILL)
     assert pid in seen
-    assert look.owner_cpus > 0.1
     assert look.used_bytes > 0
 
 

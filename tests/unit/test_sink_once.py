@@ -155,5 +155,5 @@ def test_two_first_loads_race(case: SinkCase) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert len(case.rows()) == 6

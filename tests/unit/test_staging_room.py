@@ -188,7 +188,7 @@ def test_a_tree_that_takes_long_holds_no_other_up(tmp_path: Path) -> None:
         long = pool.submit(placer.place, "long", trees["long"], "a")
         assert store.begun.wait(LONG_SECONDS)
         try:
-            assert pool.submit(placer.place, "short", trees["short"], "b").result(LONG_SECONDS / 4) == ()
+            assert pool.submit(placer.place, "short", trees["short"], "b").result(LONG_SECONDS / 2) == ()
             assert not long.done()
         finally:
             store.go.set()
