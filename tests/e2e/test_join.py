@@ -26,7 +26,7 @@ pytestmark = [
 OWNER = "while True: pass"
 HOLD = """
 for p in /proc/[0-9]*; do
-  case $(readlink $p/cwd) in */attempts/lent-1.lstm.*) kill -STOP ${p#/proc/}; echo held;; esac
+  case $(readlink $p/cwd) in */attempts/lent-1.lstm.*) kill -STOP ${p#/proc/} && echo held;; esac
 done
 """
 FIRST = ("nice", "-n", "-19")
