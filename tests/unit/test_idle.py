@@ -2,15 +2,21 @@
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from gridmill.model.node import Gpu, NodeLook
 from gridmill.sites.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, spare_bytes, within
+from gridmill.sites.inputs import InputDevices
+from gridmill.sites.logind import read_sessions
 from gridmill.sites.machine import (
     count_gpus,
     look_at_machine,
@@ -18,7 +24,7 @@ from gridmill.sites.machine import (
     read_gpus,
     read_process,
 )
-from gridmill.sites.terminals import seconds_since_input
+from gridmill.sites.terminals import Watch, seconds_since_input
 
 GIB = 2**30
 RULES = IdleRules(after_seconds=300.0)
@@ -153,3 +159,79 @@ def test_input_is_seen_by_access_times(tmp_path: Path) -> None:
     os.utime(tmp_path / "pts" / "0", (0, 0))
     assert seconds_since_input(tmp_path) > 1e9
     assert seconds_since_input(tmp_path / "nothing") >= 1e9
+
+
+def event(kind: int) -> bytes:
+    """As the kernel writes one (struct input_event), and the one that ends each report."""
+    return struct.pack("@llHHi", 0, 0, kind, 30, 1) + struct.pack("@llHHi", 0, 0, 0, 0, 0)
+
+
+KEY, MOUSE, STICK = 1, 2, 3
+
+
+def test_a_key_is_seen_by_its_event_and_only_once(tmp_path: Path) -> None:
+    """A fifo stands for the device: it is read without waiting, too."""
+    (tmp_path / "input").mkdir()
+    os.mkfifo(tmp_path / "input" / "event3")
+    devices = InputDevices(tmp_path)
+    try:
+        assert devices.seconds_since(100.0) > 1e8
+        with (tmp_path / "input" / "event3").open("wb", buffering=0) as keyboard:
+            assert devices.seconds_since(101.0) > 1e8
+            keyboard.write(event(STICK))
+            assert devices.seconds_since(102.0) > 1e8, "what drifts by itself is nobody"
+            keyboard.write(event(STICK) + event(KEY))
+            assert devices.seconds_since(103.0) == 0.0
+            assert devices.seconds_since(113.0) == 10.0
+            keyboard.write(event(MOUSE))
+            assert devices.seconds_since(114.0) == 0.0
+        assert not devices.blind
+        assert devices.seconds_since(120.0) == 6.0, "it was unplugged"
+    finally:
+        devices.close()
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Whoever may read everything gives that up for a while."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_a_desktop_is_asked_where_a_keyboard_may_not_be_read() -> None:
+    with TemporaryDirectory() as made:
+        (Path(made) / "input").mkdir()
+        os.mkfifo(Path(made) / "input" / "event0")
+        Path(made).chmod(0o755)
+        watch = Watch(Path(made), desktop=lambda now: 7.0)
+        assert watch.seconds_since_input() > 1e8
+        assert not watch.blind
+        watch.close()
+        os.mkfifo(Path(made) / "input" / "event1", 0o000)
+        with as_nobody():
+            assert watch.seconds_since_input() == 7.0
+            assert watch.blind
+        watch.close()
+
+
+def session(idle: str, *, since: int = 0, of: str = "user", kind: str = "wayland") -> str:
+    return f"Type={kind}\nClass={of}\nState=active\nIdleHint={idle}\nIdleSinceHint={since}\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ((), 1e9),
+        ((session("no"),), 0.0),
+        ((session("yes", since=960_000_000),), 40.0),
+        ((session("yes", since=960_000_000), session("no", kind="x11")), 0.0),
+        ((session("no", of="greeter"), session("no", kind="tty")), 1e9),
+    ],
+)
+def test_a_desktop_is_in_use_until_it_says_that_it_is_idle(told: tuple[str, ...], seconds: float) -> None:
+    assert read_sessions("\n".join(told), now=1000.0) == seconds

@@ -21,7 +21,7 @@ from gridmill.sites.machine import look_at_machine, used_bytes
 from gridmill.sites.ray.claim import claim_machine
 from gridmill.sites.ray.start import RayNode, want_ray
 from gridmill.sites.ray.start import join as join_ray
-from gridmill.sites.terminals import seconds_since_input
+from gridmill.sites.terminals import BLIND, Watch
 
 _TOKEN = "GRIDMILL_TOKEN"
 _LOOK_SECONDS = 1.0
@@ -166,11 +166,16 @@ def _stay(
 ) -> None:
     """Until Ctrl-C. A grid that is away for a while is joined again."""
     presence = Presence(seen=time.monotonic())
+    watch = Watch()
+    if rules is not None:
+        watch.seconds_since_input()
+        if watch.blind:
+            membership.tell({"state": "not all is seen", "why": BLIND})
     told = ""
     while not interrupts.asked:
         wanted, why = True, ""
         if rules is not None:
-            presence, wanted, why = _looked(presence, rules, membership.stands)
+            presence, wanted, why = _looked(presence, rules, membership.stands, watch)
         elif membership.stands:
             time.sleep(_LOOK_SECONDS)
         if wanted and not membership.stands:
@@ -198,14 +203,14 @@ def _entered(membership: Membership, interrupts: Interrupts, patience: Patience,
     return ""
 
 
-def _looked(presence: Presence, rules: IdleRules, given: bool) -> tuple[Presence, bool, str]:
+def _looked(presence: Presence, rules: IdleRules, given: bool, watch: Watch) -> tuple[Presence, bool, str]:
     look = look_at_machine(_LOOK_SECONDS)
     now = time.monotonic()
     after = note(
         presence,
         look,
         memory_bytes=memory_of_machine(),
-        input_seconds=seconds_since_input(),
+        input_seconds=watch.seconds_since_input(),
         now=now,
     )
     hour = datetime.now().astimezone().hour
