@@ -44,12 +44,13 @@ from gridmill.ports.link import LinkServer, Received
 from gridmill.ports.site import Doors, SitePort
 from gridmill.ports.store import Store
 from gridmill.registry import find
-from gridmill.settings import Settings
+from gridmill.settings import Settings, is_farm
 from gridmill.storage.filesystem import check_home, check_root
 from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
 from gridmill.testing.faults import with_faults
 
+_OF_A_FARM = "`gridmill farm sources` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
 LOCAL_CPU_SHARE = 16.0
 """Deployments on one's own machine may claim each CPU this often: idle ones burn none, and the
 operating system shares fairly. Memory is never promised twice."""
@@ -102,6 +103,8 @@ def lock_home(home: Path) -> IO[str]:
         file.seek(0)
         owner = file.read().strip() or "unknown"
         file.close()
+        if is_farm(home):
+            raise HomeInUseError(f"a farm (process {owner}) already owns {home}", hint=_OF_A_FARM) from error
         raise HomeInUseError(f"a control node (process {owner}) already owns {home}") from error
     file.truncate(0)
     file.write(str(os.getpid()))

@@ -75,6 +75,11 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def is_farm(home: Path) -> bool:
+    """Whether a light Gridmill (`gridmill up --light`) lives there, and no other."""
+    return (home / "farm" / "records.db").exists() and not (home / "store.db").exists()
+
+
 def _shares(written: str) -> int:
     if not written.isdecimal() or int(written) < 1:
         raise InputError(

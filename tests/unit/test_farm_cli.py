@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from tests.ports import free_port
 
+from gridmill.__main__ import main
+from gridmill.bootstrap import lock_home
 from gridmill.cli.farm import Listening, join_line, listening, note_address
 from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
 from gridmill.cli.light import notes, reachable, read_place
 from gridmill.cli.up import check_light, with_bucket_hosts
-from gridmill.errors import InputError, NotFoundError
+from gridmill.errors import HomeInUseError, InputError, NotFoundError
 from gridmill.farm.source import Source
 from gridmill.farm.start import open_records
 from gridmill.model.site import SiteKind
-from gridmill.settings import Settings
+from gridmill.settings import Settings, is_farm
 
 KNOWN = Listening(name="lab", address="127.0.0.1:1", fingerprint="f" * 64)
 
@@ -62,6 +64,18 @@ def test_who_starts_a_farm_is_told_what_it_is_not() -> None:
     assert "--listen ADDRESS:8700" in alone
     assert notes("10.1.0.7:8700", "") == []
     assert notes("10.1.0.7:8700", "not root") == ["it serves one source only: not root"]
+
+
+def test_whose_a_home_is_that_a_farm_has(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not is_farm(settings.home)
+    open_records(settings).close()
+    assert is_farm(settings.home)
+    with lock_home(settings.home), pytest.raises(HomeInUseError, match=r"a farm .* already owns") as told:
+        lock_home(settings.home)
+    assert "gridmill farm sources" in told.value.hint
+    with pytest.raises(SystemExit):
+        main(["--home", str(settings.home), "status"])
+    assert "is a farm's: `gridmill farm sources`" in capsys.readouterr().out
 
 
 def test_hosts_of_buckets_are_added_to_those_of_the_environment(settings: Settings) -> None:

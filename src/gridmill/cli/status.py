@@ -21,6 +21,7 @@ from gridmill.model.run import Run
 from gridmill.model.state import FINISHED_RUNS
 from gridmill.model.view import RunView
 from gridmill.sdk.client import Client
+from gridmill.settings import is_farm
 
 _RECENT = 10
 
@@ -112,7 +113,10 @@ def _nothing_yet(context: typer.Context) -> bool:
 def _say_nothing_yet(context: typer.Context, as_json: bool) -> None:
     if as_json:
         return emit({"control": None, "runs": ()})
-    return print(f"no control node is up for {settings_of(context).home}, and nothing has run there yet")
+    home = settings_of(context).home
+    if is_farm(home):
+        return print(f"{home} is a farm's: `gridmill farm sources` says who uses it")
+    return print(f"no control node is up for {home}, and nothing has run there yet")
 
 
 def _watch(client: Client, run: str, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from gridmill.model.amounts import Amounts, show_bytes
+from gridmill.model.amounts import Amounts, show_bytes, show_count
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
@@ -182,7 +182,7 @@ def _asked(resource: Resource) -> str:
     parts = [
         f"{resource.cpus:g} CPUs" if resource.cpus else "",
         show_bytes(resource.memory_bytes) if resource.memory_bytes else "",
-        f"{gpus_of(resource)} GPUs" if gpus_of(resource) else "",
+        show_count(gpus_of(resource), "GPU") if gpus_of(resource) else "",
     ]
     return ", ".join(part for part in parts if part) or "nothing"
 
