@@ -121,6 +121,7 @@ def test_doctor_looks_at_a_farm_where_one_is(settings: Settings) -> None:
     note_address(settings, Listening(name="lab", address=f"127.0.0.1:{free_port()}", fingerprint="f" * 64))
     found = {what: (well, said) for what, well, said in look_at_farm(settings)}
     assert "is free" in found["farm address"][1]
+    assert "control node" not in found
     assert found["farm sources"][0] is False
     assert "old had 99.0.0" in found["farm sources"][1]
 

@@ -8,12 +8,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gridmill.errors import InputError
 from gridmill.http.answers import bounded, declared_bytes, failure, pass_on, too_large
+from gridmill.model.address import LOOPBACK
 
 BODY_BYTES = 16 * 2**20
 """Largest body: a pipeline of 100,000 jobs is below it."""
 BUNDLE_BYTES = 512 * 2**20
 """Largest code bundle."""
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _log = logging.getLogger("gridmill.api")
 
 
@@ -42,7 +42,7 @@ class Guard:
             return failure(too_large(_limit(scope["path"])), 413)
         if self._token is None:
             return None
-        if _host(headers.get("host", "")) not in _LOOPBACK:
+        if _host(headers.get("host", "")) not in LOOPBACK:
             return failure(InputError("this address serves its own machine only", place="Host"), 403)
         if scope["path"].startswith("/v1") and not _same(headers.get("authorization", ""), self._token):
             hint = "Send `Authorization: Bearer TOKEN`; the token is in control.json in the home folder."
@@ -63,8 +63,3 @@ def _host(header: str) -> str:
 def _same(header: str, token: str) -> bool:
     scheme, _, given = header.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), token.encode())
-
-
-def is_loopback(host: str) -> bool:
-    """True where the host is this machine alone, by name or address."""
-    return host in _LOOPBACK

@@ -20,7 +20,7 @@ from gridmill.cli.tables import table
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.amounts import GIB, show_bytes
 from gridmill.sdk.dial import dial_home
-from gridmill.settings import Settings
+from gridmill.settings import Settings, is_farm
 from gridmill.storage.filesystem import check_root, find_mount
 
 _PACKAGES = {
@@ -72,7 +72,7 @@ def look(settings: Settings) -> Iterator[Check]:
     yield "cgroups", True, _cgroups() if settings.cgroups else "not used (GRIDMILL_CGROUPS=0)"
     yield "slurm", True, _slurm()
     for purpose, packages in _PACKAGES.items():
-        yield _packages(purpose, packages)
+        yield _packages(purpose, packages, needed=not is_farm(settings.home))
     farm = list(look_at_farm(settings))
     yield from farm or [("control node", True, _control(settings))]
     yield from look_at_clusters(settings)
@@ -117,7 +117,8 @@ def _slurm() -> str:
     return f"{asked.stdout.strip()}: `gridmill add site NAME --kind slurm` uses it"
 
 
-def _packages(purpose: str, packages: tuple[str, ...]) -> Check:
+def _packages(purpose: str, packages: tuple[str, ...], *, needed: bool) -> Check:
+    """A farm may have those of commands alone: what it needs is up to its sources."""
     there, missing = [], []
     for package in packages:
         try:
@@ -125,7 +126,7 @@ def _packages(purpose: str, packages: tuple[str, ...]) -> Check:
         except PackageNotFoundError:
             missing.append(package)
     found = ", ".join(there) + (f"; missing: {', '.join(missing)}" if missing else "")
-    return purpose, not missing, found
+    return purpose, not missing or not needed, found
 
 
 def _control(settings: Settings) -> str:

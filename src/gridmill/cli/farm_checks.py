@@ -17,7 +17,7 @@ from gridmill import __version__
 from gridmill.cli.cluster_checks import look_at_dates
 from gridmill.cli.farm import Listening, listening
 from gridmill.errors import GridmillError
-from gridmill.model.address import read_address
+from gridmill.model.address import is_loopback, read_address
 from gridmill.model.amounts import show_bytes, show_count
 from gridmill.model.farm import check_versions
 from gridmill.settings import Settings
@@ -90,7 +90,7 @@ def _address(known: Listening) -> tuple[bool, str]:
         return _could_listen(host, port)
     if not hmac.compare_digest(shown, known.fingerprint):
         return False, f"{known.address}: something else answers, with the certificate {shown[:16]}…"
-    return True, f"{known.address}, up"
+    return True, f"{known.address}, up{'; only this machine can dial it' if is_loopback(host) else ''}"
 
 
 def _shown(host: str, port: int) -> str:

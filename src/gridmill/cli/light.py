@@ -7,11 +7,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
 
-from gridmill.api.guard import is_loopback
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import emit, say
 from gridmill.errors import InputError
-from gridmill.model.address import read_address
+from gridmill.model.address import is_loopback, read_address
 from gridmill.model.amounts import parse_bytes, parse_seconds, show_count
 from gridmill.model.noun import dataclass
 from gridmill.model.site import Site, SiteKind

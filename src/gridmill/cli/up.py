@@ -15,12 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from gridmill.api.app import make_app
-from gridmill.api.guard import Guard, is_loopback
+from gridmill.api.guard import Guard
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.cli.sites import read_settings
 from gridmill.errors import InputError
 from gridmill.http.server import Server, serve
+from gridmill.model.address import is_loopback
 from gridmill.model.address import read_address as read_host
 from gridmill.model.amounts import show_count
 from gridmill.model.site import Site, SiteKind

@@ -3,6 +3,8 @@
 from gridmill.errors import InputError
 
 LAST_PORT = 65535
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+"""This machine alone, by name or address."""
 
 
 def read_address(text: str, *, port: int | None = None, place: str = "") -> tuple[str, int]:
@@ -19,3 +21,8 @@ def read_address(text: str, *, port: int | None = None, place: str = "") -> tupl
             f"{text!r} is not {form}", hint=f"Ports end at {LAST_PORT}: 10.0.0.5:6379.", place=place
         )
     return host, int(number)
+
+
+def is_loopback(host: str) -> bool:
+    """True where the host is this machine alone, by name or address."""
+    return host in LOOPBACK
