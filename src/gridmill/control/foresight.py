@@ -37,10 +37,11 @@ def check_change(control: Control, name: str, spec: SinkSpec, change: Change) ->
         if found is not None:
             names = tuple(column.name for column in found.output.columns)
             known[called] = (*names, *_declared(spec)) if called == sink else names
-    wrong = missing_of(change, sink, known)
+    wrong = "; ".join(missing_of(change, sink, known))
     if wrong:
+        tables = (f"{called!r} has {', '.join(dict.fromkeys(names))}" for called, names in known.items())
         raise InputError(
-            "; ".join(wrong), hint="Name a column to come in `columns` of the sink, with its type, first."
+            wrong, hint=f"{'; '.join(tables)}. One that is to come is named in `columns` of the sink first."
         )
 
 
