@@ -52,3 +52,36 @@ def test_a_trouble_that_lasts_is_told_once_and_again_when_it_comes_back():
         look_for(50.0)
         look_for(20.0)  # it answers again
     assert len(simulation.warnings) == 2, simulation.warnings
+
+
+def test_a_site_that_is_opened_anew_while_it_is_asked_is_no_trouble():
+    """As when `gridmill up --ray` declares its site again."""
+    simulation = Simulation(store=memory.make(), behave=lambda order: None)
+    simulation.declare_site()
+    control, world = simulation.node.control, simulation.world
+    [name] = control.sites
+    port, end = control.sites[name], world.tear_down
+
+    def closed(pod_ids):
+        control.sites[name] = replace_port
+        raise UnavailableError("the site was closed")
+
+    replace_port, world.tear_down = Elsewhere(port, end), closed
+    with simulation.node.changing() as transaction:
+        transaction.put(a_deployment(state=DeploymentState.RELEASING))
+    while (wait := simulation.node.tick()) == 0.0:
+        pass
+    assert not simulation.warnings
+    simulation.clock.advance(wait)
+    simulation.node.tick()
+    assert "trainers-1" not in control.ledger.snapshot.deployments
+
+
+class Elsewhere:
+    """The same site through another door."""
+
+    def __init__(self, port, end):
+        self._port, self.tear_down = port, end
+
+    def __getattr__(self, name):
+        return getattr(self._port, name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.contract.test_site_ray import NoDoors
 
-from gridmill.cli.join import read_memory, read_rules
+from gridmill.cli.join import read_cpus, read_memory, read_rules
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.address import read_address
 from gridmill.model.amounts import GIB, Amounts
@@ -164,6 +164,10 @@ def test_what_cannot_be_given_is_refused() -> None:
     assert read_memory("4GiB", 8 * GIB) == 4 * GIB
     with pytest.raises(InputError, match="this machine has 8 GiB"):
         read_memory("16GiB", 8 * GIB)
+    assert (read_cpus(None, 2), read_cpus(2.0, 2)) == (None, 2)
+    for cpus in (3.0, 1.5):
+        with pytest.raises(InputError, match=rf"--cpus {cpus:g} cannot be given: this machine has 2 CPUs"):
+            read_cpus(cpus, 2)
     with pytest.raises(InputError, match="not FROM-TO"):
         read_rules(False, "5m", "25-3")
     with pytest.raises(InputError, match="goes with --idle-only"):

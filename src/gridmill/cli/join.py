@@ -1,5 +1,6 @@
 """`join`: this machine as a provider node of a grid, always or while its owner does not use it."""
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.model.address import read_address
-from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes, show_seconds
+from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes, show_count, show_seconds
 from gridmill.sites.idle import IdleRules, Presence, is_idle, note, spare_bytes
 from gridmill.sites.local import memory_of_machine
 from gridmill.sites.machine import look_at_machine, used_bytes
@@ -30,7 +31,7 @@ _GIVEN_SHARE = 0.8
 
 def join(
     context: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="As `gridmill up --ray` says it.")],
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="As `gridmill up --ray HOST` says it.")],
     token: Annotated[
         str,
         typer.Option(help=f"The grid's token; better in {_TOKEN}, or `-` to read it from standard input."),
@@ -58,13 +59,21 @@ def join(
     folder = settings_of(context).home / "node"
     read_address(address)
     given = read_memory(memory, memory_of_machine())
+    given_cpus = read_cpus(cpus, os.cpu_count() or 1)
     rules = read_rules(idle_only, idle_after, hours)
     patience = Patience(parse_seconds(wait))
     secret = _read_token(token, settings_of(context).token)
     want_ray()
     with claim_machine(folder) as claim, Interrupts() as interrupts:
         membership = Membership(
-            folder, address, secret, cpus, given, behind=idle_only, tell=emit if json else _say, claim=claim
+            folder,
+            address,
+            secret,
+            given_cpus,
+            given,
+            behind=idle_only,
+            tell=emit if json else _say,
+            claim=claim,
         )
         try:
             _stay(membership, rules, interrupts, patience)
@@ -85,7 +94,7 @@ class Membership:
         folder: Path,
         address: str,
         token: str,
-        cpus: float | None,
+        cpus: int | None,
         memory: int,
         *,
         behind: bool,
@@ -215,6 +224,17 @@ def _looked(presence: Presence, rules: IdleRules, given: bool, watch: Watch) -> 
     )
     hour = datetime.now().astimezone().hour
     return after, *is_idle(after, rules, given=given, now=now, hour=hour)
+
+
+def read_cpus(given: float | None, has: int) -> int | None:
+    """CPUs that are given of those that the machine has. Raises InputError for more, and for half ones: Ray
+    counts whole ones."""
+    if given is not None and (given > has or given != int(given)):
+        raise InputError(
+            f"--cpus {given:g} cannot be given: this machine has {show_count(has, 'CPU')}",
+            hint="Give whole ones; without --cpus it is all of them.",
+        )
+    return None if given is None else int(given)
 
 
 def read_memory(given: str | None, has: int) -> int:

@@ -33,7 +33,8 @@ def reap(control: Control) -> float:
             waits.append(wait)
         else:
             _say_goodbye(control, deployment)
-            then = partial(_torn_down, control, deployment)
+            site = control.sites.get(deployment.site)
+            then = partial(_torn_down, control, deployment, site)
             control.aside.do(f"tear down {deployment.id}", _tearing_down(control, deployment), then)
     return min(waits)
 
@@ -42,7 +43,8 @@ def reap_now(control: Control) -> None:
     """The same for a control node that ends: it waits, and what fails is left to end by itself."""
     for deployment in _released(control):
         _say_goodbye(control, deployment)
-        _torn_down(control, deployment, done(_tearing_down(control, deployment)))
+        site = control.sites.get(deployment.site)
+        _torn_down(control, deployment, site, done(_tearing_down(control, deployment)))
 
 
 def _released(control: Control) -> tuple[Deployment, ...]:
@@ -87,12 +89,14 @@ def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> No
         raise UnavailableError("its site is not opened yet")
 
 
-def _torn_down(control: Control, deployment: Deployment, done: Future[None]) -> None:
-    """Gone, unless somebody has recorded it meanwhile."""
+def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, done: Future[None]) -> None:
+    """Gone, unless somebody has recorded it meanwhile. A `site` that was not open yet, or was opened anew
+    while it was asked, is no trouble: the one that is there now is asked soon."""
     try:
         done.result()
     except UnavailableError as error:
-        tell(control, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
+        if site is not None and control.sites.get(deployment.site) is site:
+            tell(control, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
         control.not_before[deployment.id] = control.clock.monotonic() + control.limits.observe_seconds
         return
     tell(control, deployment.id, "")

@@ -19,6 +19,7 @@ from gridmill.model.message import PodOrder
 from gridmill.model.node import NodeLook
 from gridmill.model.site import Node
 from gridmill.ports.site import PodSight, Sight
+from gridmill.sites.ray.complaints import hint_of, last_of, short_of
 from gridmill.sites.ray.keeper import Keeper, look, look_around, read_last_words
 from gridmill.sites.ray.nodes import all_nodes, bundle_of, capacity_of, name_of
 from gridmill.sites.ray.notes import Note, Notes
@@ -28,7 +29,11 @@ NAMESPACE = "gridmill"
 _LOOK_SECONDS = 2.0
 _TOOK_LEAVE = 1  # NodeDeathInfo.EXPECTED_TERMINATION
 _LEAVE_SECONDS = 8.0
-_END_SECONDS = 15.0
+_END_SECONDS = 10.0
+"""Keepers have this to end their pods. With LEFT_SECONDS it stays below what the site waits for an answer: a
+bridge that is ended for its silence has forgotten since when a node is lost."""
+LEFT_SECONDS = 6.0
+"""Nodes have this to tell what is left of pods without keepers, all of them side by side."""
 _NOTES_KEPT_SECONDS = 7 * 86400.0
 
 
@@ -40,6 +45,7 @@ class Bridge:
         self._opening = opening
         self._notes = Notes(Path(opening.notes))
         self._asked: dict[str, Any] = {}  # the look that is under way at each pod's keeper
+        self._left: dict[str, Any] = {}  # the look that is under way at what is left of a pod without one
         self._lost_since: dict[str, float] = {}
         self._groups: dict[str, str] | None = None
         self._notes.forget(time.time() - _NOTES_KEPT_SECONDS)
@@ -154,15 +160,12 @@ class Bridge:
         ready = (
             set(ray.wait(pending, num_returns=len(pending), timeout=_LOOK_SECONDS)[0]) if pending else set()
         )
-        sights: dict[str, PodSight] = {}
-        for pod_id in pod_ids:
-            if pod_id not in keepers:
-                sights[pod_id] = self._without_keeper(pod_id)
-            elif self._asked[pod_id] in ready:
-                sights[pod_id] = self._told(pod_id)
-            else:
-                sights[pod_id] = self._waiting(pod_id)
-        return sights
+        told = {
+            pod_id: self._told(pod_id) if self._asked[pod_id] in ready else self._waiting(pod_id)
+            for pod_id in keepers
+        }
+        known = {pod_id: sight for pod_id, sight in told.items() if sight is not None}
+        return known | self._without_keepers([pod_id for pod_id in pod_ids if pod_id not in known])
 
     def _waiting(self, pod_id: str) -> PodSight:
         """Its keeper has not answered: it waits for its place, or begins, or the link is slow. A group that
@@ -178,16 +181,17 @@ class Bridge:
         why = "its node has left the cluster before it was placed"
         return PodSight(sight=Sight.GONE, message=why, left=True)
 
-    def _told(self, pod_id: str) -> PodSight:
+    def _told(self, pod_id: str) -> PodSight | None:
+        """None where its keeper is dead."""
         unfit = False
         try:
             sight, message, unfit = ray.get(self._asked.pop(pod_id))
         except RayActorError as error:
             if "creation task" not in str(error):
-                return self._without_keeper(pod_id)
-            sight, message = Sight.GONE, f"its keeper could not begin: {_last(error)}"
+                return None
+            sight, message = Sight.GONE, f"its keeper could not begin: {last_of(error)}"
         except RayError:
-            return self._without_keeper(pod_id)
+            return None
         self._lost_since.pop(pod_id, None)
         if sight == Sight.GONE:
             self._let_go(pod_id)
@@ -200,28 +204,59 @@ class Bridge:
             ray.kill(keeper)
         self._over(pod_id)
 
-    def _without_keeper(self, pod_id: str) -> PodSight:
-        """Its keeper is dead or was never made. The node tells what is left of the pod; where it is lost, the
-        pod may still run there, cut off, until its keeper ends itself: time tells."""
-        self._asked.pop(pod_id, None)
-        note = self._notes.read(pod_id)
+    def _without_keepers(self, pod_ids: Sequence[str]) -> dict[str, PodSight]:
+        """Their keepers are dead or were never made. The nodes tell what is left of the pods, side by side:
+        one that hangs does not hold up the others."""
+        sights: dict[str, PodSight] = {}
+        notes: dict[str, Note] = {}
+        living = {str(node["NodeID"]) for node in self._living().values()} if pod_ids else set()
+        for pod_id in pod_ids:
+            self._asked.pop(pod_id, None)
+            note = self._notes.read(pod_id)
+            if note is not None and not note.over and note.node in living:
+                notes[pod_id] = note
+            else:
+                sights[pod_id] = self._unlooked(pod_id, note)
+        for pod_id, note in notes.items():
+            if pod_id not in self._left:
+                self._left[pod_id] = self._ask_what_is_left(pod_id, note)
+        ready = self._ready([self._left[pod_id] for pod_id in notes], LEFT_SECONDS)
+        for pod_id in notes:
+            sights[pod_id] = self._looked_at(pod_id, self._left[pod_id] in ready)
+        return sights
+
+    def _unlooked(self, pod_id: str, note: Note | None) -> PodSight:
+        """No node can tell of it. Where that is lost the pod may still run there, cut off, until its keeper
+        ends itself: time tells."""
+        self._left.pop(pod_id, None)
         if note is None:
             return PodSight(sight=Sight.GONE, message="it was never started")
         if note.over:
             return PodSight(sight=Sight.GONE, message=note.why or "it has ended", left=note.left)
-        if any(str(node["NodeID"]) == note.node for node in self._living().values()):
-            return self._looked_at(pod_id, note)
         return self._lost(pod_id)
 
-    def _looked_at(self, pod_id: str, note: Note) -> PodSight:
+    def _ask_what_is_left(self, pod_id: str, note: Note) -> Any:  # noqa: ANN401  a reference
         where = NodeAffinitySchedulingStrategy(note.node, soft=False)
-        asked = look.options(num_cpus=0, scheduling_strategy=where).remote(
-            self._opening.home, dict(self._opening.environment), pod_id
+        opening = self._opening
+        return look.options(num_cpus=0, scheduling_strategy=where).remote(
+            opening.home, dict(opening.environment), pod_id
         )
+
+    def _ready(self, references: list[Any], seconds: float) -> list[Any]:
+        """Those that are ready within that time."""
+        return _ended(references, seconds)
+
+    def _read(self, reference: Any) -> Any:  # noqa: ANN401  what the node told
+        return ray.get(reference)
+
+    def _looked_at(self, pod_id: str, ready: bool) -> PodSight:
+        unknown = PodSight(sight=Sight.UNKNOWN, message="its node does not answer")
+        if not ready:
+            return unknown  # the look goes on: it is asked for again with the next request
         try:
-            sight, message = ray.get(asked, timeout=_LOOK_SECONDS * 4)
-        except (RayError, TimeoutError):
-            return PodSight(sight=Sight.UNKNOWN, message="its node does not answer")
+            sight, message = self._read(self._left.pop(pod_id))
+        except RayError:
+            return unknown
         if sight == Sight.GONE:
             self._over(pod_id)
         return PodSight(sight=Sight(sight), message=message)
@@ -274,18 +309,20 @@ class Bridge:
         self._groups = None  # while that was waited for one may have been placed
         for keeper in keepers.values():
             ray.kill(keeper)
-        left = [pod_id for pod_id in pod_ids if not self._is_over(pod_id, placed, ends.get(pod_id))]
+        unsure = [pod_id for pod_id in pod_ids if not self._is_over(pod_id, placed, ends.get(pod_id))]
+        sights = self._without_keepers(unsure)
+        left = [pod_id for pod_id in unsure if sights[pod_id].sight != Sight.GONE]
         if left:
             raise UnavailableError(f"{left[0]} may still run on a node that does not answer")
 
     def _is_over(self, pod_id: str, placed: frozenset[str], ended: Any) -> bool:  # noqa: ANN401  a reference
+        """Whether it is known to be without a look at its node."""
         note = self._notes.read(pod_id)
-        if note is None or (pod_id not in placed and not note.over and self._group(pod_id) == "PENDING"):
-            self._over(pod_id)  # it never was, and never comes
-            return True
-        if ended is not None and _well(ended):
+        never = note is None or (pod_id not in placed and not note.over and self._group(pod_id) == "PENDING")
+        over = never or (ended is not None and _well(ended))
+        if over:
             self._over(pod_id)
-        return self._without_keeper(pod_id).sight == Sight.GONE
+        return over
 
     def _placed(self) -> frozenset[str]:
         """Pods with a note whose placement group stands."""
@@ -335,7 +372,7 @@ def main() -> int:
     try:
         bridge = Bridge(decode(next(lines), Opening))
     except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
-        _say(out, Answer(error=f"the Ray cluster does not take us: {_short(error)}", hint=_hint(error)))
+        _say(out, Answer(error=f"the Ray cluster does not take us: {short_of(error)}", hint=hint_of(error)))
         return 1
     _say(out, Answer())
     for line in lines:
@@ -344,7 +381,7 @@ def main() -> int:
         except GridmillError as error:
             _say(out, Answer(error=error.message, hint=error.hint))
         except (RayError, RuntimeError, ConnectionError, ValueError) as error:
-            _say(out, Answer(error=f"Ray says: {_short(error)}"))
+            _say(out, Answer(error=f"Ray says: {short_of(error)}"))
             return 1  # the next request opens the cluster anew
     return 0
 
@@ -352,26 +389,6 @@ def main() -> int:
 def _say(out: BinaryIO, answer: Answer) -> None:
     out.write(encode(answer) + b"\n")
     out.flush()
-
-
-def _short(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:500] or type(error).__name__
-
-
-def _last(error: BaseException) -> str:
-    """The last line of a traceback that Ray carries: the error itself."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:500] if lines else type(error).__name__
-
-
-def _hint(error: BaseException) -> str:
-    text = str(error)
-    if "ersion mismatch" in text:
-        return "Ray wants the same Python, to the patch level, and the same Ray on every machine."
-    if "token" in text.lower() or "auth" in text.lower():
-        return "Put the cluster's token into a file and name it: --set token_file=FILE."
-    return "Is it up, and is this machine one of its nodes? From elsewhere the address is ray://HOST:10001."
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ PATIENCE = "20s"
 PORT = 6379
 _BEHIND = ("nice", "-n", "19")
 START = (sys.executable, "-m", "ray.scripts.scripts", "start")
+_IS_IT_UP = "Is `gridmill up --ray HOST` running there?"
 _UP = b"Ray runtime started"
 _START_SECONDS = 90.0
 _END_SECONDS = 3.0
@@ -85,7 +86,8 @@ def refusal(told: str, log: Path) -> InputError | UnavailableError:
         )
     if "nauthenticated" in told or "uthentication" in told:
         return InputError(
-            "the grid does not take this token", hint="`gridmill up --ray` prints the right one."
+            "the grid does not take this token",
+            hint="`gridmill up --ray HOST` prints where the right one is.",
         )
     last = next(
         (line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "it said nothing"
@@ -118,7 +120,7 @@ def join(
     address: str,
     token: str,
     *,
-    cpus: float | None = None,
+    cpus: int | None = None,
     memory_bytes: int | None = None,
     behind: bool = False,
     claim: socket.socket | None = None,
@@ -131,12 +133,14 @@ def join(
     want_ray()
     host, port = read_address(address)
     if not answers(host, port):
-        raise UnavailableError(f"nothing answers at {address}", hint="Is `gridmill up --ray` running there?")
+        raise UnavailableError(
+            f"nothing answers at {address}", hint="Is `gridmill up --ray HOST` running there?"
+        )
     _want_head(host, port)
     path = folder / "token"
     _write_secret(path, token)
     words = [f"--address={address}", f"--node-ip-address={knock(host, port)}"]
-    words += [f"--num-cpus={max(1, int(cpus))}"] if cpus else []
+    words += [f"--num-cpus={cpus}"] if cpus else []
     words += [f"--memory={memory_bytes}"] if memory_bytes else []
     return _start(folder, words, token_path=path, behind=behind, claim=claim)
 
@@ -146,12 +150,11 @@ def _want_head(host: str, port: int) -> None:
     try:
         is_head = speaks(host, port)
     except OSError as error:
-        raise UnavailableError(
-            f"what listens at {host}:{port} says nothing", hint="Is `gridmill up --ray` running there?"
-        ) from error
+        raise UnavailableError(f"what listens at {host}:{port} says nothing", hint=_IS_IT_UP) from error
     if not is_head:
         raise InputError(
-            f"what listens at {host}:{port} is no head of a grid", hint="`gridmill up --ray` says HOST:PORT."
+            f"what listens at {host}:{port} is no head of a grid",
+            hint="`gridmill up --ray HOST` says HOST:PORT.",
         )
 
 
