@@ -3,6 +3,7 @@
 import os
 import stat
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,11 +16,17 @@ _MANY = 1024
 _NEVER_SECONDS = 10.0**9
 
 
+def open_device(path: Path) -> int:
+    """A descriptor that is read without waiting. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 class InputDevices:
     """The keyboards and mice below `devices`/input, kept open. Each that opens one has the events for itself:
     nobody else misses any. (The access times of these devices tell nothing: reading does not change them.)"""
 
-    def __init__(self, devices: Path = Path("/dev")) -> None:
+    def __init__(self, devices: Path = Path("/dev"), opening: Callable[[Path], int] = open_device) -> None:
+        self._opening = opening
         self._folder = devices / "input"
         self._open: dict[Path, int] = {}
         self._last: float | None = None
@@ -45,7 +52,7 @@ class InputDevices:
     def _opened(self, path: Path) -> bool:
         """Whether it may be read; True also for what is no device."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = self._opening(path)
         except PermissionError:
             return False
         except OSError:

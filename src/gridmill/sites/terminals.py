@@ -21,11 +21,14 @@ class Watch:
     """Looks at all of it. The desktop is asked only where the keyboards may not be read."""
 
     def __init__(
-        self, devices: Path = Path("/dev"), desktop: Callable[[float], float] = seconds_since_use
+        self,
+        devices: Path = Path("/dev"),
+        inputs: InputDevices | None = None,
+        desktop: Callable[[float], float] = seconds_since_use,
     ) -> None:
         self._devices = devices
         self._desktop = desktop
-        self._inputs = InputDevices(devices)
+        self._inputs = inputs or InputDevices(devices)
 
     def seconds_since_input(self) -> float:
         """Since the last sign of somebody; very many where there was none."""
