@@ -42,7 +42,7 @@ HOW = """
 Random bytes, on one disk. The bucket is moto's S3 server on this machine, which does one thing at a time and
 takes most of the time; each contestant starts with an empty bucket or folder. Ours, in one process: the tree
 is scanned and hashed, what lacks is sent, checked by its hash; back, chunks are checked, kept (those of
-large files in their places there), and made a tree of links. What comes from
+large files in their places there, as they come), and made a tree of links. What comes from
 the bucket is what the same contestant put there; ours reads by signed URLs, as farms do.
 rclone has 16 transfers, s5cmd its 256 workers, rsync `-a`;
 each is a process that starts. At the end of each the file system is synced, as ours is durable when it says
@@ -145,8 +145,11 @@ class _Contest:
         return took
 
     def _clear(self) -> None:
-        """What the one before left goes. The disk is told so by a sync, and is busy with it
-        for a second: nobody is to wait for what others left."""
+        """Nobody is to wait for what the one before left. Large files go: the disk is told so by a sync, and is
+        busy with it for a second. Small ones are put aside: ext4 looks for a minute at each inode that was
+        just freed whenever it makes a file."""
+        if self.kind == "small" and self.work.exists():
+            self.work.rename(self.work.with_name(f"aside-{time.time_ns()}"))
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir()
         subprocess.run(("sync", "-f", str(self.work)), check=True)

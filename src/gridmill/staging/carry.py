@@ -6,21 +6,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from gridmill.errors import ConflictError, DataError, InterruptedRunError, StorageError, UnavailableError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
-from gridmill.staging.flow import PIECE_BYTES, Flow, Flowing, Receiving
+from gridmill.staging.durable import ALONE
+from gridmill.staging.flow import PIECE_BYTES, Flow, Flowing, Receiving, flow_of
 from gridmill.staging.frames import Chunk, Content
 from gridmill.staging.manifest import scan_files
-from gridmill.staging.paths import chunk_sizes, file_below
+from gridmill.staging.paths import FilesBelow, chunk_sizes, file_below
 from gridmill.staging.progress import Progress
 
 BATCH_BYTES = 8 << 20
 _ASKED = 10_000  # hashes in one question
 _BATCH_CHUNKS = 1000
+_TOGETHER = 256  # small files that are read in one go
 _DAMAGED = 3  # times that a chunk may arrive damaged
 _LONGEST_WAIT_SECONDS = 10.0
 _LOOK_SECONDS = 0.5  # who waits sees in this time that the transfer is over
@@ -81,32 +84,52 @@ class Tree:
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """See Giver."""
         for name in chunks:
-            entry, index = self._places[name]
-            offset = index * self._chunk_bytes
-            size = min(self._chunk_bytes, entry.size_bytes - offset)
-            with file_below(self._root, entry.path) as descriptor:
-                data = os.pread(descriptor, size, offset)
+            where = self._range(name)
+            with file_below(self._root, self._places[name][0].path) as descriptor:
+                data = os.pread(descriptor, len(where), where.start)
             yield Chunk(hash=name, data=data)  # who takes it sees when it is not what was scanned
 
     def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
         """See Flowing. Raises StorageError."""
         buffer = memoryview(bytearray(PIECE_BYTES))
-        for name in chunks:
-            entry, index = self._places[name]
-            offset = index * self._chunk_bytes
-            size = min(self._chunk_bytes, entry.size_bytes - offset)
-            yield Flow(hash=name, size_bytes=size, pieces=self._pieces(entry.path, offset, size, buffer))
+        with FilesBelow(self._root) as below:
+            for small, names in groupby(chunks, lambda name: self._range(name).stop <= PIECE_BYTES):
+                coming = (self._flow(name, below, buffer) for name in names)
+                yield from _together(coming) if small else coming
 
-    def _pieces(self, path: str, offset: int, size: int, buffer: memoryview) -> Iterator[Content]:
-        end = offset + size
+    def _flow(self, name: str, below: FilesBelow, buffer: memoryview) -> Flow:
+        where = self._range(name)
+        pieces = self._pieces(below, self._places[name][0].path, where, buffer)
+        return Flow(hash=name, size_bytes=len(where), pieces=pieces)
+
+    def _range(self, name: str) -> range:
+        """Where it lies in its file."""
+        entry, index = self._places[name]
+        offset = index * self._chunk_bytes
+        return range(offset, min(offset + self._chunk_bytes, entry.size_bytes))
+
+    def _pieces(self, below: FilesBelow, path: str, where: range, buffer: memoryview) -> Iterator[Content]:
+        offset = where.start
         try:
-            with file_below(self._root, path) as descriptor:
-                while read := os.preadv(descriptor, [buffer[: end - offset]], offset):
+            with below.file(path) as descriptor:
+                while left := where.stop - offset:
+                    read = os.preadv(descriptor, [buffer[:left]], offset)
+                    if not read:
+                        return
                     offset += read
                     yield buffer[:read]
         except OSError as error:
             place = str(error.filename or self._root / path)
             raise StorageError(f"cannot be read: {error.strerror}", place=place) from error
+
+
+def _together(coming: Iterator[Flow]) -> Iterator[Flow]:
+    while True:
+        with ALONE:
+            some = [flow.gathered() for flow in islice(coming, _TOGETHER)]
+        if not some:
+            return
+        yield from map(flow_of, some)
 
 
 def push(

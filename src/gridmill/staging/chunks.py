@@ -6,13 +6,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
 from gridmill import codec
 from gridmill.errors import DataError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.farm import Hashes, Manifest
-from gridmill.staging.durable import not_kept, seal_open, sync, touch
+from gridmill.staging.durable import ALONE, not_kept, seal_open, sync, touch
 from gridmill.staging.flow import Flow
 from gridmill.staging.frames import Chunk, Content
 from gridmill.staging.large import LargeFiles, Layout, layouts
@@ -37,6 +38,7 @@ class ChunkStore:
         self.drafts = folder / "drafts"
         self._chunks, self._pins = folder / "chunks", folder / "pins"
         self._lock = threading.Lock()
+        self._numbers = count()
         try:
             shutil.rmtree(self.drafts, ignore_errors=True)
             for made in (folder, self._chunks, self._pins, self.drafts):
@@ -229,14 +231,16 @@ class ChunkStore:
             once = {chunk.hash: chunk for chunk in chunks}
             new = [chunk for chunk in once.values() if chunk.hash not in self._sizes]
             self._make_room(sum(len(chunk.data) for chunk in new))
-        coming = {self.drafts / uuid4().hex: chunk for chunk in new}
+        coming = {self.drafts / str(next(self._numbers)): chunk for chunk in new}
         try:
-            for draft, chunk in coming.items():
-                _write(draft, chunk.data)
+            with ALONE:
+                for draft, chunk in coming.items():
+                    _write(draft, chunk.data)
             sync(list(coming))  # before they are named; one that a power failure takes back is only missing
-            for draft, chunk in tuple(coming.items()):
-                self._name(chunk, draft)
-                del coming[draft]
+            with ALONE:
+                for draft, chunk in tuple(coming.items()):
+                    self._name(chunk, draft)
+                    del coming[draft]
         finally:
             with self._lock:
                 self._coming_bytes -= sum(len(chunk.data) for chunk in coming.values())
@@ -347,11 +351,13 @@ def _rename(draft: Path, path: Path) -> None:
 
 def _write(draft: Path, data: Content) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb", buffering=0) as file:
+    try:
         rest = memoryview(data)
         while rest:
-            rest = rest[file.write(rest) :]
+            rest = rest[os.write(descriptor, rest) :]
         seal_open(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _pins(path: Path) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,9 @@ _EACH = 16
 _C = ctypes.CDLL(None, use_errno=True)
 _SYNC_FILE_RANGE: Callable[..., int] | None = getattr(_C, "sync_file_range", None)
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin, do not wait
+ALONE = threading.RLock()
+"""For who does many small things to files: several threads at that pass the interpreter on with each of them,
+which costs more than these do."""
 READ_ONLY = 0o444  # placed files are links to what is kept
 SEALED_NS = 1_000_000_000_000_000_000
 """The time of change of what is kept. With another one somebody wrote to it: it is not used any more."""

@@ -13,7 +13,7 @@ from gridmill.errors import ConflictError, InputError, NotFoundError, StorageErr
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
 from gridmill.staging.hashes import HashCache, seen
-from gridmill.staging.paths import check_path, file_below, folder_below
+from gridmill.staging.paths import FilesBelow, check_path, file_below, folder_below
 
 CHUNK_BYTES = 4 << 20
 """Size of a chunk, but a file's last. Smaller ones cost requests and syncs, larger ones let more travel:
@@ -134,21 +134,28 @@ def _hashed(root: Path, files: list[_File], chunk_bytes: int) -> dict[str, tuple
         for file in large:
             offsets = range(0, file.stat.st_size, chunk_bytes)
             hashes[file.path] = tuple(
-                threads.map(lambda offset, file=file: _hash(root, file, offset, chunk_bytes), offsets)
+                threads.map(lambda offset, file=file: _part(root, file, offset, chunk_bytes), offsets)
             )
     return hashes
 
 
 def _whole(root: Path, files: Iterable[_File]) -> dict[str, tuple[str, ...]]:
-    return {
-        file.path: (_hash(root, file, 0, file.stat.st_size),) if file.stat.st_size else () for file in files
-    }
+    with FilesBelow(root) as below:
+        return {
+            file.path: (_hash(root, below, file, 0, file.stat.st_size),) if file.stat.st_size else ()
+            for file in files
+        }
 
 
-def _hash(root: Path, file: _File, offset: int, most_bytes: int) -> str:
+def _part(root: Path, file: _File, offset: int, most_bytes: int) -> str:
+    with FilesBelow(root) as below:
+        return _hash(root, below, file, offset, most_bytes)
+
+
+def _hash(root: Path, below: FilesBelow, file: _File, offset: int, most_bytes: int) -> str:
     hashed, left = blake3(), min(most_bytes, file.stat.st_size - offset)
     piece = memoryview(bytearray(min(left, _READ_BYTES)))
-    with file_below(root, file.path) as descriptor:
+    with below.file(file.path) as descriptor:
         while left and (read := os.preadv(descriptor, [piece[:left]], offset)):
             hashed.update(piece[:read])
             offset, left = offset + read, left - read
