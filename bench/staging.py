@@ -145,7 +145,7 @@ class _Contest:
         return took
 
     def _clear(self) -> None:
-        """Nobody is to wait for what the one before left. Large files go: the disk is told so by a sync, and is
+        """Nobody is to wait for what the one before left. Large files go: a sync tells the disk so, which is
         busy with it for a second. Small ones are put aside: ext4 looks for a minute at each inode that was
         just freed whenever it makes a file."""
         if self.kind == "small" and self.work.exists():
