@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gridmill.cli.light import notes
 from gridmill.cli.session import Json, console, emit, say, settings_of
 from gridmill.cli.tables import table
 from gridmill.codec import decode, encode
@@ -96,6 +97,8 @@ def _act(records: Any, action: Action, name: str, known: Listening, json: bool) 
         source = joining.revoke(records, name)
         say(f"source {source.name} is revoked; its pods end, and what it had here goes, while the farm is up")
         return emit({"revoked": source.name}) if json else None
+    for note in notes(known.address, ""):
+        say(note)
     line = join_line(known, joining.invite(records, time.time(), name))
     return emit({"join": line}) if json else print(line)
 

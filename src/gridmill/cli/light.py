@@ -107,7 +107,8 @@ def _announce(running: Any, settings: Settings, name: str, json: bool) -> None: 
         say(note)
     joined = running.farm.records.all(import_module("gridmill.farm.source").Source)
     if joined:
-        say(f"{show_count(len(joined), 'source')}; `gridmill farm invite` prints a line for another one")
+        more = "" if running.farm.one_user else "; `gridmill farm invite` prints a line for another one"
+        say(f"{show_count(len(joined), 'source')}{more}")
         return emit({"address": place, "fingerprint": fingerprint}) if json else None
     secret = import_module("gridmill.farm.joining").invite(running.farm.records, time.time())
     line = inviting.join_line(known, secret)

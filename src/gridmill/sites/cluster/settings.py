@@ -13,6 +13,8 @@ SETTINGS = {
     "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
 } | carriers.SETTINGS
 _LEASE, _CHECKPOINTS = "1h", "30s"
+_LEAST_LEASE_SECONDS = 10.0
+"""With less, a moment's silence would end what runs there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +30,8 @@ def read(site: Site) -> Said:
     """Raises InputError, at the setting."""
     check_settings(site, SETTINGS)
     return Said(
-        lease_seconds=_seconds(site, "lease", _LEASE),
-        checkpoints_seconds=_seconds(site, "checkpoints", _CHECKPOINTS),
+        lease_seconds=_seconds(site, "lease", _LEASE, _LEAST_LEASE_SECONDS),
+        checkpoints_seconds=_seconds(site, "checkpoints", _CHECKPOINTS, 1.0),
         rate=_rate(site),
     )
 
@@ -45,16 +47,25 @@ def check_site(site: Site) -> None:
 def _rate(site: Site) -> float | None:
     said = site.settings.get("rate")
     try:
-        return float(parse_bytes(said)) if said else None
+        rate = float(parse_bytes(said)) if said else None
     except InputError as error:
         raise _at(site, "rate", error) from error
+    if rate == 0.0:
+        hint = f"`gridmill configure site {site.name} --set rate=` takes the limit away."
+        raise _at(site, "rate", InputError("at 0 nothing is ever carried", hint=hint))
+    return rate
 
 
-def _seconds(site: Site, name: str, usual: str) -> float:
+def _seconds(site: Site, name: str, usual: str, least: float) -> float:
+    said = site.settings.get(name, usual)
     try:
-        return parse_seconds(site.settings.get(name, usual))
+        seconds = parse_seconds(said)
     except InputError as error:
         raise _at(site, name, error) from error
+    if seconds < least:
+        hint = f"Where nothing is said it is {usual}."
+        raise _at(site, name, InputError(f"{said!r} is too short: {least:g}s is the least", hint=hint))
+    return seconds
 
 
 def _at(site: Site, name: str, error: InputError) -> InputError:
