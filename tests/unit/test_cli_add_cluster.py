@@ -8,7 +8,7 @@ from tests.farms import farm, open_folder
 from tests.unit.test_cli import Cli
 
 from gridmill.farm.joining import invite
-from gridmill.farm.source import Invitation
+from gridmill.farm.source import Source
 from gridmill.farm.start import Running
 from gridmill.model.site import Site, SiteKind
 
@@ -47,9 +47,9 @@ def test_what_is_wrong_spends_no_join_line(running: Running, cli: Cli) -> None:
     ):
         assert cli("add", "cluster", *words) in (2, 5)
         assert wrong in cli.err
-    assert len(running.farm.records.all(Invitation)) == 1
+    assert not running.farm.records.all(Source)
     assert cli("add", "cluster", "far", *asked, "--set", "rate=1MiB") == 0, cli.err
-    assert not running.farm.records.all(Invitation)
+    assert len(running.farm.records.all(Source)) == 1
 
 
 def test_a_cluster_that_is_joined_anew_keeps_its_settings(running: Running, cli: Cli) -> None:
