@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from tests.ports import free_port
@@ -20,7 +21,7 @@ HOW_TO_GET_ACCOUNTING = (
 )
 _PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue")
 _ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacctmgr")
-_DEADLINE_SECONDS = 120.0
+_DEADLINE_SECONDS = 300.0
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -126,11 +127,9 @@ class SlurmCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for group in (
-            _CGROUPS / kind / f"slurm_{name}" for kind in ("memory", "freezer") for name in self.names
-        ):
-            if group.is_dir():
-                _remove_groups(group)
+        if self.cgroups:  # others' have the same names
+            for kind, name in product(("memory", "freezer"), self.names):
+                _remove_groups(_CGROUPS / kind / f"slurm_{name}")
 
     def _end_jobs(self) -> None:
         self.run("scancel", "--state=PENDING", "--user=root")
@@ -293,7 +292,19 @@ class SlurmCluster:
 
     def jobs(self) -> list[str]:
         """Ids of the jobs that are not over."""
-        return self.run("squeue", "-h", "-o", "%A").split()
+        return self.told("squeue", "-h", "-o", "%A").split()
+
+    def told(self, *words: str) -> str:
+        """What one of its commands says, asked again while slurmctld is too busy to answer."""
+        environment, done = {**os.environ, **self.environment}, list[str]()
+
+        def answers() -> bool:
+            asked = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+            done[:] = [asked.stdout]
+            return asked.returncode == 0
+
+        self.wait(answers)
+        return done[0]
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Raises RuntimeError with the daemons' last words when the condition does not hold in time."""
@@ -310,11 +321,21 @@ def _end_order(name: str) -> int:
     return last.index(name) + 1 if name in last else 0
 
 
-def _remove_groups(group: Path) -> None:
-    for child in group.iterdir():
-        if child.is_dir():
-            _remove_groups(child)
-    group.rmdir()
+def _remove_groups(top: Path) -> None:
+    """What runs in them is ending: each is removed as soon as it can be."""
+    until = time.monotonic() + _DEADLINE_SECONDS
+    groups = [Path(at) for at, _, _ in os.walk(top, topdown=False)]
+    while groups:
+        try:
+            groups[0].rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+            continue
+        groups.pop(0)
 
 
 @contextmanager

@@ -185,7 +185,7 @@ def test_a_removal_and_cleaning_that_are_killed_go_on_and_take_nothing_else(two_
     assert seen[0] == 2
     assert seen[-1] == 1, "killed before the commit that counts, and after"
     decided = f"after-commit:{(seen.index(1) + 1) // 2}"
-    for count_of_files in (5_000, 20_000, 80_000, 320_000):
+    for count_of_files in (5_000, 20_000, 80_000, 80_000, 320_000):
         with copy_of(two_days, tmp_path / "copy") as place:
             place.gridmill(*words, GRIDMILL_FAULT=decided)
             folder = storage(place) / first

@@ -94,7 +94,7 @@ class Lab:
 
     def where(self) -> str:
         """The node of its only batch job."""
-        return self.cluster.run("squeue", "-h", "-o", "%N").strip()
+        return self.cluster.told("squeue", "-h", "-o", "%N").strip()
 
     def close(self) -> None:
         """The end: nothing of it runs anywhere, and nothing waits."""
