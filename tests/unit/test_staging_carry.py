@@ -151,7 +151,7 @@ def test_one_thread_that_fails_ends_the_others(tmp_path, monkeypatch):
             manifest,
             root,
             Split(ChunkStore(tmp_path / "far", 1000)),
-            terms=Terms(parallel=20, wait_seconds=9.0),
+            terms=Terms(parallel=20, wait_seconds=300.0),
         )
 
 
