@@ -3,16 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 from tests.unit.dataset_case import DatasetCase
 
+from gridmill.errors import StorageError
 from gridmill.jobs import engine
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.chunks import held_beside
 from gridmill.jobs.dataset.run import run
 from gridmill.jobs.engine import BASE_BYTES, LEAST_MEMORY_BYTES, MEMORY_SHARE, SMALL_SHARE, engine_bytes
+from gridmill.jobs.parquet import storage_errors
 from gridmill.model.amounts import GIB, MIB, Amounts
 from gridmill.model.dataset import Aggregate, Basis, DatasetSpec, Window
 
@@ -50,6 +53,22 @@ def test_what_the_engine_takes_of_a_large_size_it_may_take_of_the_next(context: 
     first = engine_bytes(with_memory(context, 9 * GIB), held_beside(2))
     learned = int(first * 1.5)  # had nothing been held beside it
     assert engine_bytes(with_memory(context, learned), held_beside(2)) >= first
+
+
+def test_an_engine_that_runs_out_while_rows_are_read_lacks_memory_and_not_disk(tmp_path: Path) -> None:
+    """DuckDB says it through Arrow, as an OSError; one whose spill has filled the disk says that too."""
+    with pytest.raises(MemoryError, match="allocate"), storage_errors(tmp_path):
+        raise OSError("Out of Memory Error: could not allocate block of size 256.0 KiB")
+    with pytest.raises(StorageError, match="disk is full"), storage_errors(tmp_path):
+        raise OSError("Out of Memory Error: failed to offload: No space left on device")
+
+
+def test_what_a_reader_says_is_what_is_understood(tmp_path: Path) -> None:
+    with duckdb.connect(config={"memory_limit": "24MB", "threads": 1, "temp_directory": ""}) as connection:
+        wide = "SELECT i, list(i) OVER (ORDER BY i ROWS 2000 PRECEDING) AS a FROM range(100000) AS t(i)"
+        with pytest.raises((MemoryError, duckdb.OutOfMemoryException)), storage_errors(tmp_path):
+            for _ in connection.sql(wide).to_arrow_reader(1000):
+                pass
 
 
 def test_an_engine_that_runs_out_beside_chunks_has_their_memory_too(

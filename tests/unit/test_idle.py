@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.model.node import Gpu, NodeLook
+from gridmill.sites import logind
 from gridmill.sites.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, spare_bytes, within
 from gridmill.sites.inputs import InputDevices, open_device
 from gridmill.sites.logind import read_sessions
@@ -225,3 +226,20 @@ def session(idle: str, *, since: int = 0, of: str = "user", kind: str = "wayland
 )
 def test_a_desktop_is_in_use_until_it_says_that_it_is_idle(told: tuple[str, ...], seconds: float) -> None:
     assert read_sessions("\n".join(told), now=1000.0) == seconds
+
+
+def test_a_machine_whose_logind_does_not_answer_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "loginctl"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(logind, "_PATIENCE_SECONDS", 0.1)
+    assert logind.seconds_since_use(0.0) == 0.0
+    monkeypatch.setattr(logind, "_PATIENCE_SECONDS", 60.0)  # a machine may be busy
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert logind.seconds_since_use(0.0) > 1e6, "it has no logind"
+    program.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert logind.seconds_since_use(0.0) > 1e6, "there is none"

@@ -9,7 +9,7 @@ import pytest
 
 from gridmill.errors import InputError
 from gridmill.sites.ray import claim as claims
-from gridmill.sites.ray.claim import claim_machine, note_process, runs, try_claim
+from gridmill.sites.ray.claim import claim_machine, runs, try_claim
 
 RAY = "import time; print('up', flush=True); time.sleep(600)"
 JOIN = f"""
@@ -19,9 +19,9 @@ from gridmill.sites.ray import claim
 claim._NAME = chr(0) + sys.argv[1]
 made = claim.claim_machine(Path(sys.argv[2]))
 ray = [sys.executable, "-c", {RAY!r}, "ray.scripts"]
-node = subprocess.Popen(ray, pass_fds=[made.fileno()], start_new_session=True, stdout=subprocess.PIPE)
+noted = claim.noting(Path(sys.argv[2]), ray)
+node = subprocess.Popen(noted, pass_fds=[made.fileno()], start_new_session=True, stdout=subprocess.PIPE)
 node.stdout.readline()
-claim.note_process(Path(sys.argv[2]), node.pid)
 print("joined", flush=True)
 sys.stdin.read()
 """
@@ -68,7 +68,7 @@ def test_a_node_whose_join_was_killed_is_ended_by_the_next(tmp_path: Path, name:
 
 def test_a_process_that_is_another_by_now_is_let_alone(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
-        note_process(tmp_path, other.pid)
+        (tmp_path / "pid").write_text(f"{other.pid} 1\n")
         assert runs(tmp_path) is None
         claim_machine(tmp_path).close()
         assert other.poll() is None

@@ -229,7 +229,7 @@ def _looked(presence: Presence, rules: IdleRules, given: bool, watch: Watch) -> 
 def read_cpus(given: float | None, has: int) -> int | None:
     """CPUs that are given of those that the machine has. Raises InputError for more, and for half ones: Ray
     counts whole ones."""
-    if given is not None and (given > has or given != int(given)):
+    if given is not None and not (given <= has and given == int(given)):  # nor what is no number
         raise InputError(
             f"--cpus {given:g} cannot be given: this machine has {show_count(has, 'CPU')}",
             hint="Give whole ones; without --cpus it is all of them.",

@@ -27,6 +27,8 @@ BATCH_CELLS = 8 * GROUP_ROWS
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_TEXTS = ("No space left", "Disk quota exceeded", "os error 28", "os error 122", "File too large")
 
+_OUT_OF_MEMORY = "Out of Memory Error"
+
 
 def rows_at_once(columns: int, most: int, cells: int = MOST_CELLS) -> int:
     """How many rows of a table with so many columns are held at once, at most `most`, of `cells` values."""
@@ -180,10 +182,24 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def storage_errors(place: Path) -> Iterator[None]:
-    """Turns a full disk, as every library says it, and other write errors into StorageError."""
+def memory_errors() -> Iterator[None]:
+    """Turns what DuckDB says through Arrow, when it runs out of memory while its rows are read, into
+    MemoryError."""
     try:
         yield
+    except (OSError, pa.ArrowException) as error:
+        if _OUT_OF_MEMORY in str(error) and not any(text in str(error) for text in _FULL_TEXTS):
+            raise MemoryError(str(error)) from error
+        raise
+
+
+@contextmanager
+def storage_errors(place: Path) -> Iterator[None]:
+    """Turns a full disk, as every library says it, and other write errors into StorageError; and what
+    `memory_errors` does."""
+    try:
+        with memory_errors():
+            yield
     except OSError as error:
         if error.errno in _FULL or any(text in str(error) for text in _FULL_TEXTS):
             raise _full(place) from error

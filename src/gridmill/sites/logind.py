@@ -11,12 +11,15 @@ _NEVER_SECONDS = 10.0**9
 
 def seconds_since_use(now: float) -> float:
     """Since a graphical session of a user was last in use, at `now` (seconds since 1970); very many where
-    there is none, or no logind. One whose desktop never says that it is idle is in use."""
-    names = [
-        line.split()[0] for line in _loginctl("list-sessions", "--no-legend").splitlines() if line.strip()
-    ]
+    there is none, or no logind. One whose desktop never says that it is idle is in use, and so is a machine
+    whose logind does not answer in time."""
     wanted = [f"--property={name}" for name in _SHOWN]
-    return read_sessions(_loginctl("show-session", *wanted, *names), now) if names else _NEVER_SECONDS
+    try:
+        listed = _loginctl("list-sessions", "--no-legend").splitlines()
+        names = [line.split()[0] for line in listed if line.strip()]
+        return read_sessions(_loginctl("show-session", *wanted, *names), now) if names else _NEVER_SECONDS
+    except subprocess.TimeoutExpired:
+        return 0.0
 
 
 def read_sessions(told: str, now: float) -> float:
@@ -45,7 +48,7 @@ def _idle_seconds(session: Mapping[str, str], now: float) -> float:
 
 
 def _loginctl(*words: str) -> str:
-    """What it says; nothing where there is no logind."""
+    """What it says; nothing where there is no logind. Raises TimeoutExpired."""
     try:
         done = subprocess.run(
             ["loginctl", "--no-pager", *words],
@@ -55,6 +58,6 @@ def _loginctl(*words: str) -> str:
             timeout=_PATIENCE_SECONDS,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -23,7 +23,7 @@ from gridmill.jobs.dataset.beside import Loaded, own_features, their_features
 from gridmill.jobs.dataset.frames import NOWHERE, Asking, Ints, Own, changes, own_rows
 from gridmill.jobs.dataset.sqltext import AT, CODE, RANK, ROW, TIME, UPTO, moment, quote_all
 from gridmill.jobs.engine import fetch_rows, quoted
-from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once
+from gridmill.jobs.parquet import BATCH_CELLS, memory_errors, rows_at_once
 from gridmill.model.part import Part
 
 CHUNK_ROWS = 1_048_576
@@ -243,8 +243,7 @@ def cut_chunks(
     text = f'{_numbered(quick.rows, quick.entity, ENTITIES, columns)}{mine} ORDER BY "{CODE}", "{TIME}"'
     waiting: list[pa.Table] = []
     before = 0
-    found = engine.sql(text)
-    for batch in found.to_arrow_reader(rows_at_once(len(found.columns), BATCH_ROWS, BATCH_CELLS)):
+    for batch in _batches(engine.sql(text)):
         for number, rows in _by_number(pa.Table.from_batches([batch]), prepared.starts):
             if waiting and number != before:
                 yield before, pa.concat_tables(waiting)
@@ -253,6 +252,11 @@ def cut_chunks(
             before = number
     if waiting:
         yield before, pa.concat_tables(waiting)
+
+
+def _batches(found: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
+    with memory_errors():
+        yield from found.to_arrow_reader(rows_at_once(len(found.columns), BATCH_ROWS, BATCH_CELLS))
 
 
 def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:

@@ -89,10 +89,11 @@ def _make_rows(context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Outp
     beside = held_beside(context.threads) if sorts else 0
     try:
         return _make_rows_beside(context, spec, inputs, draft, beside)
-    except duckdb.OutOfMemoryException as error:
+    except (duckdb.OutOfMemoryException, MemoryError) as error:
         if engine_bytes(context, beside) == engine_bytes(context):
             raise
-        print(f"all rows are computed again, with more memory for the engine: {str(error).splitlines()[0]}")
+        why = str(error).partition("\n")[0]
+        print(f"all rows are computed again, with more memory for the engine: {why}")
         return _make_rows_beside(context, spec, inputs, draft, 0)
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,9 +46,10 @@ def try_claim() -> socket.socket | None:
     return claim
 
 
-def note_process(folder: Path, pid: int) -> None:
-    """Of which process of ours the node's Ray is."""
-    (folder / _PID).write_text(f"{pid} {os.getpid()}")
+def noting(folder: Path, command: Sequence[str]) -> list[str]:
+    """The command of a node's Ray, which first notes which process it is, and whose: there is no moment at
+    which it runs and nobody knows it."""
+    return ["sh", "-c", 'echo "$$ $PPID" > "$0" && exec "$@"', str(folder / _PID), *command]
 
 
 def runs(folder: Path) -> int | None:
@@ -67,13 +69,16 @@ def _end_left(folder: Path) -> None:
     left = [pid, *ray_processes(pid)]
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + _END_SECONDS
-    while runs(folder) and time.monotonic() < until:
-        time.sleep(_POLL_SECONDS)
+    _wait_for_end(folder)
     for one in left:
         with suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
-    while runs(folder):
+    _wait_for_end(folder)
+
+
+def _wait_for_end(folder: Path) -> None:
+    until = time.monotonic() + _END_SECONDS
+    while runs(folder) and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.address import read_address
 from gridmill.sites.machine import ray_processes
-from gridmill.sites.ray.claim import note_process, runs, try_claim
+from gridmill.sites.ray.claim import noting, runs, try_claim
 from gridmill.sites.ray.knock import answers, knock, speaks
 from gridmill.sites.ray.site import RAY_ENVIRONMENT
 
@@ -176,9 +176,10 @@ def _start(
 ) -> RayNode:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = folder / "ray.log"
+    start = noting(folder, [*START, *words, "--disable-usage-stats", "--block"])
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*(_BEHIND if behind else ()), *START, *words, "--disable-usage-stats", "--block"],
+            [*(_BEHIND if behind else ()), *start],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -186,7 +187,6 @@ def _start(
             start_new_session=True,
             pass_fds=() if claim is None else (claim.fileno(),),
         )
-    note_process(folder, process.pid)
     return RayNode(process=process, log=log)
 
 
