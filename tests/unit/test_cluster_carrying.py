@@ -26,7 +26,9 @@ from gridmill.model.message import Events, Order, Outcome
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState, Cause
 from gridmill.sites.cluster.carrying import HomeCarrying
+from gridmill.sites.cluster.leases import Leases
 from gridmill.sites.cluster.refusal import ThereError
+from gridmill.sites.cluster.site import ClusterSite
 from gridmill.sites.local import _is_locked, _pid
 from gridmill.staging.carry import Tree
 from gridmill.staging.manifest import scan
@@ -384,3 +386,28 @@ def test_it_is_seen_which_way_data_goes(tmp_path: Path, farm: Elsewhere) -> None
         with pytest.raises(InputError, match=staging):
             carrying.take_there(wanted)
     assert seen == ["to", "by a bucket to"]
+
+
+def test_a_farm_that_does_not_hear_is_asked_to_forget_once(tmp_path: Path, farm: Elsewhere) -> None:
+    near = home(tmp_path, farm)
+    for attempt_id in ("p-1.j.1", "p-1.j.2"):
+        near.note(replace(order(), attempt_id=attempt_id))
+        (event,) = ended().events
+        near.bring_home(Events(events=(replace(event, attempt_id=attempt_id),)))
+    farm.fails = [UnavailableError("it hangs")]
+    near.forgetting.first({URI})
+    assert (farm.fails, farm.forgotten) == ([], [])
+    near.forgetting.first({URI})
+    assert farm.forgotten == ["p-1.j.1", "p-1.j.2"]
+
+
+def test_what_lacks_at_a_farm_is_told_before_it_has_forgotten(tmp_path: Path, farm: Elsewhere) -> None:
+    near = home(tmp_path, farm)
+    near.note(order())
+    near.bring_home(ended())
+    farm.missing = lambda chunks, *, seconds: tuple(chunks)  # type: ignore[attr-defined]
+    made = Output(kind=ArtifactKind.FILES, uri=URI, size_bytes=12)
+    version = Artifact(id="v", name="p/j", number=1, fingerprint="", output=made)
+    site = ClusterSite("far", farm, None, near, "", Leases(tmp_path / "leases.json", 10.0))  # type: ignore[arg-type]
+    assert site.lacking([version]) == {"v": 12}
+    assert farm.forgotten == []

@@ -197,3 +197,13 @@ def test_others_are_looked_at_while_what_a_pod_left_comes_home(tmp_path: Path) -
     assert list(far.last_words("gone.0")) == [SAID]
     with pytest.raises(UnavailableError):  # it is being closed while its pods are looked at
         far.observe(("gone.0", "up.0"))
+
+
+def test_who_is_silent_is_told_while_others_are_heard() -> None:
+    class Meanwhile(float):
+        def __add__(self, seconds: float) -> float:
+            heard[f"source-{len(heard)}"] = 100.0
+            return float(self) + seconds
+
+    heard: dict[str, float] = {"a": Meanwhile(0.0), "b": Meanwhile(0.0), "c": Meanwhile(99.0)}
+    assert silent(heard, 100.0) == ("a", "b")

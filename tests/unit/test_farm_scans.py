@@ -1,6 +1,7 @@
 """What a farm says of trees that take long to read, and what it forgets of an attempt."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -173,3 +174,41 @@ def test_what_is_let_go_of_takes_nothing_more(carried: Carried, root: Path) -> N
         carried.place(place)
     assert files(root) == before
     assert carried.store.missing([hash_of(b"later")]) == (hash_of(b"later"),)
+
+
+def test_what_is_placed_while_empty_folders_go_is_there(carried: Carried, root: Path) -> None:
+    chunk = Chunk(hash=hash_of(b"read"), data=b"read")
+    manifest = Manifest(
+        files=(FileEntry(path="file", size_bytes=4, chunks=(chunk.hash,)),), chunk_bytes=CHUNK_BYTES
+    )
+
+    def tidy() -> None:
+        for _ in range(9):
+            carried.over("b")
+            carried.tidy()
+
+    carried.store.send([chunk])
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(40):
+            tidied = pool.submit(tidy)
+            place = Place(uri=f"x/y/{number}/z", manifest=manifest, attempt_id=f"a{number}")
+            assert carried.place(place) == ()
+            tidied.result()
+            assert (root / place.uri / "file").read_text() == "read"
+            carried.forget(place.attempt_id)
+    carried.over("b")
+    carried.tidy()
+    assert not (root / "x").exists()
+
+
+def test_what_could_not_be_tidied_is_tidied_another_time(
+    carried: Carried, root: Path, tmp_path: Path
+) -> None:
+    (root / "empty").mkdir()
+    carried.over("b")
+    (tmp_path / "chunks/placed").rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        carried.tidy()
+    (tmp_path / "away").rename(tmp_path / "chunks/placed")
+    carried.tidy()
+    assert not (root / "empty").exists()

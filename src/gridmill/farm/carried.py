@@ -161,18 +161,20 @@ class Carried:
 
     def over(self, attempt_id: str) -> None:
         """It will read nothing more here; what it made waits. May be repeated."""
-        self._untidy = True
         self._placer.release(check_id(attempt_id), but_writable=True)
+        self._untidy = True
 
     def forget(self, attempt_id: str, *, keep: bool = False) -> None:
         """What was placed for the attempt alone goes, and what it made, unless another rank of its gang has
         that folder too. `keep`: the chunks of what it made stay, as if they had been carried here. May be
         repeated."""
         work = self._records.find(Work, f"{self._source}/{check_id(attempt_id)}")
-        self._untidy = True
         self._placer.release(attempt_id)
-        if work is None:
-            return
+        if work is not None:
+            self._forget(work, keep=keep)
+        self._untidy = True
+
+    def _forget(self, work: Work, *, keep: bool) -> None:
         mine = {work.uri, work.checkpoints} - self._of_others(work) - {""}
         if keep and work.uri in mine:
             self._keep(work.uri)
@@ -188,9 +190,12 @@ class Carried:
         self._untidy = False
         mine = [one for one in self._records.all(Work) if one.source == self._source]
         kept = {uri for one in mine for uri in (one.uri, one.checkpoints)}
-        kept |= {placed.uri for placed in self._placer.placed()}
-        with acting_as(self._user):
-            remove_empty(self._root, kept - {""})
+        try:
+            with self._placer.at_rest() as placed, acting_as(self._user):
+                remove_empty(self._root, (kept | {one.uri for one in placed}) - {""})
+        except BaseException:
+            self._untidy = True
+            raise
 
     def _keep(self, uri: str) -> None:
         """As far as there is room: whoever reads it here later has less to carry."""

@@ -20,8 +20,9 @@ def expired(lodgings: Iterable[Lodging], heard: Mapping[str, float], now: float)
 
 def silent(heard: Mapping[str, float], now: float) -> tuple[str, ...]:
     """Sources that have said nothing for so long that they may be cut off. Their pods are to count their
-    leases themselves from now on: who passes their words on may be gone before these end."""
-    return tuple(source for source, time in heard.items() if time + SILENT_SECONDS <= now)
+    leases themselves from now on: who passes their words on may be gone before these end. Others may add to
+    `heard` meanwhile."""
+    return tuple(source for source, time in tuple(heard.items()) if time + SILENT_SECONDS <= now)
 
 
 def spoiled(lodgings: Iterable[Lodging], retain_seconds: float, now: float) -> tuple[Lodging, ...]:

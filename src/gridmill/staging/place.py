@@ -108,6 +108,12 @@ class Placer:
                 if users > 1:
                     self._busy[uri] = lock, users - 1
 
+    @contextmanager
+    def at_rest(self) -> Iterator[tuple[Placed, ...]]:
+        """What was placed and not released; nothing comes there or goes meanwhile. Raises OSError."""
+        with self._lock:
+            yield self.placed()
+
     def placed(self) -> tuple[Placed, ...]:
         """What was placed and not released. Raises OSError."""
         return tuple(

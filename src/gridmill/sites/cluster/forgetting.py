@@ -58,10 +58,10 @@ class Forgetting:
 
     def first(self, uris: Collection[str]) -> None:
         """Those that made these folders, as these are to be read there: what the farm forgets it keeps for
-        whoever reads it next. Where it does not hear it that has to be carried."""
+        whoever reads it next. Where it does not hear one, that and the others have to be carried."""
         for attempt_id, note in self._notes.still_there().items():
-            if note.output_uri and note.output_uri in uris:
-                self._forget(attempt_id)
+            if note.output_uri and note.output_uri in uris and not self._forget(attempt_id):
+                return
 
     def _forget(self, attempt_id: str) -> bool:
         """Whether the farm heard it."""

@@ -194,8 +194,9 @@ class ClusterSite:
         return {told: f"site {self._name}: {told}" for told in lost} | self._carrying.held_up()
 
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
-        """See Carries."""
-        self._carrying.forgetting.first({version.output.uri for version in versions})
+        """See Carries. What an attempt made there that the farm has not forgotten yet counts as lacking, as
+        nobody waits for that here, and is kept by the time that it is read."""
+        self._carrying.forgetting.soon()
         return self._answer(partial(lacking_bytes, self._farm, versions, self._carrying.trees.manifest_of))
 
     def probe(self) -> Way:
