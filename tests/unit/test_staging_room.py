@@ -170,7 +170,7 @@ class Slow(ChunkStore):
         super().__init__(folder, 2**20)
         self.slow, self.begun, self.go = "", threading.Event(), threading.Event()
 
-    def content(self, name: str) -> Path:
+    def content(self, name: str) -> str:
         if name == self.slow:
             self.begun.set()
             self.go.wait(LONG_SECONDS)

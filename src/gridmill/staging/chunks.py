@@ -84,7 +84,7 @@ class ChunkStore:
         """Whether it is there, as it was written; what somebody took away or wrote to is not."""
         if name not in self._sizes:
             return False
-        if not (self._large.touch(name) if name in self._large else touch(self.path(name))):
+        if not (self._large.touch(name) if name in self._large else touch(self._file(name))):
             self._drop(name)
             return False
         self._sizes.move_to_end(name)
@@ -100,13 +100,18 @@ class ChunkStore:
 
     def path(self, chunk: str) -> Path:
         """Where a chunk's file is, or would be. Raises InputError for what is not a hash."""
+        return Path(self._file(chunk))
+
+    def _file(self, chunk: str) -> str:
+        """As `path`; of many small files each Path made counts."""
         check_hash(chunk)
-        return self._chunks / f"{chunk[:2]}/{chunk}"
+        return f"{self._chunks}/{chunk[:2]}/{chunk}"
 
-    def _path(self, name: str) -> Path:
-        return self._large.path(name) or self.path(name)
+    def _path(self, name: str) -> str:
+        large = self._large.path(name)
+        return str(large) if large else self._file(name)
 
-    def content(self, name: str) -> Path:
+    def content(self, name: str) -> str:
         """The read-only file of what is kept by this name (see `kept_as`). Raises NotFoundError."""
         if self._large.is_coming(name):
             raise NotFoundError("is not whole", place=f"file {name}")
@@ -231,7 +236,7 @@ class ChunkStore:
             once = {chunk.hash: chunk for chunk in chunks}
             new = [chunk for chunk in once.values() if chunk.hash not in self._sizes]
             self._make_room(sum(len(chunk.data) for chunk in new))
-        coming = {self.drafts / str(next(self._numbers)): chunk for chunk in new}
+        coming = {f"{self.drafts}/{next(self._numbers)}": chunk for chunk in new}
         try:
             with ALONE:
                 for draft, chunk in coming.items():
@@ -246,14 +251,14 @@ class ChunkStore:
                 self._coming_bytes -= sum(len(chunk.data) for chunk in coming.values())
             for draft in coming:
                 with suppress(OSError):
-                    draft.unlink(missing_ok=True)
+                    os.unlink(draft)
 
-    def _name(self, chunk: Chunk, draft: Path) -> None:
+    def _name(self, chunk: Chunk, draft: str) -> None:
         """From now on it counts as there, and no more as coming."""
-        path = self.path(chunk.hash)
+        path = self._file(chunk.hash)
         with self._lock:
             if chunk.hash in self._sizes:  # another thread was quicker
-                draft.unlink()
+                os.unlink(draft)
             else:
                 _rename(draft, path)
                 self._sizes[chunk.hash] = len(chunk.data)
@@ -341,15 +346,15 @@ def _check_size(size_bytes: int) -> None:
         raise InputError(f"a chunk of {size_bytes} bytes: {LARGEST_CHUNK_BYTES} is the most")
 
 
-def _rename(draft: Path, path: Path) -> None:
+def _rename(draft: str, path: str) -> None:
     try:
         os.rename(draft, path)
     except FileNotFoundError:
-        path.parent.mkdir(exist_ok=True, mode=0o700)
+        Path(path).parent.mkdir(exist_ok=True, mode=0o700)
         os.rename(draft, path)
 
 
-def _write(draft: Path, data: Content) -> None:
+def _write(draft: str, data: Content) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         rest = memoryview(data)

@@ -25,7 +25,7 @@ _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE, AT_FDCWD
 _SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # macOS has none
 
 
-def sync(paths: Sequence[Path]) -> None:
+def sync(paths: Sequence[str | Path]) -> None:
     """Files' contents, and folders' entries, on one file system. Raises OSError."""
     if len(paths) > _EACH and _SYNCFS is not None:
         _with(paths[0], _sync_all)
@@ -75,7 +75,7 @@ def seal_open(descriptor: int) -> None:
     os.utime(descriptor, ns=(time.time_ns(), SEALED_NS))
 
 
-def touch(path: Path, *, sealed: bool = True) -> bool:
+def touch(path: str | Path, *, sealed: bool = True) -> bool:
     """Whether it is there, and nobody wrote to it since it was sealed; then it counts as just used.
 
     Raises OSError.
@@ -89,7 +89,7 @@ def touch(path: Path, *, sealed: bool = True) -> bool:
     return True
 
 
-def _with(path: Path, act: Callable[[int], None]) -> None:
+def _with(path: str | Path, act: Callable[[int], None]) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         act(descriptor)

@@ -213,14 +213,14 @@ class Placer:
 
     def _draw(self, draft: Path, manifest: Manifest, *, writable: bool) -> None:
         """The tree, on the disk, but not yet in its place."""
-        changed: dict[Path, None] = {}
+        changed: dict[str, None] = {}  # as text: of many small files each Path made counts
         if not manifest.files or manifest.files[0].path:
-            self._folder(draft, changed)
+            self._folder(str(draft), changed)
         names = [kept_as(entry, manifest.chunk_bytes) for entry in manifest.files]
         uses = Counter(names) if self._handing_over else Counter[str]()
         for entry, name in zip(manifest.files, names, strict=True):
-            path = draft / entry.path if entry.path else draft
-            self._folder(path.parent, changed)
+            path = f"{draft}/{entry.path}" if entry.path else str(draft)
+            self._folder(path.rpartition("/")[0], changed)
             kept = self._store.content(name) if name else None
             linked = kept is not None and (not writable or uses[name] == 1) and _link(kept, path)
             if not linked:
@@ -231,25 +231,25 @@ class Placer:
             _check_size(os.stat(path), entry)
         sync(list(changed))
 
-    def _folder(self, folder: Path, changed: dict[Path, None]) -> None:
-        if folder in changed or folder == self._drafts:
+    def _folder(self, folder: str, changed: dict[str, None]) -> None:
+        if folder in changed or folder == str(self._drafts):
             return
-        self._folder(folder.parent, changed)
-        folder.mkdir()
+        self._folder(folder.rpartition("/")[0], changed)
+        os.mkdir(folder)
         if self._user is not None:
             os.chown(folder, *self._user)
         changed[folder] = None
 
-    def _copy(self, kept: Path | None, path: Path) -> None:
+    def _copy(self, kept: str | None, path: str) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             if kept is not None:
-                with kept.open("rb") as source:
+                with open(kept, "rb") as source:
                     _append(source.fileno(), descriptor)
         finally:
             os.close(descriptor)
 
-    def _dress(self, path: Path, *, writable: bool) -> None:
+    def _dress(self, path: str, *, writable: bool) -> None:
         os.chmod(path, 0o644 if writable else READ_ONLY)
         if writable:
             os.utime(path)
@@ -296,7 +296,7 @@ def _meet(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
-def _link(kept: Path, path: Path) -> bool:
+def _link(kept: str, path: str) -> bool:
     try:
         os.link(kept, path)
     except OSError as error:
