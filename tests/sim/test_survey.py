@@ -282,6 +282,10 @@ class Keeping(Port):
     """Something is kept elsewhere for it."""
 
     cleared = False
+    tidied = 0
+
+    def tidy(self) -> None:
+        self.tidied += 1
 
     def clear(self) -> None:
         assert not self.closed
@@ -300,9 +304,42 @@ def test_what_is_kept_for_a_site_goes_when_it_is_removed_and_not_before(grid: Gr
     grid.cases.add_site(replace(LAB, settings={"rate": "1MiB"}), replace=True)
     grid.control.aside.settle()
     assert [(port.closed, port.cleared) for port in made] == [(True, False), (False, False)]
+    grid.surveyor.survey(grid.site)
+    assert [port.tidied for port in made] == [1, 1], "each once, when it became the site's"
     grid.cases.remove_site("lab")
     grid.control.aside.settle()
     assert [(port.closed, port.cleared) for port in made] == [(True, False), (True, True)]
+
+
+def test_what_is_kept_for_a_farm_that_has_not_answered_goes_too_when_it_is_removed(grid: Grid) -> None:
+    far = replace(LAB, kind=SiteKind.CLUSTER, address="10.0.0.1:8700")
+    first, last, away = (Keeping(lambda: (SMALL,)) for _ in range(3))
+    ports = [first, away, last]
+    grid.control.open_site = lambda site: ports.pop(0)
+    grid.cases.add_site(far)
+    del grid.control.sites["lab"]  # the control node begins anew, and the farm is away
+    away.answer = unavailable
+    with pytest.raises(UnavailableError):
+        grid.surveyor.survey(grid.site)
+    assert (away.closed, away.tidied) == (True, 0), "its bucket is not looked into each time"
+    grid.cases.remove_site("lab")
+    grid.control.aside.settle()
+    assert (last.cleared, last.closed, last.tidied) == (True, True, 0)
+
+
+def test_that_it_cannot_go_is_said(grid: Grid) -> None:
+    far = replace(LAB, kind=SiteKind.CLUSTER, address="10.0.0.1:8700")
+    grid.control.open_site = lambda site: Keeping(lambda: (SMALL,))
+    grid.cases.add_site(far)
+    del grid.control.sites["lab"]
+
+    def none(site: Site) -> Keeping:
+        raise UnavailableError("its key is gone")
+
+    grid.control.open_site = none
+    grid.cases.remove_site("lab")
+    grid.control.aside.settle()
+    assert any("may stay there: its key is gone" in told for told in grid.warnings)
 
 
 def test_what_a_farm_said_is_forgotten_with_it(grid: Grid) -> None:

@@ -9,7 +9,7 @@ from tests.little_bucket import LittleBucket, little_bucket
 
 from gridmill.errors import UnavailableError
 from gridmill.sites.cluster.lots import Lot, Lots
-from gridmill.sites.cluster.sweeping import LATE_SECONDS, Sweeper
+from gridmill.sites.cluster.sweeping import LATE_SECONDS, LIVE, Sweeper
 from gridmill.staging.export import Export, Uses
 from gridmill.staging.frames import Chunk, hash_of
 from gridmill.staging.kept import Kept
@@ -172,3 +172,19 @@ def test_a_note_of_a_bucket_that_is_damaged_harms_no_other(tmp_path: Path) -> No
     assert Lots(tmp_path).over(lot, 5.0).over == 5.0
     assert Lots(tmp_path).over(Lots(tmp_path).all()[0], 9.0).over == 5.0
     assert Lots(tmp_path).over(Lots(tmp_path).all()[0], 1.0).over == 1.0
+
+
+def test_a_second_port_of_the_site_leaves_what_the_first_is_using(
+    tmp_path: Path, bucket: LittleBucket, clock: Clock
+) -> None:
+    first, second = (Process(tmp_path, {URL: bucket}, clock) for _ in range(2))
+    name = first.put()
+    LIVE.add(first.uses.folder)
+    try:
+        second.sweeper.sweep_unused()
+        second.sweeper.clear(())
+        assert name in bucket.objects
+    finally:
+        LIVE.discard(first.uses.folder)
+    second.sweeper.sweep_unused()
+    assert name not in bucket.objects

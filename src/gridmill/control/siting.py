@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 
 from gridmill.control.cases import Cases
-from gridmill.control.survey import adopt, described, retire, way_of
+from gridmill.control.survey import adopt, described, leave, way_of
 from gridmill.control.troubles import surveyed
 from gridmill.control.wishes import check_wishes
 from gridmill.errors import AwayError, ConflictError, InputError, NotFoundError, UnavailableError
@@ -18,6 +18,9 @@ from gridmill.model.state import PodState
 from gridmill.model.view import FarmView
 from gridmill.model.way import Way
 from gridmill.ports.site import Carries, SitePort
+
+LEAVE_SECONDS = 30.0
+"""How long a command waits that removes a site with what is in other places for it."""
 
 
 class SiteCases(Cases):
@@ -125,8 +128,11 @@ class SiteCases(Cases):
                 raise ConflictError(
                     f"deployment {up[0]} is up at site {name!r}", hint=f"`gridmill remove deployment {up[0]}`"
                 )
+            gone = snapshot.sites[name]
             transaction.delete(Site, name)
-            transaction.then(lambda: retire(self._node, name, removed=True))
+            transaction.then(lambda: leave(self._node, gone))
+        if self._control.alarms is None:  # embedded in a command, which ends now
+            self._control.aside.finish(LEAVE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

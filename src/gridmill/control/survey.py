@@ -6,6 +6,7 @@ and does not change.)
 """
 
 import threading
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,7 @@ from gridmill.control.node import ControlNode
 from gridmill.control.troubles import surveyed
 from gridmill.errors import GridmillError, UnavailableError, explained
 from gridmill.model.farm import FarmLook
-from gridmill.model.site import LOCAL, Node, Site
+from gridmill.model.site import LOCAL, Node, Site, SiteKind
 from gridmill.model.way import Way
 from gridmill.ports.site import Carries, Clears, SitePort
 
@@ -166,26 +167,48 @@ def described(site: Site) -> Site:
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:
     """From now on this is the site's port; one that was there is closed. Its pods go on."""
-    before = node.control.sites.get(name)
-    if before is not port:
-        retire(node, name)
+    if node.control.sites.get(name) is port:
+        return
+    retire(node, name)
     node.control.sites[name] = port
+    if isinstance(port, Clears):
+        port.tidy()
 
 
-def retire(node: ControlNode, name: str, *, removed: bool = False) -> None:
+def retire(node: ControlNode, name: str) -> None:
     """Close the site's port, if it has one, beside the ticks: what it is asked now may take its time. What
-    was seen of the site through it is forgotten; when it was `removed` what is kept for it elsewhere goes."""
+    was seen of the site through it is forgotten."""
+    port = _forget(node, name)
+    if port is not None:
+        node.control.aside.do(f"close site {name} {id(port)}", port.close, lambda done: done.result())
+
+
+def leave(node: ControlNode, site: Site) -> None:
+    """As `retire`, of a site that was removed: what is kept for it elsewhere goes, also where it has not
+    answered since this control node began."""
+    act = partial(_leave, node, site, _forget(node, site.name))
+    node.control.aside.do(f"leave site {site.name}", act, partial(_left, node, site))
+
+
+def _forget(node: ControlNode, name: str) -> SitePort | None:
     node.control.away.discard(name)
     node.control.farms.pop(name, None)
-    port = node.control.sites.pop(name, None)
-    if port is not None:
-        close = partial(_leave, port) if removed else port.close
-        node.control.aside.do(f"close site {name} {id(port)}", close, lambda done: done.result())
+    return node.control.sites.pop(name, None)
 
 
-def _leave(port: SitePort) -> None:
+def _leave(node: ControlNode, site: Site, known: SitePort | None) -> None:
+    if known is None and site.kind != SiteKind.CLUSTER:
+        return
+    port = known or node.control.open_site(site)
     try:
         if isinstance(port, Clears):
             port.clear()
     finally:
         port.close()
+
+
+def _left(node: ControlNode, site: Site, done: Future[None]) -> None:
+    try:
+        done.result()
+    except GridmillError as error:
+        node.control.warn(f"what was put elsewhere for site {site.name} may stay there: {explained(error)}")

@@ -64,6 +64,10 @@ class Doors(Protocol):
 class Clears(Protocol):
     """A site for which something is kept in other places, as in buckets."""
 
+    def tidy(self) -> None:
+        """This port is the site's from now on: what earlier ones left there goes, beside. Answers at once."""
+        ...
+
     def clear(self) -> None:
         """It was removed: all of that goes. May take its time; what cannot go now stays, and is logged."""
         ...

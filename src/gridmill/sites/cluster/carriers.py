@@ -13,7 +13,7 @@ from gridmill.model.site import Site
 from gridmill.model.staging import Staging
 from gridmill.sites.cluster.farm import Farm
 from gridmill.sites.cluster.lots import Lot, Lots
-from gridmill.sites.cluster.sweeping import Sweeper
+from gridmill.sites.cluster.sweeping import LIVE, Sweeper
 from gridmill.staging.carry import Carrier
 from gridmill.staging.export import Export, Uses
 from gridmill.staging.kept import Kept, Shared
@@ -43,6 +43,7 @@ class Carriers:
         self._opened: dict[tuple[str, str], Objects] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
         self._uses, self._lots = Uses(), Lots(folder / "lots")
+        LIVE.add(self._uses.folder)
         self.sweeper = Sweeper(
             site.name, self._lots, self._uses, (self._bucket, self._keeping), folder / "swept", check(site)
         )
@@ -95,7 +96,8 @@ class Carriers:
         self.sweeper.clear([lot for folder in others for lot in Lots(folder).all()])
 
     def close(self) -> None:
-        """Sweep no more. May be repeated."""
+        """Carry and sweep no more: what was put for one use is anybody's to remove. May be repeated."""
+        LIVE.discard(self._uses.folder)
         self.sweeper.close()
 
 

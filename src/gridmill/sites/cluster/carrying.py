@@ -235,6 +235,11 @@ class HomeCarrying:
             else self._farm
         )
 
+    def tidy_buckets(self) -> None:
+        """What earlier processes of this home left in buckets goes from now on."""
+        if self._carriers is not None:
+            self._carriers.start()
+
     def clear_buckets(self) -> None:
         """Nothing is carried to that farm any more: what is in buckets for that goes."""
         if self._carriers is not None:

@@ -70,7 +70,8 @@ class Lots:
 
     def end(self, lot: Lot) -> None:
         """Nothing is there, and this process puts nothing there any more."""
-        self._begun.discard(lot)
+        with self._lock:
+            self._begun.discard(lot)
         self.done(lot)
 
     def _path(self, lot: Lot) -> Path:

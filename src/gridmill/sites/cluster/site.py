@@ -203,6 +203,10 @@ class ClusterSite:
         """See Carries."""
         return self._answer(partial(probe, self._farm, self._carrying.limit_bytes_per_second))
 
+    def tidy(self) -> None:
+        """See Clears."""
+        self._carrying.tidy_buckets()
+
     def clear(self) -> None:
         """See Clears."""
         self._carrying.clear_buckets()
@@ -228,7 +232,6 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     leases = Leases(kept.folder / "leases.json", said.lease_seconds)
     made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", leases)
     relay.start()
-    there_and_back.start()
     carrying.checkpoints.start(said.checkpoints_seconds)
     carrying.forgetting.start()
     return made

@@ -21,6 +21,8 @@ expired, and what was begun by then is through."""
 _SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
 _AHEAD = timedelta(days=2)  # of the bucket's clock
 _LOG = logging.getLogger(__name__)
+LIVE: set[str] = set()
+"""Folders in buckets that ports of this process put into: a site has two for a while, as it is changed."""
 
 
 class Sweeper:
@@ -90,7 +92,7 @@ class Sweeper:
 
     def _sweep_lot(self, lot: Lot) -> None:
         mine = lot.folder == self._uses.folder
-        if mine and not self._uses.since(LATE_SECONDS):
+        if not self._uses.since(LATE_SECONDS) if mine else lot.folder in LIVE:
             return
         over = None if mine else self._lots.over(lot, self._now()).over
         bucket = self._bucket(lot)
@@ -120,7 +122,7 @@ class Sweeper:
         removed stays."""
         kept = {lot for lot in others if not lot.folder}
         for lot in self._lots.all():
-            if lot not in kept:
+            if lot not in kept and (lot.folder == self._uses.folder or lot.folder not in LIVE):
                 self._apart(lot, self._clear, logging.WARNING)
 
     def _clear(self, lot: Lot) -> None:
