@@ -82,12 +82,14 @@ def home(tmp_path: Path, server: str) -> Iterator[Home]:
 
 
 @contextmanager
-def at_home(tmp_path: Path, endpoint: str) -> Iterator[Home]:
+def at_home(tmp_path: Path, endpoint: str, bucket: str = "") -> Iterator[Home]:
+    """With a bucket of its own, or one that is there."""
     with open_folder() as folder, farm(folder / "farm") as running:
         line = f"{running.farm.authority.fingerprint}:{invite(running.farm.records, running.farm.now())}"
         become_source(tmp_path, "far", running.server.address.partition("//")[2], line)
-        bucket = f"exports-{uuid4().hex}"
-        make_bucket(endpoint, bucket)
+        if not bucket:
+            bucket = f"exports-{uuid4().hex}"
+            make_bucket(endpoint, bucket)
         made = Home(tmp_path, endpoint, bucket)
         yield made
         made.controller.close()

@@ -15,6 +15,7 @@ from gridmill.model.farm import Parcel
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState
 from gridmill.sites.cluster import carrying
+from gridmill.sites.cluster.lots import Lot
 from gridmill.staging.frames import Chunk
 from gridmill.staging.objects import Objects
 from gridmill.staging.parcels import read, sliced, write
@@ -87,8 +88,8 @@ def test_what_expires_on_the_way_is_signed_anew(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(carrying, "_PATIENCE_SECONDS", 300.0)
-    with faulty_proxy(server) as proxy, at_home(tmp_path, proxy.endpoint) as home:
-        bucket = home.carriers._bucket("s3://exports/some/prefix/me/far")
+    with faulty_proxy(server) as proxy, at_home(tmp_path, proxy.endpoint, "exports") as home:
+        bucket = home.carriers._bucket(Lot(url="s3://exports/some/prefix/me/far", endpoint=proxy.endpoint))
         short = iter((True,))
         brief = Objects(bucket.url, {"endpoint": proxy.endpoint}, pass_seconds=4.0)
         bucket.pass_seconds = 4.0
