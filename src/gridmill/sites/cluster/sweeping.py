@@ -118,11 +118,13 @@ class Sweeper:
         return None
 
     def clear(self, others: Iterable[Lot]) -> None:
-        """All that was put for the site, now that it was removed, but what is of `others` too. What cannot be
-        removed stays."""
+        """All that was put for the site, now that it was removed, but what is of `others` too: that is theirs
+        from now on. What cannot be removed stays."""
         kept = {lot for lot in others if not lot.folder}
         for lot in self._lots.all():
-            if lot not in kept and (lot.folder == self._uses.folder or lot.folder not in LIVE):
+            if lot in kept:
+                self._lots.end(lot)
+            elif lot.folder == self._uses.folder or lot.folder not in LIVE:
                 self._apart(lot, self._clear, logging.WARNING)
 
     def _clear(self, lot: Lot) -> None:
