@@ -25,8 +25,14 @@ def claim_machine(folder: Path) -> socket.socket:
     What an earlier `join` of this folder left when it was killed is ended first. Raises InputError where
     this machine is a node already.
     """
-    _end_left(folder)
+    ended = _end_left(folder)
     claim = try_claim()
+    until = time.monotonic() + _END_SECONDS
+    while (
+        claim is None and ended and time.monotonic() < until
+    ):  # a process lets go of it a moment after its end
+        time.sleep(_POLL_SECONDS)
+        claim = try_claim()
     if claim is None:
         raise InputError(
             "this machine is a node of a grid already",
@@ -62,10 +68,11 @@ def runs(folder: Path) -> int | None:
     return pid if b"ray.scripts" in words else None
 
 
-def _end_left(folder: Path) -> None:
+def _end_left(folder: Path) -> bool:
+    """Whether there was one to end."""
     pid = runs(folder)
     if pid is None or not _is_orphan(folder, pid):
-        return
+        return False
     left = [pid, *ray_processes(pid)]
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
@@ -74,6 +81,7 @@ def _end_left(folder: Path) -> None:
         with suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
     _wait_for_end(folder)
+    return True
 
 
 def _wait_for_end(folder: Path) -> None:
