@@ -17,6 +17,9 @@ class Farmland(Machines):
     def __init__(self, net: Network, shared: Path, disk: str = "") -> None:
         """`disk`: the size of the one at home and of the one at the farm, where they are to be small."""
         super().__init__(net, shared, "far", {"GRIDMILL_ROOT": STORAGE})
+        self.listens = self.beta.address
+        """Where the farm does when it is started again, and `controller` how home gets there."""
+        self.controller = f"{self.beta.address}:{PORT}"
         for host, folder in ((self.alpha, STORAGE), (self.beta, FARM)) if disk else ():
             host.run("mkdir", "-p", folder)
             host.run("mount", "-t", "tmpfs", "-o", f"size={disk}", "tmpfs", folder)
@@ -29,14 +32,13 @@ class Farmland(Machines):
 
     def farm_up(self, *words: str, address: str = "") -> None:
         """Start the farm's controller."""
-        listen = f"{address or self.beta.address}:{PORT}"
+        listen = f"{address or self.listens}:{PORT}"
         settings = {"GRIDMILL_HOME": FARM, "GRIDMILL_ROOT": f"{FARM}/storage"}
         self.start(self.beta, "farm", *PROGRAM, "up", "--light", "--listen", listen, *words, **settings)
 
     def add(self, line: str) -> None:
         """Join it."""
-        controller = f"{self.beta.address}:{PORT}"
-        self.gridmill("add", "cluster", "far", "--controller", controller, "--join", line)
+        self.gridmill("add", "cluster", "far", "--controller", self.controller, "--join", line)
 
     def configure(self, *settings: str) -> None:
         """Change settings of the site."""

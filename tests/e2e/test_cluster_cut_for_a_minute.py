@@ -1,10 +1,12 @@
 """The line to a farm is cut for a minute, which is longer than anybody waits for an answer, in each phase.
 
-Takes 20 minutes: GRIDMILL_LONG_CUTS=1 says that it is to run.
+Takes 40 minutes, as both the farm's own port and SSH are tried: GRIDMILL_LONG_CUTS=1 says that it is to run.
 """
 
 import json
 import os
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +14,10 @@ from contextlib import contextmanager
 import pytest
 
 from gridmill.testing.hosts import Host, why_no_hosts
+from tests import sshd as ssh
+from tests.behind_ssh import go_behind
 from tests.e2e.test_cluster_survives import CARRY, FAST, SLOW, Carried, answers, silent
-from tests.farmland import FARM, PORT, STORAGE, Farmland
+from tests.farmland import FARM, STORAGE, Farmland
 from tests.machines import PROGRAM, attempts, messages, state, two_hosts
 from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 
@@ -23,7 +27,7 @@ LEASE_SECONDS = 75.0
 
 def why_not() -> str:
     if not os.environ.get("GRIDMILL_LONG_CUTS"):
-        return "takes 20 minutes: set GRIDMILL_LONG_CUTS=1"
+        return "takes 40 minutes: set GRIDMILL_LONG_CUTS=1"
     return why_no_hosts()
 
 
@@ -37,10 +41,15 @@ class Owner(Farmland):
         super().control(*words, **KEYS, **settings)
 
 
-@pytest.fixture(scope="module")
-def whole() -> Iterator[Owner]:
+@pytest.fixture(scope="module", params=["direct", "ssh"])
+def whole(request: pytest.FixtureRequest) -> Iterator[Owner]:
+    if request.param == "ssh" and not ssh.is_installed():
+        pytest.skip(ssh.HOW_TO_GET_IT)
     with two_hosts() as (net, shared):
-        yield Owner(net, shared)
+        land = Owner(net, shared)
+        if request.param == "ssh":
+            go_behind(land)
+        yield land
 
 
 @pytest.fixture
@@ -76,7 +85,7 @@ def test_while_it_is_joined(land: Owner) -> None:
     [source] = json.loads(land.on_farm("env", f"GRIDMILL_HOME={FARM}", *PROGRAM, "farm", "sources", "--json"))
     said = land.on_farm("env", f"GRIDMILL_HOME={FARM}", *PROGRAM, "farm", "rotate", source["name"])
     line = said.partition("--join ")[2].split()[0]
-    words = ("add", "cluster", "far", "--controller", f"{land.beta.address}:{PORT}", "--join", line)
+    words = ("add", "cluster", "far", "--controller", land.controller, "--join", line)
     with cut(land, land.beta):
         told = land.gridmill(*words, check=False)
         assert "does not answer" in told
@@ -132,6 +141,36 @@ class Staged(Carried):
     """By a bucket."""
 
     TEXT = CARRY.replace("far, cpus: 1", "far, staging: export, cpus: 1")
+
+
+class Less(Carried):
+    """10 MiB each way."""
+
+    TEXT = CARRY.replace("20971520", "10485760")
+
+
+@contextmanager
+def thin(host: Host, rate: str) -> Iterator[None]:
+    """Its line carries no more, either way."""
+    ways = (("tc",), host._cable), (("nsenter", "-t", str(host.init), "-n", "--", "tc"), "eth0")
+    for tc, line in ways:
+        words = (*tc, "qdisc", "add", "dev", line, "root", "tbf", "rate", rate, "burst", "32kb")
+        subprocess.run([*words, "latency", "400ms"], check=True)
+    try:
+        yield
+    finally:
+        for tc, line in ways:
+            subprocess.run([*tc, "qdisc", "del", "dev", line, "root"], check=True)
+
+
+@pytest.mark.skipif(shutil.which("tc") is None, reason="no tc: apt-get install iproute2")
+def test_where_the_line_is_thin_messages_do_not_wait_behind_data(land: Owner) -> None:
+    before = land.said("up").count("does not answer")
+    with thin(land.alpha, "1mbit"):
+        run = Less(land, "thin")
+        run.go()
+        run.wait_right()
+    assert land.said("up").count("does not answer") == before, land.said("up")
 
 
 def test_while_it_runs_and_as_it_ends(land: Owner) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,8 +11,10 @@ from typing import Any
 import pytest
 
 from gridmill.testing.hosts import Host, why_no_hosts
+from tests import sshd as ssh
+from tests.behind_ssh import known_host, make_keys, ssh_of_home, sshd
 from tests.e2e.conftest import files_below
-from tests.farmland import FARM, PORT, STORAGE, Farmland
+from tests.farmland import FARM, STORAGE, Farmland
 from tests.machines import attempts, messages, state, two_hosts
 
 pytestmark = [
@@ -189,29 +190,6 @@ def test_a_full_disk_is_told_and_what_was_made_comes_home_when_there_is_room(lan
     assert "No space left" not in land.gridmill("status")
 
 
-def sshd(land: Farmland) -> None:
-    """The SSH server of beta, which lets alpha's root in."""
-    options = ("PidFile=none", "UsePAM=no", "PasswordAuthentication=no", "UseDNS=no")
-    words = [word for option in options for word in ("-o", option)]
-    land.start(land.beta, "sshd", "/usr/sbin/sshd", "-D", "-e", *words)
-    land.wait(lambda: "listening" in land.said("sshd"), "sshd listens")
-
-
-def make_keys(land: Farmland) -> None:
-    key = "rm -rf /root/.ssh && mkdir -m 700 /root/.ssh && ssh-keygen -q -t ed25519 -N '' -f"
-    land.alpha.run("bash", "-c", f"{key} /root/.ssh/id_ed25519")
-    land.beta.run("bash", "-c", f"mkdir -p /run/sshd; rm -f /etc/ssh/ssh_host_*; {key} /root/.ssh/id")
-    public = land.alpha.run("cat", "/root/.ssh/id_ed25519.pub")
-    (Path(land.shared) / "public").write_text(public)
-    land.beta.run("bash", "-c", f"install -m 600 {land.shared}/public /root/.ssh/authorized_keys")
-    land.beta.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/etc/ssh/ssh_host_ed25519_key")
-
-
-def known_host(land: Farmland, key: str) -> None:
-    line = f"{land.beta.address} {' '.join(key.split()[:2])}"
-    land.alpha.run("bash", "-c", f"echo '{line}' > /root/.ssh/known_hosts")
-
-
 def refused(land: Farmland, where: str) -> str:
     """Why a farm there cannot be joined: one error."""
     line = f"{'f' * 64}:{'s' * 40}"
@@ -222,12 +200,7 @@ def refused(land: Farmland, where: str) -> str:
     return said
 
 
-def ssh_of_home(land: Farmland) -> list[str]:
-    return land.alpha.run("bash", "-c", "pgrep -x ssh || true").split()
-
-
-@pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no sshd: apt-get install openssh-server")
-@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh: apt-get install openssh-client")
+@pytest.mark.skipif(not ssh.is_installed(), reason=ssh.HOW_TO_GET_IT)
 def test_a_farm_behind_ssh_is_reached_without_a_port_of_its_own(land: Farmland) -> None:
     make_keys(land)
     sshd(land)
@@ -236,7 +209,7 @@ def test_a_farm_behind_ssh_is_reached_without_a_port_of_its_own(land: Farmland) 
     way = f"ssh://root@{land.beta.address}"
     known_host(land, land.alpha.run("cat", "/root/.ssh/id_ed25519.pub"))  # no host has this key
     assert "Host key verification failed" in refused(land, way)
-    known_host(land, land.beta.run("cat", "/etc/ssh/ssh_host_ed25519_key.pub"))
+    known_host(land)
     assert "Permission denied" in refused(land, f"ssh://nobody-there@{land.beta.address}")
     assert "Connection refused" in refused(land, f"{way}:2222")
     assert "Connection refused" in refused(land, f"{way}/127.0.0.1:9")
@@ -262,7 +235,7 @@ def test_a_farm_behind_ssh_is_reached_without_a_port_of_its_own(land: Farmland) 
         land.kill(land.beta, "farm")
         land.farm_up()
         land.wait(lambda: "farm up" in land.said("farm"), "the farm is up")
-        land.gridmill("configure", "site", "far", "--address", f"{land.beta.address}:{PORT}")
+        land.gridmill("configure", "site", "far", "--address", land.controller)
         answers(land)
 
 

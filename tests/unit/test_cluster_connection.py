@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gridmill.farm.authority import Authority
+from gridmill.sites.cluster.connection import Connection
 from gridmill.sites.cluster.credentials import Credentials
-from gridmill.sites.cluster.farm import _Connection
 from gridmill.sites.cluster.refusal import ThereError, refusal
 
 
@@ -20,7 +20,7 @@ def test_one_that_is_cut_is_read_no_further_and_never_without_tls(tmp_path: Path
     with ThreadPoolExecutor() as pool:
         taken = pool.submit(Authority(tmp_path, 1e9).context().wrap_socket, far, server_side=True)
         at = Credentials(host="farm", port=1, fingerprint="", token="")
-        connection = _Connection(at, plain, 60.0, None)
+        connection = Connection(at, plain, 60.0, None)
         connection.sock = plain.wrap_socket(near)
         farm = taken.result()
     farm.sendall(b"what was said")

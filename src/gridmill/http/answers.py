@@ -1,5 +1,6 @@
 """Errors as answers, all with the same typed body, and bodies that are not read further than their limit."""
 
+import asyncio
 import logging
 
 from fastapi import FastAPI, Request
@@ -9,7 +10,18 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gridmill.codec import encode
-from gridmill.errors import TABLE, GridmillError, InputError, InternalError, NotFoundError, to_body
+from gridmill.errors import (
+    TABLE,
+    GridmillError,
+    InputError,
+    InternalError,
+    NotFoundError,
+    UnavailableError,
+    to_body,
+)
+
+PATIENCE_SECONDS = 60.0
+"""For the next piece of a request."""
 
 
 def failure(error: GridmillError, status: int) -> Response:
@@ -64,7 +76,8 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return failure(NotFoundError(f"there is nothing at {request.url.path}", hint="See /docs."), 404)
-    answer = failure(InputError(str(error.detail), hint="See /docs."), error.status_code)
+    kind = UnavailableError if error.status_code == 503 else InputError
+    answer = failure(kind(str(error.detail), hint="See /docs."), error.status_code)
     answer.headers.update(error.headers or {})
     return answer
 
@@ -79,14 +92,20 @@ def too_large(limit: int) -> InputError:
     return InputError(f"the request is larger than {limit} bytes")
 
 
-def bounded(receive: Receive, limit: int) -> Receive:
-    """`receive` that refuses a body which turns out larger than declared (HTTPException passes FastAPI)."""
-    read = 0
+def bounded(receive: Receive, limit: int, patience_seconds: float = PATIENCE_SECONDS) -> Receive:
+    """`receive` that refuses a body which turns out larger than declared, and one that does not come: nobody
+    else may know that it never will (HTTPException passes FastAPI)."""
+    read, whole = 0, False
 
     async def taken() -> Message:
-        nonlocal read
-        message = await receive()
+        nonlocal read, whole
+        try:
+            async with asyncio.timeout(None if whole else patience_seconds):
+                message = await receive()
+        except TimeoutError as error:
+            raise HTTPException(503, f"nothing more of the request came in {patience_seconds:g} s") from error
         read += len(message.get("body", b""))
+        whole = not message.get("more_body", False)
         if read > limit:
             raise HTTPException(413, too_large(limit).message)
         return message

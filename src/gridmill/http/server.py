@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gridmill.errors import InputError, UnavailableError
+from gridmill.http.alive import keep_alive
 from gridmill.model.noun import dataclass
 
 CERTIFICATE = "gridmill.certificate"
@@ -142,6 +143,7 @@ def _tcp(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keep_alive(listener)  # else who is cut off in the middle of a request is waited for for ever
     try:
         listener.bind((host, port))
     except OSError as error:

@@ -1,20 +1,17 @@
 """A farm, as a source asks it: HTTPS by the standard library, the farm's certificate pinned."""
 
-import hashlib
-import hmac
 import http.client
 import json
 import os
-import socket
 import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from gridmill import __version__
@@ -35,6 +32,7 @@ from gridmill.model.farm import (
     check_versions,
 )
 from gridmill.ports.farm import Sights
+from gridmill.sites.cluster.connection import Connection
 from gridmill.sites.cluster.credentials import Credentials, Keeping
 from gridmill.sites.cluster.refusal import refusal
 from gridmill.sites.cluster.tunnel import Tunnel
@@ -46,20 +44,28 @@ ANSWER_SECONDS = 20.0
 LOOK_SECONDS = 10.0
 LONG_SECONDS = 300.0
 CONNECT_SECONDS = 10.0
+QUEUED_SECONDS = 120.0
+"""Until a connection stands that waits behind data in the same SSH connection."""
 SILENCE_SECONDS = 10.0
 """A relay says something every two seconds."""
 _PIECE_BYTES = 1 << 18
+_DATA = ("/v1/staging/", "/v1/probe")
 Body = bytes | Sequence[frames.Content]
 MOST_LINE_BYTES = 64 * 2**20
 _ASKED_LAST = 50
-_ALIVE = (  # a link that is cut shows within 20 s also where an answer may take its time
-    ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
-    ("TCP_NODELAY", socket.IPPROTO_TCP, 1),
-    ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 5),
-    ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 5),
-    ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
-    ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 20_000),
-)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """Connections that wait to be used again, and what leads there where SSH does. Data has a lane of its
+    own: in one SSH connection messages would come after all of it that is on its way."""
+
+    tunnel: Tunnel | None
+    idle: list[Connection] = field(default_factory=list)
+
+
+def _tunnel(at: Credentials) -> Tunnel | None:
+    return Tunnel(at.ssh, at.host, at.port) if at.ssh else None
 
 
 class Farm:
@@ -81,15 +87,12 @@ class Farm:
         self._context.verify_mode = ssl.CERT_NONE
         if certificate is not None:
             self._context.load_cert_chain(certificate, key)
-        self._idle: list[_Connection] = []
         self._closed = False
         self.reached = float("-inf")
         """When it may have heard of us last (monotonic), also where no answer came."""
         self._took: deque[float] = deque(maxlen=_ASKED_LAST)
-        self._tunnel = (
-            Tunnel(credentials.ssh, credentials.host, credentials.port) if credentials.ssh else None
-        )
-        self._open: set[_Connection] = set()
+        self._messages, self._data = (_Lane(tunnel=_tunnel(credentials)) for _ in range(2))
+        self._open: set[Connection] = set()
         self._lock = threading.Lock()
 
     def join(self, request: JoinRequest) -> Joined:
@@ -145,7 +148,7 @@ class Farm:
 
     def heard(self, session: str) -> Iterator[bytes]:
         """Its lines, as they come. Ends by UnavailableError when the session does."""
-        connection = self._connect(SILENCE_SECONDS)
+        connection = self._connect(SILENCE_SECONDS, self._messages)
         try:
             connection.request("GET", f"/v1/relay/{session}", headers=self._headers())
             answer = connection.getresponse()
@@ -155,7 +158,7 @@ class Farm:
                 if line.strip():
                     yield line
         except (OSError, http.client.HTTPException) as error:
-            raise self._away(error) from error
+            raise self._away(error, self._messages) from error
         finally:
             self._forget(connection)
         raise UnavailableError(f"the farm at {self._place} ended the session")
@@ -218,8 +221,9 @@ class Farm:
             self._closed = True
             for connection in self._open:
                 connection.cut()
-        if self._tunnel is not None:
-            self._tunnel.close()
+        for lane in (self._messages, self._data):
+            if lane.tunnel is not None:
+                lane.tunnel.close()
 
     @property
     def _place(self) -> str:
@@ -253,10 +257,11 @@ class Farm:
         more: dict[str, str],
     ) -> T:
         headers = {**self._headers(), "Content-Type": "application/json", **more}
+        lane = self._data if path.startswith(_DATA) else self._messages
         with self._lock:
-            kept = self._idle.pop() if self._idle else None
+            kept = lane.idle.pop() if lane.idle else None
         for connection in ([kept] if kept is not None else []) + [None]:
-            used = connection or self._connect(seconds)
+            used = connection or self._connect(seconds, lane)
             try:
                 used.patience(seconds)
                 began = time.monotonic()
@@ -270,31 +275,33 @@ class Farm:
             except (OSError, http.client.HTTPException) as error:
                 self._forget(used)
                 if connection is None or isinstance(error, TimeoutError):
-                    raise self._away(error) from error
+                    raise self._away(error, lane) from error
                 continue  # a kept connection may have ended while nobody used it
             except GridmillError:
-                self._leave(used, answer)
+                self._leave(used, answer, lane)
                 raise
-            self._leave(used, answer)
+            self._leave(used, answer, lane)
             return content
         raise AssertionError("a new connection was tried")
 
-    def _leave(self, connection: "_Connection", answer: http.client.HTTPResponse) -> None:
+    def _leave(self, connection: Connection, answer: http.client.HTTPResponse, lane: "_Lane") -> None:
         """To be used again, if its answer was read to the end."""
         if answer.will_close or not answer.isclosed():
             return self._forget(connection)
         with self._lock:
-            return self._idle.append(connection)
+            return lane.idle.append(connection)
 
-    def _connect(self, seconds: float) -> "_Connection":
-        way = self._tunnel.path() if self._tunnel is not None else None
-        connection = _Connection(self._credentials, self._context, min(seconds, CONNECT_SECONDS), way)
+    def _connect(self, seconds: float, lane: "_Lane") -> Connection:
+        way = lane.tunnel.path() if lane.tunnel is not None else None
+        behind_data = way is not None and lane is self._data  # where ssh says that the line is cut
+        patience = min(seconds, QUEUED_SECONDS if behind_data else CONNECT_SECONDS)
+        connection = Connection(self._credentials, self._context, patience, way)
         try:
             connection.connect()
             connection.patience(seconds)
         except OSError as error:
             connection.close()
-            raise self._away(error) from error
+            raise self._away(error, lane) from error
         except InputError:
             connection.close()
             raise
@@ -305,14 +312,15 @@ class Farm:
         connection.close()
         raise UnavailableError(f"the farm at {self._place} is asked no more")
 
-    def _forget(self, connection: "_Connection") -> None:
+    def _forget(self, connection: Connection) -> None:
         with self._lock:
             self._open.discard(connection)
         connection.close()
 
-    def _away(self, error: Exception) -> AwayError:
-        said = self._tunnel.said() if self._tunnel is not None else ""
-        why = said or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    def _away(self, error: Exception, lane: "_Lane") -> AwayError:
+        said = lane.tunnel.said() if lane.tunnel is not None else ""
+        late = "nothing came in time" if isinstance(error, TimeoutError) else ""
+        why = said or late or getattr(error, "strerror", None) or str(error) or type(error).__name__
         return AwayError(f"the farm at {self._place} does not answer: {why}")
 
 
@@ -338,57 +346,6 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[memoryview]:
         yield piece[:size]
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)
-
-
-class _Connection(http.client.HTTPSConnection):
-    """To a farm that shows the pinned certificate, or none."""
-
-    def __init__(
-        self, credentials: Credentials, context: ssl.SSLContext, seconds: float, way: Path | None
-    ) -> None:
-        super().__init__(credentials.host, credentials.port, timeout=seconds, context=context)
-        self._pinned, self._secured, self._way = credentials.fingerprint, context, way
-
-    def connect(self) -> None:
-        """Nothing secret is said before the certificate is known. Raises OSError, InputError."""
-        if self._way is None:
-            super().connect()
-            for name, level, value in _ALIVE:
-                if hasattr(socket, name):
-                    self.sock.setsockopt(level, getattr(socket, name), value)
-        else:
-            plain = socket.socket(socket.AF_UNIX)
-            plain.settimeout(self.timeout)
-            plain.connect(str(self._way))
-            self.sock = self._secured.wrap_socket(plain)
-        sock: Any = self.sock
-        sock.suppress_ragged_eofs = False  # what is cut off is an error, also within a header
-        shown = hashlib.sha256(self._secure.getpeercert(binary_form=True) or b"").hexdigest()
-        if not hmac.compare_digest(shown, self._pinned):
-            raise InputError(
-                f"{self.host}:{self.port} shows the certificate {shown[:16]}…, not {self._pinned[:16]}…",
-                hint="Either the farm was set up anew (join it again with its new line), or somebody is "
-                "between you and it.",
-            )
-
-    @property
-    def _secure(self) -> ssl.SSLSocket:
-        sock: Any = self.sock
-        secure: ssl.SSLSocket = sock
-        return secure
-
-    def patience(self, seconds: float) -> None:
-        """How long an answer may take."""
-        if self.sock is not None:
-            self.sock.settimeout(seconds)
-
-    def cut(self) -> None:
-        """End it from another thread. Not as TLS ends it: what uses it now would go on without."""
-        if self.sock is not None:
-            try:
-                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
-            except OSError:
-                return
 
 
 def member(keeping: Keeping, at: Credentials | None = None) -> Farm:

@@ -1,0 +1,19 @@
+"""TCP connections that end by themselves where the line is cut, or the machine at the other end is gone."""
+
+import socket
+
+_ALIVE = (  # shows within 20 s, also where nothing is to be said
+    ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
+    ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 5),
+    ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 5),
+    ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
+    ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 20_000),
+)
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """A connection, or one that listens: what it accepts is as it is. What this machine does not know it goes
+    without."""
+    for name, level, value in _ALIVE:
+        if hasattr(socket, name):
+            connection.setsockopt(level, getattr(socket, name), value)
