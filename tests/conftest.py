@@ -1,6 +1,8 @@
 """Fixtures that several folders of tests share, and the order of the files."""
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,10 @@ from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """More threads than processors learn at once here: those that wait must not burn what others need."""
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+"""Tests start thousands of Pythons: where this is set, each of them would compile what it imports."""
 
 settings.register_profile(
     "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -35,6 +41,17 @@ LONGEST_FIRST = (
     "unit/test_dataset_feeds.py",
 )
 """Files that take minutes. Workers take whole files in this order: none is left alone with one at the end."""
+
+
+def pytest_collection() -> None:
+    """Importing all tests makes much and throws little away: not looked through for rubbish meanwhile."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays until the end, and is not looked through ever after."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
