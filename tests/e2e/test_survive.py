@@ -177,6 +177,42 @@ jobs:
     assert marks.read_text() == "begin\nend\nafter\n"
 
 
+def test_a_run_that_is_its_own_control_node_gives_way_to_one_that_comes_to_stay(place: Place):
+    """Also one that became it because the control node was killed; the job runs once all the while."""
+    marks = place.folder / "marks"
+    file = place.write(
+        f"""
+pipeline: giving
+jobs:
+  long: {{command: "echo begin >> {marks}; {until_told(place)}; echo end >> {marks}"}}
+  after: {{needs: [long], command: "echo after >> {marks}"}}
+"""
+    )
+    run = place.start("run", file)
+    place.wait_for("marks")
+    for _ in range(2):
+        up = place.start("up", "--listen", "off", "--json")
+        place.meet(up, lambda up=up: owner(place) == up.pid)
+        up.kill()
+        up.wait()
+        place.meet(run, lambda: owner(place) == run.pid)
+    up = place.start("up", "--listen", "off", "--json")
+    place.meet(up, lambda: owner(place) == up.pid)
+    place.meet(up, lambda: place.gridmill("status", "giving").returncode == 0)
+    (place.folder / "go").touch()
+    out, err = run.communicate(timeout=600)
+    assert run.returncode == 0, (out, err)
+    assert marks.read_text() == "begin\nend\nafter\n"
+    assert owner(place) == up.pid
+    up.terminate()
+    assert up.wait(timeout=600) == 0
+
+
+def owner(place: Place) -> int:
+    """The process that owns the home, or did last."""
+    return int((place.home / "control.lock").read_text() or 0)
+
+
 def test_a_job_that_leaves_daemons_behind_leaves_none(place: Place):
     file = place.write(
         """

@@ -207,6 +207,7 @@ def _listen_later(client: Client) -> Callable[[], None]:
 
     def look() -> None:
         nonlocal listening
+        listening = listening and client.embedded  # it may have given way, and be one again later
         if client.embedded and not listening and time.monotonic() - began > _SERVE_AFTER_SECONDS:
             listening = True
             threading.Thread(target=_serve, args=(client,), name="listen", daemon=True).start()

@@ -1,5 +1,6 @@
 """Makes a control node of this process reachable: on the home's Unix socket, and on a loopback port."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from gridmill.api.app import make_app
@@ -17,7 +18,11 @@ def listen(grid: Grid, home: Path) -> Server:
 
 def make_reachable(client: Client) -> None:
     """Listen until the client is closed; where that cannot be, the run goes on unreachable."""
+
+    def begin(grid: Grid) -> Callable[[], None]:
+        return listen(grid, client.settings.home).stop
+
     try:
-        client.before_close(listen(client.grid, client.settings.home).stop)
+        client.let_others_in(begin)
     except GridmillError as error:
         say(f"other commands cannot reach this run: {error}")

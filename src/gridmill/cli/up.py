@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -19,16 +19,19 @@ from gridmill.api.guard import Guard
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.cli.sites import read_settings
-from gridmill.errors import InputError
-from gridmill.http.server import Server, serve
+from gridmill.errors import HomeInUseError, InputError
+from gridmill.http.server import serve
 from gridmill.model.address import is_loopback
 from gridmill.model.address import read_address as read_host
 from gridmill.model.amounts import show_count
 from gridmill.model.site import Site, SiteKind
 from gridmill.ports.grid import Grid
-from gridmill.settings import Settings
+from gridmill.sdk.turn import asking
+from gridmill.settings import Settings, is_farm
 
 _LOOK_SECONDS = 0.2
+_GIVE_WAY_SECONDS = 30.0
+"""A run that is its own control node gives way within seconds; a program that does nothing, not at all."""
 _HOST = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*")
 """A name, an IPv4 or an IPv6 address; no port."""
 _QUOTA, _RETAIN, _NAME = "50GiB", "7d", "gpu-farm"
@@ -101,7 +104,8 @@ def up(
     """Start the control node and stay in the foreground; Ctrl-C ends it.
 
     Jobs and pods go on without it and are found again at its next start. So does a grid of loose machines
-    (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes.
+    (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes. A `gridmill run`
+    that is its own control node gives way, and goes on under this one.
     """
     farms = (site != "local", set, bucket_host, (quota, retain, name) != (_QUOTA, _RETAIN, _NAME))
     check_light(light, control=(store, take_over, ray), farm=farms)
@@ -208,22 +212,54 @@ def read_address(listen: str) -> tuple[str, int] | None:
 def _serving(
     settings: Settings, address: tuple[str, int] | None, take_over: bool
 ) -> Iterator[tuple[Any, str, Any]]:
-    node: Any = import_module("gridmill.bootstrap").embed(settings, embedded=False, take_over=take_over)
-    servers: list[Server] = []
-    try:
-        app = make_app(node.grid)
-        servers.append(serve(app, socket_path=settings.home / "control.sock"))
-        token = secrets.token_urlsafe(32)
+    with ExitStack() as ending:
+        with _asking(settings.home):
+            node = _own(settings, take_over)
+            ending.callback(node.close, tear_down=False)
+            app = make_app(node.grid)
+            ending.callback(serve(app, socket_path=settings.home / "control.sock").stop)
+        token, url = secrets.token_urlsafe(32), ""
         if address is not None:
-            servers.append(serve(Guard(app, token=token), host=address[0], port=address[1]))
-        url = servers[1].address if address is not None else ""
+            server = serve(Guard(app, token=token), host=address[0], port=address[1])
+            ending.callback(server.stop)
+            url = server.address
         control = node.grid.control()
         _announce(settings.home, {"pid": os.getpid(), "version": control.version, "url": url, "token": token})
         yield node, url, control
-    finally:
-        for server in servers:
-            server.stop()
-        node.close(tear_down=False)
+
+
+def _asking(home: Path) -> AbstractContextManager[None]:
+    import_module("gridmill.bootstrap").make_home(home)
+    return asking(home)
+
+
+def _own(settings: Settings, take_over: bool) -> Any:  # noqa: ANN401  bootstrap is imported here
+    """The control node, in this process. One that a run brought along gives way meanwhile. Raises
+    HomeInUseError, also where that takes too long."""
+    embed: Any = import_module("gridmill.bootstrap").embed
+    until, told = time.monotonic() + _GIVE_WAY_SECONDS, False
+    while True:
+        try:
+            return embed(settings, embedded=False, take_over=take_over)
+        except HomeInUseError as error:
+            if is_farm(settings.home) or stays(settings.home):
+                raise
+            if time.monotonic() > until:
+                hint = "It is a run or a program that brought its own, and does nothing now: end it."
+                raise HomeInUseError(f"{error.message} and does not give way", hint=hint) from error
+        if not told:
+            say("a run is its own control node: waiting for it to give way")
+        told = True
+        time.sleep(_LOOK_SECONDS)
+
+
+def stays(home: Path) -> bool:
+    """Whether who owns the home is a `gridmill up`: those announce themselves."""
+    try:
+        announced = json_text.loads((home / "control.json").read_text())["pid"]
+        return bool(str(announced) == (home / "control.lock").read_text().strip())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _announce(home: Path, body: dict[str, object]) -> None:

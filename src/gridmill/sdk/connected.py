@@ -1,5 +1,6 @@
 """What every verb stands on: a control node that was dialled, and the next one when it has gone."""
 
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -8,6 +9,7 @@ from typing import Self, TypeVar
 from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError
 from gridmill.ports.grid import Grid
 from gridmill.sdk.dial import Dialled
+from gridmill.sdk.turn import is_asked, wait_for_who_asks
 from gridmill.settings import Settings
 
 T = TypeVar("T")
@@ -28,6 +30,7 @@ class Connected:
         self._dial = dial
         self._dialled = dial()
         self._closers: list[Callable[[], None]] = []
+        self._turn = threading.RLock()  # who listens for others does not begin while this one gives way
 
     @property
     def grid(self) -> Grid:
@@ -41,18 +44,24 @@ class Connected:
 
     def close(self) -> None:
         """Let go; an embedded control node ends, and what it brought up with it. May be repeated."""
+        self._close_closers()
+        self._dialled.close()
+
+    def _close_closers(self) -> None:
         while self._closers:
             self._closers.pop()()
-        self._dialled.close()
 
     def release(self) -> None:
         """No more work comes from this client: an embedded control node lets its idle pods end while the
         client is still used to read. May be left out."""
         self._dialled.release()
 
-    def before_close(self, act: Callable[[], None]) -> None:
-        """Do `act` when this client is closed, before it lets go."""
-        self._closers.append(act)
+    def let_others_in(self, listen: Callable[[Grid], Callable[[], None]]) -> None:
+        """`listen` makes an embedded control node reachable and gives what ends that: it is called before the
+        control node ends. One that lives elsewhere, or meanwhile does, needs nothing."""
+        with self._turn:
+            if self.embedded:
+                self._closers.append(listen(self.grid))
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +73,10 @@ class Connected:
 
     def _ask(self, question: Callable[[Grid], T]) -> T:
         """Ask; when the control node has gone meanwhile, ask the one that takes over; when it has lost its
-        store's server, ask again until that is back."""
+        store's server, ask again until that is back. One that is embedded gives way first to one that comes
+        to stay."""
+        if self._dialled.give_way is not None and is_asked(self.settings.home):
+            self._give_way(self._dialled.give_way)
         until, lost = time.monotonic() + _STORE_SECONDS, 0
         while True:
             try:
@@ -78,7 +90,15 @@ class Connected:
                 self._take_over()
             time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
 
+    def _give_way(self, end: Callable[[], None]) -> None:
+        """The control node here ends; what it brought up, and the runs, go on with the next one."""
+        with self._turn:
+            self._close_closers()
+            end()
+            self._take_over()
+
     def _take_over(self) -> None:
+        wait_for_who_asks(self.settings.home)
         until = time.monotonic() + _TAKE_OVER_SECONDS
         while True:
             try:

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ class Dialled:
     embedded: bool = False
     release: Callable[[], None] = lambda: None
     """No more work comes from here: what an embedded control node brought up may go."""
+    give_way: Callable[[], None] | None = None
+    """Ends an embedded control node, and leaves what it brought up to the next one."""
 
 
 def home_settings(home: str | Path | None) -> Settings:
@@ -51,7 +54,10 @@ def dial_home(settings: Settings, *, embed: bool, reading: bool = False) -> Dial
             f"no control node is up for {settings.home}", hint="Start one with `gridmill up`."
         )
     node = import_module("gridmill.bootstrap").read(settings) if reading else _embedded(settings)
-    return Dialled(grid=node.grid, close=node.close, embedded=True, release=node.node.begin_release)
+    give_way = None if reading else partial(node.close, tear_down=False)
+    return Dialled(
+        grid=node.grid, close=node.close, embedded=True, release=node.node.begin_release, give_way=give_way
+    )
 
 
 def _embedded(settings: Settings) -> Any:  # noqa: ANN401  what is embedded is imported here
