@@ -6,6 +6,7 @@ import pytest
 from tests.sim.test_parts import NODES, node_of, simulation, view_of
 from tests.sim.test_races import finish
 
+from gridmill.cli.summary import at_fault, reason, telling
 from gridmill.cli.words import node_rows
 from gridmill.model.amounts import GIB, MIB
 from gridmill.model.each import Each
@@ -35,6 +36,8 @@ def test_once_on_every_node_and_what_needs_it_comes_after():
     assert all(one.order.part.node == node_of(grid, one) for one in patches(grid))
     [after] = [one for one in grid.world.executions if one.order.job.name == "after"]
     assert after.began >= max(one.ended for one in patches(grid))
+    texts = [e.body["text"] for e in grid.store.events(run_id=run.id, job="patch") if e.type == "log"]
+    assert sorted(texts) == [f"[{node}] line 0\n" for node in "abc"], "each line says where"
     rows = node_rows(view_of(grid, run.id).jobs[0])
     assert [(row[0], row[1], row[4]) for row in rows] == [(n, "succeeded", "line 0") for n in "abc"]
     assert node_rows(view_of(grid, run.id).jobs[1]) == []
@@ -67,6 +70,12 @@ def test_one_that_fails_fails_the_job_after_all_have_been_tried():
     job = grid.store.get(JobRun, f"{run.id}/patch").noun
     assert (job.state, job.message) == (JobState.FAILED, "on b: simulated exit: line 0")
     assert sorted(one.state for one in patches(grid)) == ["failed", "succeeded", "succeeded"]
+    view = view_of(grid, run.id).jobs[0]
+    fault = at_fault(view)
+    assert fault is not None
+    assert (fault.job_run_id, fault.cause) == (f"{run.id}/patch.p1", Cause.EXIT)
+    assert reason(view, fault) == "on b: simulated exit: line 0"
+    assert [*telling(view, ["[a] fine", "[b] broken", "[c] fine"])] == ["[b] broken"]
 
 
 def test_a_node_that_leaves_is_told_and_the_others_are_done():

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from gridmill.cli.render import run_table
-from gridmill.cli.tables import table
+from gridmill.cli.tables import fitted, table
 from gridmill.model.state import JobState
 from gridmill.model.view import JobView, RunView
 from gridmill.testing.store_samples import a_job_run, a_run
@@ -72,3 +72,14 @@ def test_a_narrow_table_hides_nothing(width: int) -> None:
     assert sorted("".join("".join(told).split())) == sorted(
         "".join(("name", "node", "has", "says", *row)).replace(" ", "")
     )
+
+
+@pytest.mark.parametrize("width", [50, 80, 200])
+def test_a_fitted_table_breaks_no_word_and_leaves_the_least_needed_out(width: int) -> None:
+    head = ("step", "job", "kind", "resource", "says", "")
+    row = ("1", "swarm", "prediction", "default-prediction-grid at grid", "nothing is cut", "")
+    shown = fitted(head, [row], width, folded=("resource", "says"), left_out=("kind", "says"))
+    words = " ".join(lines(shown, width)).split()
+    assert {"swarm", "default-prediction-grid", "at", "grid"} <= set(words)
+    assert ("kind" in words) == ("prediction" in words) == (width > 50)
+    assert "nothing" in words

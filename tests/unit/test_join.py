@@ -7,10 +7,11 @@ import pytest
 from tests.ports import free_port
 
 from gridmill.cli.interrupts import Interrupts
-from gridmill.cli.join import Membership, Patience, _stay
-from gridmill.errors import InputError, UnavailableError
+from gridmill.cli.join import Membership, Patience, _stay, head_address, read_memory
+from gridmill.errors import InputError, StorageError, UnavailableError
+from gridmill.model.amounts import GIB, MIB
 from gridmill.sites.ray.knock import speaks
-from gridmill.sites.ray.start import join, refusal
+from gridmill.sites.ray.start import join, refusal, token_file
 
 LOG = Path("ray.log")
 DEADLINE = """
@@ -56,6 +57,47 @@ def test_what_trying_again_does_not_help_is_refused_at_once(says: str, error: st
     with pytest.raises(InputError, match=error):
         _stay(machine, None, interrupts, Patience(3600.0))
     assert not machine.told
+
+
+def test_another_ray_is_told_from_ours() -> None:
+    said = """RuntimeError: Version mismatch: The cluster was started with:
+    Ray: 2.60.0
+    Python: 3.11.7
+This process on node 10.0.0.3 was started with:
+    Ray: 2.59.0
+    Python: 3.11.8
+"""
+    assert refusal(said, LOG).message.endswith(
+        "than the grid: it has Ray 2.60.0 and Python 3.11.7, this machine Ray 2.59.0 and Python 3.11.8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "head"),
+    [
+        ("10.0.0.5", "10.0.0.5:6379"),
+        ("node:7000", "node:7000"),
+        ("[::1]", "[::1]:6379"),
+        ("[::1]:7", "[::1]:7"),
+    ],
+)
+def test_a_head_without_a_port_is_at_the_usual_one(text: str, head: str) -> None:
+    assert head_address(text) == head
+
+
+@pytest.mark.parametrize(
+    ("given", "error"), [("8", "8 B, which no job fits in"), ("9GiB", "has 8 GiB"), ("-1GiB", "not a size")]
+)
+def test_memory_that_cannot_be_given_is_refused(given: str, error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        read_memory(given, 8 * GIB)
+    assert read_memory("256MiB", 8 * GIB) == 256 * MIB
+
+
+def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot be made"):
+        token_file(tmp_path / "file" / "node")
 
 
 def test_patience_ends_so_long_after_the_first_failure() -> None:

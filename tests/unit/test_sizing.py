@@ -198,7 +198,7 @@ def test_other_jobs_of_the_subject_correct_the_model():
     plain = sized(training(), size)
     history = history_of(measured(other, 4 * plain.amounts.memory_bytes, size))
     assert sized(training(), size, history).amounts.memory_bytes > 3 * plain.amounts.memory_bytes
-    assert "corrected by 1 attempts" in sized(training(), size, history).why[0]
+    assert "corrected by 1 attempt of" in sized(training(), size, history).why[0]
 
 
 def swarm_of(job, workers, peak, number):

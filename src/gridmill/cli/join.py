@@ -15,23 +15,27 @@ from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.model.address import read_address
-from gridmill.model.amounts import parse_bytes, parse_seconds, show_bytes, show_count, show_seconds
+from gridmill.model.amounts import MIB, parse_bytes, parse_seconds, show_bytes, show_count, show_seconds
 from gridmill.sites.idle import IdleRules, Presence, is_idle, note, spare_bytes
 from gridmill.sites.local import memory_of_machine
 from gridmill.sites.machine import look_at_machine, used_bytes
 from gridmill.sites.ray.claim import claim_machine
-from gridmill.sites.ray.start import RayNode, want_ray
+from gridmill.sites.ray.start import PORT, RayNode, want_ray
 from gridmill.sites.ray.start import join as join_ray
 from gridmill.sites.terminals import BLIND, Watch
 
 _TOKEN = "GRIDMILL_TOKEN"
 _LOOK_SECONDS = 1.0
 _GIVEN_SHARE = 0.8
+_LEAST_BYTES = 256 * MIB
+"""No job is sized smaller: a machine that gives less takes none."""
 
 
 def join(
     context: typer.Context,
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="As `gridmill up --ray HOST` says it.")],
+    address: Annotated[
+        str, typer.Argument(metavar="HOST[:PORT]", help="As `gridmill up --ray HOST` says it.")
+    ],
     token: Annotated[
         str,
         typer.Option(help=f"The grid's token; better in {_TOKEN}, or `-` to read it from standard input."),
@@ -57,7 +61,7 @@ def join(
     that this machine was a node of once is waited for until it is back.
     """
     folder = settings_of(context).home / "node"
-    read_address(address)
+    address = head_address(address)
     given = read_memory(memory, memory_of_machine())
     given_cpus = read_cpus(cpus, os.cpu_count() or 1)
     rules = read_rules(idle_only, idle_after, hours)
@@ -245,7 +249,19 @@ def read_memory(given: str | None, has: int) -> int:
             f"--memory {given} cannot be given: this machine has {show_bytes(has)}",
             hint="Leave some to the system: without --memory it is 80 %.",
         )
+    if given and wanted < _LEAST_BYTES:
+        raise InputError(
+            f"--memory {given} is {show_bytes(wanted)}, which no job fits in",
+            hint=f"Give {show_bytes(_LEAST_BYTES)} or more, with its unit: 8GiB.",
+        )
     return wanted
+
+
+def head_address(text: str) -> str:
+    """HOST:PORT of a grid's head; without a port the one that `gridmill up --ray HOST` takes. Raises
+    InputError."""
+    host, port = read_address(text, port=PORT)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def read_rules(idle_only: bool, idle_after: str, hours: str | None) -> IdleRules | None:

@@ -8,7 +8,7 @@ import typer
 
 from gridmill.cli.parameters import File, Set, read_set
 from gridmill.cli.session import Json, console, emit, session
-from gridmill.cli.tables import table
+from gridmill.cli.tables import fitted
 from gridmill.cli.words import amounts, moment
 from gridmill.errors import TABLE, InputError
 from gridmill.model.amounts import show_bytes, show_seconds
@@ -19,6 +19,10 @@ from gridmill.model.site import Site
 from gridmill.model.view import DryRun, PlannedJob, ScheduleView
 from gridmill.planning.choice import told, travel_lines
 from gridmill.sdk.runs import Kept
+
+_FOLDED = ("needs", "resource", "")
+_LEFT_OUT = ("kind", "from", "workers", "to", "needs")
+"""Columns that a narrow screen does without, the least needed first."""
 
 FileOption = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE", help="The pipeline file (YAML).", show_default=False)
@@ -38,7 +42,8 @@ def show_plan(made: DryRun) -> None:
     """A table, then the reasons."""
     screen = console()
     head = ("step", "job", "kind", "needs", "resource", "size", "workers", "from", "to", "")
-    screen.print(table(*head, rows=[_row(job) for job in made.jobs]))
+    rows = [_row(job) for job in made.jobs]
+    screen.print(fitted(head, rows, screen.width, folded=_FOLDED, left_out=_LEFT_OUT))
     for job in made.jobs:
         for why in (*job.sizing.why, *place_lines(job)):
             screen.print(f"{job.job}: {why}", markup=False)

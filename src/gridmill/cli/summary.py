@@ -1,7 +1,7 @@
 """What is said when a run has ended: the table, the best model, the report; and what failed, and why."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import typer
 
@@ -14,7 +14,7 @@ from gridmill.model.loaded import remarks
 from gridmill.model.metric import read_metric
 from gridmill.model.run import Attempt
 from gridmill.model.state import Cause, JobState, RunState
-from gridmill.model.view import JobView, RunView
+from gridmill.model.view import JobView, PartView, RunView
 from gridmill.sdk.client import Client
 
 _TAIL = 15
@@ -52,7 +52,7 @@ def summarise(client: Client, view: RunView) -> None:
 
 def _next_step(view: RunView) -> str:
     """Resuming helps where the run was at fault, not its declaration or its data."""
-    causes = {attempt.cause for job in view.jobs if (attempt := newest(job)) and attempt.cause is not None}
+    causes = {attempt.cause for job in view.jobs if (attempt := at_fault(job)) and attempt.cause is not None}
     if causes == {Cause.INPUT}:
         return "when that is mended, run the pipeline again: what succeeded is not repeated"
     return f"continue it with: gridmill resume {view.run.id}"
@@ -60,7 +60,8 @@ def _next_step(view: RunView) -> str:
 
 def _row(view: JobView) -> tuple[str, ...]:
     job = view.job
-    uses = [attempt.use for attempt in view.attempts if attempt.use is not None]
+    every = (*view.attempts, *(attempt for part in view.parts for attempt in part.attempts))
+    uses = [attempt.use for attempt in every if attempt.use is not None]
     last = newest(view)
     return (
         job.job.name,
@@ -89,19 +90,38 @@ def best_model(artifacts: Iterable[Artifact]) -> tuple[Artifact, str] | None:
 
 def explain(client: Client, view: RunView, failed: JobView) -> None:
     """A failed job: what happened, the end of its log, what to do, and where there is more."""
-    name, attempt = failed.job.job.name, newest(failed)
+    name, attempt = failed.job.job.name, at_fault(failed)
     typer.secho(f"\n{name} failed", bold=True, fg=typer.colors.RED, nl=False)
     print(f": {reason(failed, attempt)}")
-    for line in deque(client.logs(view.run.id, name), maxlen=_TAIL):
+    for line in deque(telling(failed, client.logs(view.run.id, name)), maxlen=_TAIL):
         print(f"  | {line}")
     if attempt is not None and attempt.hint:
         print(f"  {attempt.hint}")
     print(f"  more: gridmill logs {view.run.id} {name}")
 
 
+def telling(failed: JobView, lines: Iterable[str]) -> Iterator[str]:
+    """Of a command on each node the lines of the nodes where it failed, else all."""
+    if failed.job.job.each is None:
+        yield from lines
+        return
+    marks = tuple(f"[{part.node}] " for part in _failed_parts(failed))
+    yield from (line for line in lines if line.startswith(marks))
+
+
+def _failed_parts(view: JobView) -> list[PartView]:
+    return [part for part in view.parts if part.job.state == JobState.FAILED]
+
+
+def at_fault(view: JobView) -> Attempt | None:
+    """The attempt that says why a job failed: of a part, where it is done in parts and one failed."""
+    tried = [part.attempts[-1] for part in _failed_parts(view) if part.attempts]
+    return tried[0] if tried else newest(view)
+
+
 def reason(failed: JobView, attempt: Attempt | None) -> str:
     """Why, in the words that say most."""
-    if attempt is not None and attempt.message:
+    if attempt is not None and attempt.message and not _failed_parts(failed):
         return attempt.message
     if failed.job.message:
         return failed.job.message

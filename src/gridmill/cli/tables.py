@@ -1,6 +1,6 @@
 """Tables for a screen of any width: what a row is about is never hidden by what there is to say of it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -39,6 +39,35 @@ def table(*columns: str, rows: Iterable[Sequence[object]] = (), title: str | Non
         made.add_column(column, overflow="fold", no_wrap=index == 0 or column in _NEVER_FOLDED)
     for row in rows:
         made.add_row(*(_cell(value) for value in row))
+    return made
+
+
+def fitted(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    folded: Collection[str],
+    left_out: Sequence[str],
+) -> Table:
+    """A table no wider than that in which no word is broken: the `folded` columns are between their words.
+    Columns that say nothing go, and while that is not enough those `left_out`, the least needed first."""
+    shown = [at for at in range(len(head)) if any(row[at] for row in rows)]
+
+    def needed(at: int) -> int:
+        texts = (head[at], *(row[at] for row in rows))
+        return max(
+            cell_len(word)
+            for text in texts
+            for word in (text.split() if head[at] in folded else [text]) or [""]
+        )
+
+    for name in left_out:
+        if sum(map(needed, shown)) + _GAP * (len(shown) - 1) > width:
+            shown = [at for at in shown if head[at] != name]
+    made = table(*(head[at] for at in shown), rows=[[row[at] for at in shown] for row in rows])
+    for at, column in zip(shown, made.columns, strict=True):
+        column.no_wrap, column.min_width = head[at] not in folded, min(needed(at), width)
     return made
 
 

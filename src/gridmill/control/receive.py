@@ -233,9 +233,8 @@ def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEven
     if attempt is None or not runs(attempt) or attempt.token != event.token:
         return  # fenced off: acknowledged and dropped
     job_run = transaction.get(JobRun, attempt.job_run_id)
-    job = job_run.job.name if job_run else ""
     if event.type in KEPT and (event.type != EventType.METRIC or attempt.rank == 0):
-        transaction.events.append(_kept(attempt, job, pod_id, event))
+        transaction.events.append(_kept(attempt, job_run, pod_id, event))
     match event.type:
         case EventType.STARTED:
             started = replace(attempt, state=AttemptState.RUNNING, started=transaction.now)
@@ -263,26 +262,33 @@ def _metric(control: Control, attempt: Attempt, body: Mapping[str, object]) -> N
         control.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
 
 
-def _kept(attempt: Attempt, job: str, pod_id: str, event: PodEvent) -> Event:
+def _kept(attempt: Attempt, job_run: JobRun | None, pod_id: str, event: PodEvent) -> Event:
     return Event(
         sequence=0,
         time=event.time,
         type=event.type.value,
         run_id=attempt.run_id,
-        job=job,
+        job=job_run.job.name if job_run else "",
         attempt_id=attempt.id,
         pod_id=pod_id,
         number=event.number,
-        body=_with_rank(attempt, event),
+        body=_marked(_mark(attempt, job_run), event),
     )
 
 
-def _with_rank(attempt: Attempt, event: PodEvent) -> Mapping[str, object]:
-    """Each line of a gang's log begins with its rank: `[1] ...`."""
-    if attempt.ranks < 2 or event.type != EventType.LOG:
+def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
+    """With what each line of the log begins: a gang's with its rank, `[1] `, that of a command on every node
+    with the node's name, `[alpha] `."""
+    if attempt.ranks > 1:
+        return f"[{attempt.rank}] "
+    return f"[{job_run.part.node}] " if job_run and job_run.part and job_run.part.node else ""
+
+
+def _marked(mark: str, event: PodEvent) -> Mapping[str, object]:
+    if not mark or event.type != EventType.LOG:
         return event.body
     lines = str(event.body.get("text", "")).splitlines(keepends=True)
-    return {**event.body, "text": "".join(f"[{attempt.rank}] {line}" for line in lines)}
+    return {**event.body, "text": "".join(mark + line for line in lines)}
 
 
 def _outcome(event: PodEvent) -> Outcome:

@@ -18,7 +18,9 @@ def read_address(text: str, *, port: int | None = None, place: str = "") -> tupl
     if wrong or not number.isascii() or not number.isdigit() or int(number) > LAST_PORT:
         form = "HOST:PORT" if port is None else "HOST or HOST:PORT"
         raise InputError(
-            f"{text!r} is not {form}", hint=f"Ports end at {LAST_PORT}: 10.0.0.5:6379.", place=place
+            f"{text!r} is not {form}",
+            hint=f"Write for example 10.0.0.5:6379; ports end at {LAST_PORT}.",
+            place=place,
         )
     return host, int(number)
 

@@ -48,6 +48,8 @@ def parts_line(job: Job, known: JobSize, resource: Resource, site: Site, size: S
     """In how many parts a job is done, as a sentence; empty where in one."""
     if job.each is not None:
         there = sum(map(job.each.matches, site.nodes))
+        if not there:
+            return f"no node of site {site.name} is one that `each` asks for"
         return f"once on each of {show_count(there, 'node')} of site {site.name}"
     found = cut_job(job, known, resource, site, size)
     return found.whole.why[-1] if found is not None else ""

@@ -303,7 +303,7 @@ def _by_model(job: Job, size: JobSize, workers: int, measured: tuple[Measurement
     memory = _at_least_floor(model * factor * margin, job)
     why = f"{_size_text(size)}{show_bytes(memory)} by the model for {model_name(job)}"
     if factors:
-        why += f", corrected by {len(factors)} attempts of other such jobs (x {factor:.2g})"
+        why += f", corrected by {show_count(len(factors), 'attempt')} of other such jobs (x {factor:.2g})"
     return _Estimate(memory_bytes=memory, why=why)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from gridmill.model.amounts import MIB
+from gridmill.model.amounts import MIB, show_seconds
 from gridmill.model.node import NodeLook
 
 BUSY_CPUS = 0.5
@@ -58,7 +58,7 @@ def is_idle(presence: Presence, rules: IdleRules, *, given: bool, now: float, ho
     if given and alone <= 0.0:
         return False, presence.why
     if alone < needed:
-        return False, f"{presence.why}; given after {rules.after_seconds:g} s without"
+        return False, f"{presence.why}; given after {show_seconds(rules.after_seconds)} without a sign"
     return True, ""
 
 

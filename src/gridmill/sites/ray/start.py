@@ -1,6 +1,7 @@
 """Ray nodes that Gridmill starts: the head of a grid of loose machines, and machines that join it."""
 
 import os
+import re
 import secrets
 import signal
 import socket
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import InputError, StorageError, UnavailableError
 from gridmill.model.address import read_address
 from gridmill.sites.machine import ray_processes
 from gridmill.sites.ray.claim import noting, runs, try_claim
@@ -35,6 +36,7 @@ _BEHIND = ("nice", "-n", "19")
 START = (sys.executable, "-m", "ray.scripts.scripts", "start")
 _IS_IT_UP = "Is `gridmill up --ray HOST` running there?"
 _UP = b"Ray runtime started"
+_VERSION = re.compile(r"(Ray|Python): (\S+)")
 _START_SECONDS = 90.0
 _END_SECONDS = 3.0
 _POLL_SECONDS = 0.1
@@ -79,9 +81,8 @@ def refusal(told: str, log: Path) -> InputError | UnavailableError:
     """What Ray said when it did not start, as an error of ours."""
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     if "ersion mismatch" in told:
-        versions = " ".join(line for line in lines if "Ray:" in line or "Python:" in line)
         return InputError(
-            f"this machine has another Ray or another Python than the grid: {versions}",
+            f"this machine has another Ray or another Python than the grid{_versions(told)}",
             hint="Both must be the same, Python to the patch level: install those of the head here.",
         )
     if "nauthenticated" in told or "uthentication" in told:
@@ -93,6 +94,17 @@ def refusal(told: str, log: Path) -> InputError | UnavailableError:
         (line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "it said nothing"
     )
     return UnavailableError(f"Ray did not start: {last[:300]}", hint=f"Its log is {log}.")
+
+
+def _versions(told: str) -> str:
+    """Those of the grid, and of this machine, as Ray names them one after the other."""
+    found = [
+        dict(_VERSION.findall(part)) for part in told.partition("was started with:")[2].split("This process")
+    ]
+    if len(found) != 2 or any(len(one) != 2 for one in found):
+        return ""
+    there, here = (f"Ray {one['Ray']} and Python {one['Python']}" for one in found)
+    return f": it has {there}, this machine {here}"
 
 
 def start_head(folder: Path, host: str, port: int = PORT) -> RayNode | None:
@@ -174,7 +186,7 @@ def _start(
     behind: bool = False,
     claim: socket.socket | None = None,
 ) -> RayNode:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_folder(folder)
     log = folder / "ray.log"
     start = noting(folder, [*START, *words, "--disable-usage-stats", "--block"])
     with log.open("wb") as out:
@@ -202,11 +214,22 @@ def ray_environment(token_path: Path) -> Mapping[str, str]:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_folder(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     draft.rename(path)
+
+
+def _make_folder(folder: Path) -> None:
+    """Raises StorageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be made: {error.strerror}",
+            hint="Set GRIDMILL_HOME to a folder you can write to.",
+        ) from error
 
 
 def want_ray() -> None:
