@@ -311,4 +311,4 @@ def test_a_constraint_that_does_not_fit_the_columns(
     case.write("a.csv", "a,b\n1,x\n")
     with pytest.raises(InputError, match=message) as caught:
         case.load(constraints=(constraint,))
-    assert caught.value.place.startswith("sink.constraints[1]")
+    assert caught.value.place.startswith("sink.constraints[0]")

@@ -30,7 +30,12 @@ def data_files(case: SinkCase) -> list[Path]:
         ('a,b\n1,x\n2,"y\n3,z\n', {}, "a.csv:3", "a value begins with a double quote that nothing closes"),
         ('a,b\n"1,x\n2,y\n', {}, "a.csv:2", "a value begins with a double quote that nothing closes"),
         ('a,b\n1,x\n2,"y' + "\n3,z" * 2**20, {}, "a.csv:3", "a double quote that nothing closes"),
-        ("a,b,A\n1,2,3\n", {}, "a.csv", r"column 'a' and 'A' appears 2 times \(columns 1, 3\)"),
+        ("a,b,A\n1,2,3\n", {}, "a.csv", r"columns 'a' and 'A' have the same name \(columns 1, 3\)"),
+        ("a,b,a\n1,2,3\n", {}, "a.csv", r"column 'a' appears 2 times \(columns 1, 3\)"),
+        ("a\0b,c\n1,2\n", {}, "a.csv", "the name of column 1 has a zero byte in it"),
+        ("a,b\n1,2\n", {"rename": {"a": "B"}}, "a.csv", "two columns would be called 'b'"),
+        ("a,b\n1,2\n", {"add": {"A": "x"}}, "a.csv", "it has a column 'a' of its own, and `add` adds 'A'"),
+        ("\n\na,b\n1,2\n\n3\n", {}, "a.csv:6", "this row has 1 values, the header has 2 columns: 3"),
         ("a,b\n1,2\n", {"select": ("aa",)}, "a.csv", "there is no column 'aa', which `select` names"),
         ("a,b\n1,2\n", {"rename": {"c": "d"}}, "a.csv", "there is no column 'c', which `rename` names"),
         ("a,b\n1,2\n", {"columns": {"c": "float"}}, "a.csv", "there is no column 'c', which `columns` names"),
@@ -141,3 +146,16 @@ def test_no_parquet(case: SinkCase) -> None:
     with pytest.raises(DataError, match="not a readable Parquet file") as caught:
         case.load("a.parquet")
     assert caught.value.place == "a.parquet"
+
+
+def test_an_added_column_that_json_lines_have(case: SinkCase) -> None:
+    case.write("a.jsonl", '{"a": 1}\n{"b": 2}\n')
+    with pytest.raises(DataError, match="it has a column 'b' of its own, and `add` adds 'b'") as caught:
+        case.load("*.jsonl", add={"b": "x"})
+    assert caught.value.place == "a.jsonl"
+
+
+def test_blank_lines_before_a_header_are_no_rows(case: SinkCase) -> None:
+    case.write("a.csv", "\r\n\n\na,b\n1,2\n\n3,4\n")
+    assert case.load().rows == 2
+    assert case.rows() == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]

@@ -44,7 +44,7 @@ def test_an_outage_needs_a_column_of_times(case: SinkCase) -> None:
     case.write("a.csv", CSV)
     with pytest.raises(InputError, match="column 'a' holds no times") as caught:
         case.load(outages=(Outage(time="a", begins="2024-01-02", ends="2024-01-03"),))
-    assert caught.value.place == "sink.outages[1].time"
+    assert caught.value.place == "sink.outages[0].time"
     assert not (case.folder / TABLE).exists()
     with pytest.raises(InputError, match="column 'a' holds no times"):
         case.load(retain=Retain(time="a", keep_seconds=60.0))

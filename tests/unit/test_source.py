@@ -1,6 +1,9 @@
+from typing import Any
+
 import pytest
 
 from gridmill.errors import InputError
+from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
 
 URL = "https://example.org/a.csv"
@@ -35,3 +38,38 @@ def test_a_secret_in_a_header_is_refused_and_not_repeated(name: str, value: str)
 )
 def test_other_headers_are_as_they_are(name: str, value: str) -> None:
     Source(path=URL, headers={name: value}).check()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (Source(path="http://"), "names no host"),
+        (Source(path="https:///a.csv"), "names no host"),
+        (Source(path=("a.csv", "s3://lake")), "'s3://lake' names no object"),
+        (Source(path="gs:///a.csv"), "names no object"),
+        (
+            Source(path="a.csv", headers={"Accept": "text/csv"}),
+            "`headers` goes with http:// and https:// alone",
+        ),
+        (Source(path="a.csv", endpoint="http://h"), "`endpoint` goes with s3:// and gs:// alone"),
+    ],
+)
+def test_a_url_that_leads_nowhere_or_what_no_path_is_fetched_with(source: Source, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        source.check()
+
+
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [
+        ({"drift_threshold": -1.0}, "sink.drift_threshold"),
+        ({"drift_threshold": float("nan")}, "sink.drift_threshold"),
+        ({"metrics": {"": "sum(a)"}}, "sink.metrics"),
+        ({"rename": {"a": " "}}, "sink.rename"),
+        ({"add": {"": "x"}}, "sink.add"),
+    ],
+)
+def test_a_sink_with_an_empty_name_or_an_amount_that_makes_no_sense(spec: dict[str, Any], place: str) -> None:
+    with pytest.raises(InputError) as caught:
+        SinkSpec(source=Source(path="a.csv"), **spec).check()
+    assert caught.value.place == place

@@ -141,7 +141,7 @@ def test_files_of_a_package(root: Root) -> None:
         (
             "ftp://b/x",
             "'ftp://b/x': sources at ftp:// cannot be read",
-            "Use file paths or package://NAME/PATH.",
+            "There are file paths, package://, http(s)://, s3:// and gs://; databases are `sql`.",
         ),
         ("package://nothing_here/x", "there is no Python package 'nothing_here'", "pip install nothing_here"),
         ("package://gridmill", "'package://gridmill' is not of the form package://NAME/PATH", ""),

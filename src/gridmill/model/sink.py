@@ -78,10 +78,17 @@ class SinkSpec:
         return tuple(dict.fromkeys(one.references for one in self.constraints if one.references))
 
     def check(self) -> None:
-        """Raise InputError for a column selected, renamed to or added twice."""
-        if self.max_rejects is not None and self.max_rejects < 0:
+        """Raise InputError for names given twice or empty, and amounts that make no sense."""
+        if self.max_rejects is not None and not self.max_rejects >= 0:
             raise InputError("`max_rejects` is a number of rows or a share", place="sink.max_rejects")
+        if self.drift_threshold is not None and not self.drift_threshold >= 0:
+            raise InputError(
+                "`drift_threshold` is 0 or more",
+                hint="0.25 is usual; null looks for no drift.",
+                place="sink.drift_threshold",
+            )
         self._check_parts()
+        self._check_names()
         for name, columns in (("select", self.select), ("rename", tuple(self.rename.values()))):
             twice = sorted({column for column in columns if columns.count(column) > 1})
             if twice:
@@ -89,6 +96,17 @@ class SinkSpec:
         both = sorted({*self.add} & {*self.select, *self.rename.values()})
         if both:
             raise InputError(f"column {both[0]!r} is added and read from the source", place="sink.add")
+
+    def _check_names(self) -> None:
+        named = {
+            "select": self.select,
+            "rename": self.rename.values(),
+            "add": self.add,
+            "metrics": self.metrics,
+        }
+        for field_, names in named.items():
+            if not all(name.strip() for name in names):
+                raise InputError(f"a name in `{field_}` is empty", place=f"sink.{field_}")
 
     def _check_parts(self) -> None:
         if self.parts is not None and self.parts < 1:

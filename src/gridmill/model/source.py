@@ -111,6 +111,18 @@ def check_no_secret(url: str, place: str) -> None:
         )
 
 
+def _check_url(path: str) -> None:
+    """Raise InputError for a URL that names no host, bucket or object, or holds a password."""
+    scheme, _, rest = path.partition("://")
+    host, _, inside = rest.partition("/")
+    if path.startswith(HTTP):
+        if not host:
+            raise InputError(f"{path!r} names no host", hint=f"{scheme}://HOST/PATH", place="source.path")
+        check_no_secret(path, "source.path")
+    elif path.startswith(OBJECTS) and not (host and inside):
+        raise InputError(f"{path!r} names no object", hint=f"{scheme}://BUCKET/PATH", place="source.path")
+
+
 def _check_no_secret_header(name: str, value: str) -> None:
     secret = _SECRET_HEADER.search(name) or _SECRET_VALUE.match(value)
     if secret and not _FROM_ENVIRONMENT.search(value):
@@ -194,8 +206,8 @@ class Source:
         if self.endpoint is not None and not self.endpoint.startswith(HTTP):
             raise InputError("an endpoint begins with http:// or https://", place="source.endpoint")
         for path in self.paths:
-            if path.startswith(HTTP):
-                check_no_secret(path, "source.path")
+            _check_url(path)
+        self._check_of_urls()
         for name, value in self.headers.items():
             _check_no_secret_header(name, value)
         try:
@@ -206,6 +218,12 @@ class Source:
                 hint="Common ones are utf-8, latin-1, cp1252 and utf-16.",
                 place="source.encoding",
             ) from error
+
+    def _check_of_urls(self) -> None:
+        """`headers` and `endpoint` mean nothing where no path is fetched with them."""
+        for name, there, scheme in (("headers", self.headers, HTTP), ("endpoint", self.endpoint, OBJECTS)):
+            if there and not any(path.startswith(scheme) for path in self.paths):
+                raise InputError(f"`{name}` goes with {' and '.join(scheme)} alone", place=f"source.{name}")
 
     def _check_alone(self, kind: str) -> None:
         """What is said about files means nothing beside a database or stream."""

@@ -48,7 +48,7 @@ def _absolute(written: str, folder: str) -> str:
         scheme = written.partition("://")[0]
         raise InputError(
             f"{written!r}: sources at {scheme}:// cannot be read",
-            hint=f"Use file paths or {PACKAGE}NAME/PATH.",
+            hint=f"There are file paths, {PACKAGE}, http(s)://, s3:// and gs://; databases are `sql`.",
         )
     if "\0" in written or not written:
         raise InputError(f"{written!r} is not a path")

@@ -30,7 +30,7 @@ def row_rules(constraints: Sequence[Constraint], schema: pa.Schema) -> tuple[Rul
     columns."""
     rules: list[Rule] = []
     for number, constraint in enumerate(constraints):
-        place = f"sink.constraints[{number + 1}]"
+        place = f"sink.constraints[{number}]"
         for name in constraint.columns:
             _check_there(name, schema, place)
         for kind, reason in constraint.rules():
@@ -148,7 +148,7 @@ def check_rules(
     """Try each rule on the empty view `batch`. Raises InputError that names the constraint."""
     for number, one in enumerate(constraints):
         if one.expression is not None:
-            _check_expression(engine, one.expression, f"sink.constraints[{number + 1}].expression")
+            _check_expression(engine, one.expression, f"sink.constraints[{number}].expression")
     for rule in rules:
         try:
             engine.execute(violations_sql([rule], constraints)).fetchall()

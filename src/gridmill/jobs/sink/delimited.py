@@ -30,11 +30,12 @@ class Delimited:
     file: SourceFile
     source: Source
     _names: tuple[str, ...] | None = field(default=None, init=False)
+    _header_line: int = field(default=1, init=False)
 
     def names(self) -> tuple[str, ...]:
         """The header's columns; an empty name becomes `column_N`. Raises DataError."""
         if self._names is None:
-            header = next((row for _, row in self._records()), None)
+            self._header_line, header = next(self._records(), (1, None))
             if header is None:
                 raise DataError(
                     "the file is empty: not even a header",
@@ -90,7 +91,7 @@ class Delimited:
                 use_threads=False,
                 block_size=BLOCK_BYTES,
                 column_names=list(names),
-                skip_rows_after_names=1,
+                skip_rows_after_names=self._header_line,  # blank lines before it count
                 encoding=self.source.encoding,
             ),
             "parse_options": pc.ParseOptions(

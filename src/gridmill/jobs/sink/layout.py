@@ -10,6 +10,8 @@ from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import ARROW, MisfitError, TextRules, convert
 from gridmill.model.sink import SinkSpec
 
+_SAME = "Tables do not tell upper from lower case. `rename` one of them."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -22,12 +24,26 @@ class Layout:
         for old in self.spec.rename:
             _check(old, names, place, "rename")
         by_name = {self.rename(name): name for name in names}
-        if len(by_name) < len(names):
-            twice = next(name for name in names if by_name[self.rename(name)] != name)
-            raise DataError(f"two columns would be called {self.rename(twice)!r}", place=place)
         for name in self.spec.select:
             _check(name, by_name, place, "select")
-        return tuple(by_name[name] for name in self.spec.select or by_name)
+        chosen = self.spec.select or [self.rename(name) for name in names]
+        self.check_names(chosen, place)
+        return tuple(by_name[name] for name in chosen)
+
+    def check_names(self, names: Iterable[str], place: str) -> None:
+        """Raise DataError where two columns of the table would have the same name; `names` are those read."""
+        there: dict[str, str] = {}
+        for name in names:
+            if name.lower() in there:
+                raise DataError(f"two columns would be called {name!r}", hint=_SAME, place=place)
+            there[name.lower()] = name
+        for name in self.spec.add:
+            if name.lower() in there:
+                raise DataError(
+                    f"it has a column {there[name.lower()]!r} of its own, and `add` adds {name!r}",
+                    hint="Give the added column another name, or `rename` the file's.",
+                    place=place,
+                )
 
     def asked(self) -> tuple[str, ...] | None:
         """The source columns that `select` names; None without it."""

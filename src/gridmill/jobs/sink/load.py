@@ -197,6 +197,8 @@ class Loading:
         types = self._types(schema, sources or ()) if self.hasty else None
         for batch in reader.batches(sources, self.progress.seen, types):
             raw = self.layout.renamed(batch)
+            if names is None:
+                self.layout.check_names(raw.column_names, file.name)
             misfits: dict[int, list[str]] = {}
             rows = self._typed(raw, schema, rules, constants, reader, row, misfits)
             yield Batch(raw=raw, rows=rows, first=row, misfits=misfits)

@@ -1,6 +1,6 @@
 """What every file format gives: names, batches of raw columns, and where a row is in the file."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -61,13 +61,25 @@ def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
         where.setdefault(name.lower(), []).append(number)
     for numbers in where.values():
         if len(numbers) > 1:
-            twice = " and ".join(repr(name) for name in dict.fromkeys(names[n - 1] for n in numbers))
+            raise _twice(file, [names[n - 1] for n in numbers], numbers)
+    for number, name in enumerate(names, start=1):
+        if "\0" in name:
             raise DataError(
-                f"column {twice} appears {len(numbers)} times (columns {', '.join(map(str, numbers))})",
-                hint="Tables do not tell upper from lower case. Give each column a name of its own.",
+                f"the name of column {number} has a zero byte in it: {name!r}",
+                hint="Is this a text file? If it is, give the source its `encoding`, for example utf-16.",
                 place=file.name,
             )
     return names
+
+
+def _twice(file: SourceFile, names: Sequence[str], numbers: Sequence[int]) -> DataError:
+    there = ", ".join(map(str, numbers))
+    if len(set(names)) > 1:
+        said = f"columns {' and '.join(map(repr, dict.fromkeys(names)))} have the same name (columns {there})"
+    else:
+        said = f"column {names[0]!r} appears {len(numbers)} times (columns {there})"
+    hint = "Tables do not tell upper from lower case. Give each column a name of its own."
+    return DataError(said, hint=hint, place=file.name)
 
 
 def pick(lines: Iterator[int], rows: Iterator[int]) -> Iterator[int | None]:

@@ -195,7 +195,7 @@ def _collect_keys(
 def _check_same_type(
     one: Constraint, number: int, mine: str, theirs: str, schema: pa.Schema, other: pa.Schema
 ) -> None:
-    place = f"sink.constraints[{number + 1}]"
+    place = f"sink.constraints[{number}]"
     if theirs not in other.names:
         raise InputError(
             f"{one.references} has no column {theirs!r}",

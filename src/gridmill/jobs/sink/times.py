@@ -8,7 +8,7 @@ from gridmill.model.sink import SinkSpec
 
 def check_times(spec: SinkSpec, schema: pa.Schema) -> None:
     """Raise InputError for one that is not there, or holds no times."""
-    for number, outage in enumerate(spec.outages, start=1):
+    for number, outage in enumerate(spec.outages):
         _check_time(schema, outage.time, f"sink.outages[{number}].time")
     if spec.retain is not None:
         _check_time(schema, spec.retain.time, "sink.retain.time")
