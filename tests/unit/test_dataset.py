@@ -10,7 +10,18 @@ from dataset_case import DatasetCase
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.compile import Bounds, compile_dataset
 from gridmill.jobs.dataset.expressions import expression_columns
-from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, Window
+from gridmill.model.dataset import (
+    Aggregate,
+    AsOfJoin,
+    Basis,
+    DatasetSpec,
+    Join,
+    Label,
+    Lag,
+    Split,
+    SplitBy,
+    Window,
+)
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 BASIS = Basis(table="obs", time="t", entity=("e",))
@@ -270,6 +281,32 @@ WRONG = [
         "features.f",
     ),
     (DatasetSpec(basis=BASIS, features={"f": "1, 2) from (select 1"}), "is not one expression", "features.f"),
+    (DatasetSpec(basis=BASIS, features={"f": "x - label"}, label=LATER), "which is the label", "features.f"),
+    (DatasetSpec(basis=BASIS, features={"f": "X"}, label=Label(column="x")), "is the label", "features.f"),
+    (
+        DatasetSpec(basis=BASIS, features={"f": "__label_time"}, label=LATER),
+        "is Gridmill's own",
+        "features.f",
+    ),
+    (DatasetSpec(basis=BASIS, features={"f": "sum(x)"}), "has sum(), an aggregate", "features.f"),
+    (DatasetSpec(basis=BASIS, features={"f": " "}), "there is no expression", "features.f"),
+    (DatasetSpec(basis=BASIS, required=("y",)), "the dataset has no column 'y'", "required"),
+    (
+        DatasetSpec(basis=BASIS, split=Split(by=SplitBy.RANDOM, test=0.5, on=("y",))),
+        "table 'obs' has no column 'y'",
+        "split.on",
+    ),
+    (
+        DatasetSpec(basis=BASIS, split=Split(until="2019-01-01", test=0.5)),
+        "`until` is 2019-01-01 00:00, and the data begins at 2020-01-01 00:00",
+        "split.until",
+    ),
+    (
+        DatasetSpec(sql="select *, 'a' as split from obs", tables=("obs",), time="t"),
+        "would have a column 'split'",
+        "",
+    ),
+    (DatasetSpec(sql="select 1 as split from obs", tables=("obs",)), "would have a column 'split'", ""),
     (DatasetSpec(basis=BASIS, label=Label(column="y")), "has no column 'y'", "label"),
     (DatasetSpec(basis=BASIS, label=Label(column="x", horizon_seconds=1e6)), "no row is left", ""),
     (DatasetSpec(basis=BASIS, label=Label(column="gone")), "no row is left", ""),

@@ -1,5 +1,6 @@
 """Labels of several rows and columns, labels that are known late, and every way to split."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -7,7 +8,18 @@ import pytest
 from dataset_case import DatasetCase
 
 from gridmill.errors import InputError
-from gridmill.model.dataset import Basis, DatasetSpec, Label, Lag, Split, SplitBy
+from gridmill.model.dataset import (
+    Aggregate,
+    Basis,
+    DatasetSpec,
+    Join,
+    Label,
+    Lag,
+    Split,
+    SplitBy,
+    Window,
+)
+from gridmill.model.encoder import Encoder, Method
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 BASIS = Basis(table="obs", time="t", entity=("e",))
@@ -156,3 +168,64 @@ def test_rows_with_a_missing_value_are_dropped_where_it_is_required(case: Datase
     assert output.details["dropped"] == {"missing value": 20}
     with pytest.raises(InputError, match="has no column 'zz'"):
         case.make(DatasetSpec(basis=basis, required=("zz",)))
+
+
+MEAN = (Aggregate.COUNT, Aggregate.MAX)
+
+
+@pytest.mark.parametrize("name", ["x", "late"])
+def test_a_value_that_is_a_delayed_label_is_not_seen_before_it_is_known(case: DatasetCase, name: str) -> None:
+    spec = DatasetSpec(
+        basis=BASIS,
+        windows=(Window(column="x", aggregates=MEAN, span_seconds=86400),),
+        lags=(Lag(column="x", steps=(1,)),),
+        label=Label(column="x", delay_seconds=5 * 3600, name=name),
+    )
+    rows = case.rows(spec)[:40]
+    assert [row["x_count_1d"] for row in rows[:8]] == [0, 0, 0, 0, 0, 0, 1, 2]
+    assert rows[10]["x_max_1d"] == rows[10]["x_lag_1"] == 4.0
+    own = replace(spec, windows=(replace(spec.windows[0], known_at="t"),), lags=())
+    assert [row["x_count_1d"] for row in case.rows(own)[:3]] == [0, 1, 2]
+
+
+def test_a_label_of_rows_that_are_known_late_is_known_late(case: DatasetCase) -> None:
+    spec = DatasetSpec(
+        basis=replace(BASIS, known_at="known"),
+        windows=(Window(column="label", aggregates=MEAN, span_seconds=86400),),
+        label=Label(column="x", steps=1),
+        split=Split(validation_from="2020-01-01T20:00", test_from="2020-01-02T04:00"),
+    )
+    output = case.make(spec)
+    rows = [row for row in case.table(output).to_pylist() if row["e"] == "e0"]
+    assert [row["label_count_1d"] for row in rows[:9]] == [0, 0, 0, 0, 0, 0, 0, 1, 2]
+    assert [row["t"].hour for row in rows if row["split"] == "train"] == list(range(14))
+    explicit = replace(spec, label=Label(column="x", steps=1, known_at="t"))
+    assert case.rows(explicit)[2]["label_count_1d"] == 1
+
+
+def test_a_column_that_was_encoded_away_cannot_be_encoded_again(case: DatasetCase) -> None:
+    split, wanted = Split(test=0.2), (Method.ONEHOT, Method.ORDINAL)
+    coded = tuple(Encoder(columns=("y",), method=method, most=2) for method in wanted)
+    with pytest.raises(InputError, match="'y' is gone: `onehot` made y_0, y_10 of it"):
+        case.make(DatasetSpec(basis=BASIS, split=split, encoders=coded))
+    kept = tuple(replace(one, keep=True, method=Method.ORDINAL) for one in coded)
+    with pytest.raises(InputError, match="'y' is encoded by `ordinal` twice"):
+        case.make(DatasetSpec(basis=BASIS, split=split, encoders=kept))
+
+
+@pytest.mark.parametrize(
+    ("noun", "message"),
+    [
+        (Window(column="x", aggregates=(), span_rows=2), "names no aggregates"),
+        (Join(table="obs", on=()), "names no columns to join on"),
+        (Label(column="x", name="split"), "a label cannot be called 'split'"),
+        (Label(column="x", name=""), "a label cannot be called ''"),
+        (Label(column="x", columns=("x",), next_rows=2), "has column and columns"),
+        (DatasetSpec(basis=BASIS, features={"split": "1"}), "a feature cannot be called 'split'"),
+    ],
+)
+def test_what_makes_nothing_or_takes_a_kept_name_is_refused(
+    noun: Window | Join | Label | DatasetSpec, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        noun.check()

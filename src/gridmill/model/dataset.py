@@ -71,7 +71,9 @@ class Join:
     exempt: bool = False
 
     def check(self) -> None:
-        """Raise InputError for a join that is both checked and exempt."""
+        """Raise InputError for a join on nothing, and for one that is both checked and exempt."""
+        if not self.on:
+            raise InputError("names no columns to join on", place="joins.on")
         if self.known_at is not None and self.exempt:
             raise InputError("has known_at and exempt; only one of them can be given", place="joins.exempt")
 
@@ -114,6 +116,11 @@ class Window:
     known_at: str | None = None
     prefix: str = ""
 
+    def check(self) -> None:
+        """Raise InputError for a window that makes nothing."""
+        if not self.aggregates:
+            raise InputError("names no aggregates", place="windows.aggregates")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
@@ -148,8 +155,9 @@ class Label:
 
     With `steps` instead, that many rows ahead; with none of these, the row's own value, which then is no
     feature. `next_rows` gives a label for each of that many rows ahead, of `column` or of several `columns`,
-    step by step: `temp_label_1`, `temp_label_2`, ... A label is known with the row it is taken from, unless
-    `known_at` (a column or SQL expression over that row) says when, and `delay_seconds` later than that.
+    step by step: `temp_label_1`, `temp_label_2`, ... A label is known with the row it is taken from (as the
+    basis says), unless `known_at` (a column or SQL expression over that row) says when, and `delay_seconds`
+    later than that. No feature's expression may name it; windows and lags see it once it is known.
 
     Of a `table` of events it is the `outcome` of those with the same `on` that become known (`known_at`)
     within `horizon_seconds` after the basis time: whether there is any, how many, an aggregate of `column`.
@@ -190,6 +198,10 @@ class Label:
         given = [name.removesuffix("_seconds") for name in ways if getattr(self, name) is not None]
         if len(given) > 1:
             raise InputError(f"has {' and '.join(given)}; only one can be given", place=f"label.{given[-1]}")
+        if self.name == "split" or not self.name.strip():
+            raise InputError(f"a label cannot be called {self.name!r}", place="label.name")
+        if self.column is not None and self.columns:
+            raise InputError("has column and columns; only one can be given", place="label.columns")
         if self.table is not None:
             self._check_events()
         elif self.on or self.outcome:
@@ -343,6 +355,9 @@ class DatasetSpec:
 
     def check(self) -> None:
         """Raise InputError for parts that need a time, or SQL, where there is none."""
+        for name in self.features:
+            if name == "split" or not name.strip():
+                raise InputError(f"a feature cannot be called {name!r}", place="features")
         if self.incremental:
             self._check_incremental()
         if self.basis is not None and (self.time or self.entity or self.tables):

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.expressions import expression_columns, expression_type
+from gridmill.jobs.dataset.labels import label_names
 from gridmill.jobs.dataset.names import Types, check_comparable, check_time, find_column, is_time
 from gridmill.jobs.dataset.splits import Bounds, drawn_on
-from gridmill.jobs.dataset.sqltext import sql_text
+from gridmill.jobs.dataset.sqltext import HIDDEN, sql_text
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.model.amounts import show_seconds
 from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, SplitBy, Window
@@ -29,14 +30,33 @@ def check_tables(
     )
     for table, text, place in _known_ats(spec, basis):
         _check_known_at(engine, table, text, tables[table], place)
+    for name in spec.split.on if spec.split is not None else ():
+        find_column(name, tables[basis.table], basis.table, "split.on")
     for join in spec.joins:
         _check_unique(engine, join.table, join.on, basis, tables)
         _check_static(join, tables[join.table])
     written = {f"features.{name}": text for name, text in spec.features.items()}
+    _check_no_label(engine, spec)
     if spec.label is not None and spec.label.known_at is not None and spec.label.table is None:
         written["label.known_at"] = spec.label.known_at
     used = (expression_columns(engine, text, f"dataset.{place}") for place, text in written.items())
     return tuple(dict.fromkeys(name for names in used for name in names))
+
+
+def _check_no_label(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec) -> None:
+    """Raise InputError for a feature that is made of the label, or of what is only there to find it."""
+    labels, hidden = ({name.lower() for name in names} for names in (label_names(spec.label), HIDDEN))
+    for name, text in spec.features.items():
+        place = f"dataset.features.{name}"
+        for column in expression_columns(engine, text, place):
+            if column.lower() in hidden:
+                raise InputError(f"{text!r} uses {column!r}, which is Gridmill's own", place=place)
+            if column.lower() in labels:
+                raise InputError(
+                    f"{text!r} uses {column!r}, which is the label: what is to be predicted is no feature",
+                    hint="`windows` and `lags` of the label's name see earlier labels, once they are known.",
+                    place=place,
+                )
 
 
 def _known_ats(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str, str]]:
@@ -176,6 +196,12 @@ def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: dat
         shares = (split.validation or 0.0, split.test or 0.0)
     if split.by == SplitBy.ENTITY and not on:
         raise InputError("the basis has no entity to split by", place="dataset.split.by")
+    if split.end is not None and split.end <= first:
+        raise InputError(
+            f"`until` is {split.end:%Y-%m-%d %H:%M}, and the data begins at {first:%Y-%m-%d %H:%M}",
+            hint="Rows from `until` on are dropped.",
+            place="dataset.split.until",
+        )
     for name, begins in (("validation", validation_from), ("test", test_from)):
         if begins is not None and not first < begins <= last:
             raise InputError(

@@ -26,8 +26,16 @@ from gridmill.jobs.dataset.feeds import (
     window_name,
 )
 from gridmill.jobs.dataset.joins import Joined, join_all
-from gridmill.jobs.dataset.labels import Step, has_time, label_columns, label_known, label_steps, needs_upto
-from gridmill.jobs.dataset.names import Types, check_number, find_column, refuse_duplicates
+from gridmill.jobs.dataset.labels import (
+    Step,
+    clocked,
+    has_time,
+    label_columns,
+    label_known,
+    label_steps,
+    needs_upto,
+)
+from gridmill.jobs.dataset.names import Types, check_number, find_column, refuse_duplicates, refuse_split
 from gridmill.jobs.dataset.splits import Bounds, dropped_column, split_column
 from gridmill.jobs.dataset.sqltext import (
     AT,
@@ -112,6 +120,8 @@ def compile_dataset(
     Raises InputError for unknown or doubled columns and wrong types.
     """
     types = tables[basis.table]
+    dated = spec.label is not None and spec.label.known_at is not None
+    spec = replace(spec, label=clocked(spec.label, basis))
     own = _own_features(basis, types, spec.label)
     steps = label_steps(spec.label)
     labels = tuple(step.name for step in steps) or ((spec.label.name,) if spec.label else ())
@@ -121,10 +131,11 @@ def compile_dataset(
     columns = (*basis.entity, basis.time, *features, *labels, *(["split"] if bounds else []))
     hidden = [name for name in read if name not in columns and not (name in labels and _is_own(spec.label))]
     refuse_duplicates((*columns, *hidden, *HIDDEN))
+    refuse_split(columns if bounds is None else ())
     for name in spec.required:
         find_column(name, dict.fromkeys((*columns, *hidden), ""), "the dataset", "required")
     hidden_times = [TIME, *([LABEL_TIME] if has_time(spec.label) else [])] if timed else []
-    dropped = dropped_column(spec.label, bounds, types, seen_until, spec.required)
+    dropped = dropped_column(spec.label, bounds, types, seen_until, spec.required, dated=dated)
     final = _final((*columns, *hidden_times), steps, bounds, dropped)
     order = [ROW] if _is_numbered(spec, basis) else _ties(basis, read)
     return Compiled(

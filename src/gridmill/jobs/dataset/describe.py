@@ -13,6 +13,7 @@ from gridmill.jobs.dataset.checks import check_label
 from gridmill.jobs.dataset.compile import Compiled
 from gridmill.jobs.dataset.encode import Step, describe_encoders, encoded_features
 from gridmill.jobs.dataset.incremental import Kept, describe_incremental
+from gridmill.jobs.dataset.labels import clocked
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.statistics import Sample, looked_at, statistics
@@ -136,7 +137,7 @@ def make_result(
             "label_column": _label_column(spec, compiled),
             **_labels(compiled),
             "ahead_seconds": (spec.label.horizon_seconds or 0.0) if spec.label else 0.0,
-            "label_after": _label_after(spec.label),
+            "label_after": _label_after(clocked(spec.label, spec.basis)),
             "time": compiled.time,
             "entity": list(compiled.entity),
             "splits": dict(sorted(tally.splits.items())),

@@ -27,7 +27,7 @@ from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.thrifty import Thrifty
 from gridmill.model.dataset import DatasetSpec, Label
-from gridmill.model.encoder import SCALERS, Encoder, Method
+from gridmill.model.encoder import CATEGORICAL, SCALERS, Encoder, Method
 
 FILE = "encoders.json"
 SHOWN = 100
@@ -55,6 +55,7 @@ def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: Compiled) -> tuple[Ste
         for column in encoder.columns:
             _check_role(encoder, column, compiled)
             before = [step.fitted for step in steps if step.fitted.column == column]
+            _check_there(encoder, column, before)
             steps.append(_fit_one(spec, encoder, column, raw, compiled, before))
     return tuple(steps)
 
@@ -63,6 +64,24 @@ def _check_role(encoder: Encoder, column: str, compiled: Compiled) -> None:
     if column not in compiled.features and not (column in compiled.entity and encoder.keep):
         hint = f"Features are {', '.join(compiled.features)}; entities can be encoded with `keep: true`."
         raise InputError(f"{column!r} is no feature", hint=hint, place="dataset.encoders.columns")
+
+
+def _check_there(encoder: Encoder, column: str, before: Sequence[Fitted]) -> None:
+    """Raise InputError for a column that an encoder before has turned into others, or made the same of."""
+    for one in before:
+        if one.method not in CATEGORICAL:
+            continue
+        if not one.keep:
+            hint = f"`keep: true` in the encoder of {one.method} leaves it there."
+            raise InputError(
+                f"{column!r} is gone: `{one.method}` made {', '.join(one.made[:3])} of it",
+                hint=hint,
+                place="dataset.encoders.columns",
+            )
+        if one.method == encoder.method:
+            raise InputError(
+                f"{column!r} is encoded by `{one.method}` twice", place="dataset.encoders.columns"
+            )
 
 
 def _fit_one(

@@ -69,6 +69,8 @@ def is_ordered(node: dict[str, Any]) -> bool:
 
 def expression_columns(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> tuple[str, ...]:
     """The columns an expression uses. Raises InputError for what is no plain expression of one row."""
+    if not text.strip():
+        raise InputError("there is no expression", hint="Write SQL over the row's columns.", place=place)
     node = check_syntax(engine, text, place)
     items = node.get("select_list", [])
     if len(items) != 1 or (node.get("from_table") or {}).get("type") != "EMPTY":
@@ -88,7 +90,16 @@ def _refuse(engine: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str, 
             hint="`windows`, `lags` and `asof_joins` see only what was known before; or use plain `sql`.",
             place=place,
         )
-    if node.get("class") == "FUNCTION" and _changes(engine, str(node.get("function_name"))):
+    if node.get("class") != "FUNCTION":
+        return
+    kinds = _function(engine, str(node.get("function_name")))
+    if kinds and all(kind == "aggregate" for kind, _ in kinds):
+        raise InputError(
+            f"{text!r} has {node['function_name']}(), an aggregate, and an expression sees its own row only",
+            hint="`windows` aggregate what was known before; or use plain `sql`.",
+            place=place,
+        )
+    if any(stability in _CHANGING for _, stability in kinds):
         raise InputError(
             f"{text!r} uses {node['function_name']}(), which gives something else each time",
             hint="A dataset is the same whenever it is made from the same tables.",
@@ -96,11 +107,11 @@ def _refuse(engine: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str, 
         )
 
 
-def _changes(engine: duckdb.DuckDBPyConnection, function: str) -> bool:
-    found = fetch_rows(
-        engine, f"SELECT stability FROM duckdb_functions() WHERE function_name = {literal(function)}"
-    )
-    return any(row["stability"] in _CHANGING for row in found)
+def _function(engine: duckdb.DuckDBPyConnection, name: str) -> list[tuple[str, str]]:
+    """The kinds of function of that name, and how stable what they give is."""
+    which = f"FROM duckdb_functions() WHERE function_name = {literal(name)}"
+    found = fetch_rows(engine, f"SELECT DISTINCT function_type, stability {which}")
+    return [(row["function_type"], row["stability"]) for row in found]
 
 
 def _walk(node: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  a JSON tree

@@ -76,17 +76,21 @@ class Fed:
 
 def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
     """Whether the part looks at the basis rows of the same entity, known with their time."""
-    if is_of_label(part, label) or (isinstance(part, Lag) and part.back_seconds):
+    if is_of_label(part, basis, label) or (isinstance(part, Lag) and part.back_seconds):
         return False
     same_table = part.table in (None, basis.table)
     known = part.known_at or (basis.known_at if same_table else None) or (basis.time if same_table else None)
     return same_table and (part.on or basis.entity) == basis.entity and known == basis.time
 
 
-def is_of_label(part: Window | Lag, label: Label | None) -> bool:
-    """Whether the part looks at earlier labels."""
-    own = label is not None and label.is_own and label.name in label.sources
-    return label is not None and part.table is None and part.column == label.name and not own
+def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
+    """Whether the part looks at earlier labels: by their name, or at a row's own label that is known late."""
+    if label is None or part.table is not None:
+        return False
+    if label.is_own and part.column in label.sources:
+        later = label.delay_seconds is not None or label.known_at not in (None, basis.known_at)
+        return later and part.known_at is None
+    return part.column == label.name
 
 
 def find_feeds(
@@ -120,7 +124,7 @@ def _feed(
 ) -> Feed:
     on = part.on or basis.entity
     field_ = "windows" if isinstance(part, Window) else "lags"
-    if label is not None and is_of_label(part, label):
+    if label is not None and is_of_label(part, basis, label):
         types = {**tables[basis.table], label.name: label_type}
         return Feed(table="labels", source=PAST, known_at=f'"{LABEL_TIME}"', on=on, types=types)
     table = part.table or basis.table

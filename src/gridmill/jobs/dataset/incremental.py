@@ -124,7 +124,7 @@ def _times(spec: DatasetSpec, name: str) -> set[str]:
         mine = part.table == name or (part.table is None and spec.basis and spec.basis.table == name)
         found |= {part.known_at} if mine and part.known_at else set()
     label = spec.label
-    if label is not None and label.table == name and label.known_at:
+    if label is not None and label.known_at and name == (label.table or (spec.basis and spec.basis.table)):
         found.add(label.known_at)
     return found
 
@@ -139,7 +139,10 @@ def final_until(label: Label | None, seen: datetime) -> datetime:
 
 def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
     """From when on rows matter for rows after that moment; None: all do."""
-    if spec.lags or any(window.span_seconds is None for window in spec.windows):
+    label = spec.label
+    late = label is not None and (label.known_at is not None or label.delay_seconds is not None)
+    labels = (label.name, *label.sources) if label is not None and late else ()
+    if spec.lags or any(one.span_seconds is None or one.column in labels for one in spec.windows):
         return None
     longest = max((window.span_seconds or 0.0 for window in spec.windows), default=0.0)
     return after - timedelta(seconds=longest)

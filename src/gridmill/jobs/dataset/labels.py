@@ -1,7 +1,7 @@
 """A label's SQL: its value, when it is known, and why a row without one is left out. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from gridmill.jobs.dataset.names import Types, check_number, find_column
@@ -26,6 +26,13 @@ NO_LABEL = "no label"
 def needs_upto(label: Label | None) -> bool:
     """Whether rows are counted ahead of the last one at the same time."""
     return label is not None and (label.steps is not None or label.next_rows is not None)
+
+
+def clocked(label: Label | None, basis: Basis | None) -> Label | None:
+    """The label with its clock: that of the row it is taken from, unless it has one of its own."""
+    if basis is None or label is None or label.table is not None or label.known_at is not None:
+        return label
+    return replace(label, known_at=basis.known_at)
 
 
 def label_known(label: Label | None) -> Mapping[str, str]:
@@ -128,12 +135,20 @@ def has_time(label: Label | None) -> bool:
     return not label.is_own or label.known_at is not None or label.delay_seconds is not None
 
 
-def missing_label(label: Label, types: Types) -> str:
-    """The SQL condition for a row without a label."""
+def label_names(label: Label | None) -> tuple[str, ...]:
+    """The columns that hold the label, and what it is made of where that is the row's own value."""
+    if label is None:
+        return ()
+    steps = tuple(step.name for step in label_steps(label))
+    return (*(steps or (label.name,)), *(label.sources if label.is_own else ()))
+
+
+def missing_label(label: Label, types: Types, *, dated: bool) -> str:
+    """The SQL condition for a row without a label; where it is `dated`, also for one never known."""
     name = quoted(label.name if label.next_rows is None else NEXT)
     plain = label.table is None and label.next_rows is None
     missing = missing_value(name, types[label.sources[0]] if plain else "")
-    if label.known_at is not None and label.table is None:
+    if dated and label.table is None:
         missing += f' OR "{LABEL_TIME}" IS NULL'
     return missing
 

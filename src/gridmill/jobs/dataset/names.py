@@ -20,10 +20,24 @@ def find_column(name: str, types: Types, table: str, field: str) -> str:
     near = get_close_matches(name.lower(), [column.lower() for column in types], n=1)
     meant = [column for column in types if near and column.lower() == near[0]]
     raise InputError(
-        f"table {table!r} has no column {name!r}" + (f"; did you mean {meant[0]!r}?" if meant else ""),
+        f"{_called(table)} has no column {name!r}" + (f"; did you mean {meant[0]!r}?" if meant else ""),
         hint=f"It has {', '.join(types)}.",
         place=f"dataset.{field}",
     )
+
+
+def _called(table: str) -> str:
+    return table if table.startswith("the ") else f"table {table!r}"
+
+
+def refuse_split(names: Iterable[str]) -> None:
+    """Raise InputError for a column that would be taken for the one that says which split a row is in."""
+    if "split" in names:
+        raise InputError(
+            "the dataset would have a column 'split', the name of the one that says which split a row is in",
+            hint="`rename` it in the sink, or choose `columns` without it.",
+            place="dataset",
+        )
 
 
 def refuse_duplicates(names: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select,
 from gridmill.jobs.dataset.feeds import is_of_label
 from gridmill.jobs.dataset.functions import register_functions
 from gridmill.jobs.dataset.incremental import final_until, history_from
-from gridmill.jobs.dataset.names import Types, find_column
+from gridmill.jobs.dataset.names import Types, find_column, refuse_split
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.sqltext import DROPPED, Scope
 from gridmill.jobs.engine import quoted
@@ -125,7 +125,7 @@ def _is_whole(spec: DatasetSpec, basis: Basis) -> bool:
     """Whether rows depend on those of other entities."""
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     return not basis.entity or any(
-        is_of_label(part, spec.label) and part.on not in ((), basis.entity) for part in parts
+        is_of_label(part, basis, spec.label) and part.on not in ((), basis.entity) for part in parts
     )
 
 
@@ -154,7 +154,9 @@ def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Quer
     """SQL without a time: its rows as they are, in an order of their own or in that of their values."""
     label = spec.label.sources[0] if spec.label else None
     for name in (*spec.entity, *([label] if label else [])):
-        find_column(name, types, "sql", "label" if name == label else "entity")
+        find_column(name, types, "the result of `sql`", "label" if name == label else "entity")
+    if types.get("split", "VARCHAR") != "VARCHAR":
+        refuse_split(types)
     names = {name: spec.label.name if spec.label and name == label else name for name in types}
     listed = ", ".join(f"{quoted(old)} AS {quoted(new)}" for old, new in names.items())
     dropped = f"CASE WHEN {quoted(label)} IS NULL THEN 'no label' END" if label else "NULL::VARCHAR"

@@ -88,9 +88,12 @@ def dropped_column(
     types: Types,
     seen_until: datetime | None,
     required: Sequence[str] = (),
+    *,
+    dated: bool = False,
 ) -> str:
-    """The SQL of why a row is left out; null for one that stays."""
-    cases = list(_reasons(label, bounds, types, seen_until))
+    """The SQL of why a row is left out; null for one that stays. `dated`: it was declared when the label is
+    known."""
+    cases = list(_reasons(label, bounds, types, seen_until, dated=dated))
     if required:
         missing = (missing_value(quoted(name), types.get(name, "")) for name in required)
         cases.append(f"WHEN {' OR '.join(missing)} THEN '{MISSING}'")
@@ -98,14 +101,14 @@ def dropped_column(
 
 
 def _reasons(
-    label: Label | None, bounds: Bounds | None, types: Types, seen_until: datetime | None
+    label: Label | None, bounds: Bounds | None, types: Types, seen_until: datetime | None, *, dated: bool
 ) -> Iterator[str]:
     if bounds is not None and bounds.until is not None:
         yield f"WHEN \"{TIME}\" >= {moment(bounds.until)} THEN '{AFTER}'"
     if seen_until is not None:
         yield f"WHEN \"{LABEL_TIME}\" > {moment(seen_until)} THEN '{UNSEEN}'"
     if label is not None:
-        yield f"WHEN {missing_label(label, types)} THEN '{NO_LABEL}'"
+        yield f"WHEN {missing_label(label, types, dated=dated)} THEN '{NO_LABEL}'"
     if bounds is None:
         return
     if has_time(label):
