@@ -196,6 +196,20 @@ def test_what_is_shared_is_kept_in_the_bucket_as_long_as_it_is_said(home: Home) 
     assert home.left() == []
 
 
+def test_a_site_that_is_added_again_before_its_bucket_was_cleared_has_what_is_kept(home: Home) -> None:
+    tree(home.folder / "root/parts/a", FILES)
+    home.carrying.note(wanted(Staging.SHARED))
+    home.carrying.take_there(wanted(Staging.SHARED))
+    kept = home.left()
+    again = Carriers(home.controller, home.site, "me", home.folder / "clusters/far")
+    again.carrier(Staging.SHARED, {})
+    home.carriers.clear()
+    assert home.left() == kept
+    again.close()
+    home.carriers.clear()
+    assert home.left() == []
+
+
 def test_a_bucket_that_is_not_there_is_told(home: Home, server: str) -> None:
     tree(home.folder / "root/parts/a", {"a": b"1"})
     home.site.settings["export"] = "s3://nowhere"  # type: ignore[index]

@@ -8,6 +8,7 @@ import pytest
 from tests.little_bucket import LittleBucket, little_bucket
 
 from gridmill.errors import UnavailableError
+from gridmill.sites.cluster.holds import HOLDS
 from gridmill.sites.cluster.lots import Lot, Lots
 from gridmill.sites.cluster.sweeping import LATE_SECONDS, LIVE, Sweeper
 from gridmill.staging.export import Export, Uses
@@ -162,6 +163,29 @@ def test_when_a_site_is_removed_nothing_is_left_but_what_others_keep(
         assert [name.partition("/")[0] for name in bucket.objects] == ["chunks"]
         assert other.objects == {}
         assert [lot for lot in home.lots.all() if not lot.folder] == [], "what others keep is noted by them"
+
+
+def test_a_site_that_is_added_again_meanwhile_has_what_is_kept(home: Process, bucket: LittleBucket) -> None:
+    lot, sought = Lot(url=URL), list[str]()
+    home.lots.begin(lot)
+    Kept(bucket).send([Chunk(hash=hash_of(b"x"), data=b"x")])
+    HOLDS.hold(lot)
+    home.sweeper.clear(())
+    assert len(bucket.objects) == 1
+    assert home.lots.all() == (lot,), "it is looked after"
+    HOLDS.release(lot)
+
+    def remove(name: str) -> None:
+        with pytest.raises(UnavailableError, match="being removed"):
+            HOLDS.hold(lot)
+        sought.append(name)
+
+    bucket.remove = remove  # type: ignore[method-assign]
+    home.sweeper.clear(())
+    assert sought == list(bucket.objects)
+    assert home.lots.all() == ()
+    HOLDS.hold(lot)
+    HOLDS.release(lot)
 
 
 def test_a_note_of_a_bucket_that_is_damaged_harms_no_other(tmp_path: Path) -> None:

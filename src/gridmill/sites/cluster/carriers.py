@@ -12,6 +12,7 @@ from gridmill.model.amounts import parse_seconds
 from gridmill.model.site import Site
 from gridmill.model.staging import Staging
 from gridmill.sites.cluster.farm import Farm
+from gridmill.sites.cluster.holds import HOLDS
 from gridmill.sites.cluster.lots import Lot, Lots
 from gridmill.sites.cluster.sweeping import LIVE, Sweeper
 from gridmill.staging.carry import Carrier
@@ -42,6 +43,7 @@ class Carriers:
         self._lock = threading.Lock()
         self._opened: dict[tuple[str, str], Objects] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
+        self._held: set[Lot] = set()
         self._uses, self._lots = Uses(), Lots(folder / "lots")
         LIVE.add(self._uses.folder)
         self.sweeper = Sweeper(
@@ -50,7 +52,7 @@ class Carriers:
 
     def carrier(self, staging: Staging, sizes: Mapping[str, int]) -> Carrier:
         """To the farm and from it; `sizes` (bytes) are those of all chunks that will travel. Raises
-        InputError where there is no bucket, StorageError."""
+        InputError where there is no bucket, StorageError, UnavailableError while a bucket is cleared."""
         if staging == Staging.DIRECT:
             return self._farm
         url = bucket_of(self._site, staging)
@@ -63,8 +65,21 @@ class Carriers:
     def _begun(self, url: str, folder: str = "") -> Lot:
         lot = Lot(url=url, endpoint=self._site.settings.get("endpoint", ""), folder=folder)
         self._bucket(lot)  # what cannot be opened is not noted
+        if not folder:
+            self._hold(lot)
         self._lots.begin(lot)
         return lot
+
+    def _hold(self, lot: Lot) -> None:
+        with self._lock:
+            if lot not in self._held:
+                HOLDS.hold(lot)
+                self._held.add(lot)
+
+    def _release(self) -> None:
+        with self._lock:
+            while self._held:
+                HOLDS.release(self._held.pop())
 
     def _keeping(self, lot: Lot) -> Kept:
         bucket = self._bucket(lot)
@@ -92,12 +107,14 @@ class Carriers:
     def clear(self) -> None:
         """The site was removed: what was put for it goes, but what other sites of this home have put in the
         same place to be kept."""
+        self._release()
         others = (folder for folder in self._folder.parent.glob("*/lots") if folder.parent != self._folder)
         self.sweeper.clear([lot for folder in others for lot in Lots(folder).all()])
 
     def close(self) -> None:
         """Carry and sweep no more: what was put for one use is anybody's to remove. May be repeated."""
         LIVE.discard(self._uses.folder)
+        self._release()
         self.sweeper.close()
 
 

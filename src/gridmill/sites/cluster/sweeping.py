@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gridmill.errors import GridmillError
+from gridmill.sites.cluster.holds import HOLDS
 from gridmill.sites.cluster.lots import Lot, Lots
 from gridmill.staging.export import Uses, sweep
 from gridmill.staging.kept import Kept, Listed
@@ -133,5 +134,7 @@ class Sweeper:
             for name in [name for page in bucket.names(lot.folder) for name in page]:
                 bucket.remove(name)
             return
-        self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
-        self._lots.end(lot)
+        with HOLDS.clearing(lot) as free:
+            if free:  # else the site was added again meanwhile, and has them
+                self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
+                self._lots.end(lot)
