@@ -11,14 +11,23 @@ import pytest
 from tests.farms import LOCAL, open_folder
 from tests.unit.test_farm_rules import order
 
-from gridmill.errors import UnavailableError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.farm.authority import Authority
 from gridmill.farm.deploying import turn_out
 from gridmill.farm.farm import Farm
 from gridmill.farm.lodging import Lodging, LodgingState
 from gridmill.farm.records import Records
 from gridmill.farm.source import Source
-from gridmill.farm.users import FIRST_USER, Numbered, end_processes, first_number, living, next_number
+from gridmill.farm.users import (
+    FIRST_USER,
+    Numbered,
+    end_processes,
+    first_number,
+    living,
+    next_number,
+    refuse_second,
+    refuse_together,
+)
 from gridmill.model.farm import Deploy
 from gridmill.settings import Settings
 
@@ -28,8 +37,8 @@ alone = pytest.mark.skipif(
 )
 
 
-def source(user: int | None) -> Source:
-    return Source(name="s", certificate="", token_hash="", version="0.1.0", added=0, user=user)
+def source(user: int | None, name: str = "s") -> Source:
+    return Source(name=name, certificate="", token_hash="", version="0.1.0", added=0, user=user)
 
 
 def test_a_number_is_never_given_again() -> None:
@@ -38,6 +47,24 @@ def test_a_number_is_never_given_again() -> None:
     assert next_number(Numbered(next=FIRST_USER), [source(FIRST_USER + 2)]).next == FIRST_USER + 3
     assert next_number(None, []).next >= FIRST_USER
     assert all(FIRST_USER <= first_number().next < 2**31 for _ in range(100))
+
+
+def test_who_joined_where_jobs_had_no_users_is_served_alone() -> None:
+    lab, other = source(None, "lab"), source(FIRST_USER, "other")
+    refuse_together("", [lab])
+    refuse_together("it is no root", [lab])
+    refuse_together("", [other, source(FIRST_USER + 1)])
+    refuse_second("", [other], "third")
+    refuse_second("it is no root", [lab], "lab")
+    for one_user in ("", "it is no root"):
+        with pytest.raises(InputError, match="one source only, and that is lab") as told:
+            refuse_second(one_user, [lab], "other")
+        assert "gridmill farm revoke lab" in told.value.hint
+    with pytest.raises(InputError, match=r"lab have no Unix user of their own, and could see .* other"):
+        refuse_together("", [other, lab])
+    with pytest.raises(InputError, match=r"jobs of other have .* cannot be here now: it is no root") as told:
+        refuse_together("it is no root", [other])
+    assert "gridmill farm revoke other" in told.value.hint
 
 
 def test_nobody_but_a_source_is_ended() -> None:

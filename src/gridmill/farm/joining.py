@@ -106,8 +106,8 @@ def join(farm: Farm, request: JoinRequest) -> Joined:
 def _new_user(farm: Farm, name: str) -> int | None:
     """None: this process's. Raises InputError."""
     records, sources = farm.records, farm.records.all(Source)
+    refuse_second(farm.one_user, sources, name)
     if farm.one_user:
-        refuse_second(farm.one_user, sources, name)
         return None
     given = next_number(next(iter(records.all(Numbered)), None), sources).next
     records.put(Numbered(next=given + 1))

@@ -14,6 +14,7 @@ from gridmill.farm.farm import Farm
 from gridmill.farm.keeper import Keeper
 from gridmill.farm.records import Records
 from gridmill.farm.source import Heard, Source
+from gridmill.farm.users import refuse_together
 from gridmill.http.server import Server, serve
 from gridmill.model.site import Site, SiteKind
 from gridmill.settings import Settings
@@ -60,6 +61,7 @@ def start(
     StorageError, InputError."""
     records = open_records(settings)
     one_user = _why_one_user(settings, place)
+    refuse_together(one_user, [one for one in records.all(Source) if not one.revoked])
     authority = Authority(settings.home / "farm", time.time())
     farm = Farm(
         settings=settings,

@@ -55,16 +55,44 @@ def next_number(kept: Numbered | None, sources: Sequence[Source]) -> Numbered:
 
 
 def refuse_second(one_user: str, sources: Sequence[Source], name: str) -> None:
-    """Raises InputError where a further source would have the same user as those that are here: `one_user`
-    says why."""
-    other = next((one.name for one in sources if one.name != name), None)
-    if other is not None:
+    """Raises InputError where a further source could not be kept apart from those that are here; `one_user`
+    says why sources have no Unix users of their own (empty: they have)."""
+    other = next((one.name for one in sources if one.name != name and (one_user or one.user is None)), "")
+    if other:
+        why = one_user or "it joined when jobs had no Unix user of their own here"
         raise InputError(
-            f"this farm serves one source only, and that is {other}: {one_user}",
-            hint="Jobs of several sources need a Unix user each: run the farm as root, with --site local, in "
-            f"folders that others may pass; or `gridmill farm revoke {other}` there first.",
+            f"this farm serves one source only, and that is {other}: {why}",
+            hint=_kept_apart(other) if one_user else _joins_anew(other),
             place="source",
         )
+
+
+def refuse_together(one_user: str, sources: Sequence[Source]) -> None:
+    """Raises InputError where those that have joined cannot be served any more as they were: what kept them
+    apart has changed. `one_user` as above."""
+    for source in sources:
+        if one_user and source.user is not None:
+            raise InputError(
+                f"jobs of {source.name} have a Unix user of their own, which cannot be here now: {one_user}",
+                hint=f"Undo what has changed. Or {_joins_anew(source.name)}",
+            )
+        if source.user is None and len(sources) > 1:
+            others = ", ".join(one.name for one in sources if one is not source)
+            raise InputError(
+                f"jobs of {source.name} have no Unix user of their own, and could see what is of {others}",
+                hint=_joins_anew(source.name),
+            )
+
+
+def _kept_apart(name: str) -> str:
+    return (
+        "Jobs of several sources need a Unix user each: run the farm as root, with --site local, in folders "
+        f"that others may pass; or `gridmill farm revoke {name}` there first."
+    )
+
+
+def _joins_anew(name: str) -> str:
+    return f"`gridmill farm revoke {name}` there, then let it join again by a line of `gridmill farm invite`."
 
 
 def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
