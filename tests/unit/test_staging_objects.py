@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from obstore.exceptions import GenericError
+from obstore.exceptions import GenericError, PermissionDeniedError
 from tests.little_bucket import little_bucket, moment
 
 from gridmill.errors import InputError, NotFoundError, UnavailableError
@@ -46,6 +46,25 @@ def test_a_bucket_without_credentials_says_so_and_not_whom_it_has_asked_for_them
         Objects("http://example.org/x")
     with pytest.raises(InputError, match="nonsense"):
         Objects("s3://bucket/x", {"nonsense": "y"})
+
+
+REFUSED = (
+    "Error performing {} http://127.0.0.1:9/b in 15ms - Server returned non-2xx status code: 403 Forbidden: "
+    "<?xml version='1.0'?><Error><Code>{}</Code><Message>{}</Message><Resource>b</Resource></Error>"
+)
+
+
+@pytest.mark.parametrize(
+    "refused", [GenericError, PermissionDeniedError], ids=["as it is listed", "as it is written"]
+)
+def test_why_a_bucket_refuses_is_told_in_its_own_words(refused: type[Exception]) -> None:
+    with pytest.raises(InputError) as told, explained("s3://bucket"):
+        raise refused(REFUSED.format("PUT", "AccessDenied", "Access Denied."))
+    assert str(told.value) == "s3://bucket: access is refused: AccessDenied: Access Denied."
+    assert "credentials" in told.value.hint
+    with pytest.raises(InputError, match="RequestTimeTooSkewed: too late") as told, explained("s3://bucket"):
+        raise refused(REFUSED.format("GET", "RequestTimeTooSkewed", "too late"))
+    assert "clock" in told.value.hint
 
 
 TRIED = (

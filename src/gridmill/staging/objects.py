@@ -16,6 +16,7 @@ from gridmill.staging.parcels import check_bucket
 PASS_SECONDS = 900.0
 """For so long a signed URL opens its object."""
 _ALLOW = "Are the credentials right, still valid, and for this prefix?"
+_SET = "The clock of this machine is wrong, or that of the bucket's server: set it."
 _MAKE = "Make it, or name another: `gridmill configure site NAME --export s3://BUCKET/PREFIX` (or --shared)."
 _SAY = (
     "Set them where the control node is started (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; or "
@@ -27,6 +28,8 @@ _TRIED = re.compile(
     r"Generic \w+ error: Error performing \w+ \S+ in \S+, .*retry_timeout: \S+\s+- (HTTP error: )?"
 )
 """How obstore says what it did, before what came of it."""
+_REFUSAL = re.compile(r"<Code>(?P<code>\w+)</Code>(.*<Message>(?P<told>[^<]+)</Message>)?", re.DOTALL)
+_SKEWED = "RequestTimeTooSkewed"
 _S3 = {"disable_bulk_delete": "true"}  # not every store that speaks S3 knows it
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
@@ -118,11 +121,21 @@ def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError)
     try:
         yield
     except (refused, PermissionDeniedError, UnauthenticatedError) as error:
-        raise errors.InputError(f"access is refused: {_line(error)}", place=url, hint=_ALLOW) from error
+        raise _refusal(error, url) from error
     except (BaseError, OSError) as error:
+        if "403 Forbidden" in str(error):
+            raise _refusal(error, url) from error
         if any(asked in str(error) for asked in _CLOUDS):
             raise errors.InputError("there are no credentials for it", place=url, hint=_SAY) from error
         raise errors.UnavailableError(_line(error), place=url) from error
+
+
+def _refusal(error: BaseException, url: str) -> errors.InputError:
+    """In the words of the bucket's server, where it says some."""
+    found = _REFUSAL.search(str(error))
+    words = [word for word in (found["code"], found["told"]) if word] if found else [_line(error)]
+    hint = _SET if words[0] == _SKEWED else _ALLOW
+    return errors.InputError(f"access is refused: {': '.join(words)}", place=url, hint=hint)
 
 
 def _line(error: BaseException) -> str:
