@@ -83,3 +83,4 @@ def test_a_fitted_table_breaks_no_word_and_leaves_the_least_needed_out(width: in
     assert {"swarm", "default-prediction-grid", "at", "grid"} <= set(words)
     assert ("kind" in words) == ("prediction" in words) == (width > 50)
     assert "nothing" in words
+    assert all(len(line) <= width for line in lines(shown, width))

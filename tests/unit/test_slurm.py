@@ -1,6 +1,7 @@
 """The Slurm site's pure parts: settings, texts, what Slurm's commands say, and what follows from it."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from gridmill.sites.slurm.listing import (
 )
 from gridmill.sites.slurm.script import Batch, batch_script, pod_script
 from gridmill.sites.slurm.shell import Done, LocalShell
-from gridmill.sites.slurm.sights import Evidence, sight_of
+from gridmill.sites.slurm.sights import Evidence, is_unexplained, sight_of, with_log
 from gridmill.sites.slurm.site import SlurmSite
 from gridmill.sites.slurm.states import STATES, Phase, never_starts, state_of
 from gridmill.sites.slurm.wishes import wishes_for, wishes_of
@@ -280,6 +281,18 @@ def test_a_pod_that_never_starts_is_gone_and_another_would_be_too():
     sight = seen("PENDING", listed={"reason": "BadConstraints"})
     assert (sight.sight, sight.hopeless) == (Sight.GONE, True)
     assert "BadConstraints" in sight.message
+
+
+def test_where_slurm_does_not_know_why_a_pod_ended_its_log_may():
+    listed = Listed(id="7", name="x", word="COMPLETED", nodes="n1")
+    ended = Evidence(marks=frozenset({"claimed"}), submitted=True, job=listed)
+    assert is_unexplained(ended)
+    log = "/shared/deployments/a-1/pod.sh: 14: /nope/python: not found\n\n"
+    message = with_log(sight_of(ended), log).message
+    assert message.endswith("(job 7 on n1, ran 0 ms); its log ends with: /nope/python: not found")
+    assert with_log(sight_of(ended), "\n") == sight_of(ended)
+    assert not is_unexplained(replace(ended, marks=frozenset({"claimed", "ended"})))
+    assert not is_unexplained(replace(ended, job=replace(listed, word="PREEMPTED")))
 
 
 def test_a_running_pod_says_when_it_ends():

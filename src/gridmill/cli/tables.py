@@ -65,9 +65,13 @@ def fitted(
     for name in left_out:
         if sum(map(needed, shown)) + _GAP * (len(shown) - 1) > width:
             shown = [at for at in shown if head[at] != name]
+    spare = width - sum(map(needed, shown)) - _GAP * (len(shown) - 1)
     made = table(*(head[at] for at in shown), rows=[[row[at] for at in shown] for row in rows])
     for at, column in zip(shown, made.columns, strict=True):
-        column.no_wrap, column.min_width = head[at] not in folded, min(needed(at), width)
+        whole = max(map(cell_len, (head[at], *(row[at] for row in rows))))
+        more = max(0, min(whole - needed(at), spare))
+        spare -= more
+        column.no_wrap, column.width = False, needed(at) + more
     return made
 
 

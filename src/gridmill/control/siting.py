@@ -19,6 +19,11 @@ from gridmill.model.view import FarmView
 from gridmill.model.way import Way
 from gridmill.ports.site import Carries, SitePort
 
+_WHERE_NODES_ARE = {
+    SiteKind.SLURM: "`sinfo` on its login node shows partitions and what their nodes are up to; "
+    "`--set partition=NAME` names one.",
+    SiteKind.RAY: "`ray status` on its head shows its nodes.",
+}
 LEAVE_SECONDS = 30.0
 """How long a command waits that removes a site with what is in other places for it."""
 
@@ -154,7 +159,9 @@ def _look(site: Site, known: Site | None, port: SitePort, *, replace: bool) -> _
             raise
         return _Looked(nodes=known.nodes, way=known.way if known.address == site.address else None, away=True)
     if not nodes:
-        raise UnavailableError(f"site {site.name} has no node that can be used now")
+        raise UnavailableError(
+            f"site {site.name} has no node that can be used now", hint=_WHERE_NODES_ARE.get(site.kind, "")
+        )
     same = known if known is not None and described(known) == described(site) else described(site)
     return _Looked(nodes=nodes, way=way_of(same, port))
 

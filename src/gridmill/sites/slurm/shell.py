@@ -164,7 +164,10 @@ def _run(words: Sequence[str], script: str, data: bytes | None, env: dict[str, s
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"no answer within {TIMEOUT_SECONDS:g} s") from error
+        said = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+        raise UnavailableError(
+            ": ".join((f"Slurm's commands gave no answer within {TIMEOUT_SECONDS:g} s", *said))
+        ) from error
     except OSError as error:
         raise UnavailableError(f"{words[0]} cannot be run: {error.strerror}") from error
     return Done(status=done.returncode, out=done.stdout, err=done.stderr.decode(errors="replace"))

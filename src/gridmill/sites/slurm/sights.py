@@ -1,5 +1,8 @@
 """What is to be said of a pod, from what Slurm lists, its accounting has, and the marks in its folder."""
 
+import re
+from dataclasses import replace
+
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.noun import dataclass
 from gridmill.model.resource import Use
@@ -17,6 +20,11 @@ ACCOUNTING_SECONDS = 3.0
 
 FENCE_SECONDS = 15.0
 """On a node that failed a pod may go on, cut off; where it still sees its folder it ends within this."""
+
+_BY_ITSELF = ("COMPLETED", "FAILED")
+"""Words of Slurm that say nothing of why."""
+_OF_A_SCRIPT = re.compile(r"^\S*pod\.sh: (line )?\d+: ")
+_LINE_LENGTH = 200
 
 _NEVER = PodSight(sight=Sight.GONE, message="it was never started")
 _NOT_YET = PodSight(sight=Sight.UNKNOWN, message="Slurm has not taken its job yet")
@@ -52,6 +60,22 @@ def sight_of(seen: Evidence) -> PodSight:
     if state.phase == Phase.RUNNING:
         return PodSight(sight=Sight.RUNNING, began=seen.job.began, ends=seen.job.ends)
     return PodSight(sight=Sight.UNKNOWN, message=f"{_named(seen.job)}: {state.sentence}")
+
+
+def is_unexplained(seen: Evidence) -> bool:
+    """Whether its script ended by itself and the pod never did: its log may tell why (there is no such Python
+    on the node, say)."""
+    told = seen.job or seen.account
+    return told is not None and told.word in _BY_ITSELF and "ended" not in seen.marks
+
+
+def with_log(sight: PodSight, log: str) -> PodSight:
+    """With the last line of its log, if there is one."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if sight.sight != Sight.GONE or not lines:
+        return sight
+    said = _OF_A_SCRIPT.sub("", lines[-1])[:_LINE_LENGTH]
+    return replace(sight, message=f"{sight.message}; its log ends with: {said}")
 
 
 def _without_job(seen: Evidence) -> PodSight:

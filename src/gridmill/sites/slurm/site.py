@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from gridmill.sites.slurm.listing import (
 from gridmill.sites.slurm.packing import packed
 from gridmill.sites.slurm.script import Batch, deployment_of
 from gridmill.sites.slurm.shell import Done, Shell, shell_of
-from gridmill.sites.slurm.sights import Evidence, sight_of
+from gridmill.sites.slurm.sights import Evidence, is_unexplained, sight_of, with_log
 from gridmill.sites.slurm.states import Phase
 from gridmill.sites.slurm.wishes import Wishes, wishes_for, wishes_of
 
@@ -267,7 +268,13 @@ class SlurmSite:
             accounting=self._accounting,
             for_seconds=self._since(name, "absent" if job is None else job.word),
         )
-        return sight_of(seen)
+        return with_log(sight_of(seen), self._log(pod_id)) if is_unexplained(seen) else sight_of(seen)
+
+    def _log(self, pod_id: str) -> str:
+        """What a pod wrote before it could say anything by its link."""
+        with suppress(OSError):
+            return (Path(self._folder()) / "pods" / pod_id / "log").read_text(errors="replace")
+        return ""
 
     def _since(self, deployment_id: str, word: str) -> float:
         """For how many seconds a deployment's job has been in that state."""
