@@ -19,6 +19,7 @@ from gridmill.errors import (
 )
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.durable import SEALED_NS
 from gridmill.staging.frames import Chunk
 from gridmill.staging.manifest import scan
 from gridmill.staging.place import Placer
@@ -62,6 +63,8 @@ def test_the_least_recently_used_goes(tmp_path):
     store = ChunkStore(tmp_path, 8)
     store.send([A])
     store.send([B])
+    for one, used_ns in ((A, 10**15), (B, 2 * 10**15)):
+        os.utime(store.path(one.hash), ns=(used_ns, SEALED_NS))  # long ago
     store.missing([A.hash])
     store = ChunkStore(tmp_path, 8)  # the order is known after a restart
     store.send([C])
@@ -114,17 +117,34 @@ def test_threads_may_send_the_same(tmp_path):
     assert not list(store.drafts.iterdir())
 
 
-def test_what_has_come_is_not_counted_as_coming_too(tmp_path):
-    class Busy(ChunkStore):
-        def _name(self, chunk, draft):
-            super()._name(chunk, draft)
-            if chunk is A:  # as another thread does just then
-                self.send([C])
-
-    store = Busy(tmp_path, 12)
+def test_room_is_kept_for_what_comes_only_while_it_comes(tmp_path):
+    store = ChunkStore(tmp_path, 12)
     store.pin("t.1", [A.hash, B.hash, C.hash])
+    store.drafts.rmdir()
+    with pytest.raises(StorageError):
+        store.send([A, B])
+    store.drafts.mkdir()
     store.send([A, B])
+    store.send([C])
     assert store.missing([A.hash, B.hash, C.hash]) == ()
+
+
+def test_chunks_that_were_kept_by_their_first_letters_are_there(tmp_path):
+    ChunkStore(tmp_path, 100).send([A])
+    (lot,) = (tmp_path / "chunks").iterdir()
+    lot.rename(lot.with_name(A.hash[:2]))  # as earlier versions did
+    store = ChunkStore(tmp_path, 100)
+    assert store.missing([A.hash]) == ()
+    assert list(store.fetch([A.hash])) == [A]
+
+
+def test_a_folder_goes_with_the_last_chunk_in_it(tmp_path):
+    store = ChunkStore(tmp_path, 8)
+    store.send([A, B])
+    store.send([C])
+    assert store.missing([A.hash, B.hash, C.hash]) == (A.hash,)
+    store.send([A])
+    assert len(list((tmp_path / "chunks").iterdir())) == 2
 
 
 def test_a_chunk_that_somebody_took_away_is_missing(tmp_path):
@@ -140,6 +160,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.durable import SEALED_NS
 from gridmill.staging.frames import Chunk, hash_of
 store = ChunkStore(Path(sys.argv[1]), 1 << 40)
 print("on", flush=True)
@@ -174,6 +195,7 @@ import os, subprocess, sys
 from pathlib import Path
 from gridmill.errors import StorageError
 from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.durable import SEALED_NS
 from gridmill.staging.frames import Chunk, hash_of
 from gridmill.staging.place import Placer
 from gridmill.model.farm import FileEntry, Manifest
@@ -369,6 +391,7 @@ from pathlib import Path
 from gridmill import codec
 from gridmill.model.farm import Manifest
 from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.durable import SEALED_NS
 from gridmill.staging.place import Placer
 store = ChunkStore(Path(sys.argv[1]) / "store", 1 << 40)
 placer = Placer(Path(sys.argv[1]) / "root", store)

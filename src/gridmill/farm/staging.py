@@ -45,12 +45,14 @@ async def take(request: Request, farm: TheFarm, source: Asking) -> Response:
 
 async def _batches(request: Request) -> AsyncIterator[Sequence[Chunk]]:
     """As they arrive; never more than a few of them are held."""
-    decoder, held = Decoder(), list[Chunk]()
+    decoder, held, held_bytes = Decoder(), list[Chunk](), 0
     async for piece in request.stream():
-        held += decoder.feed(piece)
-        if sum(len(chunk.data) for chunk in held) >= HELD_BYTES:
+        whole = decoder.feed(piece)
+        held += whole
+        held_bytes += sum(len(chunk.data) for chunk in whole)
+        if held_bytes >= HELD_BYTES:
             yield held
-            held = []
+            held, held_bytes = [], 0
     decoder.end()
     if held:
         yield held

@@ -13,12 +13,12 @@ from typing import Protocol, TypeVar
 from gridmill.errors import ConflictError, DataError, InterruptedRunError, StorageError, UnavailableError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
-from gridmill.staging.durable import ALONE
 from gridmill.staging.flow import PIECE_BYTES, Flow, Flowing, Receiving, flow_of
 from gridmill.staging.frames import Chunk, Content
 from gridmill.staging.manifest import scan_files
-from gridmill.staging.paths import FilesBelow, chunk_sizes, file_below
+from gridmill.staging.paths import FilesBelow, chunk_sizes
 from gridmill.staging.progress import Progress
+from gridmill.staging.turns import Turns
 
 BATCH_BYTES = 8 << 20
 _ASKED = 10_000  # hashes in one question
@@ -74,7 +74,7 @@ class Tree:
     """Gives the chunks of a tree that was scanned, right from its files."""
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
-        self._root, self._chunk_bytes = root, manifest.chunk_bytes
+        self._root, self._chunk_bytes, self._turns = root, manifest.chunk_bytes, Turns()
         self.size_bytes = manifest.size_bytes
         self._places: dict[str, tuple[FileEntry, int]] = {}
         for entry in manifest.files:
@@ -82,20 +82,44 @@ class Tree:
                 self._places.setdefault(chunk, (entry, index))
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See Giver."""
-        for name in chunks:
-            where = self._range(name)
-            with file_below(self._root, self._places[name][0].path) as descriptor:
-                data = os.pread(descriptor, len(where), where.start)
-            yield Chunk(hash=name, data=data)  # who takes it sees when it is not what was scanned
+        """See Giver. Raises StorageError. Who takes them sees when they are not what was scanned."""
+        with FilesBelow(self._root) as below:
+            for small, names in groupby(chunks, self._is_small):
+                if small:
+                    yield from self._together(names, below)
+                else:
+                    yield from (self._read(name, below) for name in names)
 
     def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
         """See Flowing. Raises StorageError."""
         buffer = memoryview(bytearray(PIECE_BYTES))
         with FilesBelow(self._root) as below:
-            for small, names in groupby(chunks, lambda name: self._range(name).stop <= PIECE_BYTES):
-                coming = (self._flow(name, below, buffer) for name in names)
-                yield from _together(coming) if small else coming
+            for small, names in groupby(chunks, self._is_small):
+                if small:
+                    yield from map(flow_of, self._together(names, below))
+                else:
+                    yield from (self._flow(name, below, buffer) for name in names)
+
+    def _is_small(self, name: str) -> bool:
+        return self._range(name).stop <= PIECE_BYTES
+
+    def _together(self, names: Iterable[str], below: FilesBelow) -> Iterator[Chunk]:
+        left = iter(names)
+        while some := list(islice(left, _TOGETHER)):
+            with self._turns.turn(len(some)):
+                found = [self._read(name, below) for name in some]
+            yield from found
+
+    def _read(self, name: str, below: FilesBelow) -> Chunk:
+        where, path = self._range(name), self._places[name][0].path
+        try:
+            descriptor = below.open(path)
+            try:
+                return Chunk(hash=name, data=os.pread(descriptor, len(where), where.start))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._unreadable(error, path) from error
 
     def _flow(self, name: str, below: FilesBelow, buffer: memoryview) -> Flow:
         where = self._range(name)
@@ -119,17 +143,11 @@ class Tree:
                     offset += read
                     yield buffer[:read]
         except OSError as error:
-            place = str(error.filename or self._root / path)
-            raise StorageError(f"cannot be read: {error.strerror}", place=place) from error
+            raise self._unreadable(error, path) from error
 
-
-def _together(coming: Iterator[Flow]) -> Iterator[Flow]:
-    while True:
-        with ALONE:
-            some = [flow.gathered() for flow in islice(coming, _TOGETHER)]
-        if not some:
-            return
-        yield from map(flow_of, some)
+    def _unreadable(self, error: OSError, path: str) -> StorageError:
+        place = str(error.filename or self._root / path)
+        return StorageError(f"cannot be read: {error.strerror}", place=place)
 
 
 def push(

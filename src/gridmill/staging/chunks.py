@@ -4,20 +4,20 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
 from gridmill import codec
 from gridmill.errors import DataError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.farm import Hashes, Manifest
-from gridmill.staging.durable import ALONE, not_kept, seal_open, sync, touch
+from gridmill.staging.durable import not_kept, seal_open, sync, touch
 from gridmill.staging.flow import Flow
-from gridmill.staging.frames import Chunk, Content
+from gridmill.staging.frames import Chunk, Content, damaged, matches
 from gridmill.staging.large import LargeFiles, Layout, layouts
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
+from gridmill.staging.turns import ALONE
 
 HELD_BYTES = 8 << 20
 """So much is held before it is kept, in one go."""
@@ -26,9 +26,10 @@ HELD_BYTES = 8 << 20
 class ChunkStore:
     """Chunks of one source; a Carrier (see `carry`) that is a folder of this machine.
 
-    Below the folder lie `chunks/ab/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
-    expected (see LargeFiles). One process has a store open at a time; several of its threads may use it.
-    Killed at any moment it counts whole chunks only.
+    Below the folder lie `chunks/LOT/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
+    expected (see LargeFiles). What was kept together is a lot: one name is given, not one for each. One
+    process has a store open at a time; several of its threads may use it. Killed at any moment it counts
+    whole chunks only.
     """
 
     def __init__(self, folder: Path, quota_bytes: int) -> None:
@@ -38,7 +39,7 @@ class ChunkStore:
         self.drafts = folder / "drafts"
         self._chunks, self._pins = folder / "chunks", folder / "pins"
         self._lock = threading.Lock()
-        self._numbers = count()
+        self._lots: dict[str, str] = {}  # of chunks that have a file of their own
         try:
             shutil.rmtree(self.drafts, ignore_errors=True)
             for made in (folder, self._chunks, self._pins, self.drafts):
@@ -58,12 +59,13 @@ class ChunkStore:
     def _listed(self) -> OrderedDict[str, int]:
         """Sizes in bytes of chunks and large files, the least recently used first."""
         found = [
-            (entry.stat().st_atime_ns, entry.name, entry.stat().st_size)
-            for some in os.scandir(self._chunks)
-            for entry in os.scandir(some)
+            (os.stat(self._path(name)).st_atime_ns, name, size) for name, size in self._large.sizes().items()
         ]
-        for name, size in self._large.sizes().items():
-            found.append((os.stat(self._path(name)).st_atime_ns, name, size))
+        for lot in os.scandir(self._chunks):
+            for entry in os.scandir(lot):
+                looked = entry.stat()
+                found.append((looked.st_atime_ns, entry.name, looked.st_size))
+                self._lots[entry.name] = lot.name
         return OrderedDict((name, size) for _, name, size in sorted(found))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
@@ -93,19 +95,24 @@ class ChunkStore:
     def _drop(self, name: str) -> int:
         """How many bytes went."""
         self._large.remove(name)
-        self.path(name).unlink(missing_ok=True)
+        lot = self._lots.pop(name, None)
+        if lot is not None:
+            _remove(f"{self._chunks}/{lot}", name)
         size_bytes = self._sizes.pop(name)
         self._size_bytes -= size_bytes
         return size_bytes
 
     def path(self, chunk: str) -> Path:
-        """Where a chunk's file is, or would be. Raises InputError for what is not a hash."""
+        """Where a chunk's file is. Raises InputError for what is not a hash, NotFoundError."""
+        check_hash(chunk)
         return Path(self._file(chunk))
 
     def _file(self, chunk: str) -> str:
         """As `path`; of many small files each Path made counts."""
-        check_hash(chunk)
-        return f"{self._chunks}/{chunk[:2]}/{chunk}"
+        lot = self._lots.get(chunk)
+        if lot is None:
+            raise NotFoundError("is not here", place=f"chunk {chunk}")
+        return f"{self._chunks}/{lot}/{chunk}"
 
     def _path(self, name: str) -> str:
         large = self._large.path(name)
@@ -113,9 +120,18 @@ class ChunkStore:
 
     def content(self, name: str) -> str:
         """The read-only file of what is kept by this name (see `kept_as`). Raises NotFoundError."""
+        if name in self._lots:
+            return self._file(name)
         if self._large.is_coming(name):
             raise NotFoundError("is not whole", place=f"file {name}")
         return self._path(name)
+
+    def size_of(self, name: str) -> int:
+        """In bytes, of what is kept by this name. Raises NotFoundError."""
+        size_bytes = self._sizes.get(name)
+        if size_bytes is None:
+            raise NotFoundError("is not here", place=f"file {name}")
+        return size_bytes
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """Their contents, in this order. Raises NotFoundError, StorageError."""
@@ -129,7 +145,10 @@ class ChunkStore:
 
     def _read(self, chunk: str) -> bytes:
         inside = self._large.read(chunk)
-        return self.path(chunk).read_bytes() if inside is None else inside
+        if inside is not None:
+            return inside
+        with open(self._file(chunk), "rb", buffering=0) as file:
+            return file.read()
 
     def expect(self, manifest: Manifest) -> tuple[str, ...]:
         """Be ready for the files of a tree: the large ones are begun, of what is there already. Answers the
@@ -202,8 +221,9 @@ class ChunkStore:
         Raises DataError for content without its hash, InputError for one that is too large, StorageError when
         the disk is full, or the quota used up by what is pinned: then nothing half-written stays.
         """
-        for chunk in chunks:
-            _check(chunk)
+        with ALONE:
+            for chunk in chunks:
+                _check(chunk)
         try:
             self._keep([chunk for chunk in chunks if not self._large.take(chunk)])
         except OSError as error:
@@ -231,39 +251,33 @@ class ChunkStore:
             raise not_kept(error, self.folder) from error
 
     def _keep(self, chunks: Sequence[Chunk]) -> None:
-        """Each as a file of its own."""
+        """Each as a file of its own, all in one lot: that gets its name once they are on the disk."""
         with self._lock:
-            once = {chunk.hash: chunk for chunk in chunks}
-            new = [chunk for chunk in once.values() if chunk.hash not in self._sizes]
-            self._make_room(sum(len(chunk.data) for chunk in new))
-        coming = {f"{self.drafts}/{next(self._numbers)}": chunk for chunk in new}
+            new = {chunk.hash: chunk for chunk in chunks if chunk.hash not in self._sizes}
+            room_bytes = sum(len(chunk.data) for chunk in new.values())
+            self._make_room(room_bytes)
+        draft = f"{self.drafts}/{uuid4().hex}"
         try:
-            with ALONE:
-                for draft, chunk in coming.items():
-                    _write(draft, chunk.data)
-            sync(list(coming))  # before they are named; one that a power failure takes back is only missing
-            with ALONE:
-                for draft, chunk in tuple(coming.items()):
-                    self._name(chunk, draft)
-                    del coming[draft]
-        finally:
+            _write_all(draft, new.values())
+        except BaseException:
             with self._lock:
-                self._coming_bytes -= sum(len(chunk.data) for chunk in coming.values())
-            for draft in coming:
-                with suppress(OSError):
-                    os.unlink(draft)
-
-    def _name(self, chunk: Chunk, draft: str) -> None:
-        """From now on it counts as there, and no more as coming."""
-        path = self._file(chunk.hash)
+                self._coming_bytes -= room_bytes
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         with self._lock:
-            if chunk.hash in self._sizes:  # another thread was quicker
-                os.unlink(draft)
-            else:
-                _rename(draft, path)
-                self._sizes[chunk.hash] = len(chunk.data)
-                self._size_bytes += len(chunk.data)
-            self._coming_bytes -= len(chunk.data)
+            self._coming_bytes -= room_bytes
+            self._name(draft, new)
+
+    def _name(self, draft: str, new: Mapping[str, Chunk]) -> None:
+        """From now on they count as there, and no more as coming."""
+        lot = draft.rpartition("/")[2]
+        for chunk in new.keys() & self._sizes.keys():  # another thread was quicker
+            _remove(draft, chunk)
+        if mine := {name: len(chunk.data) for name, chunk in new.items() if name not in self._sizes}:
+            os.rename(draft, f"{self._chunks}/{lot}")
+        self._sizes.update(mine)
+        self._size_bytes += sum(mine.values())
+        self._lots.update(dict.fromkeys(mine, lot))
 
     def _make_room(self, room_bytes: int) -> None:
         """For bytes that come; they count from now on."""
@@ -336,9 +350,10 @@ class ChunkStore:
 
 
 def _check(chunk: Chunk) -> None:
-    check_hash(chunk.hash)
     _check_size(len(chunk.data))
-    chunk.check()
+    if not matches(chunk.data, chunk.hash):
+        check_hash(chunk.hash)
+        raise damaged(chunk.hash)
 
 
 def _check_size(size_bytes: int) -> None:
@@ -346,16 +361,26 @@ def _check_size(size_bytes: int) -> None:
         raise InputError(f"a chunk of {size_bytes} bytes: {LARGEST_CHUNK_BYTES} is the most")
 
 
-def _rename(draft: str, path: str) -> None:
-    try:
-        os.rename(draft, path)
-    except FileNotFoundError:
-        Path(path).parent.mkdir(exist_ok=True, mode=0o700)
-        os.rename(draft, path)
+def _remove(lot: str, chunk: str) -> None:
+    """Its file; the last one takes the folder along."""
+    with suppress(FileNotFoundError):
+        os.unlink(f"{lot}/{chunk}")
+    with suppress(OSError):
+        os.rmdir(lot)
 
 
-def _write(draft: str, data: Content) -> None:
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _write_all(folder: str, chunks: Collection[Chunk]) -> None:
+    """Into a new folder, and onto the disk: one that a power failure takes back then is only missing."""
+    if not chunks:
+        return
+    os.mkdir(folder, 0o700)
+    with ALONE:
+        paths = [_write(f"{folder}/{chunk.hash}", chunk.data) for chunk in chunks]
+    sync([*paths, folder])
+
+
+def _write(path: str, data: Content) -> str:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         rest = memoryview(data)
         while rest:
@@ -363,6 +388,7 @@ def _write(draft: str, data: Content) -> None:
         seal_open(descriptor)
     finally:
         os.close(descriptor)
+    return path
 
 
 def _pins(path: Path) -> frozenset[str]:

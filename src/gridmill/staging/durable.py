@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,12 +13,10 @@ _EACH = 16
 _C = ctypes.CDLL(None, use_errno=True)
 _SYNC_FILE_RANGE: Callable[..., int] | None = getattr(_C, "sync_file_range", None)
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin, do not wait
-ALONE = threading.RLock()
-"""For who does many small things to files: several threads at that pass the interpreter on with each of them,
-which costs more than these do."""
 READ_ONLY = 0o444  # placed files are links to what is kept
 SEALED_NS = 1_000_000_000_000_000_000
 """The time of change of what is kept. With another one somebody wrote to it: it is not used any more."""
+_JUST_NS = 60_000_000_000
 _RENAMEAT2: Callable[..., int] | None = getattr(_C, "renameat2", None)
 _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE, AT_FDCWD
 _SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # macOS has none
@@ -76,14 +73,17 @@ def seal_open(descriptor: int) -> None:
 
 
 def touch(path: str | Path, *, sealed: bool = True) -> bool:
-    """Whether it is there, and nobody wrote to it since it was sealed; then it counts as just used.
+    """Whether it is there, and nobody wrote to it since it was sealed; then it counts as just used, to the
+    minute.
 
     Raises OSError.
     """
     try:
-        if sealed and os.stat(path).st_mtime_ns != SEALED_NS:
+        looked, now_ns = os.stat(path), time.time_ns()
+        if sealed and looked.st_mtime_ns != SEALED_NS:
             return False
-        os.utime(path, ns=(time.time_ns(), SEALED_NS))
+        if not sealed or not now_ns - _JUST_NS < looked.st_atime_ns <= now_ns:
+            os.utime(path, ns=(now_ns, SEALED_NS))
     except FileNotFoundError:
         return False
     return True

@@ -151,6 +151,8 @@ class LargeFiles:
 
     def holders(self, chunk: str) -> list[str]:
         """The files in which it has arrived."""
+        if chunk not in self._holders:  # as mostly: of many small ones each lock counts
+            return []
         with self._changed:
             return [file.name for file in self._holders_of(chunk) if file.place(chunk) is not None]
 
@@ -191,6 +193,8 @@ class LargeFiles:
 
         Raises OSError.
         """
+        if chunk.hash not in self._holders:
+            return False
         with self._changed:
             files = self._holders_of(chunk.hash)
         written = [self._write(file, chunk) for file in files]
@@ -219,6 +223,8 @@ class LargeFiles:
 
         Raises DataError, OSError, and what the flow raises.
         """
+        if flow.hash not in self._holders:
+            return False
         with self._changed:
             claims = ((file, file.claim(flow.hash, flow.size_bytes)) for file in self._holders_of(flow.hash))
             file, at = next(((file, at) for file, at in claims if at is not None), (None, None))
@@ -274,6 +280,8 @@ class LargeFiles:
 
     def read(self, chunk: str) -> bytes | None:
         """Its content, as it is in one of the files. Raises OSError."""
+        if chunk not in self._holders:
+            return None
         with self._changed:  # so that it keeps its name until it is open
             found = [(file, file.place(chunk)) for file in self._holders_of(chunk)]
             file, at = next(((file, at) for file, at in found if at is not None), (None, None))

@@ -2,7 +2,8 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +15,12 @@ from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
 from gridmill.staging.hashes import HashCache, seen
 from gridmill.staging.paths import FilesBelow, check_path, file_below, folder_below
+from gridmill.staging.turns import Turns
 
 CHUNK_BYTES = 4 << 20
 """Size of a chunk, but a file's last. Smaller ones cost requests and syncs, larger ones let more travel:
 of a file of 256 MB to which 1 % is appended, with 4 MiB on average 2 %, with 8 MiB 3 %."""
-_READ_BYTES = 1 << 18  # stays in the processor until it is hashed
+_READ_BYTES = _SMALL_BYTES = 1 << 18  # stays in the processor until it is hashed
 _TOGETHER = 256  # small files that a thread reads in one go
 
 
@@ -80,7 +82,7 @@ def _found(root: Path) -> list[_File]:
         raise NotFoundError("there is no such file or folder", place=str(root)) from error
     if stat.S_ISDIR(looked.st_mode):
         return sorted(_walk(root), key=lambda file: file.path)
-    _check_kind(looked, root)
+    _check_kind(looked, root, "")
     return [_File(path="", stat=looked)]
 
 
@@ -88,15 +90,15 @@ def _walk(root: Path) -> Iterator[_File]:
     """By descriptors, so that nobody who writes there can lead the way out by a link."""
     with folder_below(root, "") as top:
         for above, folders, names, folder in os.fwalk(dir_fd=top, onerror=_raise):
+            below = os.path.normpath(above)
+            before = "" if below == "." else f"{below}/"
             for name in folders:  # links to folders are among them
-                path = os.path.normpath(f"{above}/{name}")
-                _check_no_link(os.stat(name, dir_fd=folder, follow_symlinks=False), root / path)
+                _check_no_link(os.stat(name, dir_fd=folder, follow_symlinks=False), root, before + name)
             for name in names:
-                path = os.path.normpath(f"{above}/{name}")
                 looked = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                _check_kind(looked, root / path)
-                check_path(path)
-                yield _File(path=path, stat=looked)
+                _check_kind(looked, root, before + name)
+                check_path(before + name)
+                yield _File(path=before + name, stat=looked)
 
 
 def _raise(error: OSError) -> None:
@@ -107,29 +109,37 @@ def _looked(root: Path, path: str) -> _File:
     check_path(path)
     with file_below(root, path) as descriptor:
         looked = os.fstat(descriptor)
-    _check_kind(looked, root / path)
+    _check_kind(looked, root, path)
     return _File(path=path, stat=looked)
 
 
-def _check_no_link(looked: os.stat_result, place: Path) -> None:
+def _check_no_link(looked: os.stat_result, root: Path, path: str) -> None:
     if stat.S_ISLNK(looked.st_mode):
-        raise UnsafePathError("links are not carried", place=str(place), hint="Put the file itself there.")
+        raise UnsafePathError(
+            "links are not carried", place=str(root / path), hint="Put the file itself there."
+        )
 
 
-def _check_kind(looked: os.stat_result, place: Path) -> None:
-    _check_no_link(looked, place)
+def _check_kind(looked: os.stat_result, root: Path, path: str) -> None:
+    _check_no_link(looked, root, path)
     if not stat.S_ISREG(looked.st_mode):
-        raise InputError("only files and folders are carried", place=str(place), hint="Take it away.")
+        raise InputError("only files and folders are carried", place=str(root / path), hint="Take it away.")
 
 
 def _hashed(root: Path, files: list[_File], chunk_bytes: int) -> dict[str, tuple[str, ...]]:
     """Chunks by path; several threads read, as hashing lets go of the interpreter."""
-    small = [file for file in files if file.stat.st_size <= chunk_bytes]
-    large = [file for file in files if file.stat.st_size > chunk_bytes]
+    small, medium, large = _by_size(files, (min(_SMALL_BYTES, chunk_bytes), chunk_bytes))
     hashes: dict[str, tuple[str, ...]] = {}
+    turns = Turns()
+
+    def in_turn(some: Sequence[_File]) -> dict[str, tuple[str, ...]]:
+        with turns.turn(len(some)):
+            return _whole(root, some)
+
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-        groups = [small[at : at + _TOGETHER] for at in range(0, len(small), _TOGETHER)]
-        for done in threads.map(lambda some: _whole(root, some), groups):
+        for done in threads.map(in_turn, _groups(small, _TOGETHER)):
+            hashes.update(done)
+        for done in threads.map(lambda some: _whole(root, some), _groups(medium, 1)):
             hashes.update(done)
         for file in large:
             offsets = range(0, file.stat.st_size, chunk_bytes)
@@ -137,6 +147,18 @@ def _hashed(root: Path, files: list[_File], chunk_bytes: int) -> dict[str, tuple
                 threads.map(lambda offset, file=file: _part(root, file, offset, chunk_bytes), offsets)
             )
     return hashes
+
+
+def _by_size(files: Iterable[_File], limits_bytes: Sequence[int]) -> tuple[list[_File], ...]:
+    """Up to the first limit, up to the second, larger ones."""
+    found = tuple(list[_File]() for _ in (*limits_bytes, 0))
+    for file in files:
+        found[bisect_left(limits_bytes, file.stat.st_size)].append(file)
+    return found
+
+
+def _groups(files: Sequence[_File], size: int) -> list[Sequence[_File]]:
+    return [files[at : at + size] for at in range(0, len(files), size)]
 
 
 def _whole(root: Path, files: Iterable[_File]) -> dict[str, tuple[str, ...]]:
@@ -155,11 +177,14 @@ def _part(root: Path, file: _File, offset: int, most_bytes: int) -> str:
 def _hash(root: Path, below: FilesBelow, file: _File, offset: int, most_bytes: int) -> str:
     hashed, left = blake3(), min(most_bytes, file.stat.st_size - offset)
     piece = memoryview(bytearray(min(left, _READ_BYTES)))
-    with below.file(file.path) as descriptor:
+    descriptor = below.open(file.path)
+    try:
         while left and (read := os.preadv(descriptor, [piece[:left]], offset)):
             hashed.update(piece[:read])
             offset, left = offset + read, left - read
         looked = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
     if left or seen(looked) != seen(file.stat):
         raise ConflictError(
             "it changed while it was read", place=str(root / file.path), hint="Try again once it is written."

@@ -16,6 +16,7 @@ User = tuple[int, int]
 """A Unix user and group, by their numbers."""
 _LONGEST_PATH, _LONGEST_NAME = 4000, 255  # bytes; what Linux takes
 _HASH = re.compile("[0-9a-f]{64}")
+_LEADS_ELSEWHERE = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\\\0]")  # an empty name, `.`, `..`; no other file's
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not be waited for
 
@@ -27,13 +28,14 @@ def check_path(path: str) -> None:
     not UTF-8, and for what is too long for a file system.
     """
     try:
-        length = len(path.encode())
+        said = path.encode()
     except UnicodeEncodeError as error:
         raise UnsafePathError(f"the path {path!r} is not UTF-8") from error
-    names = path.split("/")
-    if "\\" in path or "\0" in path or not {"", ".", ".."}.isdisjoint(names):
+    if _LEADS_ELSEWHERE.search(path):
         raise UnsafePathError(f"the path {path!r} is not one below a folder")
-    if length > _LONGEST_PATH or any(len(name.encode()) > _LONGEST_NAME for name in names):
+    if len(said) > _LONGEST_NAME and (
+        len(said) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in said.split(b"/"))
+    ):
         raise UnsafePathError(f"the path {path[:80]!r}… is too long")
 
 
@@ -148,17 +150,21 @@ class FilesBelow:
     @contextmanager
     def file(self, path: str) -> Iterator[int]:
         """As `file_below`."""
+        descriptor = self.open(path)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def open(self, path: str) -> int:
+        """As `file_below`, to be closed."""
         root, path = (self._root, path) if path else (self._root.parent, self._root.name)
         above, _, name = path.rpartition("/")
         if self._folder < 0 or above != self._above:
             self._opened.close()
             self._folder = -1
             self._folder, self._above = self._opened.enter_context(folder_below(root, above)), above
-        descriptor = _open(self._folder, name, (root, path))
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        return _open(self._folder, name, (root, path))
 
 
 @contextmanager

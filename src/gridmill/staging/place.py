@@ -222,13 +222,13 @@ class Placer:
             path = f"{draft}/{entry.path}" if entry.path else str(draft)
             self._folder(path.rpartition("/")[0], changed)
             kept = self._store.content(name) if name else None
+            _check_size(self._store.size_of(name) if name else 0, entry)
             linked = kept is not None and (not writable or uses[name] == 1) and _link(kept, path)
             if not linked:
                 self._copy(kept, path)
                 changed[path] = None
             if writable or not linked:
                 self._dress(path, writable=writable)
-            _check_size(os.stat(path), entry)
         sync(list(changed))
 
     def _folder(self, folder: str, changed: dict[str, None]) -> None:
@@ -306,10 +306,10 @@ def _link(kept: str, path: str) -> bool:
     return True
 
 
-def _check_size(looked: os.stat_result, entry: FileEntry) -> None:
-    if looked.st_size != entry.size_bytes:
+def _check_size(size_bytes: int, entry: FileEntry) -> None:
+    if size_bytes != entry.size_bytes:
         raise InputError(
-            f"its chunks are {looked.st_size} bytes, not the {entry.size_bytes} that were said",
+            f"its chunks are {size_bytes} bytes, not the {entry.size_bytes} that were said",
             place=entry.path,
         )
 
