@@ -78,10 +78,15 @@ def over_a_bad_line(folder: Path, env: Mapping[str, str]) -> list[Result]:
 
 def join(grid: Grid, at_home: Mapping[str, str], address: str, line: str) -> None:
     """Become a source of the farm, with a resource there."""
-    add = (str(GRIDMILL), "add", "cluster", "far", "--controller", address, "--join", line)
-    subprocess.run(add, env=at_home, check=True, capture_output=True)
+    add(address, line, at_home)
     wanted = Resource(name="far", type=JobKind.COMMAND, site="far", cpus=1, memory_bytes=128 * MIB)
     grid.configure_resource(wanted)
+
+
+def add(address: str, line: str, at_home: Mapping[str, str]) -> None:
+    """Become a source of the farm, called `far` at home."""
+    words = (str(GRIDMILL), "add", "cluster", "far", "--controller", address, "--join", line)
+    subprocess.run(words, env=at_home, check=True, capture_output=True)
 
 
 def measured(grid: Grid, way: str, round_trip: float = 0.0) -> list[Result]:

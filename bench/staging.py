@@ -1,4 +1,4 @@
-"""Carrying files to a bucket and back, and from folder to folder, against rclone, s5cmd and rsync."""
+"""Carrying files to a bucket, back, and right to a farm, against rclone, s5cmd and rsync."""
 
 import os
 import resource
@@ -7,16 +7,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+from tests.sshd import HOW_TO_GET_IT as NO_SSH
+from tests.sshd import Sshd, is_installed, ssh_server
 
+from bench.contestants import environment
 from bench.environments import programs
+from bench.farm import add, controller
 from bench.measure import Result, Series, alternate, at_least, at_most, cpu_seconds, row, save
+from gridmill.model.farm import Place
+from gridmill.sites.cluster.credentials import keeping
+from gridmill.sites.cluster.farm import member
 from gridmill.staging.carry import pull, push
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.flow import Flow
@@ -37,7 +45,12 @@ LARGE_BYTES, SMALL_BYTES, GROWN_SHARE = 256_000_000, 10_000, 100
 ROUNDS = {"large": 3, "small": 1}  # a round of the small ones takes the others minutes
 _SETTLE_SECONDS = 2.5
 _KINDS = {"large": "1 GB in 4 files", "small": "10,000 files of 10 kB"}
-_WAYS = {"up": "to a bucket", "down": "from a bucket", "across": "folder to folder"}
+_WAYS = {
+    "up": "to a bucket",
+    "down": "from a bucket",
+    "across": "folder to folder",
+    "direct": "to a farm, directly",
+}
 HOW = """
 Random bytes, on one disk. The bucket is moto's S3 server on this machine, which does one thing at a time and
 takes most of the time; each contestant starts with an empty bucket or folder. Ours, in one process: the tree
@@ -45,9 +58,12 @@ is scanned and hashed, what lacks is sent, checked by its hash; back, chunks are
 large files in their places there, as they come), and made a tree of links. What comes from
 the bucket is what the same contestant put there; ours reads by signed URLs, as farms do.
 rclone has 16 transfers, s5cmd its 256 workers, rsync `-a`;
-each is a process that starts. At the end of each the file system is synced, as ours is durable when it says
-so. What is held against the target is the time of the quickest of the others over ours, round by round. CPU
-seconds are those of the contestant, without the server's.
+each is a process that starts. To a farm on this machine: ours as jobs with `staging: direct` have it, over
+mutual TLS through its controller, which is up; rsync and rclone (SFTP) over an SSH server of this machine.
+Folder to folder, in one process, ours does nowhere but here: it shows what hashing and keeping cost. At the
+end of each the file system is synced, as ours is durable when it says so. What is held against the target is
+the time of the quickest of the others over ours, round by round. CPU seconds are those of the contestant,
+without the servers'.
 """
 Act = Callable[[], object]
 _ENDED = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -63,11 +79,23 @@ def main() -> None:
         _write(trees["large"], LARGE, LARGE_BYTES)
         _write(trees["small"], FILES, SMALL_BYTES)
         results: list[Result] = []
-        for kind, root in trees.items():
-            for way in _WAYS:
-                results += _Contest(kind, way, root, Path(folder) / "work", endpoint).results()
-            results += _again(kind, root, endpoint)
+        with _shell(Path(folder)) as shell:
+            for kind, root in trees.items():
+                for way in _WAYS:
+                    results += _Contest(kind, way, root, Path(folder) / "work", endpoint, shell).results()
+                results += _again(kind, root, endpoint)
     save("staging", results, how=HOW)
+
+
+@contextmanager
+def _shell(folder: Path) -> Iterator[Sshd | None]:
+    """An SSH server; none where none is installed."""
+    if not is_installed():
+        print(f"not measured: rsync and rclone over SSH: {NO_SSH}")
+        yield None
+        return
+    with ssh_server(environment(folder)) as shell:
+        yield shell
 
 
 def _settings(endpoint: str) -> dict[str, str]:
@@ -114,8 +142,11 @@ class _Contest:
 
     buckets: ClassVar[dict[tuple[str, str], list[str]]] = {}
 
-    def __init__(self, kind: str, way: str, root: Path, work: Path, endpoint: str) -> None:
-        self.kind, self.way, self.root, self.work, self.endpoint = kind, way, root, work, endpoint
+    def __init__(
+        self, kind: str, way: str, root: Path, work: Path, endpoint: str, shell: Sshd | None
+    ) -> None:
+        self.kind, self.way, self.root, self.work = kind, way, root, work
+        self.endpoint, self.shell = endpoint, shell
         self.cpu: dict[str, Series] = {}
 
     def results(self) -> list[Result]:
@@ -136,13 +167,25 @@ class _Contest:
 
     def _timed(self, name: str) -> float:
         self._clear()
-        act = self._act(name, self._bucket(name))
-        began, used = time.perf_counter(), sum(map(cpu_seconds, _ENDED))
-        act()
-        subprocess.run(("sync", "-f", str(self.work)), check=True)
-        took = time.perf_counter() - began
-        self.cpu[name].values.append(sum(map(cpu_seconds, _ENDED)) - used)
+        with self._ready(name) as act:
+            began, used = time.perf_counter(), sum(map(cpu_seconds, _ENDED))
+            act()
+            subprocess.run(("sync", "-f", str(self.work)), check=True)
+            took = time.perf_counter() - began
+            self.cpu[name].values.append(sum(map(cpu_seconds, _ENDED)) - used)
         return took
+
+    @contextmanager
+    def _ready(self, name: str) -> Iterator[Act]:
+        """What that contestant is to do; what it needs is up meanwhile."""
+        if (name, self.way) != ("ours", "direct"):
+            yield self._act(name, self._bucket(name))
+            return
+        home, env = self.work / "home", environment(self.work)
+        with controller(self.work / "farm", env) as (port, words):
+            add(f"127.0.0.1:{port}", words, {**env, "GRIDMILL_HOME": str(home)})
+            time.sleep(_SETTLE_SECONDS)
+            yield partial(_direct, self.root, home)
 
     def _clear(self) -> None:
         """Nobody is to wait for what the one before left. Large files go: a sync tells the disk so, which is
@@ -210,8 +253,36 @@ class _Contest:
                 "s5cmd": (*s5cmd, f"s3://{bucket}/p/*", f"{work}/"),
             },
             "across": {"rclone": (*rclone, root, work), "rsync": ("rsync", "-a", f"{root}/", work)},
+            "direct": {
+                "rclone": (*rclone, root, f"{_sftp(self.shell)}:{work}/there"),
+                "rsync": ("rsync", "-a", "-e", _ssh(self.shell), f"{root}/", f"root@127.0.0.1:{work}/there"),
+            }
+            if self.shell
+            else {},
         }[self.way]
         return {name: command for name, command in commands.items() if shutil.which(command[0])}
+
+
+def _direct(root: Path, home: Path) -> None:
+    """As a job's data goes to the farm that this home calls `far`."""
+    farm = member(keeping(home, "far"))
+    manifest = scan(root)
+    place = Place(uri="x", manifest=manifest, attempt_id="bench-1.job.1")
+    farm.place(place)
+    push(manifest, root, farm)
+    assert farm.place(place) == ()
+    farm.close()
+
+
+def _ssh(shell: Sshd) -> str:
+    return f"ssh -F {shell.config} -p {urlsplit(shell.address).port}"
+
+
+def _sftp(shell: Sshd) -> str:
+    """As rclone writes it; sums by a command there for each file would take it minutes."""
+    key = shell.config.with_name("user")
+    port = urlsplit(shell.address).port
+    return f":sftp,host=127.0.0.1,port={port},user=root,key_file={key},disable_hashcheck=true"
 
 
 def _again(kind: str, root: Path, endpoint: str) -> list[Result]:

@@ -51,6 +51,7 @@ def ssh_server(environment: Mapping[str, str]) -> Iterator[Sshd]:
             "UsePAM": "no",
             "StrictModes": "no",
             "PermitRootLogin": "prohibit-password",
+            "Subsystem": "sftp internal-sftp",
             "SetEnv": " ".join(f"{name}={value}" for name, value in environment.items()),
         }
         text = "".join(f"{name} {value}\n" for name, value in settings.items())
