@@ -1,5 +1,6 @@
 """Large files come chunk by chunk, are written once, and are whole or not there."""
 
+import errno
 import os
 import random
 import signal
@@ -189,6 +190,22 @@ def test_room_is_made_of_what_flows(tmp_path):
     store.receive([flow(a, pieces()), flow(others[0], [others[0].data])])
     assert not list((tmp_path / "store/coming").iterdir())
     assert set(ask()) >= {one.hash for one in others[1:]}
+
+
+def test_one_that_cannot_be_put_on_the_disk_is_to_come_anew(tmp_path, monkeypatch):
+    store, ask = expecting(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("gridmill.staging.large.seal", full_disk)
+        with pytest.raises(StorageError, match="No space left"):
+            store.send(chunks(LETTERS))
+    assert set(ask()) == {one.hash for one in chunks(LETTERS)}
+    store.send(chunks(LETTERS))
+    assert ask() == ()
+    assert contents(tmp_path / "root") == {"x/large": LETTERS}
+
+
+def full_disk(path):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def test_a_file_that_grew_is_made_of_the_one_before(tmp_path):

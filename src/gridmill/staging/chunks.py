@@ -86,7 +86,8 @@ class ChunkStore:
         """Whether it is there, as it was written; what somebody took away or wrote to is not."""
         if name not in self._sizes:
             return False
-        if not (self._large.touch(name) if name in self._large else touch(self._file(name))):
+        there = touch(self._file(name)) if name in self._lots else self._large.touch(name)
+        if not there:
             self._drop(name)
             return False
         self._sizes.move_to_end(name)
