@@ -290,6 +290,8 @@ WRONG = [
     ),
     (DatasetSpec(basis=BASIS, features={"f": "sum(x)"}), "has sum(), an aggregate", "features.f"),
     (DatasetSpec(basis=BASIS, features={"f": " "}), "there is no expression", "features.f"),
+    (DatasetSpec(basis=BASIS, features={"f": "interval 1 day"}), "column 'f' is an INTERVAL", ""),
+    (DatasetSpec(sql="select t - t as f from obs", tables=("obs",)), "column 'f' is an INTERVAL", ""),
     (DatasetSpec(basis=BASIS, required=("y",)), "the dataset has no column 'y'", "required"),
     (
         DatasetSpec(basis=BASIS, split=Split(by=SplitBy.RANDOM, test=0.5, on=("y",))),

@@ -58,6 +58,12 @@ def test_types_are_found_over_all_values(case: SinkCase) -> None:
     assert (output.rows, output.table_version, output.uri) == (3, 1, TABLE)
 
 
+def test_numbers_in_hexadecimal_are_texts(case: SinkCase) -> None:
+    case.write("a.csv", "key,n\n0x1F,1\n0X2a,2\n10,3\n")
+    case.load()
+    assert [row["key"] for row in case.rows()] == ["0X2a", "0x1F", "10"]
+
+
 def test_a_type_seen_late_in_the_file_counts(case: SinkCase) -> None:
     long = "x" * 1000
     case.write("a.csv", "a,pad\n" + f"1,{long}\n" * 5000 + f"1.5,{long}\n" + f"2,{long}\n" * 5000)

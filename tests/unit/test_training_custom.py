@@ -148,9 +148,10 @@ def test_mistakes_of_a_function_are_said_without_a_traceback_of_ours(
         ("5", r"gave 1 answers for \d+ rows"),
         ("inputs[:3, 0]", r"gave 3 answers for \d+ rows"),
         ("inputs[:, :2]", r"gave an array of shape"),
+        ("inputs[:, 0] * float('nan')", r"gave no number for (\d+) of \1 rows of the validation split"),
     ],
 )
-def test_answers_of_another_shape_are_refused(tmp_path: Path, answer: str, text: str):
+def test_answers_of_another_shape_and_no_numbers_are_refused(tmp_path: Path, answer: str, text: str):
     script = f"def fit(data): pass\ndef predict(folder, inputs): return {answer}\n"
     with pytest.raises(DataError, match=text):
         run(by_function(tmp_path, script))

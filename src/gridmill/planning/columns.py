@@ -58,7 +58,7 @@ def _of_change(change: Change, sink: str) -> Iterator[Named]:
 def _told(one: Named, there: tuple[str, ...]) -> str:
     near = get_close_matches(one.column.lower(), [name.lower() for name in there], n=1)
     meant = next((name for name in there if near and name.lower() == near[0]), None)
-    help_ = f"did you mean {meant!r}?" if meant else f"it has {', '.join(there)}"
+    help_ = f"did you mean {meant!r}?" if meant else f"it has {', '.join(dict.fromkeys(there))}"
     return f"{one.field}: {one.table!r} has no {one.column!r}; {help_}"
 
 

@@ -168,7 +168,19 @@ def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Quer
         entity=spec.entity,
         label=spec.label.name if spec.label else None,
     )
-    return Query(compiled=compiled, types={new: types[old] for old, new in names.items()})
+    return Query(compiled=compiled, types=_kept({new: types[old] for old, new in names.items()}))
+
+
+def _kept(types: Types) -> Types:
+    """The types themselves. Raises InputError for one that no table keeps."""
+    for name, kind in types.items():
+        if "INTERVAL" in kind:
+            raise InputError(
+                f"column {name!r} is an {kind}, which no table keeps",
+                hint=f"epoch({quoted(name)}) makes seconds of it.",
+                place="dataset",
+            )
+    return types
 
 
 def _bound_types(
@@ -180,7 +192,7 @@ def _bound_types(
 ) -> Types:
     """The query's columns and types. Raises InputError, naming the expression that is wrong."""
     try:
-        return types_of(engine, compiled.sql)
+        return _kept(types_of(engine, compiled.sql))
     except duckdb.Error as error:
         there = {name: "" for name in (*tables[basis.table], *compiled.features) if name not in spec.features}
         for name, text in spec.features.items():

@@ -4,6 +4,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import ARROW, TextRules, fits, is_nested, is_text
@@ -70,7 +71,15 @@ class Guesses:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if type_ == ColumnType.STRING or not is_text(kind):
             return type_ in natures(kind)
-        return (self.any_text or type_ in _TIMES) and fits(column, ARROW[type_], self.rules)
+        if not (self.any_text or type_ in _TIMES) or not fits(column, ARROW[type_], self.rules):
+            return False
+        return type_ != ColumnType.INTEGER or not _has_hex(column)
+
+
+def _has_hex(column: pa.ChunkedArray) -> bool:
+    """Whether one of the whole numbers is written as `0x1f`: such texts are keys, not amounts."""
+    texts = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    return bool(pc.any(pc.match_substring(texts, "x", ignore_case=True)).as_py())
 
 
 def _unified(name: str, guess: Guess, kind: pa.DataType) -> pa.DataType:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gridmill.errors import DataError
 from gridmill.jobs import metrics
 from gridmill.jobs.features import Floats
 from gridmill.jobs.models import Predictor, predict_rows
@@ -21,6 +22,7 @@ def evaluate(predictor: Predictor, frame: Frame, splits: Sequence[str] = SPLITS)
         if len(rows) == 0:
             continue
         predicted = predict_rows(predictor, frame.inputs, frame.starts, rows)
+        _check_numbers(predicted, split)
         if frame.objective == Objective.REGRESSION:
             naive = naive_values(frame)[rows]
             numbers = metrics.regression(frame.target[rows], predicted, naive)
@@ -28,6 +30,17 @@ def evaluate(predictor: Predictor, frame: Frame, splits: Sequence[str] = SPLITS)
             numbers = metrics.classification(frame.target[rows].astype(int), predicted)
         found |= {f"{split}_{name}": value for name, value in numbers.items()}
     return found
+
+
+def _check_numbers(predicted: Floats, split: str) -> None:
+    """Raise DataError where the model says nothing of some rows: it cannot be measured."""
+    none = ~np.isfinite(predicted.reshape(len(predicted), -1)).all(axis=1)
+    if none.any():
+        raise DataError(
+            f"the model gave no number for {none.sum()} of {len(predicted)} rows of the {split} split",
+            hint="What it predicts is NaN or infinite there; does it take missing inputs?",
+            place="training",
+        )
 
 
 def calibration_curve(predictor: Predictor, frame: Frame) -> list[list[float]]:

@@ -83,7 +83,7 @@ def _before(newest: Any, lag: float) -> Any:  # noqa: ANN401
         return newest
     raise InputError(
         "a `lag` needs a cursor of numbers or times, and this one holds texts",
-        hint="`lag: 0` holds back the newest value itself.",
+        hint="`lag: 0` holds back the newest value itself. SQLite keeps times as texts.",
         place="source.sql.lag",
     )
 
