@@ -38,8 +38,9 @@ def types(case: SinkCase) -> dict[str, str]:
     return {item.name: str(item.type) for item in case.table().schema}
 
 
-def test_a_header_alone_makes_an_empty_table_where_types_are_declared(case: SinkCase) -> None:
-    case.write("a.csv", "a,b\n")
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_header_alone_makes_an_empty_table_where_types_are_declared(case: SinkCase, end: str) -> None:
+    case.write("a.csv", f"a,b{end}")
     first = case.load(columns=TYPES)
     assert (first.rows, first.details["columns"]) == (0, {})
     assert types(case) == {"a": "int64", "b": "timestamp[us, tz=UTC]"}

@@ -43,6 +43,8 @@ def data_files(case: SinkCase) -> list[Path]:
         ("a;b\n1;2\n", {}, "a.csv", "its only column is called 'a;b'"),
         ("a\tb\n1\t2\n", {}, "a.csv", "its only column is called"),
         ("a,b\n", {}, "a.csv", "there are no rows in it"),
+        ("a,b", {}, "a.csv", "there are no rows in it"),
+        ("<!DOCTYPE html>\n<html>\n</html>\n", {}, "a.csv", "this is a web page, not a CSV file"),
         ("", {}, "a.csv", "the file is empty: not even a header"),
         (b"a,b\n1,x\n2,\xff\n", {}, "a.csv:3", "byte 0xff at position 3 of this line is not utf-8"),
         (b"a\xff,b\n1,x\n", {}, "a.csv:1", "byte 0xff at position 2 of this line is not utf-8"),

@@ -42,10 +42,20 @@ class Delimited:
                     hint="Write its header, or move the file away.",
                     place=self.file.name,
                 )
+            self._check_page(header)
             self._check_delimiter(header)
             names = (name.strip() or f"column_{number}" for number, name in enumerate(header, start=1))
             self._names = check_names(self.file, tuple(names))
         return self._names
+
+    def _check_page(self, header: Sequence[str]) -> None:
+        """What a server answers instead of a file: it could be read as a column of texts."""
+        if header[0].lstrip().lower().startswith(("<!doctype html", "<html")):
+            raise DataError(
+                "this is a web page, not a CSV file",
+                hint="Does the address lead to a login, or to a page about the file?",
+                place=self.file.name,
+            )
 
     def _check_delimiter(self, header: Sequence[str]) -> None:
         """A single column whose name has another delimiter in it is hardly one."""
@@ -111,6 +121,8 @@ class Delimited:
         try:
             yield
         except pa.ArrowInvalid as error:
+            if "straddling" in str(error) and self._is_header_alone():
+                return  # Arrow wants an end of line behind it
             if hasty:
                 raise HastyError from error
             raise self._explain(error, ragged) from error
@@ -129,6 +141,11 @@ class Delimited:
                     place=f"{self.file.name}:{line}",
                 )
         return DataError(f"not readable as CSV: {error}", place=self.file.name)
+
+    def _is_header_alone(self) -> bool:
+        records = self._records()
+        next(records, None)
+        return next(records, None) is None
 
     def _check_closed(self) -> None:
         """Raise DataError for a quote that nothing closes: all rows after it would be part of one value."""
