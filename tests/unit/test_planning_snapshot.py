@@ -15,6 +15,7 @@ from gridmill.model.state import AttemptState, DeploymentState, JobState, PodSta
 from gridmill.planning.lane import Lane, Line
 from gridmill.planning.ordered import Ordered
 from gridmill.planning.queue import Demand, Queue
+from gridmill.planning.room import Pods, slot_of
 from gridmill.planning.snapshot import Snapshot
 
 SITE = Site(
@@ -152,6 +153,10 @@ def test_a_sorted_collection_is_a_sorted_set(changes, key):
         elif not add:
             ordered.discard((number,))
             model.discard(number)
+    for count in (3, 2000):  # few of all, and many
+        more = [(number,) for number in range(3001, 9000) if number not in model][:count]
+        ordered.update(more[::-1])
+        model.update(number for (number,) in more)
     expected = [(number,) for number in sorted(model)]
     assert list(ordered) == expected
     assert list(reversed(ordered)) == expected[::-1]
@@ -175,15 +180,15 @@ ASKED = st.tuples(st.integers(0, 3), st.integers(-1, 1), st.integers(0, 2), st.s
 def test_a_queue_knows_its_classes_their_first_jobs_and_the_largest(asked, chance):
     queue, left = Queue("a"), {}
     for number, (memory, priority, order, cpus) in enumerate(asked):
-        rank = (-priority, order, number, f"p/{number}")
+        rank = (-priority, 0.0, order, number, f"p/{number}")
         left[queue.add(rank, Demand(memory, 0, cpus or 0.0, priority, JobKind.COMMAND))] = memory
-    for ticket in chance.sample(sorted(left, key=lambda ticket: ticket[3]), len(left) // 2):
+    for ticket in chance.sample(sorted(left, key=lambda ticket: ticket[4]), len(left) // 2):
         queue.discard(ticket)
         del left[ticket]
-    classes = {ticket[4] for ticket in left}
+    classes = {ticket[5] for ticket in left}
     assert len(queue) == len(left)
     assert set(queue.classes.values()) == classes
-    assert all(list(group.members) == sorted(t for t in left if t[4] is group) for group in classes)
+    assert all(list(group.members) == sorted(t for t in left if t[5] is group) for group in classes)
     assert list(queue.in_order()) == sorted(group.members.first() for group in classes)
     assert list(queue.largest_memories(5)) == sorted(left.values(), reverse=True)[:5]
     assert queue.smallest_memory == min(left.values(), default=0)
@@ -195,7 +200,7 @@ def test_a_line_gives_all_jobs_in_order_and_those_behind_one_set_aside_only_from
     queues = {name: Queue(name) for name in "abc"}
     aside = {}
     for number, ((memory, priority, order, cpus), which, stays) in enumerate(asked):
-        rank = (-priority, order, number, f"p/{number}")
+        rank = (-priority, 0.0, order, number, f"p/{number}")
         demand = Demand(memory, 0, cpus or 0.0, priority, JobKind.COMMAND)
         aside[queues["abc"[which]].add(rank, demand)] = stays
     lanes = {
@@ -205,8 +210,7 @@ def test_a_line_gives_all_jobs_in_order_and_those_behind_one_set_aside_only_from
     line, seen = Line(lanes), []
     for lane in lanes.values():
         line.join(lane)
-    while (first := line.first()) is not None:
-        ticket, lane = first
+    for ticket, lane in line.in_order():
         seen.append(ticket)
         if aside[ticket]:
             line.leave_with_class(lane)
@@ -214,8 +218,43 @@ def test_a_line_gives_all_jobs_in_order_and_those_behind_one_set_aside_only_from
             line.move_on(lane)
     expected, gone = [], set()
     for ticket in sorted(aside):
-        if ticket[4] not in gone:
+        if ticket[5] not in gone:
             expected.append(ticket)
             if aside[ticket]:
-                gone.add(ticket[4])
+                gone.add(ticket[5])
     assert seen == expected
+
+
+SIZES = st.tuples(st.sampled_from([1.0, 2.0]), st.integers(1, 9), st.integers(0, 2))
+TRIES = st.tuples(st.integers(0, 4), st.integers(0, 1), st.sampled_from(["", "", "", "n0", "n1", "drop"]))
+
+
+@given(st.lists(SIZES, min_size=1, max_size=12), st.lists(TRIES, max_size=60))
+def test_a_pod_that_is_found_is_the_least_loaded_that_has_room_however_many_were_taken_before(sizes, tries):
+    pods, free = Pods(), {}
+    for number, (cpus, memory, gpus) in enumerate(sizes):
+        pod_id, capacity = f"p{number:02}", Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus)
+        pods.set(slot_of(pod_id, capacity, (), "d", f"n{number % 2}"))
+        free[pod_id] = cpus, memory, gpus, 0
+    for memory, gpus, where in tries:
+        fitting = [
+            (jobs / cpus, left, pod_id)
+            for pod_id, (cpus, left, left_gpus, jobs) in free.items()
+            if jobs < 2 * cpus
+            and left >= memory
+            and left_gpus >= gpus
+            and where in ("", "drop", f"n{int(pod_id[1:]) % 2}")
+        ]
+        named = where.startswith("n")
+        found = pods.find_on(where, memory, gpus) if named else pods.find(memory, gpus)
+        assert (found and found[:3]) == min(fitting, default=None)
+        if found is not None and where == "drop":
+            pods.drop(found[2])
+            del free[found[2]]
+        elif found is not None:
+            pods.take(found, memory, gpus)
+            cpus, left, left_gpus, jobs = free[found[2]]
+            free[found[2]] = cpus, left - memory, left_gpus - gpus, jobs + 1
+    assert {pod_id: slot.jobs for pod_id, slot in pods.copy().items()} == {
+        key: one[3] for key, one in free.items()
+    }

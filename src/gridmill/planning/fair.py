@@ -89,12 +89,12 @@ class Standing:
 
     def is_closed_to(self, ticket: Ticket) -> bool:
         """Whether the quota leaves too little for a job, or is kept for another."""
-        claim = ticket[4]
+        claim = ticket[5]
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes
             or claim.cpus > self._cpus
             or 0 < claim.gpus > self._gpus
-            or (self.kept_for != "" and self.kept_for != ticket[3])
+            or (self.kept_for != "" and self.kept_for != ticket[4])
         )
 
     def is_over(self, claim: Claim) -> bool:
@@ -185,13 +185,12 @@ First jobs differ: no rest is compared."""
 class FairLine(Line):
     """A line of several projects, each in its own order. Priorities go before shares."""
 
-    __slots__ = ("_heaps", "_order", "_shares")
+    __slots__ = ("_heaps", "_shares")
 
     def __init__(self, lanes: dict[str, Lane], shares: Shares) -> None:
         super().__init__(lanes)
         self._shares = shares
         self._heaps: dict[str, list[Ticket]] = {}
-        self._order: list[_Place] = []  # a heap of the first of each project
 
     def join(self, lane: Lane) -> None:
         """Let the lane's waiting jobs in."""
@@ -203,28 +202,24 @@ class FairLine(Line):
 
     def add(self, ticket: Ticket) -> None:
         """Put a job in line."""
-        heappush(self._heaps.setdefault(ticket[4].project, []), ticket)
-        self._order.clear()
+        heappush(self._heaps.setdefault(ticket[5].project, []), ticket)
 
-    def first(self) -> tuple[Ticket, Lane] | None:
-        """The first, and its lane. Since it was asked last only the first one's project has changed."""
-        order = self._order
-        if not order:
-            self._set_up()
-        elif self._heap:
-            place, ticket = order[0], self._heap[0]
-            place[0], place[1], place[2] = ticket[0], place[4].score, ticket
-            heapreplace(order, place)
-        else:
-            heappop(order)
-        if not order:
-            return None
-        _, _, ticket, self._heap, _ = order[0]
-        return ticket, self._lanes[ticket[4].resource]
-
-    def _set_up(self) -> None:
-        for project, heap in self._heaps.items():
+    def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
+        """The first, and its lane, again and again: meanwhile nothing changes but its project."""
+        order, lanes = [self._place(*one) for one in self._heaps.items()], self._lanes
+        heapify(order)
+        while order:
+            place = order[0]
+            _, _, ticket, heap, standing = place
+            self._heap = heap
+            yield ticket, lanes[ticket[5].resource]
             if heap:
-                standing = self._shares[project]
-                self._order.append([heap[0][0], standing.score, heap[0], heap, standing])
-        heapify(self._order)
+                first = heap[0]
+                place[0], place[1], place[2] = first[0], standing.score, first
+                heapreplace(order, place)
+            else:
+                heappop(order)
+
+    def _place(self, project: str, heap: list[Ticket]) -> _Place:
+        standing = self._shares[project]
+        return [heap[0][0], standing.score, heap[0], heap, standing]

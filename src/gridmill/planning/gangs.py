@@ -15,13 +15,13 @@ def start_gang(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
         return False
     for slot in sorted(found, key=_by_node):
         pod_id = slot.key[2]
-        draft.fill(ticket, pod_id, slot.whole, lane.open.slot(pod_id).jobs)
+        draft.fill(ticket, pod_id, (slot.whole, lane.open.slot(pod_id).jobs))
     return True
 
 
 def _find_places(draft: Draft, lane: Lane, ticket: Ticket) -> list[Slot] | None:
     """The pods as each rank found them; taken in the lane. None, and all is as it was, where not all fit."""
-    demand, found = ticket[4].demand, list[Slot]()
+    demand, found = ticket[5].demand, list[Slot]()
     while len(found) < demand.workers:
         key = _next_place(draft, lane, ticket)
         if key is None:
@@ -35,7 +35,7 @@ def _find_places(draft: Draft, lane: Lane, ticket: Ticket) -> list[Slot] | None:
 
 def _next_place(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:
     """As for any job; that a rank finds none says nothing of jobs that need one place."""
-    demand = ticket[4].demand
+    demand = ticket[5].demand
     found = lane.open.find(demand.memory_bytes, demand.gpus)
     return found if found is None or not draft.snapshot.places.terms else find_lasting(draft, lane, ticket)
 

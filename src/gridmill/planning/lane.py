@@ -105,7 +105,7 @@ class Lane:
         job (None: nothing is in line yet): so the lane is read only as far as it is served. Where several
         projects wait (`fair`), of the same project."""
         if self.fair and ticket is not None:
-            project = ticket[4].project
+            project = ticket[5].project
             if ticket is not self._last_of[project]:
                 return None
             head = self._last_of[project] = next(self._heads_of[project], None)
@@ -251,12 +251,11 @@ class Line:
         """Put a job in line."""
         heappush(self._heap, ticket)
 
-    def first(self) -> tuple[Ticket, Lane] | None:
-        """The first, and its lane; None where nobody is left."""
-        if not self._heap:
-            return None
-        ticket = self._heap[0]
-        return ticket, self._lanes[ticket[4].resource]
+    def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
+        """The first, and its lane, again and again: whoever asks deals with it before the next."""
+        heap, lanes = self._heap, self._lanes
+        while heap:
+            yield heap[0], lanes[heap[0][5].resource]
 
     def leave(self) -> None:
         """The first leaves, and nobody behind it comes."""
@@ -273,7 +272,7 @@ class Line:
     def move_on(self, lane: Lane) -> None:
         """The first was dealt with: those behind it come in line."""
         first = self._heap[0]
-        behind = lane.members.get(first[4])
+        behind = lane.members.get(first[5])
         if behind is not None:  # the next class came in line behind the first of this one
             member = next(behind, None)
             if member is None:
@@ -281,7 +280,7 @@ class Line:
             else:
                 heapreplace(self._heap, member)
             return
-        member = lane.behind_first(first[4]) if len(first[4].members) > 1 else None
+        member = lane.behind_first(first[5]) if len(first[5].members) > 1 else None
         if member is None:
             self.leave_with_class(lane)
             return

@@ -12,11 +12,11 @@ be long enough, and a forecast may be wrong."""
 
 def find_lasting(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:
     """A pod that is up, has room, and is there for as long as the job is expected to take."""
-    demand = ticket[4].demand
+    demand = ticket[5].demand
     found = lane.find(demand)
     if found is None or not draft.snapshot.places.terms:
         return found
-    expected = draft.snapshot.job_runs[ticket[3]].sizing.expected_seconds
+    expected = draft.snapshot.job_runs[ticket[4]].sizing.expected_seconds
     too_short = []
     while found is not None and expected is not None and not _lasts(draft, found[2], expected):
         too_short.append(lane.open.slot(found[2]))

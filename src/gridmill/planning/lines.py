@@ -182,7 +182,7 @@ class Lines:
         line = self._lines.pop(key, None)
         if line is None:
             return
-        resource = line.ticket[4].resource
+        resource = line.ticket[5].resource
         queues = self.waiting if line.waiting else self.blocked
         queues[resource].discard(line.ticket)
         if not len(queues[resource]):

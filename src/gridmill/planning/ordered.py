@@ -1,7 +1,7 @@
 """A sorted collection of distinct items that is cheap to change and very cheap to copy."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,9 @@ class Ordered(Generic[T]):
     __slots__ = ("_buckets", "_count", "_last")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
-        ordered = sorted(items)
+        self._hold(sorted(items))
+
+    def _hold(self, ordered: list[T]) -> None:
         self._buckets = [ordered[start : start + _BUCKET] for start in range(0, len(ordered), _BUCKET)]
         self._last = [bucket[-1] for bucket in self._buckets]
         self._count = len(ordered)
@@ -52,10 +54,21 @@ class Ordered(Generic[T]):
         if at == len(self._last):
             at -= 1
             self._last[at] = item
-        bucket = self._buckets[at]
-        insort(bucket, item)
+            bucket = self._buckets[at]
+            bucket.append(item)
+        else:
+            bucket = self._buckets[at]
+            insort(bucket, item)
         if len(bucket) > 2 * _BUCKET:
             self._split(at)
+
+    def update(self, items: Sequence[T]) -> None:
+        """Add items that are not there: where they are many of all, sorting these anew is cheaper."""
+        if len(items) * 8 < self._count:
+            for item in items:
+                self.add(item)
+        else:
+            self._hold(sorted(chain(self, items)))
 
     def _split(self, at: int) -> None:
         bucket = self._buckets[at]

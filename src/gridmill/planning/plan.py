@@ -1,6 +1,6 @@
 """Snapshot in, plan out: what to start where, what to bring up, release and refuse."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from math import inf, nextafter
 
 from gridmill.model.plan import Plan
@@ -66,7 +66,7 @@ def _refuse_all(draft: Draft, lane: Lane, group: JobClass, demand: Demand) -> No
     for ticket in group.members:
         if draft.is_full:
             break
-        _refuse_if_impossible(draft, lane, ticket[3], demand)
+        _refuse_if_impossible(draft, lane, ticket[4], demand)
 
 
 def _refuse_if_impossible(draft: Draft, lane: Lane, job_run_id: str, demand: Demand) -> bool:
@@ -82,8 +82,10 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
     for lane in lanes.values():
         line.join(lane)
     shares = draft.shares
-    for ticket, lane in _in_order(draft, line):
-        standing = None if shares is None else shares[ticket[4].project]
+    for ticket, lane in line.in_order():
+        if draft.is_full:
+            break
+        standing = None if shares is None else shares[ticket[5].project]
         if standing is not None and standing.is_closed_to(ticket):
             if _pass_over(draft, line, lane, ticket):
                 note_over_quota(draft, later, lane, ticket)
@@ -95,9 +97,9 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
             line.move_on(lane)
         elif _is_started(draft, lane, ticket):
             if standing is not None:
-                standing.start(ticket[4])
+                standing.start(ticket[5])
             line.move_on(lane)
-        elif draft.snapshot.places.terms and lane.find(ticket[4].demand) is not None:
+        elif draft.snapshot.places.terms and lane.find(ticket[5].demand) is not None:
             later.add(ticket)  # there is room, but not for long enough; for those behind it there may be
             line.move_on(lane)
         else:
@@ -112,27 +114,21 @@ def _line(draft: Draft, lanes: dict[str, Lane]) -> Line:
     return Line(lanes) if draft.shares is None or len(projects) < 2 else FairLine(lanes, draft.shares)
 
 
-def _in_order(draft: Draft, line: Line) -> Iterator[tuple[Ticket, Lane]]:
-    """The first in line, again and again: whoever asks deals with it, until the plan is full."""
-    while not draft.is_full and (first := line.first()) is not None:
-        yield first
-
-
 def _pass_over(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> bool:
     """The quota of its project is used up, for all that ask for the same; False: it is too small ever."""
-    problem = draft.shares.problem(ticket[4]) if draft.shares is not None else None
+    problem = draft.shares.problem(ticket[5]) if draft.shares is not None else None
     if problem is None:
         line.leave_with_class(lane)
         return True
-    if draft.can_start(ticket[3]):
-        draft.refuse(ticket[3], problem)
+    if draft.can_start(ticket[4]):
+        draft.refuse(ticket[4], problem)
     line.move_on(lane)
     return False
 
 
 def _is_started(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
     """Start it where it has room: a gang as a whole."""
-    if ticket[4].demand.workers > 1:
+    if ticket[5].demand.workers > 1:
         return start_gang(draft, lane, ticket)
     found = find_lasting(draft, lane, ticket)
     if found is not None:
@@ -142,7 +138,7 @@ def _is_started(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
 
 def _passes(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
     """Whether the job is not to be placed now: held back, started already, or refused."""
-    job_run_id, demand = ticket[3], ticket[4].demand
+    job_run_id, demand = ticket[4], ticket[5].demand
     if not draft.can_start(job_run_id):
         return True
     return not lane.is_possible(demand) and _refuse_if_impossible(draft, lane, job_run_id, demand)
@@ -156,11 +152,11 @@ def _not_served(draft: Draft, lane: Lane, ticket: Ticket) -> None:
 
 def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     """Later jobs do not get the room for which the first of a lane has waited too long."""
-    if lane.reserved or ticket[3] == lane.beneficiary:
+    if lane.reserved or ticket[4] == lane.beneficiary:
         return
-    if not draft.is_starving(ticket[3]) or _passes(draft, lane, ticket):
+    if not draft.is_starving(ticket[4]) or _passes(draft, lane, ticket):
         return
-    demand = ticket[4].demand
+    demand = ticket[5].demand
     if _lacks_nodes(draft, lane, demand):
         return
     lane.reserved = True
@@ -182,18 +178,20 @@ def _lacks_nodes(draft: Draft, lane: Lane, demand: Demand) -> bool:
 
 def _make_room(draft: Draft, line: Line) -> None:
     """Bring up deployments for what found no pod: in order, counting on those that are coming."""
-    for ticket, lane in _in_order(draft, line):
-        standing = draft.standing_of(ticket[4])
+    for ticket, lane in line.in_order():
+        if draft.is_full:
+            break
+        standing = draft.standing_of(ticket[5])
         if standing is not None and standing.is_closed_to(ticket):
             interrupt_for(draft, lane, ticket)
             _pass_over(draft, line, lane, ticket)
         elif lane.stuck:
             interrupt_for(draft, lane, ticket)
             line.leave()
-        elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[4]):
+        elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[5]):
             line.move_on(lane)
         else:
-            _not_fitting(draft, lane, ticket[4].demand)
+            _not_fitting(draft, lane, ticket[5].demand)
             interrupt_for(draft, lane, ticket)
             line.leave_with_class(lane)
 
@@ -235,8 +233,8 @@ def _warm(draft: Draft) -> None:
             continue
         if lane.alive or len(lane.queue) or lane.resource.site in draft.crowded:
             continue
-        if problem_of(draft.snapshot, lane.resource, head[4].demand) is None:
-            bring_up(draft, lane, head[4].demand, urgent=True)
+        if problem_of(draft.snapshot, lane.resource, head[5].demand) is None:
+            bring_up(draft, lane, head[5].demand, urgent=True)
 
 
 def _expire(draft: Draft) -> None:

@@ -11,13 +11,11 @@ from gridmill.model.run import JobRun, Run
 from gridmill.planning.ordered import Ordered
 from gridmill.planning.service import UNKNOWN_SECONDS, due
 
-Due: TypeAlias = tuple[float, int]
-"""(due time, run order): see gridmill.planning.service."""
+Rank: TypeAlias = tuple[int, float, int, int, str]
+"""(-priority, due time, run order, job order, JobRun id): smaller goes first; see gridmill.planning.service.
+All in one tuple: two that are compared are often equal up to the run."""
 
-Rank: TypeAlias = tuple[int, Due, int, str]
-"""(-priority, due, job order, JobRun id): smaller goes first."""
-
-Ticket: TypeAlias = tuple[int, Due, int, str, "JobClass"]
+Ticket: TypeAlias = tuple[int, float, int, int, str, "JobClass"]
 """A job in line: its rank, and its class. Ranks differ, so classes are never compared. It is made once, when
 the job comes in line, and every plan passes it on as it is."""
 
@@ -62,12 +60,12 @@ def rank_of(job_run: JobRun, run: Run) -> Rank:
     left = UNKNOWN_SECONDS if sizing.left_seconds is None else sizing.left_seconds
     amount = max(1, sizing.amounts.gpus) * workers
     when = due(run.created, left, amount, started=job_run.interruptions > 0)
-    return (-job_run.priority, (when, run.order), job_run.order, job_run.id)
+    return (-job_run.priority, when, run.order, job_run.order, job_run.id)
 
 
 def turn_rank_of(job_run: JobRun, run: Run) -> Rank:
     """Its place among jobs that make the same: in the order of the runs, as versions have one order."""
-    return (-job_run.priority, (0.0, run.order), job_run.order, job_run.id)
+    return (-job_run.priority, 0.0, run.order, job_run.order, job_run.id)
 
 
 class Claim:
@@ -134,7 +132,7 @@ class Queue:
 
     def discard(self, ticket: Ticket) -> None:
         """Remove a job that is there."""
-        group = ticket[4]
+        group = ticket[5]
         group.members.discard(ticket)
         head = group.members.first()
         if head is None or ticket < head:

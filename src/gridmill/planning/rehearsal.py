@@ -44,7 +44,7 @@ class Rehearsal:
         project; `lasts`: for how many seconds one runs. Ends behind the first for which that is not known."""
         heads = {name: head for name, line in lines.items() if (head := next(line, None)) is not None}
         while (first := self._first(heads.values())) is not None:
-            demand = first[4].demand
+            demand = first[5].demand
             freed = [heappop(self._free) for _ in range(min(demand.workers, len(self._free)))]
             began, seconds = max(self._now, *freed), lasts(first)
             yield first, began
@@ -61,7 +61,7 @@ class Rehearsal:
         """Whose turn it is when a place is free next, and a quota has room; None: nobody's ever."""
         self._go_on(self._free[0])
         while heads:
-            ready = [head for head in heads if not self._standing(head).is_over(head[4])]
+            ready = [head for head in heads if not self._standing(head).is_over(head[5])]
             if ready:
                 return min(ready, key=lambda head: (head[0], self._standing(head).score, head))
             if not self._ends or self._ends[0][0] == inf:
@@ -70,7 +70,7 @@ class Rehearsal:
         return None
 
     def _standing(self, head: Ticket) -> Standing:
-        return self._standings[head[4].demand.project]
+        return self._standings[head[5].demand.project]
 
     def _go_on(self, until: float) -> None:
         """Until then, and all that ends by then gives up what it holds."""

@@ -1,6 +1,7 @@
 """Free amounts of pods and nodes, kept in the order in which the planner wants to look at them."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from gridmill.model.amounts import Amounts
@@ -21,14 +22,16 @@ def most_jobs(cpus: float) -> int:
     return max(FEWEST_JOBS, JOBS_PER_CPU * -int(-cpus // 1))
 
 
-Key: TypeAlias = tuple[float, int, str, int, int]
-"""(jobs per CPU, free memory, pod id, free GPUs, jobs): least loaded first, among equals the tightest."""
+Key: TypeAlias = tuple[float, int, str, int, int, "Whole"]
+"""(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod): least loaded first, among equals the
+tightest. Ids differ, so what is behind them is never compared."""
 
 
 class Whole(NamedTuple):
-    """What of a pod does not change: `capacity` is all it has, `most` how many jobs it runs at once."""
+    """What of a pod does not change: `capacity` is all it has, `most` how many jobs it runs at once, `loads`
+    its jobs per CPU by how many it has, up to `most`."""
 
-    cpus: float
+    loads: Sequence[float]
     most: int
     deployment_id: str
     node: str
@@ -64,26 +67,34 @@ class Slot(NamedTuple):
 
 def slot_of(pod_id: str, capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str) -> Slot:
     """What is free in a pod on which attempts were given that much."""
-    whole = Whole(capacity.cpus or 1.0, most_jobs(capacity.cpus), deployment_id, node, capacity)
+    loads, most = _loads(capacity.cpus or 1.0), most_jobs(capacity.cpus)
+    whole = Whole(loads, most, deployment_id, node, capacity)
     return Slot(whole, _key(pod_id, whole, given))
+
+
+@cache
+def _loads(cpus: float) -> Sequence[float]:
+    """The same objects for all pods of so many CPUs: most comparisons of keys get past them at once."""
+    return tuple(jobs / cpus for jobs in range(most_jobs(cpus) + 1))
 
 
 def _key(pod_id: str, whole: Whole, given: Sequence[Amounts]) -> Key:
     free_memory = whole.capacity.memory_bytes - sum(amounts.memory_bytes for amounts in given)
     free_gpus = whole.capacity.gpus - sum(amounts.gpus for amounts in given)
-    return (len(given) / whole.cpus, free_memory, pod_id, free_gpus, len(given))
+    jobs = min(len(given), whole.most)
+    return (whole.loads[jobs], free_memory, pod_id, free_gpus, len(given), whole)
 
 
 class Pods:
     """Pods that can take jobs now, of one resource. Full ones are known but not offered."""
 
-    __slots__ = ("_keys", "_order", "_wholes", "capacities")
+    __slots__ = ("_keys", "_order", "_taken", "capacities")
 
     def __init__(self) -> None:
         self._order: Ordered[Key] = Ordered()
+        self._taken: list[Key] = []  # pods that got a job: sorted in when the least loaded of them is next
         self.capacities: dict[tuple[int, int], int] = {}  # (memory, GPUs) of whole pods -> how many
         self._keys: dict[str, Key] = {}
-        self._wholes: dict[str, Whole] = {}
 
     def __contains__(self, pod_id: str) -> bool:
         return pod_id in self._keys
@@ -93,18 +104,18 @@ class Pods:
 
     def items(self) -> Iterator[tuple[str, Slot]]:
         """All pods, in no order."""
-        return ((pod_id, Slot(self._wholes[pod_id], key)) for pod_id, key in self._keys.items())
+        return ((pod_id, Slot(key[5], key)) for pod_id, key in self._keys.items())
 
     def slot(self, pod_id: str) -> Slot:
         """What is free there. Raises KeyError."""
-        return Slot(self._wholes[pod_id], self._keys[pod_id])
+        key = self._keys[pod_id]
+        return Slot(key[5], key)
 
     def copy(self) -> "Pods":
         """An independent copy."""
         twin = Pods()
-        twin._order = self._order.copy()
+        twin._order = self._in_order().copy()
         twin._keys = self._keys.copy()
-        twin._wholes = self._wholes.copy()
         twin.capacities = self.capacities.copy()
         return twin
 
@@ -112,17 +123,16 @@ class Pods:
         """Add a pod, or put another in its place."""
         whole, key = slot
         self.drop(key[2])
-        self._wholes[key[2]] = whole
         self._keys[key[2]] = key
         shape = (whole.capacity.memory_bytes, whole.capacity.gpus)
         self.capacities[shape] = self.capacities.get(shape, 0) + 1
         if not slot.is_full:
-            self._order.add(key)
+            self._in_order().add(key)
 
     def give(self, pod_id: str, given: Sequence[Amounts]) -> None:
         """Change what the attempts on a pod were given."""
-        whole = self._wholes[pod_id]
-        self._order.discard(self._keys[pod_id])
+        whole = self._keys[pod_id][5]
+        self._in_order().discard(self._keys[pod_id])
         slot = Slot(whole, _key(pod_id, whole, given))
         self._keys[pod_id] = slot.key
         if not slot.is_full:
@@ -130,22 +140,31 @@ class Pods:
 
     def take(self, found: Key, memory_bytes: int, gpus: int) -> tuple[Whole, int]:
         """Put a job on a pod that `find` returned; the pod, and how many jobs it has now."""
-        _, free_memory, pod_id, free_gpus, jobs = found
-        whole, jobs = self._wholes[pod_id], jobs + 1
-        key = (jobs / whole.cpus, free_memory - memory_bytes, pod_id, free_gpus - gpus, jobs)
+        _, free_memory, pod_id, free_gpus, jobs, whole = found
+        jobs += 1
+        key = (whole.loads[jobs], free_memory - memory_bytes, pod_id, free_gpus - gpus, jobs, whole)
         self._keys[pod_id] = key
-        self._order.discard(found)
+        self._order.discard(found)  # `find` has it in there
         if jobs < whole.most:
-            self._order.add(key)
+            self._taken.append(key)
+            if key < self._taken[0]:
+                self._taken[0], self._taken[-1] = key, self._taken[0]
         return whole, jobs
+
+    def _in_order(self) -> Ordered[Key]:
+        """All that are offered: many that got a job are sorted in at once."""
+        if self._taken:
+            self._order.update(self._taken)
+            self._taken.clear()
+        return self._order
 
     def drop(self, pod_id: str) -> None:
         """Take a pod out, if it is there."""
         key = self._keys.pop(pod_id, None)
         if key is None:
             return
-        self._order.discard(key)
-        capacity = self._wholes.pop(pod_id).capacity
+        self._in_order().discard(key)
+        capacity = key[5].capacity
         shape = (capacity.memory_bytes, capacity.gpus)
         self.capacities[shape] -= 1
         if not self.capacities[shape]:
@@ -153,10 +172,14 @@ class Pods:
 
     def find_on(self, node: str, memory_bytes: int, gpus: int) -> Key | None:
         """The least loaded pod of a node where that fits."""
+        self._in_order()  # `take` looks for it there
         fitting = (
             slot.key
-            for slot in (self.slot(pod_id) for pod_id, whole in self._wholes.items() if whole.node == node)
-            if not slot.is_full and slot.free_memory >= memory_bytes and slot.free_gpus >= gpus
+            for _, slot in self.items()
+            if slot.whole.node == node
+            and not slot.is_full
+            and slot.free_memory >= memory_bytes
+            and slot.free_gpus >= gpus
         )
         return min(fitting, default=None)
 
@@ -166,16 +189,17 @@ class Pods:
 
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
         """The least loaded pod where that fits, tightest first among equals."""
-        order = self._order
-        found = order.first()
+        found = self._order.first()
+        if self._taken and (found is None or self._taken[0] < found):
+            found = self._in_order().first()
         while found is not None:
-            load, free_memory, pod_id, free_gpus, _ = found
+            load, free_memory, pod_id, free_gpus, _, _ = found
             if free_memory < memory_bytes:  # too little, and so have those between it and the next load
-                found = order.first_from((load, memory_bytes, ""))
+                found = self._in_order().first_from((load, memory_bytes, ""))
             elif free_gpus >= gpus:
                 return found
             else:
-                found = order.first_from((load, free_memory, pod_id + "\0"))
+                found = self._in_order().first_from((load, free_memory, pod_id + "\0"))
         return None
 
 

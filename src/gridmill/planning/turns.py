@@ -45,7 +45,7 @@ class Turns:
         """The job that may start; None while one runs, or none waits."""
         if name in self._running or name not in self._waiting:
             return None
-        return self._waiting[name][0][3]
+        return self._waiting[name][0][4]
 
     def before(self, name: str, job_run_id: str) -> str | None:
         """The job that this one lets pass: one that runs, else the first that waits. None: it is next."""
@@ -57,4 +57,4 @@ class Turns:
 
     def behind(self, name: str) -> tuple[str, ...]:
         """The jobs that wait, in order."""
-        return tuple(rank[3] for rank in self._waiting.get(name, ()))
+        return tuple(rank[4] for rank in self._waiting.get(name, ()))

@@ -93,7 +93,7 @@ class Waits:
         held, queue = self._held_on(resource), self._queue(resource)
         if demand.workers > most or not all(one.lasted for one in held if one.here):
             return None
-        last: Ticket = (-demand.priority, (inf, 0), 0, _LAST, JobClass(resource, demand))
+        last: Ticket = (-demand.priority, inf, 0, 0, _LAST, JobClass(resource, demand))
         starts = self._rehearsed(queue, most, held, LIKELY, last)
         return next((began for ticket, began in starts if ticket is last), None)
 
@@ -128,9 +128,9 @@ class Waits:
     def _starts(self, queue: Queue, places: int, held: Sequence[_Held], share: float) -> Mapping[str, float]:
         """When each starts, if all take as long as that share of the jobs like them at the most."""
         return {
-            ticket[3]: began
+            ticket[4]: began
             for ticket, began in self._rehearsed(queue, places, held, share)
-            if ticket[4].demand.workers <= places
+            if ticket[5].demand.workers <= places
         }
 
     def _rehearsed(
@@ -141,7 +141,7 @@ class Waits:
         names = {*queue.heads, *(one.demand.project for one in held)}
         lines = dict(_lines(queue))
         if last is not None:
-            project = last[4].project
+            project = last[5].project
             names.add(project)
             lines[project] = merge(lines.get(project, iter(())), iter((last,)))
         rehearsal = Rehearsal(places, stays, {name: self._standing(name) for name in names})
@@ -153,9 +153,9 @@ class Waits:
         return Standing(known, self._snapshot.places.tallies.get(project, Tally()), self._now)
 
     def _lasts(self, ticket: Ticket, share: float) -> float | None:
-        if ticket[3] == _LAST:
+        if ticket[4] == _LAST:
             return 0.0
-        known = self._lasted_of(ticket[3])
+        known = self._lasted_of(ticket[4])
         return remaining(known, 0.0, share) if known else None
 
     def _held_on(self, resource: str) -> Sequence[_Held]:
