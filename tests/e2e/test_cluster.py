@@ -117,8 +117,10 @@ jobs:
 
 
 def left_there(land: Farmland) -> list[str]:
-    """What of jobs is still at the farm: files, and folders that these were in."""
-    return land.on_farm("bash", "-c", f"find {land.root_there()} -mindepth 1").split()
+    """What of jobs is still at the farm: files, folders that these were in, and code."""
+    root = land.root_there()
+    look = f"find {root} -mindepth 1; find {root}/../home -name tool.sh"
+    return land.on_farm("bash", "-c", look).split()
 
 
 def test_code_goes_there_and_files_and_logs_and_reasons_come_home(land: Farmland) -> None:
@@ -132,6 +134,7 @@ def test_code_goes_there_and_files_and_logs_and_reasons_come_home(land: Farmland
     assert "beta" in logs
     home = land.gridmill("preview", "code/one")
     assert "made.txt" in home
+    assert any(path.endswith("tool.sh") for path in left_there(land)), "code was unpacked"
     land.clear()
     land.wait(lambda: left_there(land) == [], "nothing is left at the farm")
 

@@ -157,10 +157,12 @@ class Keeper:
 
     def _end_strays(self, source: Source) -> None:
         """When nothing of it has room any more nothing of it runs, whatever its jobs have made us believe,
-        and nobody wants the folders that its files were in."""
+        and nobody wants its code, and the folders that its files were in."""
         has_room = any(one.source == source.name for one in self._of(*HAS_ROOM))
         if not has_room and source.name not in self._still:
             end_processes(source.user, _END_SECONDS)
+            if not source.revoked:
+                self._farm.quarters_of(source).remove_code()
             self._still.add(source.name)
         if not has_room and not source.revoked:
             self._farm.quarters_of(source).carried.tidy()

@@ -65,6 +65,11 @@ class Quarters:
             for pod in pods:
                 shutil.rmtree(self.settings.home / "pods" / pod, ignore_errors=True)
 
+    def remove_code(self) -> None:
+        """What its jobs had unpacked; while none runs. It is unpacked again from what is carried."""
+        with acting_as(self.user):
+            shutil.rmtree(self.settings.home / "cache" / "bundles", ignore_errors=True)
+
     def close(self) -> None:
         """Pods go on."""
         self.carried.close()
