@@ -67,11 +67,12 @@ def test_versions_that_are_there_are_remembered_the_newest_longest() -> None:
 
 
 class Far:
-    """A farm over a way of that rate and round trip, on a clock of its own."""
+    """A farm over a way of that rate and round trip, on a clock of its own. Data's first connection takes a
+    second."""
 
     def __init__(self, rate: float, trip: float, *, knows: bool = True) -> None:
         self.rate, self.trip, self.knows = rate, trip, knows
-        self.now, self.carried = 0.0, 0
+        self.now, self.carried, self.connects = 0.0, 0, 1.0
 
     def greet(self) -> None:
         self.now += self.trip
@@ -80,6 +81,7 @@ class Far:
         if not self.knows:
             raise NotFoundError("Not Found")
         self.carried += there_bytes + back_bytes
+        self.now, self.connects = self.now + self.connects, 0.0
         self.now += self.trip + there_bytes / self.rate + 2 * back_bytes / self.rate
 
 
