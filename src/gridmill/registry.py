@@ -22,21 +22,20 @@ JOBS: Mapping[str, str] = {
 PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "sink": ("pyarrow", "deltalake", "duckdb"),
     "dataset": ("pyarrow", "deltalake", "duckdb"),
-    "training": (
-        "numpy",
-        "pyarrow.parquet",
-        "safetensors",
-        "torch",
-        "sklearn.ensemble",
-        "sklearn.linear_model",
-        "onnx",
-        "onnxruntime",
-        "threadpoolctl",
-    ),
+    "training": ("numpy", "pyarrow.parquet", "safetensors", "onnx", "onnxruntime", "threadpoolctl"),
     "prediction": ("numpy", "pyarrow.parquet", "safetensors", "onnxruntime"),
     "command": (),
 }
-"""What the zygote of a pod of that type imports before it forks; each was tried to be safe to fork."""
+"""What the zygote of a pod of that type imports at once; each was tried to be safe to fork."""
+
+MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
+    "lstm": ("torch",),
+    "mlp": ("torch",),
+    "gbdt": ("sklearn.ensemble",),
+    "linear": ("sklearn.linear_model",),
+}
+"""What it imports besides before it forks the first training of such a model: seconds, and memory, that
+those of other models do not need. Tried as well."""
 
 SITES: Mapping[str, str] = {
     "local": "gridmill.sites.local:make",

@@ -16,11 +16,16 @@ import gridmill.jobs.prediction.run
 import gridmill.jobs.training.run
 from gridmill.errors import GridmillError
 from gridmill.jobs.context import JobContext, JobResult
+from gridmill.registry import MODEL_PREIMPORTS, PREIMPORTS
 
 Run = Callable[[JobContext], JobResult]
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["__main__", "gridmill.jobs.prediction.run", "gridmill.jobs.training.run"])
+_LIBRARIES = {name for names in (PREIMPORTS["training"], *MODEL_PREIMPORTS.values()) for name in names}
+_FORKS.set_forkserver_preload(
+    ["__main__", "gridmill.jobs.prediction.run", "gridmill.jobs.training.run", *sorted(_LIBRARIES)]
+)
+"""As a zygote does: else each of them would import torch or scikit-learn for itself."""
 
 
 def run_clean(run: Run, context: JobContext) -> JobResult:

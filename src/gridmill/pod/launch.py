@@ -31,13 +31,14 @@ _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """What is to be started. `joins` are the cgroup.procs files of the cgroups to enter; `affinity` the CPUs
-    to keep to (empty: all). `folder` is the attempt's."""
+    to keep to (empty: all). `folder` is the attempt's. A zygote imports `imports` before it forks."""
 
     attempt_id: str
     folder: str
     environment: Mapping[str, str]
     joins: tuple[str, ...] = ()
     affinity: tuple[int, ...] = ()
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from gridmill.pod.foreign import foreign_environment, prepare_foreign, runs_fore
 from gridmill.pod.launch import Launch, Pipes, enter, fork
 from gridmill.pod.nursery import Nursery
 from gridmill.pod.spare import Spare, Spares
+from gridmill.registry import MODEL_PREIMPORTS
 
 
 class Starter:
@@ -58,6 +59,7 @@ class Starter:
             environment=environment,
             joins=attempt.group.joins if attempt.group else (),
             affinity=affinity,
+            imports=_imports(order),
         )
         if (
             warm
@@ -128,6 +130,11 @@ def _wake(spare: Spare | None, launch: Launch, pipes: Pipes) -> int:
             spare.launch(launch, pipes)
             return spare.pid
     return 0
+
+
+def _imports(order: Order) -> tuple[str, ...]:
+    training = order.job.training
+    return MODEL_PREIMPORTS.get(training.model, ()) if training else ()
 
 
 def _may_be_warm(order: Order) -> bool:

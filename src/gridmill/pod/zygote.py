@@ -1,8 +1,9 @@
 """The zygote: a process that has imported what jobs of one type need, and only forks.
 
-`python -m gridmill.pod.zygote TYPE FD` is executed by a pod. It runs no operation, opens no connection and
-touches no GPU, so a child forked from it is as good as a fresh process that happens to have its imports done.
-Its OpenBLAS gets one thread, so that no thread exists when it forks; children raise the number.
+`python -m gridmill.pod.zygote TYPE FD` is executed by a pod. What only some jobs of the type need it imports
+before the first of them. It runs no operation, opens no connection and touches no GPU, so a child forked from
+it is as good as a fresh process that happens to have its imports done. Its OpenBLAS gets one thread, so that
+no thread exists when it forks; children raise the number.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -77,6 +79,7 @@ class Zygote:
         if received is None:
             raise EOFError
         launch, pipes = received
+        bring(launch.imports)
         try:
             pid = fork(lambda parent: _be(launch, pipes, parent))
         except OSError as error:
@@ -134,16 +137,26 @@ def _open_streams() -> None:
 
 
 def preload(kind: str) -> None:
-    """Import what jobs of that type need; what is not installed is left out."""
-    for name in PREIMPORTS.get(kind, ()):
-        try:
-            import_module(name)
-        except ImportError:
-            continue
-    try:
+    """Import what jobs of that type need."""
+    bring(PREIMPORTS.get(kind, ()))
+    with contextlib.suppress(ImportError, NotFoundError):
         find("jobs", kind)
-    except (ImportError, NotFoundError):
-        return
+
+
+def bring(names: Iterable[str]) -> None:
+    """Import what is not there yet. What cannot be had is left out: the job will say so."""
+    missing = [name for name in names if name not in sys.modules]
+    for name in missing:
+        with contextlib.suppress(ImportError, OSError, MemoryError):
+            import_module(name)
+    if missing:
+        keep()
+
+
+def keep() -> None:
+    """What is imported stays: children that look for rubbish must not touch, and so copy, its pages."""
+    gc.collect()
+    gc.freeze()
 
 
 def main(kind: str, descriptor: int) -> None:
@@ -152,8 +165,7 @@ def main(kind: str, descriptor: int) -> None:
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
     preload(kind)
-    gc.collect()
-    gc.freeze()
+    keep()
     Zygote(link).serve()
 
 
