@@ -25,19 +25,24 @@ settings.load_profile("tests")
 """How long an example takes says how busy the machine is; a test that passed draws the same again."""
 
 LONGEST_FIRST = (
+    "e2e/test_ray_hosts.py",
     "e2e/test_slurm.py",
     "e2e/test_join.py",
     "e2e/test_real_data.py",
-    "e2e/test_ray_hosts.py",
-    "e2e/test_crash.py",
-    "contract/test_site_ray.py",
     "docs/test_runs.py",
+    "e2e/test_cluster.py",
     "sim/test_faults.py",
+    "contract/test_site_ray.py",
+    "e2e/test_custom.py",
+    "e2e/test_cluster_survives.py",
+    "e2e/test_crash.py",
     "e2e/test_crash_verbs.py",
     "e2e/test_images_arriving.py",
-    "e2e/test_custom.py",
+    "e2e/test_staging_bucket.py",
     "e2e/test_training_gang.py",
     "e2e/test_training_resumed.py",
+    "docs/test_source_examples.py",
+    "e2e/test_survive.py",
     "unit/test_dataset_feeds.py",
 )
 """Files that take minutes. Workers take whole files in this order: none is left alone with one at the end."""

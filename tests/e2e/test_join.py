@@ -103,7 +103,7 @@ def test_a_link_cut_for_half_a_minute_has_its_job_run_elsewhere_and_the_machine_
     grid.leave()
 
 
-EPOCHS = 30
+EPOCHS = 15
 RESOURCE = """
 pipeline: NAME
 resources:

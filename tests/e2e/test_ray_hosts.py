@@ -24,7 +24,10 @@ pytestmark = [
     pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts"),
 ]
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
-QUIET = ("--disable-usage-stats", "--object-store-memory=100000000", "--num-cpus=2", "--block")
+QUIET = (
+    *("--disable-usage-stats", "--include-log-monitor=false", "--object-store-memory=100000000"),
+    *("--num-cpus=2", "--block"),
+)
 LIES = ("--num-gpus=2", f"--memory={900 * GIB}")
 SKEW = 300
 UP, TOO_SLOW = "Ray runtime started", "timed out during startup"
@@ -40,6 +43,7 @@ class Lab(Machines):
         address = f"{self.alpha.address}:6379"
         self.gridmill("add", "site", "lab", "--kind", "ray", "--address", address, "--set", "patience=15s")
         self.control()
+        self.both()
 
     def start_head(self) -> None:
         where = (
@@ -75,7 +79,6 @@ def whole() -> Iterator[Lab]:
 @pytest.fixture
 def lab(whole: Lab) -> Iterator[Lab]:
     """After each test nothing is left on any host, and both are there."""
-    whole.both()
     yield whole
     whole.both()
     whole.clear()

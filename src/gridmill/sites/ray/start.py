@@ -33,7 +33,8 @@ PATIENCE = "20s"
 """What a site of such nodes waits for one that is lost (setting `patience`)."""
 PORT = 6379
 _BEHIND = ("nice", "-n", "19")
-START = (sys.executable, "-m", "ray.scripts.scripts", "start")
+START = (sys.executable, "-m", "ray.scripts.scripts", "start", "--include-log-monitor=false")
+"""What jobs print Gridmill reads itself: a process that looks at all of Ray's logs would have no reader."""
 _IS_IT_UP = "Is `gridmill up --ray HOST` running there?"
 _UP = b"Ray runtime started"
 _VERSION = re.compile(r"(Ray|Python): (\S+)")
