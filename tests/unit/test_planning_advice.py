@@ -129,6 +129,7 @@ def test_worth_is_where_speed_for_its_cost_is_most() -> None:
     found = advice_on(parallel_attempt(1, workers=4, work_seconds=47.5), cpus=64)
     assert found.law.serial == pytest.approx(0.05)
     assert found.worth == 16  # four times what was measured; the law alone says 19
+    assert "has room for (64 workers) and 4 times the most workers measured" in found.rule
     sure = advice_on(parallel_attempt(1, workers=8, work_seconds=47.5), cpus=64)
     assert sure.worth == 19
     assert sure.summary.startswith("19 workers: ")

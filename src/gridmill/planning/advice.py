@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from gridmill.model.advice import Advice, Bound, Forecast, Law, LawKind, Measured, Probe
-from gridmill.model.amounts import Amounts, show_seconds
+from gridmill.model.amounts import Amounts, show_count, show_seconds
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
@@ -32,7 +32,8 @@ PROBE_WORKERS = 8
 _LEAST_SECONDS = 1e-6
 RULE = (
     "the number with the most speed-up for its cost, speed-up squared over workers"
-    " (Eager, Zahorjan, Lazowska 1989), within what the site has and {far} times the most workers measured"
+    " (Eager, Zahorjan, Lazowska 1989), within what the site has room for ({room}) and {far} times the most"
+    " workers measured"
 )
 
 
@@ -114,7 +115,7 @@ def advise(known: Known) -> Advice | None:
         law=_law(curve),
         summary=_summary(curve, forecasts, worth),
         worth=worth,
-        rule=RULE.format(far=FAR),
+        rule=RULE.format(far=FAR, room=show_count(_room(known, attempts), "worker")),
         vertical=_vertical(curve, shares, bound, worth, known),
         rows=rows,
         serial_seconds=curve.serial_seconds,
@@ -253,9 +254,13 @@ def _careful(curve: Curve, attempts: Sequence[tuple[Measurement, Parallel]], kno
 
 def worth_of(curve: Curve, known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> int:
     """See RULE. Of equal numbers the smallest."""
-    most = min(MOST_WORKERS, FAR * max(curve.law.numbers), _by_memory(known, attempts))
+    most = min(FAR * max(curve.law.numbers), _room(known, attempts))
     numbers = range(1, max(1, most) + 1)
     return max(numbers, key=lambda n: (round(curve.speedup(n) ** 2 / n, 6), -n))
+
+
+def _room(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> int:
+    return max(1, min(MOST_WORKERS, _by_memory(known, attempts)))
 
 
 def _by_memory(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> int:
