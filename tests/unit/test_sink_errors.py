@@ -3,6 +3,8 @@
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sink_case import TABLE, SinkCase
 
@@ -161,3 +163,35 @@ def test_blank_lines_before_a_header_are_no_rows(case: SinkCase) -> None:
     case.write("a.csv", "\r\n\n\na,b\n1,2\n\n3,4\n")
     assert case.load().rows == 2
     assert case.rows() == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+
+
+FAR = pa.array([None, 10**16], pa.timestamp("ms"))
+
+
+@pytest.mark.parametrize(
+    ("table", "place", "message"),
+    [
+        (pa.table([[1], [2]], names=["a", "a"]), "a.parquet", "column 'a' appears 2 times"),
+        (pa.table([[1], [2]], names=["a", "A"]), "a.parquet", "columns 'a' and 'A' have the same name"),
+        (pa.table({}), "a.parquet", "the file has no columns"),
+        (pa.table({"": [1]}), "a.parquet", "a column's name is empty: ''"),
+        (
+            pa.table({"a": FAR}),
+            "a.parquet: row 2",
+            "a time beyond the years 1 to 9999' is not of type timestamp",
+        ),
+    ],
+)
+def test_parquet_that_no_table_can_hold(case: SinkCase, table: pa.Table, place: str, message: str) -> None:
+    pq.write_table(table, case.folder / "a.parquet")
+    with pytest.raises(DataError, match=message) as caught:
+        case.load("*.parquet")
+    assert caught.value.place == place
+    assert not data_files(case)
+
+
+def test_json_lines_with_a_name_that_is_empty(case: SinkCase) -> None:
+    case.write("a.jsonl", '{"": 1, "b": 2}\n')
+    with pytest.raises(DataError, match="a column's name is empty"):
+        case.load("*.jsonl")
+    assert case.load("*.jsonl", rename={"": "a"}).rows == 1

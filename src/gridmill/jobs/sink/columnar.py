@@ -29,7 +29,7 @@ class Columnar:
     def names(self) -> tuple[str, ...]:
         """The columns. Raises DataError."""
         with self._opened() as parquet:
-            return check_names(self.file, tuple(parquet.schema_arrow.names))
+            return tuple(parquet.schema_arrow.names)
 
     def schema(self) -> pa.Schema:
         """The columns and their types. Raises DataError."""
@@ -64,6 +64,7 @@ class Columnar:
         try:
             with pa.OSFile(str(self.file.local())) as file:
                 told = pq.ParquetFile(file)
+                check_names(self.file, tuple(told.schema_arrow.names))
                 coded = _repeating(told, types or {})
                 # With a buffer ahead Arrow would hold all that was read of the file until its end.
                 yield pq.ParquetFile(file, read_dictionary=coded, metadata=told.metadata, pre_buffer=False)

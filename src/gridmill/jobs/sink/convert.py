@@ -63,14 +63,21 @@ def convert(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> p
     """The column as `target`. Raises MisfitError for the first value that does not fit."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if column.type == target:
+    if column.type == target != TIMESTAMP:
         return column
     to = _from_text(target, rules) if is_text(column.type) else _cast(column.type, target)
     try:
         return to(column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError) as error:
         row = _first_misfit(column, to)
-        raise MisfitError(row, column[row].as_py()) from error
+        raise MisfitError(row, _shown(column[row])) from error
+
+
+def _shown(value: pa.Scalar) -> object:
+    try:
+        return value.as_py()
+    except OverflowError:
+        return "a time beyond the years 1 to 9999"
 
 
 def convert_fitting(
@@ -153,7 +160,10 @@ def _text(value: object) -> str | None:
 
 def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Times without a zone are UTC; what is finer than a microsecond is cut off."""
-    return pc.cast(column, TIMESTAMP, safe=not pa.types.is_timestamp(column.type))
+    found = pc.cast(column, TIMESTAMP, safe=not pa.types.is_timestamp(column.type))
+    for end in pc.min_max(found).values():
+        end.as_py()  # OverflowError for a time that Python has no word for
+    return found
 
 
 def _from_text(target: pa.DataType, rules: TextRules) -> Convert:

@@ -31,9 +31,16 @@ class Layout:
         return tuple(by_name[name] for name in chosen)
 
     def check_names(self, names: Iterable[str], place: str) -> None:
-        """Raise DataError where two columns of the table would have the same name; `names` are those read."""
+        """Raise DataError where two columns of the table would have the same name, or one none; `names` are
+        those read."""
         there: dict[str, str] = {}
         for name in names:
+            if not name.strip():
+                raise DataError(
+                    f"a column's name is empty: {name!r}",
+                    hint=f"`rename: {{{name!r}: NAME}}` gives it one.",
+                    place=place,
+                )
             if name.lower() in there:
                 raise DataError(f"two columns would be called {name!r}", hint=_SAME, place=place)
             there[name.lower()] = name

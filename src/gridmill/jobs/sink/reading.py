@@ -56,6 +56,8 @@ def place_of(reader: Reader, row: int) -> str:
 
 def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
     """The names themselves. Raises DataError for duplicates (tables do not tell upper from lower case)."""
+    if not names:
+        raise DataError("the file has no columns", place=file.name)
     where: dict[str, list[int]] = {}
     for number, name in enumerate(names, start=1):
         where.setdefault(name.lower(), []).append(number)
