@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from tests.unit.test_planning_plan import (
     NOW,
     a_deployment,
@@ -18,6 +19,8 @@ from gridmill.model.job import JobSize
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Use
 from gridmill.model.state import JobState
+from gridmill.planning import waits
+from gridmill.planning.forecast import lasted
 from gridmill.planning.plan import plan
 from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.waits import Waits
@@ -88,6 +91,31 @@ def test_a_wait_is_told_from_what_is_left_of_what_runs():
     assert wait is not None
     assert wait == (70.0, 60.0, 90.0)
     assert why_waiting(snapshot, "p-1/mine", NOW).endswith("; about 1 m 10 s (1 m 00 s - 1 m 30 s)")
+
+
+@pytest.mark.parametrize("project", [None, Project(name="default"), Project(name="default", cpus=99.0)])
+def test_of_many_resources_each_job_is_looked_up_once_and_waits_for_what_runs_there(monkeypatch, project):
+    asked: list[str] = []
+
+    def counted(job, *rest):
+        asked.append(job)
+        return lasted(job, *rest)
+
+    monkeypatch.setattr(waits, "lasted", counted)
+    snapshot = Snapshot((a_site(share=1.0), a_run(), *([project] if project else [])))
+    for number in range(20):
+        resource = f"r{number:02}"
+        busy = a_job(f"busy{number}", resource=resource, state=JobState.RUNNING)
+        place = a_deployment(f"{resource}-1", resource=resource, memory=GIB)
+        attempt = replace(an_attempt(busy, place.pods[0].id), started=NOW)
+        mine = a_job(f"mine{number}", resource=resource)
+        told = *measured(f"busy{number}", 10.0 + number), *measured(f"mine{number}", 5.0)
+        for noun in (command(name=resource), busy, place, attempt, mine, *told):
+            snapshot.put(noun)
+    several = Waits(snapshot, NOW)
+    found = [several.of(f"p-1/mine{number}") for number in range(20)]
+    assert [wait and wait.likely for wait in found] == [10.0 + number for number in range(20)]
+    assert len(asked) == len(set(asked)) == 40
 
 
 def test_those_before_it_are_waited_for_too():

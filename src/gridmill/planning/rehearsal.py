@@ -7,32 +7,32 @@ from math import inf
 from typing import NamedTuple
 
 from gridmill.planning.fair import Standing
-from gridmill.planning.queue import Claim, Demand, Ticket
+from gridmill.planning.queue import Claim, Ticket
 
 
 class Stay(NamedTuple):
-    """A place that an attempt holds until a time, in seconds from now (infinite: nobody knows when); `here`:
-    on this resource, where it must be known."""
+    """A place that an attempt holds until a time, in seconds from now (infinite: nobody knows when)."""
 
     ends: float
-    demand: Demand
-    here: bool
+    claim: Claim
 
 
 class Rehearsal:
-    """`places`: how many jobs run at once; `stays`: what runs now; `standings`: how projects stand now, and
-    then change.
+    """`places`: how many jobs run at once; `here`: what runs there now, until known times; `elsewhere`: what
+    counts for the projects beside; `standings`: how these stand now, and then change.
 
     Of several projects the one that used less goes first, as in a plan (gridmill.planning.fair); one at its
     quota lets others pass until enough of its jobs have ended.
     """
 
-    def __init__(self, places: int, stays: Sequence[Stay], standings: Mapping[str, Standing]) -> None:
-        here = [stay.ends for stay in stays if stay.here]
+    def __init__(
+        self, places: int, here: Sequence[Stay], elsewhere: Sequence[Stay], standings: Mapping[str, Standing]
+    ) -> None:
         self._now = 0.0
-        self._free = [0.0] * max(0, places - len(here)) + here  # when each place is free
+        self._free = [0.0] * max(0, places - len(here))  # when each place is free
+        self._free += (stay.ends for stay in here)
         self._numbers = count()
-        self._ends = [(stay.ends, next(self._numbers), stay.demand) for stay in stays]
+        self._ends = [(ends, next(self._numbers), claim) for ends, claim in (*here, *elsewhere)]
         self._standings = standings
         heapify(self._free)
         heapify(self._ends)
@@ -50,7 +50,7 @@ class Rehearsal:
             yield first, began
             if seconds is None:
                 return
-            self._hold(demand, len(freed), began + seconds)
+            self._hold(first[5], len(freed), began + seconds)
             following = next(lines[demand.project], None)
             if following is None:
                 del heads[demand.project]
@@ -75,9 +75,9 @@ class Rehearsal:
     def _go_on(self, until: float) -> None:
         """Until then, and all that ends by then gives up what it holds."""
         while self._ends and self._ends[0][0] <= until:
-            ended, _, demand = heappop(self._ends)
+            ended, _, claim = heappop(self._ends)
             self._lapse(ended)
-            self._standings[demand.project].end(Claim(demand))
+            self._standings[claim.project].end(claim)
         self._lapse(until)
 
     def _lapse(self, until: float) -> None:
@@ -85,8 +85,8 @@ class Rehearsal:
             standing.lapse(max(0.0, until - self._now))
         self._now = max(self._now, until)
 
-    def _hold(self, demand: Demand, places: int, ends: float) -> None:
-        self._standings[demand.project].start(Claim(demand))
-        heappush(self._ends, (ends, next(self._numbers), demand))
+    def _hold(self, claim: Claim, places: int, ends: float) -> None:
+        self._standings[claim.project].start(claim)
+        heappush(self._ends, (ends, next(self._numbers), claim))
         for _ in range(places):
             heappush(self._free, ends)

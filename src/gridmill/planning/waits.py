@@ -1,6 +1,7 @@
 """About how long a waiting job still waits: told from how long the jobs took that were measured before."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from heapq import merge
 from itertools import islice
 from math import inf
@@ -45,13 +46,13 @@ class Wait(NamedTuple):
 class _Held(NamedTuple):
     """An attempt that runs: how long it has, and how long jobs like it took."""
 
-    demand: Demand
+    claim: Claim
     attained: float
     lasted: Sequence[float]
-    here: bool
 
-    def left(self, share: float) -> float:
-        return remaining(self.lasted, self.attained, share) if self.lasted else inf
+    def stay(self, share: float) -> Stay:
+        """If it takes as long as that share of the jobs like it at the most."""
+        return Stay(remaining(self.lasted, self.attained, share) if self.lasted else inf, self.claim)
 
 
 class Waits:
@@ -66,7 +67,7 @@ class Waits:
         self._now = now
         self._told: dict[tuple[str, int], Mapping[str, Wait]] = {}
         self._behind: dict[tuple[str, int, Demand], float | None] = {}
-        self._held: dict[str, Sequence[_Held]] = {}
+        self._stays: dict[float, Mapping[str, Sequence[Stay]]] = {}
         self._lasted: dict[str, Sequence[float]] = {}
 
     def of(self, job_run_id: str) -> Wait | None:
@@ -90,11 +91,10 @@ class Waits:
         return self._behind[asked]
 
     def _rehearse_behind(self, resource: str, most: int, demand: Demand) -> float | None:
-        held, queue = self._held_on(resource), self._queue(resource)
-        if demand.workers > most or not all(one.lasted for one in held if one.here):
+        if demand.workers > most or not self._knows_what_runs(resource):
             return None
         last: Ticket = (-demand.priority, inf, 0, 0, _LAST, JobClass(resource, demand))
-        starts = self._rehearsed(queue, most, held, LIKELY, last)
+        starts = self._rehearsed(resource, most, LIKELY, last)
         return next((began for ticket, began in starts if ticket is last), None)
 
     def _places(self, resource: str, demand: Demand, *, coming: bool = False) -> int:
@@ -114,39 +114,48 @@ class Waits:
     def _tell(self, resource: str, most: int) -> Mapping[str, Wait]:
         places = self._snapshot.places
         pods, queue = places.open.get(resource, Pods()), self._snapshot.lines.waiting.get(resource)
-        held = self._held_on(resource)
         lasting = not any(pod_id in places.terms for pod_id, _ in pods.items())
-        if queue is None or not most or not lasting or not all(one.lasted for one in held if one.here):
+        if queue is None or not most or not lasting or not self._knows_what_runs(resource):
             return {}
-        low, likely, high = (self._starts(queue, most, held, share) for share in (LOW, LIKELY, HIGH))
+        low, likely, high = (self._starts(resource, most, share) for share in (LOW, LIKELY, HIGH))
         return {
             key: Wait(likely=at, low=min(low[key], at), high=max(high[key], at))
             for key, at in likely.items()
             if key in low and key in high
         }
 
-    def _starts(self, queue: Queue, places: int, held: Sequence[_Held], share: float) -> Mapping[str, float]:
+    def _starts(self, resource: str, places: int, share: float) -> Mapping[str, float]:
         """When each starts, if all take as long as that share of the jobs like them at the most."""
         return {
             ticket[4]: began
-            for ticket, began in self._rehearsed(queue, places, held, share)
+            for ticket, began in self._rehearsed(resource, places, share)
             if ticket[5].demand.workers <= places
         }
 
     def _rehearsed(
-        self, queue: Queue, places: int, held: Sequence[_Held], share: float, last: Ticket | None = None
+        self, resource: str, places: int, share: float, last: Ticket | None = None
     ) -> Iterator[tuple[Ticket, float]]:
         """With one more job at the end, where there is a `last`."""
-        stays = [Stay(one.left(share), one.demand, one.here) for one in held]
-        names = {*queue.heads, *(one.demand.project for one in held)}
-        lines = dict(_lines(queue))
+        lines = dict(_lines(self._queue(resource)))
         if last is not None:
             project = last[5].project
-            names.add(project)
             lines[project] = merge(lines.get(project, iter(())), iter((last,)))
-        rehearsal = Rehearsal(places, stays, {name: self._standing(name) for name in names})
+        stays = self._stays_for(share)
+        here, elsewhere = stays.get(resource, ()), list(self._elsewhere(resource, lines, stays))
+        names = {*lines, *(stay.claim.project for stay in here)}
+        rehearsal = Rehearsal(places, here, elsewhere, {name: self._standing(name) for name in names})
         found = rehearsal.starts(lines, lambda ticket: self._lasts(ticket, share))
         return islice(found, MOST_BEFORE + 1)
+
+    def _elsewhere(
+        self, resource: str, projects: Collection[str], stays: Mapping[str, Sequence[Stay]]
+    ) -> Iterator[Stay]:
+        """What runs at other resources, of projects that wait here: where several do, it counts for their
+        turns, else for a quota alone."""
+        counted = {name for name in projects if len(projects) > 1 or self._standing(name).bounded}
+        for other, some in stays.items() if counted else ():
+            if other != resource:
+                yield from (stay for stay in some if stay.claim.project in counted)
 
     def _standing(self, project: str) -> Standing:
         known = self._snapshot.projects.get(project) or Project(name=project)
@@ -158,11 +167,27 @@ class Waits:
         known = self._lasted_of(ticket[4])
         return remaining(known, 0.0, share) if known else None
 
-    def _held_on(self, resource: str) -> Sequence[_Held]:
-        """What runs there, and elsewhere."""
-        if resource not in self._held:
-            self._held[resource] = list(_held(self._snapshot, resource, self._now))
-        return self._held[resource]
+    def _knows_what_runs(self, resource: str) -> bool:
+        return all(one.lasted for one in self._held.get(resource, ()))
+
+    def _stays_for(self, share: float) -> Mapping[str, Sequence[Stay]]:
+        if share not in self._stays:
+            self._stays[share] = {
+                name: [one.stay(share) for one in held] for name, held in self._held.items()
+            }
+        return self._stays[share]
+
+    @cached_property
+    def _held(self) -> Mapping[str, Sequence[_Held]]:
+        """What runs, by resource; each rank of a gang has an attempt of its own."""
+        held: dict[str, list[_Held]] = {}
+        for attempt in self._snapshot.attempts.values():
+            job_run = self._snapshot.job_runs.get(attempt.job_run_id)
+            if job_run is not None:
+                attained = job_run.served_seconds + max(0.0, self._now - (attempt.started or attempt.placed))
+                one = _Held(_claim(attempt, job_run), attained, self._lasted_of(job_run.id))
+                held.setdefault(job_run.resource, []).append(one)
+        return held
 
     def _lasted_of(self, job_run_id: str) -> Sequence[float]:
         if job_run_id not in self._lasted:
@@ -178,20 +203,11 @@ def _lines(queue: Queue) -> Mapping[str, Iterator[Ticket]]:
     return {project: merge(*some) for project, some in groups.items()}
 
 
-def _held(snapshot: Snapshot, resource: str, now: float) -> Iterator[_Held]:
-    """What runs, here and elsewhere; each rank of a gang has an attempt of its own."""
-    for attempt in snapshot.attempts.values():
-        job_run = snapshot.job_runs.get(attempt.job_run_id)
-        if job_run is not None:
-            attained = job_run.served_seconds + max(0.0, now - (attempt.started or attempt.placed))
-            here = job_run.resource == resource
-            yield _Held(_claim(attempt, job_run), attained, _lasted(snapshot, job_run), here)
-
-
-def _claim(attempt: Attempt, job_run: JobRun) -> Demand:
+def _claim(attempt: Attempt, job_run: JobRun) -> Claim:
     """What it counts against a quota."""
     given, cpus = attempt.given, attempt.asked_cpus
-    return Demand(given.memory_bytes, given.gpus, cpus, 0, job_run.job.kind, project=attempt.project)
+    kind, project = job_run.job.kind, attempt.project
+    return Claim(Demand(given.memory_bytes, given.gpus, cpus, 0, kind, project=project))
 
 
 def _lasted(snapshot: Snapshot, job_run: JobRun) -> Sequence[float]:
