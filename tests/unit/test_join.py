@@ -11,7 +11,7 @@ from gridmill.cli.join import Membership, Patience, _stay, head_address, read_me
 from gridmill.errors import InputError, StorageError, UnavailableError
 from gridmill.model.amounts import GIB, MIB
 from gridmill.sites.ray.knock import speaks
-from gridmill.sites.ray.start import join, refusal, token_file
+from gridmill.sites.ray.start import join, refusal, token_file, want_own
 
 LOG = Path("ray.log")
 DEADLINE = """
@@ -98,6 +98,13 @@ def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot be made"):
         token_file(tmp_path / "file" / "node")
+
+
+def test_a_head_is_at_an_address_of_this_machine() -> None:
+    want_own("127.0.0.1")
+    for host in ("192.0.2.1", "nobody.invalid"):
+        with pytest.raises(InputError, match=f"{host} is no address of this machine"):
+            want_own(host)
 
 
 def test_patience_ends_so_long_after_the_first_failure() -> None:

@@ -119,6 +119,7 @@ def up(
         told.stay(settings, light_words, json)
         return
     address = read_address(listen)
+    head = _read_head(ray) if ray else None
     settings = with_shares(with_store(settings_of(context), store), gpu_shares)
     with _serving(settings, address, take_over) as (node, url, control):
         emit(
@@ -127,8 +128,8 @@ def up(
         say(f"control node up, home {settings.home}")
         if url:
             say(f"REST API {url}/v1, docs {url}/docs, token in {settings.home / 'control.json'}")
-        if ray:
-            _gather(node.grid, settings, ray)
+        if head is not None:
+            _gather(node.grid, settings, *head)
         with Interrupts() as interrupts:
             while not (interrupts.asked or node.node.ending):
                 time.sleep(_LOOK_SECONDS)
@@ -137,10 +138,19 @@ def up(
     say("control node down; jobs that run go on")
 
 
-def _gather(grid: Grid, settings: Settings, at: str) -> None:
-    """The head and its site, and what to type on the other machines."""
+def _read_head(at: str) -> tuple[str, int]:
+    """Where the head is to listen. Raises InputError where that is not on this machine, UnavailableError
+    without Ray."""
     start: Any = import_module("gridmill.sites.ray.start")
     host, number = read_host(at, port=start.PORT, place="--ray")
+    start.want_ray()
+    start.want_own(host)
+    return host, number
+
+
+def _gather(grid: Grid, settings: Settings, host: str, number: int) -> None:
+    """The head and its site, and what to type on the other machines."""
+    start: Any = import_module("gridmill.sites.ray.start")
     folder = settings.home / "ray"
     start.start_head(folder, host, number)
     token = start.token_file(folder)

@@ -97,6 +97,19 @@ def refusal(told: str, log: Path) -> InputError | UnavailableError:
     return UnavailableError(f"Ray did not start: {last[:300]}", hint=f"Its log is {log}.")
 
 
+def want_own(host: str) -> None:
+    """Raises InputError where that is no address of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, 0), family=family).close()
+    except OSError as error:
+        raise InputError(
+            f"{host} is no address of this machine",
+            hint="Give the one by which the others reach it: `hostname -I` lists them.",
+            place="--ray",
+        ) from error
+
+
 def _versions(told: str) -> str:
     """Those of the grid, and of this machine, as Ray names them one after the other."""
     found = [
