@@ -183,3 +183,23 @@ def test_a_bundle_that_cannot_be_written(data: Path, tmp_path: Path) -> None:
     bundle = make_bundle(data, tmp_path / "cache")
     with pytest.raises(StorageError, match="cannot keep the code bundle"):
         Root(tmp_path, bundles=tmp_path / "bundles").put_bundle(bundle.hash, bundle.path.read_bytes())
+
+
+def test_links_are_followed_once_and_pipes_not_at_all(root: Root, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/b.csv").write_text("a\n1\n")
+    (tmp_path / "in/a.csv").symlink_to("b.csv")
+    (tmp_path / "in/loop").symlink_to(".")
+    (tmp_path / "in/gone.csv").symlink_to("nowhere.csv")
+    os.mkfifo(tmp_path / "in/pipe.csv")
+
+    def names(*paths: str) -> list[str]:
+        found = root.describe_source(Source(path=paths), str(tmp_path))
+        return [str(Path(file.path).relative_to(tmp_path)) for file in found]
+
+    assert names("in/**/*.csv") == names("in/*.csv") == ["in/b.csv"]
+    assert names("in/a.csv", "in/b.csv") == ["in/a.csv", "in/b.csv"]
+    with pytest.raises(InputError, match=r"is a link to 'nowhere\.csv', which does not exist"):
+        names("in/gone.csv")
+    with pytest.raises(InputError, match="is no file but a pipe, a socket or a device"):
+        names("in/pipe.csv")

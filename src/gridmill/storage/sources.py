@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -31,6 +31,8 @@ def _files(written: str, folder: str) -> Iterator[str]:
             f"{written!r} is a folder", hint=f"Name the files in it, for example {written}/*.csv."
         )
     if os.path.exists(path):
+        if not os.path.isfile(path):
+            raise InputError(f"{written!r} is no file but a pipe, a socket or a device")
         yield path
     elif not glob.has_magic(path):
         raise _missing(written, path)
@@ -38,7 +40,17 @@ def _files(written: str, folder: str) -> Iterator[str]:
         found = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
         if not found:
             raise _missing(written, path)
-        yield from found
+        yield from _once(found)
+
+
+def _once(matches: Sequence[str]) -> Iterator[str]:
+    """The files among the matches of a glob, without links to one that is there already."""
+    seen: set[str] = set()
+    for match in sorted(matches, key=lambda path: (os.path.realpath(path) != path, path)):
+        real = os.path.realpath(match)
+        if real not in seen:
+            seen.add(real)
+            yield match
 
 
 def _absolute(written: str, folder: str) -> str:
@@ -73,6 +85,8 @@ def _missing(written: str, path: str) -> InputError:
     while not there.is_dir():
         there = there.parent
     wanted = Path(path).relative_to(there).parts[0]
+    if os.path.islink(path):
+        return InputError(f"source {written!r} is a link to {os.readlink(path)!r}, which does not exist")
     what = "matches no file" if glob.has_magic(path) else "does not exist"
     return InputError(f"source {written!r} {what}", hint=_near(there, wanted))
 

@@ -116,7 +116,7 @@ def _known(frame: Frame, time: Integers, details: Mapping[str, Any]) -> Integers
     after = details.get("label_after", {"seconds": details.get("ahead_seconds") or 0.0, "rows": 0})
     if after is None:
         raise InputError(
-            "the dataset's label says by an expression when it is known: there are no folds by time",
+            "an expression says when the dataset's label (or its row) is known: there are no folds by time",
             hint="Use `folds_by: entity` or `folds_by: random`.",
             place="training.folds_by",
         )
