@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.docs.markdown import ROOT, Block, blocks, commands, name
+from tests.e2e.conftest import processes_mentioning
 from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
@@ -205,6 +207,9 @@ def server(home: Path) -> Iterator[None]:
     yield
     up.send_signal(signal.SIGTERM)
     assert up.wait(DEADLINE_SECONDS) == 0
+    for pid in processes_mentioning(str(home)):  # pods outlive it, by an hour
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("server")
