@@ -15,7 +15,7 @@ from tests.unit.test_planning_plan import (
 )
 
 from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.job import JobSize
+from gridmill.model.job import CommandSpec, Job, JobSize
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Use
 from gridmill.model.state import JobState
@@ -162,3 +162,11 @@ def test_nothing_is_told_where_nothing_was_measured():
     assert Waits(crowded(a_job("mine")), NOW).of("p-1/mine") is None
     free = Snapshot((a_site(), command(), a_run(), a_deployment(memory=GIB), a_job("mine", MIB)))
     assert Waits(free, NOW).of("p-1/mine") is None
+
+
+def test_why_a_gang_that_asks_for_no_memory_waits_is_told():
+    gang = replace(a_job("g", 0), job=Job(name="g", command=CommandSpec(run="true", workers=9)))
+    snapshot = Snapshot((a_site(share=1.0), command(), a_run(), gang))
+    assert "needs 9 places at once for its workers; site local has room for" in why_waiting(
+        snapshot, gang.id, NOW
+    )

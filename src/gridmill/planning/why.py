@@ -172,7 +172,7 @@ def _places_to_come(nodes: Nodes, resource: Resource, asked: Amounts, demand: De
     """For how many of a gang's ranks pods that could come up now would have room; at most all."""
     places = 0
     for _, free in nodes.items():
-        while asked.fits_in(free) and places < demand.workers:
+        while asked.fits_in(free) and free.memory_bytes > 0 and places < demand.workers:
             memory = resource.memory_bytes or free.memory_bytes
             places += min(most_jobs(asked.cpus or free.cpus), memory // max(1, demand.memory_bytes))
             free -= Amounts(cpus=asked.cpus or free.cpus, memory_bytes=memory, gpus=asked.gpus)
