@@ -77,6 +77,7 @@ def test_a_command_sees_what_it_needs_and_no_credentials():
     assert "PIP_INDEX_URL" not in found
     assert (found["HOME"], found["LC_ALL"], found["MINE"]) == ("/h", "C", "1")
     assert (found["OMP_NUM_THREADS"], found["MKL_NUM_THREADS"]) == ("7", "2")
+    assert found["GOMP_SPINCOUNT"] == "30000"
     assert found["CUDA_VISIBLE_DEVICES"] == "1,3"
     assert found["TMPDIR"] == "/w/tmp"
 
