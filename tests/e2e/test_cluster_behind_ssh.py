@@ -41,7 +41,7 @@ def test_what_is_cut_for_some_seconds_goes_on_in_each_phase(land: Farmland) -> N
     land.configure(SLOW)
     run = Carried(land, "moments")
     run.wait_half("to")
-    assert len(ssh_of_home(land)) == 2, "messages do not wait behind data"
+    land.wait(lambda: len(ssh_of_home(land)) == 2, "messages do not wait behind data")
     cut(land)
     land.configure(FAST)
     run.wait_begun()

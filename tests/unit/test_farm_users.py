@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tests.farms import LOCAL, open_folder
 from tests.unit.test_farm_rules import order
 
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.farm.authority import Authority
 from gridmill.farm.deploying import turn_out
 from gridmill.farm.farm import Farm
@@ -60,6 +61,10 @@ def test_who_joined_where_jobs_had_no_users_is_served_alone() -> None:
         with pytest.raises(InputError, match="one source only, and that is lab") as told:
             refuse_second(one_user, [lab], "other")
         assert "gridmill farm revoke lab" in told.value.hint
+        with pytest.raises(ConflictError, match="left of a source lab is being removed"):
+            refuse_second(one_user, [replace(lab, revoked=True)], "other")
+        with pytest.raises(InputError, match="one source only, and that is lab"):
+            refuse_second(one_user, [replace(lab, name="gone", revoked=True), lab], "other")
     with pytest.raises(InputError, match=r"lab have no Unix user of their own, and could see .* other"):
         refuse_together("", [other, lab])
     with pytest.raises(InputError, match=r"jobs of other have .* cannot be here now: it is no root") as told:

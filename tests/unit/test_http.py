@@ -3,13 +3,15 @@
 import asyncio
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
 from gridmill.http.alive import keep_alive
-from gridmill.http.answers import bounded
+from gridmill.http.answers import answer_errors, bounded
 
 
 def piece(more: bool) -> Message:
@@ -50,10 +52,28 @@ def test_whoever_waits_for_the_end_of_an_answer_may_wait() -> None:
     assert not asyncio.run(read())
 
 
-def test_what_a_server_accepts_ends_where_nobody_is_at_the_other_end() -> None:
+def option(connection: socket.socket, name: str) -> int:
+    """Of TCP; -1 where this machine does not know it."""
+    return connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) if hasattr(socket, name) else -1
+
+
+def test_what_a_server_accepts_ends_where_nobody_is_at_the_other_end_but_not_where_one_pauses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         keep_alive(listener)
-        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert 0 < accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 20
-            assert 0 < accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 60_000
+        with socket.create_connection(listener.getsockname()) as connection, listener.accept()[0] as accepted:
+            keep_alive(connection, reads=True)
+            for end in (connection, accepted):
+                assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+                assert option(end, "TCP_KEEPIDLE") in (-1, 5)
+            assert option(accepted, "TCP_USER_TIMEOUT") in (-1, 0)
+            assert option(connection, "TCP_USER_TIMEOUT") in (-1, 20_000)
+
+
+def test_whoever_pauses_in_a_request_is_told_to_send_it_again() -> None:
+    app = FastAPI()
+    answer_errors(app)
+    explained: Any = app.exception_handlers[HTTPException]
+    answer = asyncio.run(explained(None, HTTPException(503, "nothing more came")))
+    assert b"nothing more came" in answer.body
+    assert b"Send it again." in answer.body
+    assert b"/docs" in asyncio.run(explained(None, HTTPException(413, "too large"))).body

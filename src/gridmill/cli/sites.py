@@ -172,9 +172,8 @@ def nodes(context: typer.Context, json: Json = False) -> None:
 
 def _node_row(view: NodeView) -> tuple[object, ...]:
     look = view.look
-    owners_cpus = (
-        min(look.owner_cpus, look.busy_cpus) if look else 0.0
-    )  # what it wants may be more than it gets
+    # what its owner wants may be more than it gets
+    owners_cpus = min(look.owner_cpus, look.busy_cpus) if look else 0.0
     busy, owners = (f"{look.busy_cpus:.1f}", f"{owners_cpus:.1f}") if look else ("?", "?")
     gpus = _gpu_words(look) if look else []
     has, claimed = amounts(view.node.capacity), amounts(view.claimed) if view.claimed != Amounts() else ""

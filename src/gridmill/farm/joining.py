@@ -11,7 +11,7 @@ from gridmill.farm.authority import fingerprint_of_key
 from gridmill.farm.farm import Farm
 from gridmill.farm.records import Records
 from gridmill.farm.source import JOIN_SECONDS, Invitation, Source, check_name, hash_of, invited
-from gridmill.farm.users import Numbered, next_number, refuse_second
+from gridmill.farm.users import Numbered, leaving, next_number, refuse_second
 from gridmill.model.farm import Joined, JoinRequest, check_versions
 
 _LOG = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def _check_free(known: Source | None, invitation: Invitation, name: str) -> None
     if invitation.name and invitation.name != name:
         raise InputError(f"this join line is for the source {invitation.name}", place="source")
     if known is not None and known.revoked:
-        raise ConflictError(f"what is left of a source {name} is being removed", place="source")
+        raise leaving(name)
     if known is not None and invitation.name != name:
         raise ConflictError(
             f"another source is called {name}",

@@ -57,7 +57,7 @@ class Records:
                 "CREATE TABLE IF NOT EXISTS nouns (kind TEXT, key TEXT, body BLOB, PRIMARY KEY (kind, key))"
             )
         except (sqlite3.Error, OSError) as error:
-            raise StorageError(f"the farm's records cannot be opened: {error}", place=str(path)) from error
+            raise StorageError(f"the records cannot be opened: {error}", place=str(path)) from error
 
     @contextmanager
     def change(self) -> Iterator[None]:
@@ -107,7 +107,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StorageError(f"the farm's records cannot be used: {error}") from error
+        raise StorageError(f"the records cannot be used: {error}") from error
 
 
 def key_of(noun: Noun) -> str:

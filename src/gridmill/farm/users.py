@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.farm.source import Source
 from gridmill.model.noun import dataclass
 
@@ -55,16 +55,28 @@ def next_number(kept: Numbered | None, sources: Sequence[Source]) -> Numbered:
 
 
 def refuse_second(one_user: str, sources: Sequence[Source], name: str) -> None:
-    """Raises InputError where a further source could not be kept apart from those that are here; `one_user`
-    says why sources have no Unix users of their own (empty: they have)."""
-    other = next((one.name for one in sources if one.name != name and (one_user or one.user is None)), "")
-    if other:
-        why = one_user or "it joined when jobs had no Unix user of their own here"
-        raise InputError(
-            f"this farm serves one source only, and that is {other}: {why}",
-            hint=_kept_apart(other) if one_user else _joins_anew(other),
-            place="source",
-        )
+    """Raises InputError where a further source could not be kept apart from those that are here, and
+    ConflictError where such a one is being removed; `one_user` says why sources have no Unix users of their
+    own (empty: they have)."""
+    others = [one for one in sources if one.name != name and (one_user or one.user is None)]
+    other = min(others, key=lambda one: one.revoked, default=None)
+    if other is None:
+        return
+    if other.revoked:
+        raise leaving(other.name)
+    why = one_user or "it joined when jobs had no Unix user of their own here"
+    raise InputError(
+        f"this farm serves one source only, and that is {other.name}: {why}",
+        hint=_kept_apart(other.name) if one_user else _joins_anew(other.name),
+        place="source",
+    )
+
+
+def leaving(name: str) -> ConflictError:
+    """Why nobody joins yet where a source was revoked."""
+    return ConflictError(
+        f"what is left of a source {name} is being removed", hint="Join again in a moment.", place="source"
+    )
 
 
 def refuse_together(one_user: str, sources: Sequence[Source]) -> None:

@@ -7,13 +7,13 @@ _ALIVE = (  # shows within 20 s, also where nothing is to be said
     ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 5),
     ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 5),
     ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
-    ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 20_000),
 )
+_UNREAD = (("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 20_000),)
 
 
-def keep_alive(connection: socket.socket) -> None:
-    """A connection, or one that listens: what it accepts is as it is. What this machine does not know it goes
-    without."""
-    for name, level, value in _ALIVE:
+def keep_alive(connection: socket.socket, *, reads: bool = False) -> None:
+    """A connection, or one that listens: what it accepts is as it is. Where the other end `reads` without a
+    pause, what it has not taken for 20 s ends it too. What this machine does not know it goes without."""
+    for name, level, value in _ALIVE + (_UNREAD if reads else ()):
         if hasattr(socket, name):
             connection.setsockopt(level, getattr(socket, name), value)

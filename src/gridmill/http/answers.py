@@ -76,8 +76,9 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return failure(NotFoundError(f"there is nothing at {request.url.path}", hint="See /docs."), 404)
-    kind = UnavailableError if error.status_code == 503 else InputError
-    answer = failure(kind(str(error.detail), hint="See /docs."), error.status_code)
+    told, busy = str(error.detail), error.status_code == 503
+    why = UnavailableError(told, hint="Send it again.") if busy else InputError(told, hint="See /docs.")
+    answer = failure(why, error.status_code)
     answer.headers.update(error.headers or {})
     return answer
 

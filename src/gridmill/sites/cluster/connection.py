@@ -27,7 +27,7 @@ class Connection(http.client.HTTPSConnection):
         if self._way is None:
             super().connect()
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(self.sock)
+            keep_alive(self.sock, reads=True)
         else:
             plain = socket.socket(socket.AF_UNIX)
             plain.settimeout(self.timeout)

@@ -284,14 +284,14 @@ class Farm:
             return content
         raise AssertionError("a new connection was tried")
 
-    def _leave(self, connection: Connection, answer: http.client.HTTPResponse, lane: "_Lane") -> None:
+    def _leave(self, connection: Connection, answer: http.client.HTTPResponse, lane: _Lane) -> None:
         """To be used again, if its answer was read to the end."""
         if answer.will_close or not answer.isclosed():
             return self._forget(connection)
         with self._lock:
             return lane.idle.append(connection)
 
-    def _connect(self, seconds: float, lane: "_Lane") -> Connection:
+    def _connect(self, seconds: float, lane: _Lane) -> Connection:
         way = lane.tunnel.path() if lane.tunnel is not None else None
         behind_data = way is not None and lane is self._data  # where ssh says that the line is cut
         patience = min(seconds, QUEUED_SECONDS if behind_data else CONNECT_SECONDS)
@@ -317,7 +317,7 @@ class Farm:
             self._open.discard(connection)
         connection.close()
 
-    def _away(self, error: Exception, lane: "_Lane") -> AwayError:
+    def _away(self, error: Exception, lane: _Lane) -> AwayError:
         said = lane.tunnel.said() if lane.tunnel is not None else ""
         late = "nothing came in time" if isinstance(error, TimeoutError) else ""
         why = said or late or getattr(error, "strerror", None) or str(error) or type(error).__name__

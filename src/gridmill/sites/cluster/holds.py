@@ -23,7 +23,9 @@ class Holds:
         with self._lock:
             if lot in self._clearing:
                 raise UnavailableError(
-                    "what a site that was removed kept there is being removed", place=lot.url
+                    "what a site that was removed kept there is being removed",
+                    hint="It goes on by itself once that is done.",
+                    place=lot.url,
                 )
             self._held[lot] += 1
 

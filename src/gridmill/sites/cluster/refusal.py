@@ -16,7 +16,5 @@ def refusal(status: int, body: bytes) -> GridmillError:
     except ValueError:
         return UnavailableError(f"the farm answers with status {status}")
     if isinstance(error, StorageError):  # a path there is none here
-        return ThereError(
-            f"at the farm {error}".replace("the farm the farm's", "the farm its"), hint=error.hint
-        )
+        return ThereError(f"at the farm {error}", hint=error.hint)
     return error
