@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -156,20 +156,22 @@ class _Contest:
         wall = alternate(
             {name: partial(self._timed, name) for name in names}, rounds=ROUNDS[self.kind], warm=False
         )
-        others = [wall[name].values for name in names[1:]]
-        ratio = Series([min(them) / us for us, *them in zip(wall["ours"].values, *others, strict=True)])
         what = f"{_KINDS[self.kind]}, {_WAYS[self.way]}"
-        speed = f"{what}: of the best's speed"
-        rows = [
-            at_least(SHARE, AREA, speed, ratio.median, "", **ratio.spread)
-            if self.way in _STAGED
-            else row(AREA, speed, ratio.median, "", **ratio.spread)
-        ]
+        rows = self._ratio(f"{what}: of the best's speed", [wall[name].values for name in names])
         rows += [row(AREA, f"{what}: {name}", wall[name].median, "s", **wall[name].spread) for name in names]
         rows += [
             row(AREA, f"{what}: {name}", cpu.median, "CPU s", **cpu.spread) for name, cpu in self.cpu.items()
         ]
         return rows
+
+    def _ratio(self, what: str, seconds: Sequence[Sequence[float]]) -> list[Result]:
+        """Ours are the first; none without others."""
+        if len(seconds) == 1:
+            return []
+        ratio = Series([min(them) / us for us, *them in zip(*seconds, strict=True)])
+        if self.way not in _STAGED:
+            return [row(AREA, what, ratio.median, "", **ratio.spread)]
+        return [at_least(SHARE, AREA, what, ratio.median, "", **ratio.spread)]
 
     def _timed(self, name: str) -> float:
         self._clear()

@@ -1,6 +1,7 @@
 """The pod's pure rules: when it ends by itself, what a command's environment is, what memory it measures."""
 
 import os
+import sys
 from pathlib import Path
 
 from gridmill.errors import DataError, StorageError
@@ -10,10 +11,11 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Order
 from gridmill.model.state import Cause
-from gridmill.pod import processes
+from gridmill.pod import processes, zygote
 from gridmill.pod.agent import is_given_up, should_end
 from gridmill.pod.commands import command_environment
 from gridmill.pod.limits import Limits, proportional_bytes
+from gridmill.pod.threads import thread_environment
 
 
 def ends(idle, lonely, keep=300.0, taken=True):
@@ -82,6 +84,12 @@ def test_a_command_sees_what_it_needs_and_no_credentials():
     assert found["TMPDIR"] == "/w/tmp"
 
 
+def test_how_threads_wait_is_the_machines_to_say():
+    said = {"OMP_WAIT_POLICY": "ACTIVE"}
+    assert thread_environment(2, said).items() >= said.items()
+    assert "GOMP_SPINCOUNT" not in thread_environment(2, said)
+
+
 def test_a_command_finds_its_inputs_and_output():
     found = environment(env={"GRIDMILL_ATTEMPT": "other"})
     assert found["GRIDMILL_INPUT_MY_INPUT"] == "/root-of-storage/files/x"
@@ -130,3 +138,13 @@ def test_cpus_are_shared_out_in_turn():
     first, second = (limits.affinity(Amounts(cpus=2), None) for _ in range(2))
     assert sorted(first + second) == [0, 1, 2, 3]
     assert limits.affinity(Amounts(cpus=4), None) == ()
+
+
+def test_a_package_that_cannot_be_imported_is_left_to_the_job(tmp_path, monkeypatch):
+    (tmp_path / "built_for_another.py").write_text("raise ValueError('numpy.dtype size changed')")
+    (tmp_path / "sound.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(zygote, "keep", lambda: None)  # what this process has is not to stay
+    zygote.bring(["built_for_another", "sound"])
+    assert "sound" in sys.modules
+    assert "built_for_another" not in sys.modules

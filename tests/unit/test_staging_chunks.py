@@ -129,6 +129,25 @@ def test_room_is_kept_for_what_comes_only_while_it_comes(tmp_path):
     assert store.missing([A.hash, B.hash, C.hash]) == ()
 
 
+def test_what_cannot_be_named_leaves_nothing(tmp_path):
+    store = ChunkStore(tmp_path, 8)
+    (tmp_path / "chunks").rmdir()
+    with pytest.raises(StorageError):
+        store.send([A, B])
+    assert list(store.drafts.iterdir()) == []
+    (tmp_path / "chunks").mkdir()
+    store.send([A, B])
+    assert store.missing([A.hash, B.hash]) == ()
+
+
+def test_a_folder_that_was_left_empty_goes_when_it_is_opened(tmp_path):
+    ChunkStore(tmp_path, 8).send([A])
+    (lot,) = (tmp_path / "chunks").iterdir()
+    (lot / A.hash).unlink()
+    ChunkStore(tmp_path, 8)
+    assert not lot.exists()
+
+
 def test_chunks_that_were_kept_by_their_first_letters_are_there(tmp_path):
     ChunkStore(tmp_path, 100).send([A])
     (lot,) = (tmp_path / "chunks").iterdir()
@@ -160,7 +179,6 @@ KILLED = """
 import sys
 from pathlib import Path
 from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.durable import SEALED_NS
 from gridmill.staging.frames import Chunk, hash_of
 store = ChunkStore(Path(sys.argv[1]), 1 << 40)
 print("on", flush=True)
@@ -195,7 +213,6 @@ import os, subprocess, sys
 from pathlib import Path
 from gridmill.errors import StorageError
 from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.durable import SEALED_NS
 from gridmill.staging.frames import Chunk, hash_of
 from gridmill.staging.place import Placer
 from gridmill.model.farm import FileEntry, Manifest
@@ -391,7 +408,6 @@ from pathlib import Path
 from gridmill import codec
 from gridmill.model.farm import Manifest
 from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.durable import SEALED_NS
 from gridmill.staging.place import Placer
 store = ChunkStore(Path(sys.argv[1]) / "store", 1 << 40)
 placer = Placer(Path(sys.argv[1]) / "root", store)

@@ -70,7 +70,7 @@ def devices(order: Order, base: Mapping[str, str]) -> dict[str, str]:
     """
     own = [name for name in base.get(POD_GPUS, "").split(",") if name]
     names = [own[index] if index < len(own) else str(index) for index in _gpus(order)]
-    shares, threads = int(base.get(POD_GPU_SHARES, "1")), thread_environment(order.given.cpus)
+    shares, threads = int(base.get(POD_GPU_SHARES, "1")), thread_environment(order.given.cpus, base)
     if shares == 1:
         return {**threads, "CUDA_VISIBLE_DEVICES": ",".join(names), **QUIET}
     if order.gang is not None and len(order.gang.me.gpus) % shares:

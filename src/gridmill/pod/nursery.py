@@ -61,7 +61,7 @@ class Nursery:
     ) -> None:
         self.pid = 0
         self._kind, self._selector = kind, selector
-        threads = {**thread_environment(cpus), "OPENBLAS_NUM_THREADS": "1"}
+        threads = {**thread_environment(cpus, environment), "OPENBLAS_NUM_THREADS": "1"}
         self._environment = {**environment, **threads, "CUDA_VISIBLE_DEVICES": ""}
         self._listener: Listener | None = None
         self._link: socket.socket | None = None

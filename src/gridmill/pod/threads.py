@@ -11,6 +11,7 @@ VARIABLES = (
     "RAYON_NUM_THREADS",
     "POLARS_MAX_THREADS",
 )
+_SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _SPINS = {"GOMP_SPINCOUNT": "30000"}
 """How often a thread of libgomp (PyTorch, scikit-learn, XGBoost) looks whether there is more to do before it
 sleeps: about 0.1 ms long; the library's own 300,000 are a millisecond. Where others use the processors too,
@@ -18,6 +19,8 @@ that is time taken from the thread that is waited for: a small LSTM took 24 s in
 of its own as long either way (libgomp's manual, "GOMP_SPINCOUNT")."""
 
 
-def thread_environment(cpus: float) -> Mapping[str, str]:
-    """One thread per whole CPU, at least one; those that wait do not keep others from working."""
-    return dict.fromkeys(VARIABLES, str(max(1, int(cpus)))) | _SPINS
+def thread_environment(cpus: float, base: Mapping[str, str]) -> Mapping[str, str]:
+    """One thread per whole CPU, at least one; those that wait do not keep others from working, unless the
+    machine's own environment says how they are to wait."""
+    spins = {name: base[name] for name in _SAID if name in base} or _SPINS
+    return dict.fromkeys(VARIABLES, str(max(1, int(cpus)))) | spins

@@ -147,7 +147,7 @@ def bring(names: Iterable[str]) -> None:
     """Import what is not there yet. What cannot be had is left out: the job will say so."""
     missing = [name for name in names if name not in sys.modules]
     for name in missing:
-        with contextlib.suppress(ImportError, OSError, MemoryError):
+        with contextlib.suppress(Exception):  # as one built for another version raises anything
             import_module(name)
     if missing:
         keep()

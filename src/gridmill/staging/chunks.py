@@ -17,7 +17,7 @@ from gridmill.staging.flow import Flow
 from gridmill.staging.frames import Chunk, Content, damaged, matches
 from gridmill.staging.large import LargeFiles, Layout, layouts
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
-from gridmill.staging.turns import ALONE
+from gridmill.staging.turns import Turns
 
 HELD_BYTES = 8 << 20
 """So much is held before it is kept, in one go."""
@@ -40,6 +40,7 @@ class ChunkStore:
         self._chunks, self._pins = folder / "chunks", folder / "pins"
         self._lock = threading.Lock()
         self._lots: dict[str, str] = {}  # of chunks that have a file of their own
+        self._turns = Turns()
         try:
             shutil.rmtree(self.drafts, ignore_errors=True)
             for made in (folder, self._chunks, self._pins, self.drafts):
@@ -66,6 +67,8 @@ class ChunkStore:
                 looked = entry.stat()
                 found.append((looked.st_atime_ns, entry.name, looked.st_size))
                 self._lots[entry.name] = lot.name
+            with suppress(OSError):
+                os.rmdir(lot)  # one that a kill left empty
         return OrderedDict((name, size) for _, name, size in sorted(found))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
@@ -222,7 +225,7 @@ class ChunkStore:
         Raises DataError for content without its hash, InputError for one that is too large, StorageError when
         the disk is full, or the quota used up by what is pinned: then nothing half-written stays.
         """
-        with ALONE:
+        with self._turns.turn(len(chunks)):
             for chunk in chunks:
                 _check(chunk)
         try:
@@ -259,15 +262,23 @@ class ChunkStore:
             self._make_room(room_bytes)
         draft = f"{self.drafts}/{uuid4().hex}"
         try:
-            _write_all(draft, new.values())
+            if new:
+                self._write(draft, new.values())
+            with self._lock:
+                self._name(draft, new)
+                self._coming_bytes -= room_bytes
         except BaseException:
             with self._lock:
                 self._coming_bytes -= room_bytes
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        with self._lock:
-            self._coming_bytes -= room_bytes
-            self._name(draft, new)
+
+    def _write(self, folder: str, chunks: Collection[Chunk]) -> None:
+        """Into a new folder, and onto the disk: one that a power failure takes back then is only missing."""
+        os.mkdir(folder, 0o700)
+        with self._turns.turn(len(chunks)):
+            paths = [_write(f"{folder}/{chunk.hash}", chunk.data) for chunk in chunks]
+        sync([*paths, folder])
 
     def _name(self, draft: str, new: Mapping[str, Chunk]) -> None:
         """From now on they count as there, and no more as coming."""
@@ -368,16 +379,6 @@ def _remove(lot: str, chunk: str) -> None:
         os.unlink(f"{lot}/{chunk}")
     with suppress(OSError):
         os.rmdir(lot)
-
-
-def _write_all(folder: str, chunks: Collection[Chunk]) -> None:
-    """Into a new folder, and onto the disk: one that a power failure takes back then is only missing."""
-    if not chunks:
-        return
-    os.mkdir(folder, 0o700)
-    with ALONE:
-        paths = [_write(f"{folder}/{chunk.hash}", chunk.data) for chunk in chunks]
-    sync([*paths, folder])
 
 
 def _write(path: str, data: Content) -> str:
