@@ -1,11 +1,12 @@
 """Which ways there are between home and a farm, and what is refused before anything waits for it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gridmill.control.wishes import check_wishes
-from gridmill.errors import InputError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.model.job import JobKind
 from gridmill.model.resource import Resource
 from gridmill.model.site import Site, SiteKind
@@ -13,6 +14,8 @@ from gridmill.model.staging import Staging
 from gridmill.sdk.resources import read_staging
 from gridmill.sites.cluster.carriers import Carriers, check
 from gridmill.sites.cluster.carrying import HomeCarrying
+from gridmill.sites.cluster.holds import HOLDS
+from gridmill.sites.cluster.lots import Lot
 
 
 def cluster(**settings: str) -> Site:
@@ -68,6 +71,24 @@ def test_what_is_direct_goes_through_the_farm_itself(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="staging: export"):
         carriers.carrier(Staging.EXPORT, {})
     HomeCarrying(farm, tmp_path, tmp_path, tmp_path / "far/carried", carriers=carriers).close()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("end", [Carriers.clear, Carriers.close])
+def test_a_transfer_that_is_late_keeps_nothing_where_all_was_given_up(
+    tmp_path: Path, end: Callable[[Carriers], None]
+) -> None:
+    root, lot = f"file://{tmp_path}/bucket", Lot(url=f"file://{tmp_path}/bucket/kept/me")
+    carriers = Carriers(object(), cluster(), "me", tmp_path / "far")  # type: ignore[arg-type]
+    carriers._site.settings["shared"] = root  # type: ignore[index]  # the settings take none that is a folder
+    carriers.carrier(Staging.SHARED, {})
+    with HOLDS.clearing(lot) as free:
+        assert not free
+    end(carriers)
+    with pytest.raises(UnavailableError, match="changed or removed") as told:
+        carriers.carrier(Staging.SHARED, {})
+    assert "goes on by itself" in told.value.hint
+    with HOLDS.clearing(lot) as free:
+        assert free
 
 
 def test_how_long_chunks_are_kept_is_said() -> None:

@@ -1,5 +1,6 @@
 """What is left in buckets is removed: what this process does not use, and what others have left."""
 
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -165,19 +166,24 @@ def test_when_a_site_is_removed_nothing_is_left_but_what_others_keep(
         assert [lot for lot in home.lots.all() if not lot.folder] == [], "what others keep is noted by them"
 
 
-def test_a_site_that_is_added_again_meanwhile_has_what_is_kept(home: Process, bucket: LittleBucket) -> None:
+def test_a_site_that_is_added_again_meanwhile_has_what_is_kept(
+    home: Process, bucket: LittleBucket, caplog: pytest.LogCaptureFixture
+) -> None:
     lot, sought = Lot(url=URL), list[str]()
     home.lots.begin(lot)
     Kept(bucket).send([Chunk(hash=hash_of(b"x"), data=b"x")])
     HOLDS.hold(lot)
-    home.sweeper.clear(())
+    with caplog.at_level(logging.INFO):
+        home.sweeper.clear(())
+    assert f"bucket_not_cleared site=far url={URL}" in caplog.text
     assert len(bucket.objects) == 1
     assert home.lots.all() == (lot,), "it is looked after"
     HOLDS.release(lot)
 
     def remove(name: str) -> None:
-        with pytest.raises(UnavailableError, match="being removed"):
+        with pytest.raises(UnavailableError, match="being removed") as told:
             HOLDS.hold(lot)
+        assert "goes on by itself" in told.value.hint
         sought.append(name)
 
     bucket.remove = remove  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridmill.errors import InputError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.model.amounts import parse_seconds
 from gridmill.model.site import Site
 from gridmill.model.staging import Staging
@@ -44,6 +44,7 @@ class Carriers:
         self._opened: dict[tuple[str, str], Objects] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
         self._held: set[Lot] = set()
+        self._over = False
         self._uses, self._lots = Uses(), Lots(folder / "lots")
         LIVE.add(self._uses.folder)
         self.sweeper = Sweeper(
@@ -52,7 +53,8 @@ class Carriers:
 
     def carrier(self, staging: Staging, sizes: Mapping[str, int]) -> Carrier:
         """To the farm and from it; `sizes` (bytes) are those of all chunks that will travel. Raises
-        InputError where there is no bucket, StorageError, UnavailableError while a bucket is cleared."""
+        InputError where there is no bucket, StorageError, UnavailableError while a bucket is cleared, and
+        once nothing more is kept in one by this."""
         if staging == Staging.DIRECT:
             return self._farm
         url = bucket_of(self._site, staging)
@@ -72,12 +74,20 @@ class Carriers:
 
     def _hold(self, lot: Lot) -> None:
         with self._lock:
+            if self._over:  # nobody would release it
+                raise UnavailableError(
+                    f"the cluster {self._site.name} was changed or removed meanwhile",
+                    hint="If it is still there it goes on by itself.",
+                    place=lot.url,
+                )
             if lot not in self._held:
                 HOLDS.hold(lot)
                 self._held.add(lot)
 
     def _release(self) -> None:
+        """All, for good."""
         with self._lock:
+            self._over = True
             while self._held:
                 HOLDS.release(self._held.pop())
 

@@ -135,6 +135,8 @@ class Sweeper:
                 bucket.remove(name)
             return
         with HOLDS.clearing(lot) as free:
-            if free:  # else the site was added again meanwhile, and has them
-                self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
-                self._lots.end(lot)
+            if not free:  # the site was added again meanwhile, and has them
+                return _LOG.info("bucket_not_cleared site=%s url=%s reason=in use", self._name, lot.url)
+            self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
+            self._lots.end(lot)
+        return None
