@@ -9,6 +9,7 @@ from gridmill.errors import GridmillError
 from gridmill.http.server import Server, serve
 from gridmill.ports.grid import Grid
 from gridmill.sdk.client import Client
+from gridmill.sdk.connected import let_others_in
 
 
 def listen(grid: Grid, home: Path) -> Server:
@@ -23,6 +24,6 @@ def make_reachable(client: Client) -> None:
         return listen(grid, client.settings.home).stop
 
     try:
-        client.let_others_in(begin)
+        let_others_in(client, begin)
     except GridmillError as error:
         say(f"other commands cannot reach this run: {error}")

@@ -30,7 +30,9 @@ class Connected:
         self._dial = dial
         self._dialled = dial()
         self._closers: list[Callable[[], None]] = []
-        self._turn = threading.RLock()  # who listens for others does not begin while this one gives way
+        self._turn = (
+            threading.RLock()
+        )  # the control node is changed, and others let in, by one thread at a time
 
     @property
     def grid(self) -> Grid:
@@ -56,13 +58,6 @@ class Connected:
         client is still used to read. May be left out."""
         self._dialled.release()
 
-    def let_others_in(self, listen: Callable[[Grid], Callable[[], None]]) -> None:
-        """`listen` makes an embedded control node reachable and gives what ends that: it is called before the
-        control node ends. One that lives elsewhere, or meanwhile does, needs nothing."""
-        with self._turn:
-            if self.embedded:
-                self._closers.append(listen(self.grid))
-
     def __enter__(self) -> Self:
         return self
 
@@ -75,27 +70,44 @@ class Connected:
         """Ask; when the control node has gone meanwhile, ask the one that takes over; when it has lost its
         store's server, ask again until that is back. One that is embedded gives way first to one that comes
         to stay."""
-        if self._dialled.give_way is not None and is_asked(self.settings.home):
-            self._give_way(self._dialled.give_way)
+        if self._has_to_give_way():
+            self._give_way()
         until, lost = time.monotonic() + _STORE_SECONDS, 0
         while True:
+            asked = self._dialled
             try:
-                return question(self.grid)
+                return question(asked.grid)
             except UnavailableError as error:
                 lost += 1
-                will_stay = _is_storage(error) and (self.embedded or lost > 1)
-                if will_stay or time.monotonic() > until:
+                will_stay = _is_storage(error) and (asked.embedded or lost > 1)
+                if (will_stay and self._is_current(asked)) or time.monotonic() > until:
                     raise
-            if not self.embedded:
-                self._take_over()
+            if not asked.embedded:
+                self._replace(asked)
             time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
 
-    def _give_way(self, end: Callable[[], None]) -> None:
+    def _has_to_give_way(self) -> bool:
+        return self._dialled.give_way is not None and is_asked(self.settings.home)
+
+    def _is_current(self, dialled: Dialled) -> bool:
+        """Once no other thread changes that."""
+        with self._turn:
+            return self._dialled is dialled
+
+    def _give_way(self) -> None:
         """The control node here ends; what it brought up, and the runs, go on with the next one."""
         with self._turn:
+            end = self._dialled.give_way
+            if end is None or not self._has_to_give_way():
+                return  # another thread did, or who asked has given up
             self._close_closers()
             end()
             self._take_over()
+
+    def _replace(self, gone: Dialled) -> None:
+        with self._turn:
+            if self._dialled is gone:  # else another thread did
+                self._take_over()
 
     def _take_over(self) -> None:
         wait_for_who_asks(self.settings.home)
@@ -110,6 +122,14 @@ class Connected:
                 if time.monotonic() > until:
                     raise
             time.sleep(0.2)
+
+
+def let_others_in(client: Connected, listen: Callable[[Grid], Callable[[], None]]) -> None:
+    """`listen` makes an embedded control node reachable and gives what ends that: it is called before the
+    control node ends. One that lives elsewhere, or meanwhile does, needs nothing."""
+    with client._turn:
+        if client.embedded:
+            client._closers.append(listen(client.grid))
 
 
 def _is_storage(error: UnavailableError) -> bool:

@@ -3,8 +3,10 @@
 import fcntl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from gridmill.errors import StorageError
 
 _FILE = "control.next"
 _LOOK_SECONDS = 0.05
@@ -15,23 +17,29 @@ _START_SECONDS = 60.0
 @contextmanager
 def asking(home: Path) -> Iterator[None]:
     """For the time of the block others see that somebody wants to be the home's control node. It ends with
-    the process, for it is a lock."""
-    with (home / _FILE).open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+    the process, for it is a lock. Who asks second waits here for the first. Raises StorageError."""
+    path = home / _FILE
+    with ExitStack() as held:
+        try:
+            file = held.enter_context(path.open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be locked: {error.strerror}",
+                hint="Set GRIDMILL_HOME to a folder you can write to, on a file system with locks.",
+            ) from error
         yield
 
 
 def is_asked(home: Path) -> bool:
-    """Whether somebody asks now."""
+    """Whether somebody asks now. The lock is shared, so that those who look do not see each other."""
     try:
-        file = (home / _FILE).open("r+")
-    except OSError:  # nobody ever did
+        with (home / _FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # nobody ever did, or can
         return False
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
     return False
 
 
