@@ -10,6 +10,7 @@ from dataset_case import DatasetCase
 from gridmill.errors import InputError
 from gridmill.model.dataset import (
     Aggregate,
+    AsOfJoin,
     Basis,
     DatasetSpec,
     Join,
@@ -173,12 +174,15 @@ def test_rows_with_a_missing_value_are_dropped_where_it_is_required(case: Datase
 MEAN = (Aggregate.COUNT, Aggregate.MAX)
 
 
+@pytest.mark.parametrize("table", [None, "obs"])
 @pytest.mark.parametrize("name", ["x", "late"])
-def test_a_value_that_is_a_delayed_label_is_not_seen_before_it_is_known(case: DatasetCase, name: str) -> None:
+def test_a_value_that_is_a_delayed_label_is_not_seen_before_it_is_known(
+    case: DatasetCase, name: str, table: str | None
+) -> None:
     spec = DatasetSpec(
         basis=BASIS,
-        windows=(Window(column="x", aggregates=MEAN, span_seconds=86400),),
-        lags=(Lag(column="x", steps=(1,)),),
+        windows=(Window(column="x", aggregates=MEAN, span_seconds=86400, table=table),),
+        lags=(Lag(column="x", steps=(1,), table=table),),
         label=Label(column="x", delay_seconds=5 * 3600, name=name),
     )
     rows = case.rows(spec)[:40]
@@ -186,6 +190,30 @@ def test_a_value_that_is_a_delayed_label_is_not_seen_before_it_is_known(case: Da
     assert rows[10]["x_max_1d"] == rows[10]["x_lag_1"] == 4.0
     own = replace(spec, windows=(replace(spec.windows[0], known_at="t"),), lags=())
     assert [row["x_count_1d"] for row in case.rows(own)[:3]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "label",
+    [Label(column="x", delay_seconds=5 * 3600), Label(column="x", known_at="known -- landed")],
+    ids=["delay", "known_at"],
+)
+def test_an_as_of_join_of_the_rows_themselves_sees_late_labels_once_they_are_known(
+    case: DatasetCase, label: Label
+) -> None:
+    join = AsOfJoin(table="obs", on=("e",), known_at="t", prefix="last_")
+    rows = case.rows(DatasetSpec(basis=BASIS, asof_joins=(join,), label=label))[:40]
+    assert [row["last_x"] for row in rows[:8]] == [None] * 6 + [0.0, 1.0]
+    assert [row["last_y"] for row in rows[:3]] == [None, 0, 10]
+    later = replace(join, known_at="t + INTERVAL 7 HOUR", columns=("x",))
+    rows = case.rows(DatasetSpec(basis=BASIS, asof_joins=(later,), label=label))[:40]
+    assert [row["last_x"] for row in rows[:10]] == [None] * 8 + [0.0, 1.0]
+
+
+def test_an_as_of_join_sees_no_label_that_is_never_known(case: DatasetCase) -> None:
+    never = Label(column="x", known_at="CASE WHEN x % 2 = 0 THEN known END")
+    join = AsOfJoin(table="obs", on=("e",), known_at="t", columns=("x",), prefix="last_")
+    rows = case.rows(DatasetSpec(basis=BASIS, asof_joins=(join,), label=never))
+    assert {row["last_x"] % 2 for row in rows if row["last_x"] is not None} == {0}
 
 
 def test_a_label_of_rows_that_are_known_late_is_known_late(case: DatasetCase) -> None:

@@ -199,7 +199,16 @@ def test_links_are_followed_once_and_pipes_not_at_all(root: Root, tmp_path: Path
 
     assert names("in/**/*.csv") == names("in/*.csv") == ["in/b.csv"]
     assert names("in/a.csv", "in/b.csv") == ["in/a.csv", "in/b.csv"]
-    with pytest.raises(InputError, match=r"is a link to 'nowhere\.csv', which does not exist"):
+    (tmp_path / "via").symlink_to("in")
+    assert names("via/**/*.csv") == names("via/*.csv") == ["via/b.csv"]
+    (tmp_path / "in/a").symlink_to("own")
+    (tmp_path / "in/own").mkdir()
+    (tmp_path / "in/own/c.csv").write_text("a\n1\n")
+    assert names("in/*/c.csv") == ["in/own/c.csv"]
+    assert names("via/*/c.csv") == ["via/own/c.csv"]
+    with pytest.raises(InputError, match=r"is a link to 'nowhere\.csv', which does not exist") as gone:
         names("in/gone.csv")
-    with pytest.raises(InputError, match="is no file but a pipe, a socket or a device"):
+    assert gone.value.hint == "Link it to a file that is there, or name that file."
+    with pytest.raises(InputError, match="is no file but a pipe, a socket or a device") as pipe:
         names("in/pipe.csv")
+    assert pipe.value.hint == "Write what it gives to a file, and name that."

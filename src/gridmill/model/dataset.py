@@ -157,7 +157,8 @@ class Label:
     feature. `next_rows` gives a label for each of that many rows ahead, of `column` or of several `columns`,
     step by step: `temp_label_1`, `temp_label_2`, ... A label is known with the row it is taken from (as the
     basis says), unless `known_at` (a column or SQL expression over that row) says when, and `delay_seconds`
-    later than that. No feature's expression may name it; windows and lags see it once it is known.
+    later than that. No feature's expression may name it; windows, lags and as-of joins of the basis's table
+    see it once it is known.
 
     Of a `table` of events it is the `outcome` of those with the same `on` that become known (`known_at`)
     within `horizon_seconds` after the basis time: whether there is any, how many, an aggregate of `column`.

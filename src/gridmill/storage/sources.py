@@ -32,7 +32,10 @@ def _files(written: str, folder: str) -> Iterator[str]:
         )
     if os.path.exists(path):
         if not os.path.isfile(path):
-            raise InputError(f"{written!r} is no file but a pipe, a socket or a device")
+            raise InputError(
+                f"{written!r} is no file but a pipe, a socket or a device",
+                hint="Write what it gives to a file, and name that.",
+            )
         yield path
     elif not glob.has_magic(path):
         raise _missing(written, path)
@@ -40,13 +43,22 @@ def _files(written: str, folder: str) -> Iterator[str]:
         found = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
         if not found:
             raise _missing(written, path)
-        yield from _once(found)
+        yield from _once(found, path)
 
 
-def _once(matches: Sequence[str]) -> Iterator[str]:
-    """The files among the matches of a glob, without links to one that is there already."""
+def _once(matches: Sequence[str], pattern: str) -> Iterator[str]:
+    """The files that a glob matches, each once: by its own name, where that is there beside links to it.
+
+    Links above the first `*` lead to all of them, and tell nothing.
+    """
+    above = next(str(one) for one in Path(pattern).parents if not glob.has_magic(str(one)))
+    plain = os.path.realpath(above)
+
+    def order(match: str) -> tuple[bool, str]:
+        return os.path.realpath(match) != os.path.join(plain, os.path.relpath(match, above)), match
+
     seen: set[str] = set()
-    for match in sorted(matches, key=lambda path: (os.path.realpath(path) != path, path)):
+    for match in sorted(matches, key=order):
         real = os.path.realpath(match)
         if real not in seen:
             seen.add(real)
@@ -86,7 +98,10 @@ def _missing(written: str, path: str) -> InputError:
         there = there.parent
     wanted = Path(path).relative_to(there).parts[0]
     if os.path.islink(path):
-        return InputError(f"source {written!r} is a link to {os.readlink(path)!r}, which does not exist")
+        return InputError(
+            f"source {written!r} is a link to {os.readlink(path)!r}, which does not exist",
+            hint="Link it to a file that is there, or name that file.",
+        )
     what = "matches no file" if glob.has_magic(path) else "does not exist"
     return InputError(f"source {written!r} {what}", hint=_near(there, wanted))
 

@@ -85,7 +85,7 @@ def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
 
 def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
     """Whether the part looks at earlier labels: by their name, or at a row's own label that is known late."""
-    if label is None or part.table is not None:
+    if label is None or part.table not in (None, basis.table):
         return False
     if label.is_own and part.column in label.sources:
         later = label.delay_seconds is not None or label.known_at not in (None, basis.known_at)

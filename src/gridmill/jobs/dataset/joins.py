@@ -1,13 +1,14 @@
 """Ordinary and as-of joins as SQL. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gridmill.jobs.dataset.asked import Asked, Newest, Theirs, nulls_first
+from gridmill.jobs.dataset.labels import own_known
 from gridmill.jobs.dataset.names import Types, check_comparable, find_column, refuse_duplicates
 from gridmill.jobs.dataset.sqltext import TIME, Scope, interval, quote_all, sql_text
 from gridmill.jobs.engine import quoted
-from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join
+from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label
 
 
 @dataclass(slots=True)
@@ -40,7 +41,8 @@ def join_all(
     made = Joined()
     for number, join in enumerate(spec.joins, start=1):
         _ordinary(made, join, f"j{number}", basis, tables, before)
-    for number, asof in enumerate(spec.asof_joins, start=1):
+    asofs = (part for asof in spec.asof_joins for part in _by_clock(asof, spec.label, basis, tables))
+    for number, asof in enumerate(asofs, start=1):
         if asked is not None:
             asked.theirs.append(_asked(made, asof, tables, scope))
         else:
@@ -48,8 +50,24 @@ def join_all(
     return made
 
 
+def _by_clock(
+    asof: AsOfJoin, label: Label | None, basis: Basis, tables: Mapping[str, Types]
+) -> Iterator[AsOfJoin]:
+    """The join; where it brings the rows' own labels, known late, these apart: known when both say so."""
+    known = own_known(label, basis) if label is not None and asof.table == basis.table else ""
+    added = _added_as_of(asof, tables)
+    late = tuple(name for name in added if known and label is not None and name in label.sources)
+    others = tuple(name for name in added if name not in late)
+    if others or not late:
+        yield replace(asof, columns=others)
+    if late:
+        mine = f"({sql_text(asof.known_at)})::TIMESTAMP"
+        later = f"CASE WHEN {mine} >= {known} THEN {mine} WHEN {mine} < {known} THEN {known} END"
+        yield replace(asof, columns=late, known_at=later)
+
+
 def _asked(made: Joined, asof: AsOfJoin, tables: Mapping[str, Types], scope: Scope) -> Theirs:
-    added = _added(asof.columns, (*asof.on, asof.known_at), tables[asof.table], asof.table, "asof_joins")
+    added = _added_as_of(asof, tables)
     named = {f"{asof.prefix}{name}": name for name in added}
     made.add(dict.fromkeys(named, ""))
     listed = ", ".join(quote_all(dict.fromkeys((*asof.on, *added, "__known"))))
@@ -92,7 +110,7 @@ def _as_of(
     before: str,
     scope: Scope,
 ) -> None:
-    added = _added(asof.columns, (*asof.on, asof.known_at), tables[asof.table], asof.table, "asof_joins")
+    added = _added_as_of(asof, tables)
     same = _same(asof.on, basis, tables, asof.table, alias, before, "asof_joins")
     earlier = f'{before}."{TIME}" > {alias}."__known"'
     types = tables[basis.table]
@@ -110,6 +128,10 @@ def _added(
     for name in columns:
         find_column(name, types, table, field_)
     return tuple(columns) or tuple(name for name in types if name not in set(keys))
+
+
+def _added_as_of(asof: AsOfJoin, tables: Mapping[str, Types]) -> tuple[str, ...]:
+    return _added(asof.columns, (*asof.on, asof.known_at), tables[asof.table], asof.table, "asof_joins")
 
 
 def _same(

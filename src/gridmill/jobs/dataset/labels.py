@@ -42,6 +42,13 @@ def label_known(label: Label | None) -> Mapping[str, str]:
     return {LABEL_KNOWN: f"({sql_text(label.known_at)})::TIMESTAMP"}
 
 
+def own_known(label: Label | None, basis: Basis) -> str:
+    """When a row's own label is known, where that is later than the row, as SQL over the row; or empty."""
+    if label is None or not label.is_own or not has_time(label):
+        return ""
+    return _later(f"({sql_text(label.known_at or basis.time)})::TIMESTAMP", label)
+
+
 def label_columns(label: Label | None, basis: Basis, types: Types) -> Mapping[str, str]:
     """The label, and when it is known where that is later than the row. Raises InputError."""
     if label is None or label.table is not None:
