@@ -32,6 +32,7 @@ from gridmill.sites.cluster.site import ClusterSite
 from gridmill.sites.local import _is_locked, _pid
 from gridmill.staging.carry import Tree
 from gridmill.staging.manifest import scan
+from gridmill.staging.refused import RefusedError
 
 URI = "files/p/j/p-1.j.1"
 
@@ -82,11 +83,11 @@ def farm(tmp_path: Path) -> Elsewhere:
     return Elsewhere(tmp_path / "there")
 
 
-def home(tmp_path: Path, farm: Elsewhere, trouble_seconds: float = 600.0) -> HomeCarrying:
+def home(tmp_path: Path, farm: Elsewhere, **more: float) -> HomeCarrying:
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
     folders = root, tmp_path / "bundles", tmp_path / "far" / "carried"
-    return HomeCarrying(farm, *folders, trouble_seconds=trouble_seconds)  # type: ignore[arg-type]
+    return HomeCarrying(farm, *folders, **more)  # type: ignore[arg-type]
 
 
 def order(**more: str) -> Order:
@@ -242,6 +243,37 @@ def test_a_disk_there_that_fails_is_waited_for_but_not_for_ever(tmp_path: Path, 
         farm.fails = [ThereError("at the farm x: cannot be read: Input/output error")]
         assert outcome(impatient.bring_home(end)).state == AttemptState.FAILED
         assert farm.fails == []
+
+
+REFUSED = RefusedError("access is refused: RequestTimeTooSkewed", hint="Set the clock.", place="s3://b")
+
+
+def test_a_bucket_that_refuses_is_waited_for_until_a_key_or_a_clock_is_set(
+    tmp_path: Path, farm: Elsewhere
+) -> None:
+    near = home(tmp_path, farm)
+    for state in (AttemptState.SUCCEEDED, AttemptState.FAILED):
+        near.note(order(checkpoint_uri="checkpoints/p/j"))
+        farm.fails = [REFUSED]
+        with pytest.raises(UnavailableError, match="s3://b: access is refused"):
+            near.bring_home(ended(state))
+        assert "TimeTooSkewed. Set the clock." in near.held_up()["p-1.j.1"]
+        assert outcome(near.bring_home(ended(state))).state == state
+        assert near.held_up() == {}
+        near.forgetting.tick()
+        assert farm.forgotten.pop() == "p-1.j.1"
+
+
+def test_what_a_bucket_refuses_for_too_long_is_left_at_the_farm(tmp_path: Path, farm: Elsewhere) -> None:
+    near = home(tmp_path, farm, refused_seconds=0.0)
+    for end in (ended(), ended(AttemptState.FAILED)):
+        near.note(order(checkpoint_uri="checkpoints/p/j"))
+        farm.fails = [REFUSED]
+        assert outcome(near.bring_home(end)).state == AttemptState.FAILED
+        for again in (near, home(tmp_path, farm)):
+            assert outcome(again.bring_home(end)).state == AttemptState.FAILED
+            again.forgetting.tick()
+    assert farm.forgotten == []
 
 
 def test_a_note_that_is_damaged_loses_its_attempt_alone(tmp_path: Path, farm: Elsewhere) -> None:

@@ -11,6 +11,7 @@ from gridmill.errors import UnavailableError
 from gridmill.model.farm import Manifest
 from gridmill.model.state import AttemptState
 from gridmill.sites.cluster.carrying import HomeCarrying
+from gridmill.staging.refused import RefusedError
 
 URI = "checkpoints/p/j"
 POD = "d.0"
@@ -111,6 +112,17 @@ def test_a_pod_that_is_gone_without_a_word_leaves_them_and_is_forgotten(
         carrying.checkpoints.settle(POD)
     assert here(tmp_path) == "1"
     assert farm.forgotten == ["p-1.j.1"]
+
+
+def test_what_a_bucket_does_not_let_out_as_its_pod_goes_stays_at_the_farm(
+    tmp_path: Path, farm: Elsewhere, carrying: HomeCarrying
+) -> None:
+    write(farm, "1")
+    farm.fails = [RefusedError("access is refused")]
+    for _ in range(2):
+        carrying.checkpoints.settle(POD)
+    carrying.checkpoints.tick(0.0)
+    assert (here(tmp_path), farm.forgotten, farm.fails) == ("", [], [])
 
 
 def test_what_a_farm_that_was_cut_off_has_is_gone_on_from_when_it_is_back(

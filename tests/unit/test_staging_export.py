@@ -22,6 +22,7 @@ from gridmill.staging.parcels import check_bucket, is_refused, read, sliced, wri
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.place import Placer
 from gridmill.staging.progress import Progress
+from gridmill.staging.refused import RefusedError
 
 FILES = {f"d{at % 3}/f{at}": bytes([at]) * (at + 1) for at in range(40)} | {
     "big": bytes(9 << 20),
@@ -98,8 +99,8 @@ def test_what_fails_for_a_while_is_done_again(
     ("fault", "error", "said"),
     [
         ("503", UnavailableError, "answers 503"),
-        ("403", InputError, "answers 403"),
-        ("307", InputError, "answers 307"),
+        ("403", RefusedError, "answers 403"),
+        ("307", RefusedError, "answers 307"),
         ("cut", UnavailableError, "does not answer"),
         ("damage", DataError, "hash"),
     ],

@@ -10,6 +10,7 @@ from tests.little_bucket import little_bucket, moment
 from gridmill.errors import InputError, NotFoundError, UnavailableError
 from gridmill.staging.kept import Listed
 from gridmill.staging.objects import Objects, explained
+from gridmill.staging.refused import RefusedError
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -39,7 +40,7 @@ def test_objects_come_and_go(bucket: Listed) -> None:
 
 
 def test_a_bucket_without_credentials_says_so_and_not_whom_it_has_asked_for_them() -> None:
-    with pytest.raises(InputError, match="no credentials") as told, explained("s3://bucket"):
+    with pytest.raises(RefusedError, match="no credentials") as told, explained("s3://bucket"):
         raise GenericError("Error performing PUT http://169.254.169.254/latest/api/token in 5ms\n\nDebug: …")
     assert "AWS_ACCESS_KEY_ID" in told.value.hint
     with pytest.raises(InputError, match="no bucket"):
@@ -58,7 +59,7 @@ REFUSED = (
     "refused", [GenericError, PermissionDeniedError], ids=["as it is listed", "as it is written"]
 )
 def test_why_a_bucket_refuses_is_told_in_its_own_words(refused: type[Exception]) -> None:
-    with pytest.raises(InputError) as told, explained("s3://bucket"):
+    with pytest.raises(RefusedError) as told, explained("s3://bucket"):
         raise refused(REFUSED.format("PUT", "AccessDenied", "Access Denied."))
     assert str(told.value) == "s3://bucket: access is refused: AccessDenied: Access Denied."
     assert "credentials" in told.value.hint

@@ -13,6 +13,7 @@ from gridmill.errors import DataError, GridmillError, InputError, UnavailableErr
 from gridmill.model.farm import Parcel, Slice
 from gridmill.staging.frames import Chunk
 from gridmill.staging.parcels import Far, cut, sliced
+from gridmill.staging.refused import RefusedError
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class Export:
         return self._far.missing(chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """See Taker. Raises InputError where the bucket refuses one of the sides."""
+        """See Taker. Raises RefusedError where the bucket refuses one of the sides."""
         slices = sliced((chunk.hash, len(chunk.data)) for chunk in chunks)
         with self._once() as name:
             self._bucket.put(name, b"".join(chunk.data for chunk in chunks))
@@ -101,7 +102,7 @@ class Export:
             raise UnavailableError(f"{name} was removed before the farm had taken it")
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See Giver. Raises InputError where the bucket refuses one of the sides."""
+        """See Giver. Raises RefusedError where the bucket refuses one of the sides."""
         slices = sliced((chunk, self._sizes[chunk]) for chunk in chunks)
         with self._once() as name:
             passed(self._bucket, lambda: self._far.give(self._parcel("PUT", name, slices)))
@@ -143,5 +144,5 @@ def passed(bucket: Owned, ask: Callable[[], T]) -> T:
         raise
     except InputError as error:
         if time.monotonic() - began < bucket.pass_seconds / 2:
-            raise
+            raise RefusedError(error.message, hint=error.hint, place=error.place) from error
         raise UnavailableError(f"a signed URL expired: {error.message}", place=error.place) from error

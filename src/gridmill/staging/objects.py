@@ -12,6 +12,7 @@ from obstore.store import from_url
 
 from gridmill import errors
 from gridmill.staging.parcels import check_bucket
+from gridmill.staging.refused import RefusedError
 
 PASS_SECONDS = 900.0
 """For so long a signed URL opens its object."""
@@ -35,7 +36,7 @@ _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
 class Objects:
-    """Safe to use from several threads. All raise InputError where access is refused, UnavailableError."""
+    """Safe to use from several threads. All raise RefusedError, UnavailableError."""
 
     def __init__(
         self, url: str, options: Mapping[str, str] | None = None, *, pass_seconds: float = PASS_SECONDS
@@ -50,7 +51,7 @@ class Objects:
             try:
                 obstore.put(self._store, name, content, use_multipart=False)
             except (FileNotFoundError, NotFoundError) as error:
-                raise errors.InputError("there is no such bucket", place=self.url, hint=_MAKE) from error
+                raise RefusedError("there is no such bucket", place=self.url, hint=_MAKE) from error
 
     def get(self, name: str, most_bytes: int) -> bytes:
         """Raises NotFoundError, and DataError for one that is larger."""
@@ -126,16 +127,16 @@ def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError)
         if "403 Forbidden" in str(error):
             raise _refusal(error, url) from error
         if any(asked in str(error) for asked in _CLOUDS):
-            raise errors.InputError("there are no credentials for it", place=url, hint=_SAY) from error
+            raise RefusedError("there are no credentials for it", place=url, hint=_SAY) from error
         raise errors.UnavailableError(_line(error), place=url) from error
 
 
-def _refusal(error: BaseException, url: str) -> errors.InputError:
+def _refusal(error: BaseException, url: str) -> RefusedError:
     """In the words of the bucket's server, where it says some."""
     found = _REFUSAL.search(str(error))
     words = [word for word in (found["code"], found["told"]) if word] if found else [_line(error)]
     hint = _SET if words[0] == _SKEWED else _ALLOW
-    return errors.InputError(f"access is refused: {': '.join(words)}", place=url, hint=hint)
+    return RefusedError(f"access is refused: {': '.join(words)}", place=url, hint=hint)
 
 
 def _line(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from gridmill.staging.carry import Carrier
 from gridmill.staging.export import Export, Uses
 from gridmill.staging.kept import Kept, Shared
 from gridmill.staging.parcels import check_bucket
+from gridmill.staging.refused import RefusedError
 
 if TYPE_CHECKING:
     from gridmill.staging.objects import Objects
@@ -98,7 +99,7 @@ class Carriers:
 
     def _bucket(self, lot: Lot) -> "Objects":
         if find_spec("obstore") is None:
-            raise InputError(
+            raise RefusedError(
                 "buckets are spoken to by the package `obstore`, which is not here",
                 hint="pip install 'gridmill[objects]' at home",
                 place=f"site {self._site.name}",
@@ -150,7 +151,7 @@ def bucket_of(site: Site, staging: Staging) -> str:
     """Without a `/` at its end. Raises InputError where the site has none."""
     url = site.settings.get(staging)
     if not url:
-        raise InputError(
+        raise RefusedError(
             f"the cluster {site.name} has no bucket for `staging: {staging}`",
             hint=f"`gridmill configure site {site.name} --{staging} s3://BUCKET/PREFIX` says one.",
         )

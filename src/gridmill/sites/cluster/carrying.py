@@ -48,10 +48,11 @@ from gridmill.sites.cluster.trees import (
 from gridmill.staging.carry import Carrier, Terms, push
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.progress import Carried, Progress
+from gridmill.staging.refused import RefusedError
 
 _LOG = logging.getLogger(__name__)
 _TIMES = 3
-_TROUBLE_SECONDS = 600.0
+_TROUBLE_SECONDS, _REFUSED_SECONDS = 600.0, 86_400.0
 _PATIENCE_SECONDS = 5.0
 """Whoever asked asks again, as long as the farm is dialled."""
 
@@ -68,9 +69,11 @@ class HomeCarrying:
         limit_bytes_per_second: float | None = None,
         carriers: Carriers | None = None,
         trouble_seconds: float = _TROUBLE_SECONDS,
+        refused_seconds: float = _REFUSED_SECONDS,
     ) -> None:
         """`notes` is a folder for what must be known again after a restart. Without `carriers` all goes
-        through the farm. A disk there that fails is waited for `trouble_seconds`."""
+        through the farm. A disk there that fails is waited for `trouble_seconds`, a bucket that refuses
+        `refused_seconds`: somebody has to set a key or a clock."""
         self._carriers = carriers
         self._farm, self._here = farm, root
         self._noted, self._known = Notes(notes / "attempts"), Known(notes / "hashes")
@@ -82,8 +85,9 @@ class HomeCarrying:
         self._progress: dict[str, tuple[str, Progress]] = {}
         self._stops: dict[str, Event] = {}
         self._back: dict[str, Crossing] = {}
-        self._troubled: dict[str, float] = {}
-        self._trouble_seconds = trouble_seconds
+        self._troubled: dict[str, tuple[bool, float]] = {}
+        self._trouble_seconds, self._refused_seconds = trouble_seconds, refused_seconds
+        self._left: set[str] = set()
         self._held_up: dict[str, str] = {}
         self._closed = Event()
         self._locks: dict[str, Lock] = {}
@@ -276,11 +280,12 @@ class HomeCarrying:
             if not event.token:  # its pod never heard of it
                 event = never_begun(event, note)
             elif note.told is not None:
-                event = replace(event, body=note.told)
+                return replace(event, body=note.told)
             else:
                 event = self._with_results(event, note, progress)
                 event = with_carriage(event, self._carriage(event.attempt_id, note))
-            self._noted.write(event.attempt_id, replace(note, told=event.body, is_there=True))
+            is_there = event.attempt_id not in self._left  # that stays at the farm for its time
+            self._noted.write(event.attempt_id, replace(note, told=event.body, is_there=is_there))
             self._stops.pop(event.attempt_id, None)
             self._troubled.pop(event.attempt_id, None)
         self.forgetting.soon()
@@ -330,14 +335,21 @@ class HomeCarrying:
 
     @contextmanager
     def _bearing(self, attempt_id: str) -> Iterator[None]:
-        """A disk there that fails is waited for, but not for ever. Raises DataError once it is too long."""
+        """A disk there that fails, and a bucket that refuses, are waited for, but not for ever: then what is
+        there is left there. Raises DataError once it is too long, UnavailableError before."""
         try:
             yield
-        except ThereError as error:
-            since = self._troubled.setdefault(attempt_id, time.monotonic())
-            if time.monotonic() - since < self._trouble_seconds:
-                raise
-            raise DataError(error.message, hint=error.hint) from error
+        except (ThereError, RefusedError) as error:
+            refused, now = isinstance(error, RefusedError), time.monotonic()
+            was, since = self._troubled.get(attempt_id, (refused, now))
+            since = since if was == refused else now
+            self._troubled[attempt_id] = refused, since
+            if now - since >= (self._refused_seconds if refused else self._trouble_seconds):
+                self._left.add(attempt_id)
+                raise DataError(error.message, hint=error.hint, place=error.place) from error
+            if refused:
+                raise UnavailableError(error.message, hint=error.hint, place=error.place) from error
+            raise
         except UnavailableError:
             self._troubled.pop(attempt_id, None)
             raise

@@ -164,22 +164,28 @@ class Checkpoints:
             note = self._notes.find(attempt_id)
             if note is None or not note.is_open:
                 return
-            if note.checkpoint_uri and not (note.lost and self._went_on(note)):
-                self._bring_last(attempt_id, note)
-            self._forget(attempt_id, note)
+            wanted = note.checkpoint_uri and not (note.lost and self._went_on(note))
+            if wanted and not self._bring_last(attempt_id, note):
+                self._notes.write(attempt_id, replace(note, over=True))  # it stays at the farm for its time
+            else:
+                self._forget(attempt_id, note)
 
-    def _bring_last(self, attempt_id: str, note: Note) -> None:
+    def _bring_last(self, attempt_id: str, note: Note) -> bool:
+        """Whether all that there is has come."""
         try:
             if _mark(self._farm.scan(note.checkpoints_there)) != self._mark_here(note):
                 self._fetch(attempt_id, note, None, None)
         except NotFoundError:
-            return  # it made none
+            return True  # it made none
         except StorageError as error:
             _LOG.warning("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            return False
         except UnavailableError:
             raise
         except GridmillError as error:
             _LOG.warning("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            return False
+        return True
 
     def _went_on(self, note: Note) -> bool:
         """Whether another attempt has made further ones, or has succeeded: those there are old."""
