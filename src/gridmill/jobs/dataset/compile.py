@@ -33,6 +33,7 @@ from gridmill.jobs.dataset.labels import (
     label_columns,
     label_known,
     label_steps,
+    label_type,
     needs_upto,
 )
 from gridmill.jobs.dataset.names import Types, check_number, find_column, refuse_duplicates, refuse_split
@@ -57,7 +58,7 @@ from gridmill.jobs.dataset.sqltext import (
     sql_text,
 )
 from gridmill.jobs.engine import quoted
-from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Outcome, Window
+from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
 
 ALL = Scope()
 BEFORE = "__before"
@@ -206,7 +207,7 @@ def _stages(
         stages.add("labelled", merge(stages.last, feed, values, made, event=True))
     late: list[str] = []
     for number, fed in enumerate(
-        find_feeds(spec, basis, tables, _label_type(spec.label, types), scope), start=1
+        find_feeds(spec, basis, tables, label_type(spec.label, types), scope), start=1
     ):
         late += _add_feed(stages, joined, fed, number, asked)
     for name in (*before, *late):
@@ -260,14 +261,6 @@ def _ask_own(asked: Asked, spec: DatasetSpec, basis: Basis, types: Types) -> Non
                 Back(name=f"{lag.prefix}{lag.column}_lag_{step}", column=lag.column, step=step)
                 for step in lag.steps
             ]
-
-
-def _label_type(label: Label | None, types: Types) -> str:
-    if label is None or label.next_rows is not None:
-        return "DOUBLE[]"
-    if label.table is not None:
-        return {Outcome.ANY: "BOOLEAN", Outcome.COUNT: "BIGINT"}.get(label.outcome or Outcome.SUM, "DOUBLE")
-    return types.get(label.sources[0], "DOUBLE")
 
 
 def _own_features(basis: Basis, types: Types, label: Label | None) -> tuple[str, ...]:

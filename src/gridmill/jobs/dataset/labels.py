@@ -18,7 +18,7 @@ from gridmill.jobs.dataset.sqltext import (
     sql_text,
 )
 from gridmill.jobs.engine import quoted
-from gridmill.model.dataset import Basis, Label
+from gridmill.model.dataset import Basis, Label, Outcome
 
 NO_LABEL = "no label"
 
@@ -140,6 +140,15 @@ def has_time(label: Label | None) -> bool:
     if label is None:
         return False
     return not label.is_own or label.known_at is not None or label.delay_seconds is not None
+
+
+def label_type(label: Label | None, types: Types) -> str:
+    """The SQL type of the label."""
+    if label is None or label.next_rows is not None:
+        return "DOUBLE[]"
+    if label.table is not None:
+        return {Outcome.ANY: "BOOLEAN", Outcome.COUNT: "BIGINT"}.get(label.outcome or Outcome.SUM, "DOUBLE")
+    return types.get(label.sources[0], "DOUBLE")
 
 
 def label_names(label: Label | None) -> tuple[str, ...]:
