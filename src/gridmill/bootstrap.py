@@ -106,6 +106,7 @@ def lock_home(home: Path) -> IO[str]:
         if is_farm(home):
             raise HomeInUseError(f"a farm (process {owner}) already owns {home}", hint=_OF_A_FARM) from error
         raise HomeInUseError(f"a control node (process {owner}) already owns {home}") from error
+    (home / "control.json").unlink(missing_ok=True)  # of one that was killed, maybe with our process number
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()

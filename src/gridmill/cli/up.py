@@ -4,6 +4,7 @@ import json as json_text
 import os
 import re
 import secrets
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -19,14 +20,14 @@ from gridmill.api.guard import Guard
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.cli.sites import read_settings
-from gridmill.errors import HomeInUseError, InputError
-from gridmill.http.server import serve
+from gridmill.errors import HomeInUseError, InputError, UnavailableError
+from gridmill.http.server import listen_at, serve
 from gridmill.model.address import is_loopback
 from gridmill.model.address import read_address as read_host
 from gridmill.model.amounts import show_count
 from gridmill.model.site import Site, SiteKind
 from gridmill.ports.grid import Grid
-from gridmill.sdk.turn import asking
+from gridmill.sdk.turn import asking, wait_for_who_asks
 from gridmill.settings import Settings, is_farm
 
 _LOOK_SECONDS = 0.2
@@ -223,19 +224,40 @@ def _serving(
     settings: Settings, address: tuple[str, int] | None, take_over: bool
 ) -> Iterator[tuple[Any, str, Any]]:
     with ExitStack() as ending:
-        with _asking(settings.home):
+        listener = _listen(settings.home, *address) if address else None  # before anybody gives way to us
+        ending.callback(listener.close) if listener else None
+        with _asking(settings.home):  # until we have announced ourselves: who asks next is to see that
             node = _own(settings, take_over)
             ending.callback(node.close, tear_down=False)
             app = make_app(node.grid)
             ending.callback(serve(app, socket_path=settings.home / "control.sock").stop)
-        token, url = secrets.token_urlsafe(32), ""
-        if address is not None:
-            server = serve(Guard(app, token=token), host=address[0], port=address[1])
-            ending.callback(server.stop)
-            url = server.address
-        control = node.grid.control()
-        _announce(settings.home, {"pid": os.getpid(), "version": control.version, "url": url, "token": token})
+            token, url = secrets.token_urlsafe(32), ""
+            if address is not None:
+                server = serve(Guard(app, token=token), host=address[0], listener=listener)
+                ending.callback(server.stop)
+                url = server.address
+            control = node.grid.control()
+            told = {"pid": os.getpid(), "version": control.version, "url": url, "token": token}
+            _announce(settings.home, told)
         yield node, url, control
+
+
+def _listen(home: Path, host: str, port: int) -> socket.socket:
+    """Raises UnavailableError; HomeInUseError where it is another control node of the home that listens."""
+    try:
+        return listen_at(host, port)
+    except UnavailableError:
+        wait_for_who_asks(home)
+        _want_unowned(home)
+        raise
+
+
+def _want_unowned(home: Path) -> None:
+    try:
+        import_module("gridmill.bootstrap").lock_home(home).close()
+    except HomeInUseError:
+        if not _gives_way(home):
+            raise
 
 
 def _asking(home: Path) -> AbstractContextManager[None]:
@@ -252,7 +274,7 @@ def _own(settings: Settings, take_over: bool) -> Any:  # noqa: ANN401  bootstrap
         try:
             return embed(settings, embedded=False, take_over=take_over)
         except HomeInUseError as error:
-            if is_farm(settings.home) or stays(settings.home):
+            if not _gives_way(settings.home):
                 raise
             if time.monotonic() > until:
                 hint = "It is a run or a program that brought its own, and does nothing now: end it."
@@ -261,6 +283,10 @@ def _own(settings: Settings, take_over: bool) -> Any:  # noqa: ANN401  bootstrap
             say("a run is its own control node: waiting for it to give way")
         told = True
         time.sleep(_LOOK_SECONDS)
+
+
+def _gives_way(home: Path) -> bool:
+    return not (is_farm(home) or stays(home))
 
 
 def stays(home: Path) -> bool:

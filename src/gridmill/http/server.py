@@ -61,15 +61,17 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     tls: ssl.SSLContext | None = None,
+    listener: socket.socket | None = None,
 ) -> Server:
-    """Start serving; returns when it answers. With `socket_path` on that, else on HOST:PORT (0: any free).
+    """Start serving; returns when it answers. With `socket_path` on that, else on HOST:PORT (0: any free), or
+    with `listener` on what `listen_at` gave for that.
 
     With `tls` each request's scope has `gridmill.certificate`: the SHA-256 (hex) of the client's certificate
     where it showed one that the context trusts, else nothing.
     The socket file is the owner's alone (0600); a stale one is replaced, so hold the home's lock.
     Raises UnavailableError when the address is taken, InputError when the path is too long.
     """
-    listener = _unix(socket_path) if socket_path else _tcp(host, port)
+    listener = listener or (_unix(socket_path) if socket_path else listen_at(host, port))
     place = f"{_shown(host)}:{listener.getsockname()[1]}"
     address = f"unix:{socket_path}" if socket_path else f"{'https' if tls else 'http'}://{place}"
     server = _Server(_config(app, tls))
@@ -139,7 +141,8 @@ def _unix(path: Path) -> socket.socket:
     return listener
 
 
-def _tcp(host: str, port: int) -> socket.socket:
+def listen_at(host: str, port: int) -> socket.socket:
+    """That port (0: any free), taken: who connects waits until it is served. Raises UnavailableError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
