@@ -86,6 +86,16 @@ def test_a_head_without_a_port_is_at_the_usual_one(text: str, head: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [("[::1", "10.0.0.5:6379"), ("[:]:1", "10.0.0.5:6379"), ("::1", "[::1]:6379"), ("node:0", "6379")],
+)
+def test_what_no_head_can_be_at_is_refused(text: str, hint: str) -> None:
+    with pytest.raises(InputError) as told:
+        head_address(text)
+    assert hint in told.value.hint
+
+
+@pytest.mark.parametrize(
     ("given", "error"), [("8", "8 B, which no job fits in"), ("9GiB", "has 8 GiB"), ("-1GiB", "not a size")]
 )
 def test_memory_that_cannot_be_given_is_refused(given: str, error: str) -> None:

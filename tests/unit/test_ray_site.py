@@ -24,7 +24,22 @@ from gridmill.sites.ray.site import _want_answer, make
 
 @pytest.mark.parametrize(
     "text",
-    ["", "10.0.0.5", ":6379", "h:", "h:port", "h:65536", "h:-1", "h:٣", "http://h:1", "a b:1", "::1:5"],
+    [
+        "",
+        "10.0.0.5",
+        ":6379",
+        "h:",
+        "h:port",
+        "h:65536",
+        "h:-1",
+        "h:٣",
+        "http://h:1",
+        "a b:1",
+        "::1:5",
+        "[::1",
+        "[::1]x:5",
+        "[h]:5",
+    ],
 )
 def test_what_is_no_address_is_said_where_it_stands(text: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -29,7 +29,7 @@ from gridmill.sites.slurm.listing import (
 from gridmill.sites.slurm.script import Batch, batch_script, pod_script
 from gridmill.sites.slurm.shell import Done, LocalShell
 from gridmill.sites.slurm.sights import Evidence, is_unexplained, sight_of, with_log
-from gridmill.sites.slurm.site import SlurmSite
+from gridmill.sites.slurm.site import SlurmSite, read_end
 from gridmill.sites.slurm.states import STATES, Phase, never_starts, state_of
 from gridmill.sites.slurm.wishes import wishes_for, wishes_of
 from gridmill.testing.hosts import why_no_hosts
@@ -293,6 +293,15 @@ def test_where_slurm_does_not_know_why_a_pod_ended_its_log_may():
     assert with_log(sight_of(ended), "\n") == sight_of(ended)
     assert not is_unexplained(replace(ended, marks=frozenset({"claimed", "ended"})))
     assert not is_unexplained(replace(ended, job=replace(listed, word="PREEMPTED")))
+
+
+def test_of_a_long_log_only_the_end_is_read(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("a line\n" * 10_000 + "the last one\n")
+    assert read_end(log).endswith("a line\nthe last one\n")
+    assert len(read_end(log)) == 4096
+    log.write_text("short\n")
+    assert read_end(log) == "short\n"
 
 
 def test_a_running_pod_says_when_it_ends():

@@ -261,6 +261,8 @@ def head_address(text: str) -> str:
     """HOST:PORT of a grid's head; without a port the one that `gridmill up --ray HOST` takes. Raises
     InputError."""
     host, port = read_address(text, port=PORT)
+    if not port:
+        raise InputError(f"{text!r}: nobody is at port 0", hint=f"Without a port it is {PORT}.")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -1,5 +1,7 @@
 """HOST:PORT, as people write it."""
 
+from ipaddress import AddressValueError, IPv6Address
+
 from gridmill.errors import InputError
 
 LAST_PORT = 65535
@@ -13,16 +15,25 @@ def read_address(text: str, *, port: int | None = None, place: str = "") -> tupl
     host, colon, number = text.rpartition(":")
     if port is not None and (not colon or text.endswith("]")):
         host, number = text, str(port)
-    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    wrong = not host or "/" in host or " " in host or (":" in host and not text.startswith("["))
+    within = host[1:-1] if host.startswith("[") and host.endswith("]") else ""
+    wrong = not _is_ipv6(within) if within else not host or any(sign in host for sign in "[]/: ")
     if wrong or not number.isascii() or not number.isdigit() or int(number) > LAST_PORT:
         form = "HOST:PORT" if port is None else "HOST or HOST:PORT"
+        example = f"[{text}]:6379" if _is_ipv6(text) else "10.0.0.5:6379"
         raise InputError(
             f"{text!r} is not {form}",
-            hint=f"Write for example 10.0.0.5:6379; ports end at {LAST_PORT}.",
+            hint=f"Write for example {example}; ports end at {LAST_PORT}.",
             place=place,
         )
-    return host, int(number)
+    return within or host, int(number)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except AddressValueError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:

@@ -42,6 +42,7 @@ _NODES_SECONDS = 60.0  # what a cluster has changes rarely
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.5, 15.0, 10.0
 _ASKED_SECONDS, _END_SECONDS, _KILL_SECONDS = 2.0, 6.0, 6.0
 _POLL_SECONDS = 0.1
+_END_BYTES = 4096  # the last line of a log is in there
 _WAITING = ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _BUSY = (
     "Unable to contact",
@@ -273,7 +274,7 @@ class SlurmSite:
     def _log(self, pod_id: str) -> str:
         """What a pod wrote before it could say anything by its link."""
         with suppress(OSError):
-            return (Path(self._folder()) / "pods" / pod_id / "log").read_text(errors="replace")
+            return read_end(Path(self._folder()) / "pods" / pod_id / "log")
         return ""
 
     def _since(self, deployment_id: str, word: str) -> float:
@@ -394,3 +395,10 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
 def _trouble(what: str, done: Done) -> UnavailableError:
     said = "; ".join(line for line in done.err.strip().splitlines() if line.strip())
     return UnavailableError(f"{what} does not answer: {said or f'exit code {done.status}'}")
+
+
+def read_end(log: Path) -> str:
+    """The last 4 KiB: it lies on a shared disk, and may be long. Raises OSError."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _END_BYTES))
+        return file.read(_END_BYTES).decode(errors="replace")
