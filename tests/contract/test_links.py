@@ -84,9 +84,11 @@ class SpoolHarness(LinkHarness):
 
     def say_raw(self, data):
         connection = self.folder / (self.folder / "epoch").read_text() / os.urandom(4).hex()
-        for direction in ("in", "out"):
-            (connection / direction).mkdir(parents=True)
-        spool.write_whole(connection / "out", "1", data)
+        beside = connection.with_name(f".{connection.name}")
+        for part in (beside, beside / "in", beside / "out"):
+            part.mkdir()
+        spool.write_whole(beside / "out", "1", data)
+        beside.rename(connection)  # whole at once: it is looked at as soon as it is seen
 
 
 def _push(sock, data):
