@@ -1,6 +1,11 @@
 """A bucket as its owner sees it: ours, and the one that tests have in its place."""
 
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -8,6 +13,9 @@ from obstore.exceptions import GenericError, PermissionDeniedError
 from tests.little_bucket import little_bucket, moment
 
 from gridmill.errors import InputError, NotFoundError, UnavailableError
+from gridmill.model.farm import Parcel
+from gridmill.staging import parcels
+from gridmill.staging.frames import Chunk, hash_of
 from gridmill.staging.kept import Listed
 from gridmill.staging.objects import Objects, explained
 from gridmill.staging.refused import RefusedError
@@ -37,6 +45,64 @@ def test_objects_come_and_go(bucket: Listed) -> None:
     assert not bucket.has("index/b")
     with pytest.raises(NotFoundError):
         bucket.get("index/b", 5)
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Reads 2 MB a second at most."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        left = int(self.headers["Content-Length"])
+        with suppress(OSError):
+            while left and (read := self.rfile.read(min(left, 20_000))):
+                left -= len(read)
+                time.sleep(0.01)
+            self.send_response(200 if not left else 400)
+            self.send_header("ETag", '"x"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def slow() -> Iterator[str]:
+    """The address of a bucket's server behind a thin line."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_over_a_thin_line_a_put_gets_the_time_that_it_needs(slow: str) -> None:
+    options = {"endpoint": slow, "access_key_id": "a", "secret_access_key": "b", "region": "somewhere"}
+    bucket = Objects("s3://bucket/x", options, put_seconds=(0.2, 60.0))
+    with pytest.raises(UnavailableError, match="does not answer"):
+        bucket.put("large", bytes(1_000_000))
+    bucket.put("large", bytes(1_000_000))
+    bucket.put("small", b"")  # from now on one that hangs is soon told again
+    with pytest.raises(UnavailableError):
+        bucket.put("large", bytes(1_000_000))
+
+
+def test_a_farm_puts_over_a_thin_line_as_long_as_something_moves(
+    slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket's timeout is that of all that is sent in one call."""
+    monkeypatch.setattr(parcels, "SILENCE_SECONDS", 4.0)  # what the kernel holds takes its time in the end
+    content = bytes(12_000_000)
+    slices = parcels.sliced([(hash_of(content), len(content))])
+    began = time.monotonic()
+    parcels.write(
+        Parcel(url=f"{slow}/bucket/x", slices=slices),
+        [Chunk(hash=hash_of(content), data=content)],
+        allowed=["127.0.0.1"],
+    )
+    assert time.monotonic() - began > 4.0
 
 
 def test_a_bucket_without_credentials_says_so_and_not_whom_it_has_asked_for_them() -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from gridmill.errors import ConflictError, DataError, InterruptedRunError, StorageError, UnavailableError
 from gridmill.model.farm import FileEntry, Manifest
@@ -26,6 +26,7 @@ _BATCH_CHUNKS = 1000
 _TOGETHER = 256  # small files that are read in one go
 _DAMAGED = 3  # times that a chunk may arrive damaged
 _LONGEST_WAIT_SECONDS = 10.0
+_THIN_BYTES_PER_SECOND = 1e6
 _LOOK_SECONDS = 0.5  # who waits sees in this time that the transfer is over
 
 T = TypeVar("T")
@@ -55,9 +56,20 @@ class Carrier(Giver, Taker, Protocol):
     """Both: a ChunkStore, a bucket, a farm."""
 
 
+@runtime_checkable
+class Metered(Protocol):
+    """A Carrier that can say how far a batch is."""
+
+    def metered(self, moved: Callable[[int], None]) -> Carrier:
+        """It, as it calls `moved` with the size in bytes of each piece that it sends next, or has got. What
+        that raises ends the batch."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """`parallel` batches travel at a time, with at most `limit_bytes_per_second` together (None: as it can).
+    """`parallel` batches travel at a time, with at most `limit_bytes_per_second` together (None: as it can;
+    of a thin line one takes all).
     What does not answer is asked again, after `wait_seconds` at first and then ever later, for
     `patience_seconds`, counted anew whenever something arrives."""
 
@@ -219,6 +231,8 @@ class _Carrying:
     ) -> None:
         self._giver, self._taker, self._progress = giver, taker, progress
         self._terms, self._stop = terms, stop
+        limit = terms.limit_bytes_per_second
+        self._parallel = 1 if limit is not None and limit < _THIN_BYTES_PER_SECOND else terms.parallel
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._heard = self._free = time.monotonic()
@@ -228,10 +242,8 @@ class _Carrying:
         total_bytes = sum(sizes.values())
         self._progress.expect(total_bytes, total_bytes - sum(sizes[chunk] for chunk in lacking))
         left = batches(lacking, sizes)
-        with ThreadPoolExecutor(self._terms.parallel) as threads:
-            working = [
-                threads.submit(self._work, left) for _ in range(min(self._terms.parallel, len(lacking)))
-            ]
+        with ThreadPoolExecutor(self._parallel) as threads:
+            working = [threads.submit(self._work, left) for _ in range(min(self._parallel, len(lacking)))]
             try:
                 first, _ = wait(working, return_when=FIRST_EXCEPTION)
             finally:
@@ -252,11 +264,35 @@ class _Carrying:
                 batch = next(left, None)
             if batch is None:
                 return
-            size_bytes = self._insist(partial(self._pass, batch))
-            self._progress.arrived(size_bytes)
+            self._insist(partial(self._pass, batch))
             self._heard = time.monotonic()
 
-    def _pass(self, batch: list[str]) -> int:
+    def _pass(self, batch: list[str]) -> None:
+        moved_bytes = 0
+
+        def moved(size_bytes: int) -> None:
+            nonlocal moved_bytes
+            self._slow_down(size_bytes)
+            self._progress.moved(size_bytes)
+            moved_bytes += size_bytes
+
+        try:
+            size_bytes = self._passed(batch, moved)
+        except BaseException:
+            self._progress.moved(-moved_bytes)
+            raise
+        self._progress.arrived(size_bytes, moved_bytes)
+
+    def _passed(self, batch: list[str], moved: Callable[[int], None]) -> int:
+        """How many bytes."""
+        if isinstance(self._giver, Metered):
+            chunks = list(self._giver.metered(moved).fetch(batch))
+            self._taker.send(chunks)
+            return sum(len(chunk.data) for chunk in chunks)
+        if isinstance(self._taker, Metered):
+            chunks = list(self._giver.fetch(batch))
+            self._taker.metered(moved).send(chunks)
+            return sum(len(chunk.data) for chunk in chunks)
         if isinstance(self._giver, Flowing) and isinstance(self._taker, Receiving):
             sizes = list[int]()
             self._taker.receive(self._told(self._giver.flows(batch), sizes))
@@ -275,11 +311,11 @@ class _Carrying:
 
     def _slow_down(self, size_bytes: int) -> None:
         if self._terms.limit_bytes_per_second is None:
-            return
+            return self._wait(0)
         with self._lock:
             self._free = max(self._free, time.monotonic())
             mine, self._free = self._free, self._free + size_bytes / self._terms.limit_bytes_per_second
-        self._wait(mine - time.monotonic())
+        return self._wait(mine - time.monotonic())
 
     def _insist(self, act: Callable[[], T]) -> T:
         damaged = tried = 0

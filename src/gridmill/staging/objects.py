@@ -1,6 +1,7 @@
 """Objects below a prefix of a bucket, as whoever owns the bucket sees them."""
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -33,25 +34,49 @@ _REFUSAL = re.compile(r"<Code>(?P<code>\w+)</Code>(.*<Message>(?P<told>[^<]+)</M
 _SKEWED = "RequestTimeTooSkewed"
 _S3 = {"disable_bulk_delete": "true"}  # not every store that speaks S3 knows it
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
+"""What is read may take its time as long as something comes. While a put is on its way nothing does."""
+PUT_SECONDS = (30.0, 120.0, 600.0)
+"""How long a put may take: ever longer once that was too short. Nobody sees how far one is, and a server that
+hangs should soon be told; a thin line needs its time."""
 
 
 class Objects:
     """Safe to use from several threads. All raise RefusedError, UnavailableError."""
 
     def __init__(
-        self, url: str, options: Mapping[str, str] | None = None, *, pass_seconds: float = PASS_SECONDS
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        pass_seconds: float = PASS_SECONDS,
+        put_seconds: Sequence[float] = PUT_SECONDS,
     ) -> None:
-        """See `open_store`. Signed URLs hold for `pass_seconds`."""
+        """See `open_store`. Signed URLs hold for `pass_seconds`; `put_seconds` as PUT_SECONDS."""
         self.url, self.pass_seconds = url, pass_seconds
         self._store: Any = open_store(url, options or {})
+        self._puts: Any = [open_store(url, options or {}, put_seconds=seconds) for seconds in put_seconds]
+        self._put_seconds, self._patience = put_seconds, 0
 
     def put(self, name: str, content: bytes) -> None:
         """Whole or not at all."""
-        with explained(self.url):
+        with explained(self.url), self._putting() as store:
             try:
-                obstore.put(self._store, name, content, use_multipart=False)
+                obstore.put(store, name, content, use_multipart=False)
             except (FileNotFoundError, NotFoundError) as error:
                 raise RefusedError("there is no such bucket", place=self.url, hint=_MAKE) from error
+
+    @contextmanager
+    def _putting(self) -> Iterator[Any]:
+        patience, began = self._patience, time.monotonic()
+        try:
+            yield self._puts[patience]
+        finally:
+            seconds = time.monotonic() - began
+            if seconds >= self._put_seconds[patience]:
+                self._patience = min(patience + 1, len(self._puts) - 1)
+            elif seconds < self._put_seconds[0] / 2:
+                self._patience = 0
 
     def get(self, name: str, most_bytes: int) -> bytes:
         """Raises NotFoundError, and DataError for one that is larger."""
@@ -99,9 +124,10 @@ class Objects:
         return signed
 
 
-def open_store(url: str, options: Mapping[str, str]) -> object:
+def open_store(url: str, options: Mapping[str, str], *, put_seconds: float | None = None) -> object:
     """obstore's store for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`; `options` are its own for that
-    kind, as `endpoint`; what is not said is the environment's, above all the credentials.
+    kind, as `endpoint`; what is not said is the environment's, above all the credentials. `put_seconds`: it
+    is for puts, which take no longer than that; otherwise for all but puts.
 
     Raises InputError.
     """
@@ -110,10 +136,12 @@ def open_store(url: str, options: Mapping[str, str]) -> object:
         with explained(url, refused=BaseError):
             return from_url(url, mkdir=True)
     check_bucket(url)
-    plain: Any = {"allow_http": any(value.startswith("http://") for value in options.values())}
+    plain = any(value.startswith("http://") for value in options.values())
+    patience = SILENCE if put_seconds is None else {"timeout": timedelta(seconds=put_seconds)}
+    client: Any = {"allow_http": plain, **patience}
     said = {**(_S3 if scheme == "s3" else {}), **options}
     with explained(url, refused=BaseError):
-        return from_url(url, config=cast(Any, said), client_options=plain, retry_config=_RETRIES)
+        return from_url(url, config=cast(Any, said), client_options=client, retry_config=_RETRIES)
 
 
 @contextmanager

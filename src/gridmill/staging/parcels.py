@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from gridmill.errors import DataError, InputError, NotFoundError, UnavailableError
 from gridmill.model.farm import Parcel, Slice
-from gridmill.staging.flow import PIECE_BYTES, Flow
+from gridmill.staging.flow import PIECE_BYTES, Flow, in_pieces
 from gridmill.staging.frames import Chunk, Content
 from gridmill.staging.paths import LARGEST_CHUNK_BYTES, check_hash
 
@@ -124,7 +124,7 @@ def _bodies(slices: Iterable[Slice], chunks: Iterable[Chunk]) -> Iterator[Conten
     for one, chunk in zip(slices, chunks, strict=True):
         if len(chunk.data) != one.size_bytes:
             raise DataError(f"has {len(chunk.data)} bytes, not {one.size_bytes}", place=f"chunk {one.chunk}")
-        yield chunk.data
+        yield from in_pieces(chunk.data)
 
 
 def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:

@@ -9,7 +9,8 @@ from gridmill.model.noun import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """`there_bytes` of `total_bytes` did not have to travel, `carried_bytes` did, at `bytes_per_second`."""
+    """`there_bytes` of `total_bytes` did not have to travel, `carried_bytes` did or are on their way, at
+    `bytes_per_second`."""
 
     total_bytes: int
     there_bytes: int
@@ -36,7 +37,7 @@ class Progress:
         self._clock = clock
         self._lock = threading.Lock()
         self._began: float | None = None
-        self._total = self._there = self._carried = 0
+        self._total = self._there = self._carried = self._under_way = 0
 
     def expect(self, total_bytes: int, there_bytes: int) -> None:
         """So much is wanted, of which so much is there."""
@@ -45,18 +46,25 @@ class Progress:
             self._total += total_bytes
             self._there += there_bytes
 
-    def arrived(self, size_bytes: int) -> None:
-        """So much has arrived, and was checked."""
+    def moved(self, size_bytes: int) -> None:
+        """So much more is on its way; less than 0: it is not any more."""
+        with self._lock:
+            self._under_way += size_bytes
+
+    def arrived(self, size_bytes: int, moved_bytes: int = 0) -> None:
+        """So much has arrived, and was checked; it was on its way as `moved_bytes`."""
         with self._lock:
             self._carried += size_bytes
+            self._under_way -= moved_bytes
 
     def look(self) -> Carried:
         """How far it is now."""
         with self._lock:
             spent = self._clock() - self._began if self._began is not None else 0.0
+            carried = self._carried + self._under_way
             return Carried(
                 total_bytes=self._total,
                 there_bytes=self._there,
-                carried_bytes=self._carried,
-                bytes_per_second=self._carried / spent if spent > 0 else 0.0,
+                carried_bytes=carried,
+                bytes_per_second=carried / spent if spent > 0 else 0.0,
             )

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -32,12 +33,14 @@ from gridmill.model.farm import (
     check_versions,
 )
 from gridmill.ports.farm import Sights
+from gridmill.sites.cluster.bodies import Frames, Moved, read_chunks
 from gridmill.sites.cluster.connection import Connection
 from gridmill.sites.cluster.credentials import Credentials, Keeping
 from gridmill.sites.cluster.refusal import refusal
 from gridmill.sites.cluster.tunnel import Tunnel
 from gridmill.staging import frames
 from gridmill.staging.frames import Chunk
+from gridmill.staging.parcels import PARCEL_SECONDS
 
 T = TypeVar("T")
 ANSWER_SECONDS = 20.0
@@ -48,9 +51,8 @@ QUEUED_SECONDS = 120.0
 """Until a connection stands that waits behind data in the same SSH connection."""
 SILENCE_SECONDS = 10.0
 """A relay says something every two seconds."""
-_PIECE_BYTES = 1 << 18
 _DATA = ("/v1/staging/", "/v1/probe")
-Body = bytes | Sequence[frames.Content]
+Body = bytes | Frames
 MOST_LINE_BYTES = 64 * 2**20
 _ASKED_LAST = 50
 
@@ -175,28 +177,30 @@ class Farm:
         wanted = encode(Hashes(chunks=tuple(chunks)))
         return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=seconds), Lacking).chunks
 
-    def send(self, chunks: Sequence[Chunk]) -> None:
+    def metered(self, moved: Moved) -> "MeteredFarm":
+        """See Metered."""
+        return MeteredFarm(self, moved)
+
+    def send(self, chunks: Sequence[Chunk], moved: Moved = lambda _: None) -> None:
         """Carry these there."""
         size = str(frames.size_bytes(chunks))
         kind = {"Content-Type": "application/octet-stream", "Content-Length": size}
-        body = tuple(frames.encode(chunks))
+        body = Frames(tuple(frames.encode(chunks)), moved)
         self._ask("POST", "/v1/staging/chunks", body, seconds=LONG_SECONDS, more=kind)
 
-    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+    def fetch(self, chunks: Iterable[str], moved: Moved = lambda _: None) -> Iterator[Chunk]:
         """Carry these here; their hashes are still to be compared."""
-        wanted = encode(Hashes(chunks=tuple(chunks)))
-        yield from self._exchange(
-            "POST", "/v1/staging/fetch", wanted, _read_chunks, seconds=LONG_SECONDS, more={}
-        )
+        wanted, read = encode(Hashes(chunks=tuple(chunks))), partial(read_chunks, moved=moved)
+        yield from self._exchange("POST", "/v1/staging/fetch", wanted, read, seconds=LONG_SECONDS, more={})
 
     def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
         """Let it take chunks from a bucket; those that are not there."""
         wanted = encode(Parcels(parcels=tuple(parcels)))
-        return decode(self._ask("POST", "/v1/staging/take", wanted, seconds=LONG_SECONDS), Lacking).chunks
+        return decode(self._ask("POST", "/v1/staging/take", wanted, seconds=PARCEL_SECONDS), Lacking).chunks
 
     def give(self, parcel: Parcel) -> None:
         """Let it put chunks into a bucket."""
-        self._ask("POST", "/v1/staging/give", encode(parcel), seconds=LONG_SECONDS)
+        self._ask("POST", "/v1/staging/give", encode(parcel), seconds=PARCEL_SECONDS)
 
     def place(self, place: Place) -> tuple[str, ...]:
         """Make a tree there; the chunks it lacks, if any."""
@@ -261,7 +265,7 @@ class Farm:
         with self._lock:
             kept = lane.idle.pop() if lane.idle else None
         for connection in ([kept] if kept is not None else []) + [None]:
-            used = connection or self._connect(seconds, lane)
+            used, answer = connection or self._connect(seconds, lane), None
             try:
                 used.patience(seconds)
                 began = time.monotonic()
@@ -284,9 +288,9 @@ class Farm:
             return content
         raise AssertionError("a new connection was tried")
 
-    def _leave(self, connection: Connection, answer: http.client.HTTPResponse, lane: _Lane) -> None:
+    def _leave(self, connection: Connection, answer: http.client.HTTPResponse | None, lane: _Lane) -> None:
         """To be used again, if its answer was read to the end."""
-        if answer.will_close or not answer.isclosed():
+        if answer is None or answer.will_close or not answer.isclosed():
             return self._forget(connection)
         with self._lock:
             return lane.idle.append(connection)
@@ -324,6 +328,26 @@ class Farm:
         return AwayError(f"the farm at {self._place} does not answer: {why}")
 
 
+@dataclass(frozen=True, slots=True)
+class MeteredFarm:
+    """A farm's Carrier (see `carry`) that tells what moves."""
+
+    farm: Farm
+    moved: Moved
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """See Taker."""
+        return self.farm.missing(chunks)
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """See Taker."""
+        self.farm.send(chunks, self.moved)
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """See Giver."""
+        return self.farm.fetch(chunks, self.moved)
+
+
 def _read_all(answer: http.client.HTTPResponse) -> bytes:
     return answer.read()
 
@@ -334,18 +358,6 @@ def _read_date(answer: http.client.HTTPResponse) -> float | None:
         return parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
     except ValueError:
         return None
-
-
-def _read_chunks(answer: http.client.HTTPResponse) -> list[Chunk]:
-    return list(frames.decode(_pieces(answer)))
-
-
-def _pieces(answer: http.client.HTTPResponse) -> Iterator[memoryview]:
-    piece = memoryview(bytearray(_PIECE_BYTES))
-    while size := answer.readinto(piece):
-        yield piece[:size]
-    if answer.length:
-        raise http.client.IncompleteRead(b"", answer.length)
 
 
 def member(keeping: Keeping, at: Credentials | None = None) -> Farm:

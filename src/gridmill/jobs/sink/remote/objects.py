@@ -21,7 +21,9 @@ from gridmill.model.source import OBJECTS, Source
 
 _WILD = re.compile(r"[*?\[]")
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
-_CHUNK_BYTES = 8 * 2**20
+_SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
+"""A large object may take its time as long as something comes."""
+_CHUNK_BYTES = 2**20
 
 
 def arrive(asked: Asked) -> Arrivals:
@@ -122,26 +124,30 @@ def _tag(meta: Any) -> str:  # noqa: ANN401  obstore's ObjectMeta
 def _s3(source: Source, bucket: str) -> S3Store:
     """Credentials and region are those of the environment (AWS_ACCESS_KEY_ID, ...)."""
     if source.endpoint is None:
-        return S3Store(bucket, retry_config=_RETRIES)
+        return S3Store(bucket, retry_config=_RETRIES, client_options=_client())
     return S3Store(
         bucket,
         retry_config=_RETRIES,
         endpoint=source.endpoint,
         virtual_hosted_style_request=False,
-        client_options={"allow_http": source.endpoint.startswith("http://")},
+        client_options=_client(source.endpoint),
     )
 
 
 def _gcs(source: Source, bucket: str) -> GCSStore:
     """Credentials are those of the environment (GOOGLE_APPLICATION_CREDENTIALS, ...)."""
     if source.endpoint is None:
-        return GCSStore(bucket, retry_config=_RETRIES)
+        return GCSStore(bucket, retry_config=_RETRIES, client_options=_client())
     return GCSStore(
         bucket,
         retry_config=_RETRIES,
         base_url=source.endpoint.rstrip("/"),
-        client_options={"allow_http": source.endpoint.startswith("http://")},
+        client_options=_client(source.endpoint),
     )
+
+
+def _client(endpoint: str = "") -> Any:  # noqa: ANN401  obstore's ClientConfig
+    return {"allow_http": endpoint.startswith("http://"), **_SILENCE}
 
 
 _STORES: Mapping[str, Callable[[Source, str], S3Store | GCSStore]] = {"s3": _s3, "gs": _gcs}

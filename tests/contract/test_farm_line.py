@@ -1,0 +1,91 @@
+"""What goes over a line to a farm: seen as it moves, kept within a limit, stopped in the middle."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.farms import farm, open_folder
+
+from gridmill.errors import InterruptedRunError
+from gridmill.farm.joining import invite
+from gridmill.sites.cluster.credentials import keeping
+from gridmill.sites.cluster.farm import Farm, member
+from gridmill.sites.cluster.joining import become_source
+from gridmill.staging.carry import Terms, pull, push
+from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.manifest import scan
+from gridmill.staging.progress import Progress
+
+SIZE_BYTES = 3 << 20
+LIMIT = Terms(limit_bytes_per_second=2e6)
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[Farm]:
+    with open_folder() as folder, farm(folder / "farm") as running:
+        port = int(running.server.address.rpartition(":")[2])
+        secret = invite(running.farm.records, running.farm.now(), "")
+        become_source(tmp_path, "far", f"127.0.0.1:{port}", f"{running.farm.authority.fingerprint}:{secret}")
+        made = member(keeping(tmp_path, "far"))
+        yield made
+        made.close()
+
+
+def watched(act: Callable[[], None], progress: Progress) -> set[int]:
+    """How much had been carried, whenever it was looked at until `act` was done."""
+    seen = set[int]()
+    with ThreadPoolExecutor(1) as threads:
+        acting = threads.submit(act)
+        while not acting.done():
+            seen.add(progress.look().carried_bytes)
+            time.sleep(0.02)
+    acting.result()
+    return seen
+
+
+def test_a_chunk_is_seen_as_it_moves_either_way(far: Farm, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    root.mkdir()
+    (root / "one").write_bytes(os.urandom(SIZE_BYTES))
+    manifest = scan(root)
+    assert sum(len(file.chunks) for file in manifest.files) == 1
+    near = ChunkStore(tmp_path / "near", 2 * SIZE_BYTES)
+    there, back = Progress(), Progress()
+    for act, progress in (
+        (lambda: push(manifest, root, far, progress=there, terms=LIMIT), there),
+        (lambda: pull(manifest, near, far, progress=back, terms=LIMIT), back),
+    ):
+        began = time.monotonic()
+        seen = watched(act, progress)
+        assert time.monotonic() - began > 1.0  # the first piece goes at once
+        assert len([size for size in seen if 0 < size < SIZE_BYTES]) > 4
+        assert progress.look().carried_bytes == SIZE_BYTES
+    assert near.missing([chunk for file in manifest.files for chunk in file.chunks]) == ()
+
+
+def test_it_is_stopped_in_the_middle_of_a_chunk_and_counts_for_nothing(far: Farm, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    root.mkdir()
+    (root / "one").write_bytes(os.urandom(SIZE_BYTES))
+    manifest, progress, stop = scan(root), Progress(), threading.Event()
+    seen: list[int] = []
+
+    def stop_soon() -> None:
+        while not seen or not seen[-1]:
+            seen.append(progress.look().carried_bytes)
+            time.sleep(0.01)
+        stop.set()
+
+    stopping = threading.Thread(target=stop_soon)
+    stopping.start()
+    with pytest.raises(InterruptedRunError):
+        push(manifest, root, far, progress=progress, terms=Terms(limit_bytes_per_second=1e4), stop=stop)
+    stopping.join()
+    assert 0 < seen[-1] < SIZE_BYTES
+    assert progress.look().carried_bytes == 0
+    push(manifest, root, far, progress=progress)
+    assert progress.look().carried_bytes == SIZE_BYTES
