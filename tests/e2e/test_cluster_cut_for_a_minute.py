@@ -149,6 +149,12 @@ class Less(Carried):
     TEXT = CARRY.replace("20971520", "10485760")
 
 
+class LessStaged(Carried):
+    """10 MiB each way, by a bucket."""
+
+    TEXT = Staged.TEXT.replace("20971520", "10485760")
+
+
 @contextmanager
 def thin(host: Host, rate: str) -> Iterator[None]:
     """Its line carries no more, either way."""
@@ -171,6 +177,20 @@ def test_where_the_line_is_thin_messages_do_not_wait_behind_data(land: Owner) ->
         run.go()
         run.wait_right()
     assert land.said("up").count("does not answer") == before, land.said("up")
+
+
+@pytest.mark.skipif(shutil.which("tc") is None, reason="no tc: apt-get install iproute2")
+def test_where_the_line_to_a_bucket_is_thin_it_gets_there(land: Owner) -> None:
+    with object_store(land.net.gateway) as endpoint:
+        if endpoint is None:
+            pytest.skip(HOW_TO_GET_IT)
+        make_bucket(endpoint, "exchange")
+        land.gridmill("configure", "site", "far", "--export", "s3://exchange/e", "--endpoint", endpoint)
+        land.configure(FAST)
+        with thin(land.alpha, "1500kbit"):
+            run = LessStaged(land, "thinbucket")
+            run.go()
+            run.wait_right()
 
 
 def test_while_it_runs_and_as_it_ends(land: Owner) -> None:

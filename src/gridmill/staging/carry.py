@@ -60,9 +60,9 @@ class Carrier(Giver, Taker, Protocol):
 class Metered(Protocol):
     """A Carrier that can say how far a batch is."""
 
-    def metered(self, moved: Callable[[int], None]) -> Carrier:
-        """It, as it calls `moved` with the size in bytes of each piece that it sends next, or has got. What
-        that raises ends the batch."""
+    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> Carrier:
+        """It, as it calls `moved` with the size in bytes of each piece (`piece_bytes` at most) that it sends
+        next, or has got. What that raises ends the batch."""
         ...
 
 
@@ -233,6 +233,7 @@ class _Carrying:
         self._terms, self._stop = terms, stop
         limit = terms.limit_bytes_per_second
         self._parallel = 1 if limit is not None and limit < _THIN_BYTES_PER_SECOND else terms.parallel
+        self._piece_bytes = PIECE_BYTES if limit is None else min(PIECE_BYTES, max(1, int(limit)))
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._heard = self._free = time.monotonic()
@@ -286,12 +287,12 @@ class _Carrying:
     def _passed(self, batch: list[str], moved: Callable[[int], None]) -> int:
         """How many bytes."""
         if isinstance(self._giver, Metered):
-            chunks = list(self._giver.metered(moved).fetch(batch))
+            chunks = list(self._giver.metered(moved, self._piece_bytes).fetch(batch))
             self._taker.send(chunks)
             return sum(len(chunk.data) for chunk in chunks)
         if isinstance(self._taker, Metered):
             chunks = list(self._giver.fetch(batch))
-            self._taker.metered(moved).send(chunks)
+            self._taker.metered(moved, self._piece_bytes).send(chunks)
             return sum(len(chunk.data) for chunk in chunks)
         if isinstance(self._giver, Flowing) and isinstance(self._taker, Receiving):
             sizes = list[int]()

@@ -12,7 +12,7 @@ from uuid import uuid4
 from gridmill import codec
 from gridmill.errors import DataError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.farm import Hashes, Manifest
-from gridmill.staging.durable import not_kept, seal_open, sync, touch
+from gridmill.staging.durable import not_kept, seal_open, sync, touch, write_at
 from gridmill.staging.flow import Flow
 from gridmill.staging.frames import Chunk, Content, damaged, matches
 from gridmill.staging.large import LargeFiles, Layout, layouts
@@ -384,9 +384,7 @@ def _remove(lot: str, chunk: str) -> None:
 def _write(path: str, data: Content) -> str:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        write_at(descriptor, data)
         seal_open(descriptor)
     finally:
         os.close(descriptor)

@@ -16,6 +16,7 @@ _WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin, do not wait
 READ_ONLY = 0o444  # placed files are links to what is kept
 SEALED_NS = 1_000_000_000_000_000_000
 """The time of change of what is kept. With another one somebody wrote to it: it is not used any more."""
+_PIECE_BYTES = 1 << 18
 _JUST_NS = 60_000_000_000
 _RENAMEAT2: Callable[..., int] | None = getattr(_C, "renameat2", None)
 _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE, AT_FDCWD
@@ -106,6 +107,15 @@ def _sync_all(descriptor: int) -> None:
 def not_kept(error: OSError, place: Path) -> StorageError:
     """What a caller is told when something could not be read or written."""
     return StorageError(f"cannot be kept: {error.strerror}", place=str(error.filename or place))
+
+
+def write_at(descriptor: int, data: bytes | memoryview, offset: int = 0) -> None:
+    """All of it, in pieces: for a write of megabytes Linux looks for as much memory side by side, which took
+    four times as long (ext4, 6.18). Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        wrote = os.pwrite(descriptor, rest[:_PIECE_BYTES], offset)
+        rest, offset = rest[wrote:], offset + wrote
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -29,13 +29,13 @@ class Flow:
         return Chunk(hash=self.hash, data=memoryview(data).toreadonly())
 
 
-def in_pieces(data: Content) -> Iterator[Content]:
+def in_pieces(data: Content, most_bytes: int = PIECE_BYTES) -> Iterator[Content]:
     """What goes over a line, however thin: a timeout counts for a piece, and each can be counted."""
-    if len(data) <= PIECE_BYTES:
+    if len(data) <= most_bytes:
         yield data
         return
     view = memoryview(data)
-    yield from (view[begin : begin + PIECE_BYTES] for begin in range(0, len(view), PIECE_BYTES))
+    yield from (view[begin : begin + most_bytes] for begin in range(0, len(view), most_bytes))
 
 
 def flow_of(chunk: Chunk) -> Flow:

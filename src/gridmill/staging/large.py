@@ -13,7 +13,7 @@ from gridmill import codec
 from gridmill.errors import InputError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
-from gridmill.staging.durable import SEALED_NS, begin_sync, seal, touch
+from gridmill.staging.durable import SEALED_NS, begin_sync, seal, touch, write_at
 from gridmill.staging.flow import Flow
 from gridmill.staging.frames import Chunk, Content, damaged, matches
 
@@ -315,9 +315,7 @@ def _put(path: Path, layout: Layout, places: Sequence[int], data: Content) -> No
     try:
         for at in places:
             offset, size = layout.range_of(at)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.pwrite(descriptor, rest, offset + size - len(rest)) :]
+            write_at(descriptor, data, offset)
             begin_sync(descriptor, offset, size)
     finally:
         os.close(descriptor)
@@ -329,10 +327,9 @@ def _pour(descriptor: int, place: tuple[int, int], flow: Flow, writing: threadin
     for piece in flow.pieces:
         hashed.update(piece)
         rest = memoryview(piece)[: end - offset]
-        while rest:
-            with writing:
-                wrote = os.pwrite(descriptor, rest, offset)
-            rest, offset = rest[wrote:], offset + wrote
+        with writing:
+            write_at(descriptor, rest, offset)
+        offset += len(rest)
     if hashed.hexdigest() != flow.hash:
         raise damaged(flow.hash)
     begin_sync(descriptor, place[0], size)

@@ -8,8 +8,16 @@ from gridmill.staging import frames
 from gridmill.staging.flow import PIECE_BYTES, in_pieces
 from gridmill.staging.frames import Chunk
 
-Moved = Callable[[int], None]
-"""Told the bytes of a piece before it is sent, or once it has come."""
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """`moved` is told the bytes of each piece (`piece_bytes` at most) that is sent next, or has come."""
+
+    moved: Callable[[int], None]
+    piece_bytes: int = PIECE_BYTES
+
+
+UNMETERED = Meter(lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,24 +25,24 @@ class Frames:
     """A body that may be sent again."""
 
     contents: Sequence[frames.Content]
-    moved: Moved
+    meter: Meter
 
     def __iter__(self) -> Iterator[frames.Content]:
         for content in self.contents:
-            for piece in in_pieces(content):
-                self.moved(len(piece))
+            for piece in in_pieces(content, self.meter.piece_bytes):
+                self.meter.moved(len(piece))
                 yield piece
 
 
-def read_chunks(answer: http.client.HTTPResponse, moved: Moved) -> list[Chunk]:
+def read_chunks(answer: http.client.HTTPResponse, meter: Meter) -> list[Chunk]:
     """All of an answer's; their hashes are still to be compared. Raises HTTPException where it breaks off."""
-    return list(frames.decode(_pieces(answer, moved)))
+    return list(frames.decode(_pieces(answer, meter)))
 
 
-def _pieces(answer: http.client.HTTPResponse, moved: Moved) -> Iterator[memoryview]:
-    piece = memoryview(bytearray(PIECE_BYTES))
+def _pieces(answer: http.client.HTTPResponse, meter: Meter) -> Iterator[memoryview]:
+    piece = memoryview(bytearray(meter.piece_bytes))
     while size := answer.readinto(piece):
-        moved(size)
+        meter.moved(size)
         yield piece[:size]
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)

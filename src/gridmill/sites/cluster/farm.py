@@ -33,7 +33,7 @@ from gridmill.model.farm import (
     check_versions,
 )
 from gridmill.ports.farm import Sights
-from gridmill.sites.cluster.bodies import Frames, Moved, read_chunks
+from gridmill.sites.cluster.bodies import UNMETERED, Frames, Meter, read_chunks
 from gridmill.sites.cluster.connection import Connection
 from gridmill.sites.cluster.credentials import Credentials, Keeping
 from gridmill.sites.cluster.refusal import refusal
@@ -177,20 +177,20 @@ class Farm:
         wanted = encode(Hashes(chunks=tuple(chunks)))
         return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=seconds), Lacking).chunks
 
-    def metered(self, moved: Moved) -> "MeteredFarm":
+    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "MeteredFarm":
         """See Metered."""
-        return MeteredFarm(self, moved)
+        return MeteredFarm(self, Meter(moved, piece_bytes))
 
-    def send(self, chunks: Sequence[Chunk], moved: Moved = lambda _: None) -> None:
+    def send(self, chunks: Sequence[Chunk], meter: Meter = UNMETERED) -> None:
         """Carry these there."""
         size = str(frames.size_bytes(chunks))
         kind = {"Content-Type": "application/octet-stream", "Content-Length": size}
-        body = Frames(tuple(frames.encode(chunks)), moved)
+        body = Frames(tuple(frames.encode(chunks)), meter)
         self._ask("POST", "/v1/staging/chunks", body, seconds=LONG_SECONDS, more=kind)
 
-    def fetch(self, chunks: Iterable[str], moved: Moved = lambda _: None) -> Iterator[Chunk]:
+    def fetch(self, chunks: Iterable[str], meter: Meter = UNMETERED) -> Iterator[Chunk]:
         """Carry these here; their hashes are still to be compared."""
-        wanted, read = encode(Hashes(chunks=tuple(chunks))), partial(read_chunks, moved=moved)
+        wanted, read = encode(Hashes(chunks=tuple(chunks))), partial(read_chunks, meter=meter)
         yield from self._exchange("POST", "/v1/staging/fetch", wanted, read, seconds=LONG_SECONDS, more={})
 
     def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
@@ -333,7 +333,7 @@ class MeteredFarm:
     """A farm's Carrier (see `carry`) that tells what moves."""
 
     farm: Farm
-    moved: Moved
+    meter: Meter
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""
@@ -341,11 +341,11 @@ class MeteredFarm:
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """See Taker."""
-        self.farm.send(chunks, self.moved)
+        self.farm.send(chunks, self.meter)
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """See Giver."""
-        return self.farm.fetch(chunks, self.moved)
+        return self.farm.fetch(chunks, self.meter)
 
 
 def _read_all(answer: http.client.HTTPResponse) -> bytes:
