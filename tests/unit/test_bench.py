@@ -48,6 +48,10 @@ def test_numbers_are_shown_with_three_digits(value: float, shown: str):
     assert table.number(value) == shown
 
 
+def test_the_page_is_made_of_the_results_that_are_kept():
+    assert table.page([(name, measure.load(name)) for name in table.MODULES]) == table.PAGE.read_text()
+
+
 def test_results_are_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(measure, "OUT", tmp_path)
     result = measure.row("area", "what", 2.0, "s", **Series([1.0, 2.0, 4.0]).spread)
