@@ -64,6 +64,26 @@ def test_numbers_in_hexadecimal_are_texts(case: SinkCase) -> None:
     assert [row["key"] for row in case.rows()] == ["0X2a", "0x1F", "10"]
 
 
+@pytest.mark.parametrize(
+    ("text", "type_"),
+    [
+        ("12345678901234567890", "string"),
+        ("9223372036854775808", "string"),
+        ("9223372036854775807", "int64"),
+        ("-9223372036854775808", "int64"),
+        ("0000000000000000000007", "int64"),
+        ("1234567890.1234567890123", "double"),
+        ("1" * 5000, "string"),
+        ("1e300", "double"),
+    ],
+)
+def test_whole_numbers_that_no_integer_holds_are_texts(case: SinkCase, text: str, type_: str) -> None:
+    case.write("a.csv", f"key,n\n{text},1\n10,2\n")
+    case.load()
+    assert types(case)["key"] == type_
+    assert type_ != "string" or {row["key"] for row in case.rows()} == {text, "10"}
+
+
 def test_a_type_seen_late_in_the_file_counts(case: SinkCase) -> None:
     long = "x" * 1000
     case.write("a.csv", "a,pad\n" + f"1,{long}\n" * 5000 + f"1.5,{long}\n" + f"2,{long}\n" * 5000)

@@ -20,6 +20,7 @@ PREFERENCE = (
 )
 """A column gets the first of these that all its values can be read as."""
 
+_LARGEST = str(2**63 - 1)
 _TIMES = (ColumnType.DATE, ColumnType.TIMESTAMP, ColumnType.STRING)
 
 
@@ -73,13 +74,28 @@ class Guesses:
             return type_ in natures(kind)
         if not (self.any_text or type_ in _TIMES) or not fits(column, ARROW[type_], self.rules):
             return False
-        return type_ != ColumnType.INTEGER or not _has_hex(column)
+        keys = {ColumnType.INTEGER: _has_hex, ColumnType.FLOAT: _has_long}.get(type_)
+        return keys is None or not keys(column)
+
+
+def _has_long(column: pa.ChunkedArray) -> bool:
+    """Whether one is a whole number that no integer holds: as a float it would lose digits, and be equal to
+    its neighbours."""
+    texts = _texts(column)
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) < len(_LARGEST):
+        return False
+    whole = pc.utf8_ltrim(pc.utf8_trim(texts, " "), "+-0")
+    long = pc.filter(whole, pc.match_substring_regex(whole, rf"^[0-9]{{{len(_LARGEST)},}}$"))
+    return any((len(one), one) > (len(_LARGEST), _LARGEST) for one in pc.unique(long).to_pylist())
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _has_hex(column: pa.ChunkedArray) -> bool:
     """Whether one of the whole numbers is written as `0x1f`: such texts are keys, not amounts."""
-    texts = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-    return bool(pc.any(pc.match_substring(texts, "x", ignore_case=True)).as_py())
+    return bool(pc.any(pc.match_substring(_texts(column), "x", ignore_case=True)).as_py())
 
 
 def _unified(name: str, guess: Guess, kind: pa.DataType) -> pa.DataType:
