@@ -20,7 +20,7 @@ from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.frames import Chunk
 from gridmill.staging.manifest import scan
 from gridmill.staging.place import Placer
-from gridmill.staging.progress import Progress
+from gridmill.staging.progress import LATELY_SECONDS, Progress
 
 AT_ONCE = Terms(wait_seconds=0.0)
 FILES = {f"f{at}": bytes([at]) * (at + 1) for at in range(9)} | {"big": bytes(range(97))}
@@ -138,10 +138,13 @@ def test_it_can_be_stopped(tmp_path):
 
 def test_one_thread_that_fails_ends_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr("gridmill.staging.carry.BATCH_BYTES", 10)
+    monkeypatch.setattr("gridmill.staging.carry._THIN_BYTES_PER_SECOND", 1e-9)
 
     class Split(Faulty):
         def send(self, chunks):
-            if named(b"\x03" * 4) in {chunk.hash for chunk in chunks}:
+            if not self.sent:
+                return super().send(chunks)  # how quick the line is tells the first
+            if named(b"\x08" * 9) in {chunk.hash for chunk in chunks}:
                 raise StorageError("full")
             raise UnavailableError("away")
 
@@ -172,6 +175,58 @@ def test_progress_tells_rate_and_what_is_left():
     progress.arrived(20)
     look = progress.look()
     assert (look.bytes_per_second, look.left_bytes, look.left_seconds) == (10.0, 60, 6.0)
+
+
+def test_the_rate_is_that_of_the_latest_half_minute():
+    clock = Clock()
+    progress = Progress(clock=clock)
+    progress.expect(10_000, 0)
+    progress.moved(500)  # what the line's two ends hold at once
+    for _ in range(9):
+        clock.now += 1.0
+        progress.moved(10)
+    assert progress.look().bytes_per_second == 10.0
+    for _ in range(2 * int(LATELY_SECONDS)):
+        clock.now += 1.0
+        progress.moved(100)
+    look = progress.look()
+    assert (look.bytes_per_second, look.still_seconds) == (100.0, 0.0)
+    clock.now += LATELY_SECONDS
+    look = progress.look()
+    assert (look.bytes_per_second, look.left_seconds, look.still_seconds) == (0.0, None, LATELY_SECONDS)
+    progress.moved(-1000)
+    clock.now += 5.0
+    progress.moved(100)
+    assert progress.look().bytes_per_second == 20.0
+
+
+class Meeting(Faulty):
+    """Of what comes after the first, so many have to come at once."""
+
+    def __init__(self, store, parties):
+        super().__init__(store)
+        self.batches, self._meet = [], threading.Barrier(parties, timeout=60)
+
+    def send(self, chunks):
+        self.batches.append(len(chunks))
+        if len(self.batches) > 1:
+            self._meet.wait()
+        super().send(chunks)
+
+
+@pytest.mark.parametrize(
+    ("thin_bytes_per_second", "parties", "sizes"), [(1e12, 1, [1] * 9), (1e-9, 4, [1, 2, 2, 2, 2])]
+)
+def test_over_a_thin_line_batches_go_one_by_one_and_are_small(
+    tmp_path, monkeypatch, thin_bytes_per_second, parties, sizes
+):
+    monkeypatch.setattr("gridmill.staging.carry._THIN_BYTES_PER_SECOND", thin_bytes_per_second)
+    monkeypatch.setattr("gridmill.staging.carry._THIN_BATCH_BYTES", 5)
+    monkeypatch.setattr("gridmill.staging.carry.BATCH_BYTES", 10)
+    root = tree(tmp_path / "from", {f"f{at}": bytes([at]) * 5 for at in range(9)})
+    far = Meeting(ChunkStore(tmp_path / "far", 1000), parties)
+    push(scan(root, chunk_bytes=10), root, far)
+    assert far.batches == sizes
 
 
 def test_it_stays_within_a_limit(tmp_path):

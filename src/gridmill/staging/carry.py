@@ -26,7 +26,9 @@ _BATCH_CHUNKS = 1000
 _TOGETHER = 256  # small files that are read in one go
 _DAMAGED = 3  # times that a chunk may arrive damaged
 _LONGEST_WAIT_SECONDS = 10.0
-_THIN_BYTES_PER_SECOND = 1e6
+_THIN_BYTES_PER_SECOND = 250e3
+_THIN_BATCH_BYTES = 1 << 20  # a large chunk travels by itself
+_CHUNK_COST_BYTES = 1 << 10  # that many more take as long
 _LOOK_SECONDS = 0.5  # who waits sees in this time that the transfer is over
 
 T = TypeVar("T")
@@ -68,8 +70,8 @@ class Metered(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """`parallel` batches travel at a time, with at most `limit_bytes_per_second` together (None: as it can;
-    of a thin line one takes all).
+    """At most `parallel` batches travel at a time, with at most `limit_bytes_per_second` together (None: as
+    it can). Over a thin line they are fewer and smaller: what is on its way when that is cut travels again.
     What does not answer is asked again, after `wait_seconds` at first and then ever later, for
     `patience_seconds`, counted anew whenever something arrives."""
 
@@ -232,25 +234,35 @@ class _Carrying:
         self._giver, self._taker, self._progress = giver, taker, progress
         self._terms, self._stop = terms, stop
         limit = terms.limit_bytes_per_second
-        self._parallel = 1 if limit is not None and limit < _THIN_BYTES_PER_SECOND else terms.parallel
+        self._abreast, self._none_left = 1, False
         self._piece_bytes = PIECE_BYTES if limit is None else min(PIECE_BYTES, max(1, int(limit)))
         self._over = threading.Event()
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._heard = self._free = time.monotonic()
 
     def carry(self, sizes: Mapping[str, int]) -> None:
         lacking = self._lacking(list(sizes))
         total_bytes = sum(sizes.values())
         self._progress.expect(total_bytes, total_bytes - sum(sizes[chunk] for chunk in lacking))
-        left = batches(lacking, sizes)
-        with ThreadPoolExecutor(self._parallel) as threads:
-            working = [threads.submit(self._work, left) for _ in range(min(self._parallel, len(lacking)))]
+        left = batches(lacking, sizes, self._batch_bytes)
+        workers = min(self._terms.parallel, len(lacking))
+        with ThreadPoolExecutor(self._terms.parallel) as threads:
+            working = [threads.submit(self._work, number, left) for number in range(workers)]
             try:
                 first, _ = wait(working, return_when=FIRST_EXCEPTION)
             finally:
-                self._over.set()
+                self._end()
         for done in (*first, *working):
             done.result()
+
+    def _batch_bytes(self) -> int:
+        return BATCH_BYTES if self._abreast > 1 else min(BATCH_BYTES, _THIN_BATCH_BYTES)
+
+    def _end(self) -> None:
+        with self._changed:
+            self._over.set()
+            self._changed.notify_all()
 
     def _lacking(self, chunks: list[str]) -> list[str]:
         found: list[str] = []
@@ -259,16 +271,35 @@ class _Carrying:
             found += self._insist(partial(self._taker.missing, some))
         return found
 
-    def _work(self, left: Iterator[list[str]]) -> None:
-        while not self._over.is_set():
-            with self._lock:
-                batch = next(left, None)
-            if batch is None:
-                return
-            self._insist(partial(self._pass, batch))
+    def _work(self, number: int, left: Iterator[list[str]]) -> None:
+        while batch := self._next(number, left):
+            abreast, began = self._abreast, time.monotonic()
+            size_bytes = self._insist(partial(self._pass, batch))
             self._heard = time.monotonic()
+            size_bytes += len(batch) * _CHUNK_COST_BYTES
+            self._learn(abreast * size_bytes / max(1e-6, self._heard - began))
 
-    def _pass(self, batch: list[str]) -> None:
+    def _next(self, number: int, left: Iterator[list[str]]) -> list[str] | None:
+        """What it carries, once that many travel at a time."""
+        with self._changed:
+            self._changed.wait_for(lambda: number < self._abreast or self._is_over())
+            batch = None if self._is_over() else next(left, None)
+            if batch is None:
+                self._none_left = True
+                self._changed.notify_all()
+            return batch
+
+    def _is_over(self) -> bool:
+        return self._none_left or self._over.is_set()
+
+    def _learn(self, bytes_per_second: float) -> None:
+        """How many batches travel from now on: each is there within some ten seconds."""
+        with self._changed:
+            self._abreast = min(self._terms.parallel, 1 + int(bytes_per_second / _THIN_BYTES_PER_SECOND))
+            self._changed.notify_all()
+
+    def _pass(self, batch: list[str]) -> int:
+        """How many bytes."""
         moved_bytes = 0
 
         def moved(size_bytes: int) -> None:
@@ -283,9 +314,9 @@ class _Carrying:
             self._progress.moved(-moved_bytes)
             raise
         self._progress.arrived(size_bytes, moved_bytes)
+        return size_bytes
 
     def _passed(self, batch: list[str], moved: Callable[[int], None]) -> int:
-        """How many bytes."""
         if isinstance(self._giver, Metered):
             chunks = list(self._giver.metered(moved, self._piece_bytes).fetch(batch))
             self._taker.send(chunks)
@@ -347,12 +378,14 @@ class _Carrying:
                 return
 
 
-def batches(chunks: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Chunks that travel together: about BATCH_BYTES, one chunk at least."""
+def batches(
+    chunks: Iterable[str], sizes: Mapping[str, int], most_bytes: Callable[[], int] = lambda: BATCH_BYTES
+) -> Iterator[list[str]]:
+    """Chunks that travel together: about `most_bytes`, as that is then; one chunk at least."""
     batch: list[str] = []
     size_bytes = 0
     for chunk in chunks:
-        if batch and (size_bytes + sizes[chunk] > BATCH_BYTES or len(batch) == _BATCH_CHUNKS):
+        if batch and (size_bytes + sizes[chunk] > most_bytes() or len(batch) == _BATCH_CHUNKS):
             yield batch
             batch, size_bytes = [], 0
         batch.append(chunk)

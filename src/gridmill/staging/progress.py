@@ -2,20 +2,25 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from gridmill.model.noun import dataclass
 
+LATELY_SECONDS = 30.0
+_MARK_SECONDS = 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """`there_bytes` of `total_bytes` did not have to travel, `carried_bytes` did or are on their way, at
-    `bytes_per_second`."""
+    """`there_bytes` of `total_bytes` did not have to travel, `carried_bytes` did or are on their way, lately
+    at `bytes_per_second`; for `still_seconds` nothing has moved."""
 
     total_bytes: int
     there_bytes: int
     carried_bytes: int
     bytes_per_second: float
+    still_seconds: float = 0.0
 
     @property
     def left_bytes(self) -> int:
@@ -24,7 +29,7 @@ class Carried:
 
     @property
     def left_seconds(self) -> float | None:
-        """At the rate so far; None where nothing has travelled yet."""
+        """At that rate; None where nothing has travelled lately."""
         if not self.left_bytes:
             return 0.0
         return self.left_bytes / self.bytes_per_second if self.bytes_per_second else None
@@ -36,35 +41,54 @@ class Progress:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._began: float | None = None
         self._total = self._there = self._carried = self._under_way = 0
+        self._marks = deque[tuple[float, int]]()
+        self._moved = 0.0
 
     def expect(self, total_bytes: int, there_bytes: int) -> None:
         """So much is wanted, of which so much is there."""
         with self._lock:
-            self._began = self._clock() if self._began is None else self._began
             self._total += total_bytes
             self._there += there_bytes
+            if not self._marks:
+                self._moved = self._clock()
+                self._marks.append((self._moved, 0))
 
     def moved(self, size_bytes: int) -> None:
         """So much more is on its way; less than 0: it is not any more."""
         with self._lock:
             self._under_way += size_bytes
+            if size_bytes < 0:  # it never counts as a rate
+                self._marks.clear()
+            self._mark()
 
     def arrived(self, size_bytes: int, moved_bytes: int = 0) -> None:
         """So much has arrived, and was checked; it was on its way as `moved_bytes`."""
         with self._lock:
             self._carried += size_bytes
             self._under_way -= moved_bytes
+            self._mark()
+
+    def _mark(self) -> None:
+        """How far it was when; not of the first moment, in which what lies between takes what it can hold."""
+        self._moved = self._clock()
+        if not self._marks or self._moved - self._marks[-1][0] >= _MARK_SECONDS:
+            self._marks.append((self._moved, self._carried + self._under_way))
+        if len(self._marks) == 3 and not self._marks[0][1]:
+            self._marks.popleft()
 
     def look(self) -> Carried:
         """How far it is now."""
         with self._lock:
-            spent = self._clock() - self._began if self._began is not None else 0.0
-            carried = self._carried + self._under_way
+            now, carried = self._clock(), self._carried + self._under_way
+            while len(self._marks) > 1 and now - self._marks[1][0] >= LATELY_SECONDS:
+                self._marks.popleft()
+            since, before = self._marks[0] if self._marks else (now, carried)
+            spent = now - since
             return Carried(
                 total_bytes=self._total,
                 there_bytes=self._there,
                 carried_bytes=carried,
-                bytes_per_second=carried / spent if spent > 0 else 0.0,
+                bytes_per_second=max(0, carried - before) / spent if spent > 0 else 0.0,
+                still_seconds=now - self._moved if self._marks else 0.0,
             )

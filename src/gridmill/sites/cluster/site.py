@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -31,9 +31,11 @@ from gridmill.sites.cluster.probing import probe
 from gridmill.sites.cluster.relay import Relay
 from gridmill.sites.cluster.settings import read
 from gridmill.sites.cluster.words import LastWords, Words
+from gridmill.staging.progress import Carried
 
 T = TypeVar("T")
 _LOOK_SECONDS = 5.0
+_STILL_SECONDS = 10.0
 _NEVER = PodSight(sight=Sight.GONE, message="it was never started")
 _LEAVES = PodSight(sight=Sight.UNKNOWN, message="it is gone, and what it left comes home")
 
@@ -176,9 +178,7 @@ class ClusterSite:
         way, found = self._carrying.progress(attempt_id) or ("", None)
         if found is None or not found.total_bytes:
             return {}
-        rate = f"{show_bytes(int(found.bytes_per_second))}/s" if found.bytes_per_second else ""
-        left = f"{show_seconds(found.left_seconds)} left" if found.left_seconds else ""
-        note = ", ".join(word for word in (f"carried {way} {self._name}", rate, left) if word)
+        note = ", ".join([f"carried {way} {self._name}", *_pace(found)])
         done = found.there_bytes + found.carried_bytes
         return {"done": done, "total": found.total_bytes, "unit": "bytes", "note": note}
 
@@ -216,6 +216,16 @@ class ClusterSite:
         self._words.close()
         self._carrying.close()
         self._relay.close()
+
+
+def _pace(found: Carried) -> Iterator[str]:
+    """In words: how quick it goes, and what is left."""
+    if found.left_bytes and found.still_seconds >= _STILL_SECONDS:
+        yield f"nothing has moved for {show_seconds(found.still_seconds)}"
+    elif found.bytes_per_second:
+        yield f"{show_bytes(int(found.bytes_per_second))}/s"
+        if found.left_seconds:
+            yield f"{show_seconds(found.left_seconds)} left"
 
 
 def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
