@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.errors import InputError
-from gridmill.http.alive import keep_alive
+from gridmill.http.alive import keep_alive, little_unsent
 from gridmill.sites.cluster.credentials import Credentials
 
 
@@ -28,6 +28,7 @@ class Connection(http.client.HTTPSConnection):
             super().connect()
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(self.sock, reads=True)
+            little_unsent(self.sock)
         else:
             plain = socket.socket(socket.AF_UNIX)
             plain.settimeout(self.timeout)
