@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 
 from gridmill.errors import NotFoundError, UnavailableError
+from gridmill.staging.flow import UNMETERED, Meter
 
 SECRET = "5ec5ec5ec"
 REFUSED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
@@ -28,13 +29,16 @@ class LittleBucket:
         self._port, self._numbers = port, count()
         self._passes: dict[str, tuple[str, str, float]] = {}
 
-    def put(self, name: str, content: bytes) -> None:
+    def put(self, name: str, content: bytes, meter: Meter = UNMETERED) -> None:
+        for _ in meter.sending(content):
+            pass
         self.objects[name], self.put_at[name] = content, time.time()
 
-    def get(self, name: str, most_bytes: int) -> bytes:
+    def get(self, name: str, most_bytes: int, meter: Meter = UNMETERED) -> bytes:
         if name not in self.objects:
             raise NotFoundError("is not there", place=name)
         assert len(self.objects[name]) <= most_bytes
+        meter.moved(len(self.objects[name]))
         return self.objects[name]
 
     def remove(self, name: str) -> None:

@@ -13,10 +13,11 @@ from gridmill.errors import DataError, InputError, NotFoundError, UnavailableErr
 from gridmill.farm.carried import Carried
 from gridmill.farm.records import Records
 from gridmill.model.farm import Parcel, Place
-from gridmill.staging.carry import Terms, pull, push
+from gridmill.staging.carry import Metered, Terms, pull, push
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.export import Export, sweep
 from gridmill.staging.frames import Chunk, hash_of
+from gridmill.staging.kept import Kept, Shared
 from gridmill.staging.manifest import scan
 from gridmill.staging.parcels import check_bucket, is_refused, read, sliced, write
 from gridmill.staging.paths import chunk_sizes
@@ -241,3 +242,21 @@ def test_a_bucket_is_one(url: str) -> None:
         check_bucket(url, "here")
     check_bucket("s3://bucket")
     check_bucket("gs://my-bucket/some/prefix/")
+
+
+@pytest.mark.parametrize("kind", [Export, Shared])
+def test_what_goes_by_a_bucket_is_counted_once(
+    tmp_path: Path, there: There, bucket: LittleBucket, kind: type
+) -> None:
+    root = tree(tmp_path / "from", FILES)
+    manifest = scan(root)
+    parts = (Kept(bucket), bucket) if kind is Shared else (bucket,)
+    way = kind(there, *parts, chunk_sizes(manifest))
+    assert isinstance(way, Metered)
+    to, back = Progress(), Progress()
+    push(manifest, root, way, progress=to)
+    there.place(Place(uri="x", manifest=manifest, attempt_id="t.1"))
+    pull(there.scan("x"), ChunkStore(tmp_path / "near", 1 << 30), way, progress=back)
+    size_bytes = sum(chunk_sizes(manifest).values())
+    assert {to.look().carried_bytes, back.look().carried_bytes} == {size_bytes}
+    assert {to.look().left_bytes, back.look().left_bytes} == {0}

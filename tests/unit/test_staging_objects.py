@@ -12,9 +12,10 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
 from tests.little_bucket import little_bucket, moment
 
-from gridmill.errors import InputError, NotFoundError, UnavailableError
+from gridmill.errors import InputError, InterruptedRunError, NotFoundError, UnavailableError
 from gridmill.model.farm import Parcel
 from gridmill.staging import parcels
+from gridmill.staging.flow import Meter
 from gridmill.staging.frames import Chunk, hash_of
 from gridmill.staging.kept import Listed
 from gridmill.staging.objects import Objects, explained
@@ -87,6 +88,58 @@ def test_over_a_thin_line_a_put_gets_the_time_that_it_needs(slow: str) -> None:
     bucket.put("small", b"")  # from now on one that hangs is soon told again
     with pytest.raises(UnavailableError):
         bucket.put("large", bytes(1_000_000))
+
+
+OPTIONS = {"access_key_id": "a", "secret_access_key": "b", "region": "somewhere"}
+
+
+def test_a_metered_put_tells_each_piece_as_it_goes_and_is_ended_by_what_that_raises(slow: str) -> None:
+    bucket = Objects("s3://bucket/x", {**OPTIONS, "endpoint": slow}, put_seconds=(0.2,))
+    told: list[tuple[float, int]] = []
+    bucket.put("large", bytes(5_000_000), Meter(lambda size: told.append((time.monotonic(), size)), 100_000))
+    assert [size for _, size in told] == [100_000] * 50
+    assert told[-1][0] - told[0][0] > 1.0  # it takes 2.5 s
+
+    def stop(size: int) -> None:
+        raise InterruptedRunError("stop")
+
+    with pytest.raises(InterruptedRunError):
+        bucket.put("large", bytes(5_000_000), Meter(stop))
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Says why, as S3 does."""
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        told = b"<Error><Code>AccessDenied</Code><Message>Not you.</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(told)))
+        self.end_headers()
+        self.wfile.write(told)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_why_a_metered_put_is_refused_is_told_as_of_any(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        bucket = Objects("s3://bucket/x", {**OPTIONS, "endpoint": f"http://127.0.0.1:{server.server_port}"})
+        with pytest.raises(RefusedError, match="access is refused: AccessDenied: Not you"):
+            bucket.put("a", b"content", Meter(lambda _: None))
+        server.shutdown()
+    with pytest.raises(UnavailableError, match="does not answer"):
+        bucket.put("a", b"content", Meter(lambda _: None))
+
+
+def test_what_is_read_tells_how_far_it_is(tmp_path: Path) -> None:
+    bucket = Objects((tmp_path / "bucket").as_uri())
+    bucket.put("a", bytes(100_000))
+    told: list[int] = []
+    assert bucket.get("a", 100_000, Meter(told.append, 1000)) == bytes(100_000)
+    assert sum(told) == 100_000
+    assert len(told) > 1
 
 
 def test_a_farm_puts_over_a_thin_line_as_long_as_something_moves(

@@ -306,7 +306,8 @@ class _Carrying:
             nonlocal moved_bytes
             self._slow_down(size_bytes)
             self._progress.moved(size_bytes)
-            moved_bytes += size_bytes
+            with self._lock:  # it may be told by several threads
+                moved_bytes += size_bytes
 
         try:
             size_bytes = self._passed(batch, moved)

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from gridmill.errors import DataError, GridmillError, InputError, UnavailableError
 from gridmill.model.farm import Parcel, Slice
+from gridmill.staging.flow import UNMETERED, Meter
 from gridmill.staging.frames import Chunk
 from gridmill.staging.parcels import Far, cut, sliced
 from gridmill.staging.refused import RefusedError
@@ -57,11 +58,11 @@ class Owned(Protocol):
 
     pass_seconds: float
 
-    def put(self, name: str, content: bytes) -> None:
+    def put(self, name: str, content: bytes, meter: Meter = UNMETERED) -> None:
         """Whole or not at all."""
         ...
 
-    def get(self, name: str, most_bytes: int) -> bytes:
+    def get(self, name: str, most_bytes: int, meter: Meter = UNMETERED) -> bytes:
         """Its content."""
         ...
 
@@ -82,11 +83,22 @@ class Export:
     """A Carrier (see `carry`) to a farm. Chunks that travel together are one object of a name that was never
     there, which the farm may read, or write, for a short while. Several threads may use it."""
 
-    def __init__(self, far: Far, bucket: Owned, sizes: Mapping[str, int], uses: Uses | None = None) -> None:
+    def __init__(
+        self,
+        far: Far,
+        bucket: Owned,
+        sizes: Mapping[str, int],
+        uses: Uses | None = None,
+        meter: Meter = UNMETERED,
+    ) -> None:
         """`sizes` in bytes of all chunks that will be asked for; `uses` are those of whoever sweeps the
-        bucket."""
+        bucket; the `meter` counts what goes between home and the bucket."""
         self._far, self._bucket, self._sizes = far, bucket, sizes
-        self._uses = uses or Uses()
+        self._uses, self._meter = uses or Uses(), meter
+
+    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "Export":
+        """See Metered."""
+        return Export(self._far, self._bucket, self._sizes, self._uses, Meter(moved, piece_bytes))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""
@@ -96,7 +108,7 @@ class Export:
         """See Taker. Raises RefusedError where the bucket refuses one of the sides."""
         slices = sliced((chunk.hash, len(chunk.data)) for chunk in chunks)
         with self._once() as name:
-            self._bucket.put(name, b"".join(chunk.data for chunk in chunks))
+            self._bucket.put(name, b"".join(chunk.data for chunk in chunks), self._meter)
             lost = passed(self._bucket, lambda: self._far.take([self._parcel("GET", name, slices)]))
         if lost:
             raise UnavailableError(f"{name} was removed before the farm had taken it")
@@ -106,7 +118,7 @@ class Export:
         slices = sliced((chunk, self._sizes[chunk]) for chunk in chunks)
         with self._once() as name:
             passed(self._bucket, lambda: self._far.give(self._parcel("PUT", name, slices)))
-            content = self._bucket.get(name, sum(one.size_bytes for one in slices))
+            content = self._bucket.get(name, sum(one.size_bytes for one in slices), self._meter)
         yield from cut(content, slices)
 
     def _parcel(self, method: str, name: str, slices: tuple[Slice, ...]) -> Parcel:

@@ -1,6 +1,6 @@
 """Chunks whose content is passed on as it comes: a piece is hashed and written while the processor has it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 from gridmill.model.noun import dataclass
@@ -8,6 +8,24 @@ from gridmill.staging.frames import Chunk, Content
 
 PIECE_BYTES = 1 << 18
 """Stays in a core's own cache until it is hashed and written: twice as quick as what has left it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """`moved` is told the bytes of each piece (`piece_bytes` at most) that is sent next, or has come; what it
+    raises ends the transfer."""
+
+    moved: Callable[[int], None]
+    piece_bytes: int = PIECE_BYTES
+
+    def sending(self, data: Content) -> Iterator[Content]:
+        """The pieces, each once it may go."""
+        for piece in in_pieces(data, self.piece_bytes):
+            self.moved(len(piece))
+            yield piece
+
+
+UNMETERED = Meter(lambda _: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Chunks that stay in a bucket, for other jobs and other farms: what lies there travels there no more."""
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Protocol
@@ -9,6 +9,7 @@ from typing import Protocol
 from gridmill.errors import DataError, NotFoundError, UnavailableError
 from gridmill.model.farm import Parcel, Slice
 from gridmill.staging.export import Export, Owned, Uses, passed
+from gridmill.staging.flow import UNMETERED, Meter
 from gridmill.staging.frames import Chunk
 from gridmill.staging.packs import SMALL_BYTES, Part, pack, parts
 from gridmill.staging.parcels import Far
@@ -62,7 +63,7 @@ class Kept:
             self._single |= set(single) - set(lacking)
         return tuple(lacking)
 
-    def send(self, chunks: Sequence[Chunk]) -> None:
+    def send(self, chunks: Sequence[Chunk], meter: Meter = UNMETERED) -> None:
         """Put these. What has the same name has the same content, so it may well be written over.
 
         Raises DataError for content without its hash, InputError where access is refused, UnavailableError.
@@ -74,11 +75,11 @@ class Kept:
         if len(small) < _WORTH_A_PACK:
             small = []
         together = {chunk.hash for chunk in small}
-        self._put_alone([chunk for chunk in chunks if chunk.hash not in together])
+        self._put_alone([chunk for chunk in chunks if chunk.hash not in together], meter)
         if small:
-            self._put_pack(small)
+            self._put_pack(small, meter)
 
-    def renew(self, chunks: Sequence[Chunk]) -> None:
+    def renew(self, chunks: Sequence[Chunk], meter: Meter = UNMETERED) -> None:
         """Put these anew, each alone: one of the objects that had them is damaged. Raises as `send`."""
         for chunk in chunks:
             chunk.check()
@@ -86,17 +87,20 @@ class Kept:
         for name in {known[chunk.hash].pack for chunk in chunks if chunk.hash in known}:
             self._bucket.remove(f"index/{name}")
         self.forget()
-        self._put_alone(chunks)
+        self._put_alone(chunks, meter)
 
-    def _put_alone(self, single: Sequence[Chunk]) -> None:
-        for _ in self._threads.map(lambda one: self._bucket.put(_key(one.hash), bytes(one.data)), single):
+    def _put_alone(self, single: Sequence[Chunk], meter: Meter) -> None:
+        def put(one: Chunk) -> None:
+            self._bucket.put(_key(one.hash), bytes(one.data), meter)
+
+        for _ in self._threads.map(put, single):
             pass
         with self._lock:
             self._single.update(chunk.hash for chunk in single)
 
-    def _put_pack(self, chunks: Sequence[Chunk]) -> None:
+    def _put_pack(self, chunks: Sequence[Chunk], meter: Meter) -> None:
         made = pack(chunks)
-        self._bucket.put(f"packs/{made.name}", made.content)
+        self._bucket.put(f"packs/{made.name}", made.content, meter)
         self._bucket.put(f"index/{made.name}", made.index)
         with self._lock:
             self._packed[made.name] = parts(made.name, made.index)
@@ -171,11 +175,23 @@ class Shared:
     there; what comes from there goes as with Export. Several threads may use it."""
 
     def __init__(
-        self, far: Far, kept: Kept, bucket: Owned, sizes: Mapping[str, int], uses: Uses | None = None
+        self,
+        far: Far,
+        kept: Kept,
+        bucket: Owned,
+        sizes: Mapping[str, int],
+        uses: Uses | None = None,
+        meter: Meter = UNMETERED,
     ) -> None:
         """As of Export."""
         self._far, self._kept, self._bucket = far, kept, bucket
-        self._back = Export(far, bucket, sizes, uses)
+        self._sizes, self._uses, self._meter = sizes, uses, meter
+        self._back = Export(far, bucket, sizes, uses, meter)
+
+    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "Shared":
+        """See Metered."""
+        meter = Meter(moved, piece_bytes)
+        return Shared(self._far, self._kept, self._bucket, self._sizes, self._uses, meter)
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""
@@ -184,12 +200,12 @@ class Shared:
     def send(self, chunks: Sequence[Chunk]) -> None:
         """See Taker. Raises InputError where the bucket refuses one of the sides."""
         lacking = set(self._kept.missing(chunk.hash for chunk in chunks))
-        self._kept.send([chunk for chunk in chunks if chunk.hash in lacking])
+        self._kept.send([chunk for chunk in chunks if chunk.hash in lacking], self._meter)
         sizes = {chunk.hash: len(chunk.data) for chunk in chunks}
         try:
             lost = self._taken(sizes)
         except DataError:  # what lies there for long may rot, and stays for longer
-            self._kept.renew(chunks)
+            self._kept.renew(chunks, self._meter)
             lost = self._taken(sizes)
         if lost:
             self._kept.forget()

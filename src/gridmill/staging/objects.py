@@ -1,18 +1,22 @@
 """Objects below a prefix of a bucket, as whoever owns the bucket sees them."""
 
 import re
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from http.client import HTTPException
 from typing import Any, cast
+from urllib.error import HTTPError, URLError
 
 import obstore
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import from_url
 
 from gridmill import errors
-from gridmill.staging.parcels import check_bucket
+from gridmill.staging.flow import UNMETERED, Meter
+from gridmill.staging.parcels import check_bucket, send
 from gridmill.staging.refused import RefusedError
 
 PASS_SECONDS = 900.0
@@ -24,6 +28,7 @@ _SAY = (
     "Set them where the control node is started (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; or "
     "GOOGLE_SERVICE_ACCOUNT, the path of a key), or run it on a machine of the cloud that has them."
 )
+_SILENT = "its server does not answer"
 _CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 """Who is asked for credentials that nobody has said."""
 _TRIED = re.compile(
@@ -58,8 +63,28 @@ class Objects:
         self._puts: Any = [open_store(url, options or {}, put_seconds=seconds) for seconds in put_seconds]
         self._put_seconds, self._patience = put_seconds, 0
 
-    def put(self, name: str, content: bytes) -> None:
+    def put(self, name: str, content: bytes, meter: Meter = UNMETERED) -> None:
         """Whole or not at all."""
+        if meter is UNMETERED or not self._sent(name, content, meter):
+            self._put(name, content)
+
+    def _sent(self, name: str, content: bytes, meter: Meter) -> bool:
+        """Put piece by piece, by a signed URL, as obstore would not say how far it is. False where that is
+        refused: obstore says why, or does it."""
+        try:
+            send(self.sign("PUT", name), len(content), meter.sending(content))
+        except HTTPError as error:
+            error.close()
+            return False
+        except URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                return False
+            raise errors.UnavailableError(_SILENT, place=self.url) from error
+        except (OSError, HTTPException) as error:
+            raise errors.UnavailableError(_SILENT, place=self.url) from error
+        return True
+
+    def _put(self, name: str, content: bytes) -> None:
         with explained(self.url), self._putting() as store:
             try:
                 obstore.put(store, name, content, use_multipart=False)
@@ -78,7 +103,7 @@ class Objects:
             elif seconds < self._put_seconds[0] / 2:
                 self._patience = 0
 
-    def get(self, name: str, most_bytes: int) -> bytes:
+    def get(self, name: str, most_bytes: int, meter: Meter = UNMETERED) -> bytes:
         """Raises NotFoundError, and DataError for one that is larger."""
         with explained(self.url):
             try:
@@ -87,7 +112,11 @@ class Objects:
                 raise errors.NotFoundError("is not there", place=f"{self.url}/{name}") from error
             if got.meta["size"] > most_bytes:
                 raise errors.DataError("is too large", place=f"{self.url}/{name}")
-            return bytes(got.bytes())
+            content = bytearray()
+            for piece in got.stream(min_chunk_size=meter.piece_bytes):
+                meter.moved(len(piece))
+                content += piece
+            return bytes(content)
 
     def remove(self, name: str) -> None:
         """May be repeated."""
@@ -169,4 +198,4 @@ def _refusal(error: BaseException, url: str) -> RefusedError:
 
 def _line(error: BaseException) -> str:
     line = _TRIED.sub("", str(error).partition("\n")[0])
-    return "its server does not answer" if line.startswith("error sending request") else line
+    return _SILENT if line.startswith("error sending request") else line

@@ -1,23 +1,12 @@
 """Chunks as the bodies of requests and answers: counted as they move, piece by piece."""
 
 import http.client
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gridmill.staging import frames
-from gridmill.staging.flow import PIECE_BYTES, in_pieces
+from gridmill.staging.flow import Meter
 from gridmill.staging.frames import Chunk
-
-
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """`moved` is told the bytes of each piece (`piece_bytes` at most) that is sent next, or has come."""
-
-    moved: Callable[[int], None]
-    piece_bytes: int = PIECE_BYTES
-
-
-UNMETERED = Meter(lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +18,7 @@ class Frames:
 
     def __iter__(self) -> Iterator[frames.Content]:
         for content in self.contents:
-            for piece in in_pieces(content, self.meter.piece_bytes):
-                self.meter.moved(len(piece))
-                yield piece
+            yield from self.meter.sending(content)
 
 
 def read_chunks(answer: http.client.HTTPResponse, meter: Meter) -> list[Chunk]:

@@ -33,12 +33,13 @@ from gridmill.model.farm import (
     check_versions,
 )
 from gridmill.ports.farm import Sights
-from gridmill.sites.cluster.bodies import UNMETERED, Frames, Meter, read_chunks
+from gridmill.sites.cluster.bodies import Frames, read_chunks
 from gridmill.sites.cluster.connection import Connection
 from gridmill.sites.cluster.credentials import Credentials, Keeping
 from gridmill.sites.cluster.refusal import refusal
 from gridmill.sites.cluster.tunnel import Tunnel
 from gridmill.staging import frames
+from gridmill.staging.flow import UNMETERED, Meter
 from gridmill.staging.frames import Chunk
 from gridmill.staging.parcels import PARCEL_SECONDS
 
