@@ -1,22 +1,26 @@
 """What goes over a line to a farm: seen as it moves, kept within a limit, stopped in the middle."""
 
+import http.client
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.farms import farm, open_folder
 
 from gridmill.errors import InterruptedRunError
 from gridmill.farm.joining import invite
+from gridmill.sites.cluster.bodies import Frames, read_chunks
 from gridmill.sites.cluster.credentials import keeping
 from gridmill.sites.cluster.farm import Farm, member
 from gridmill.sites.cluster.joining import become_source
 from gridmill.staging.carry import Terms, pull, push
 from gridmill.staging.chunks import ChunkStore
+from gridmill.staging.flow import Meter
 from gridmill.staging.manifest import scan
 from gridmill.staging.progress import Progress
 
@@ -89,3 +93,29 @@ def test_it_is_stopped_in_the_middle_of_a_chunk_and_counts_for_nothing(far: Farm
     assert progress.look().carried_bytes == 0
     push(manifest, root, far, progress=progress)
     assert progress.look().carried_bytes == SIZE_BYTES
+
+
+def test_what_is_sent_again_on_another_connection_counts_once() -> None:
+    told: list[int] = []
+    body = Frames([bytes(5), bytes(3)], Meter(told.append, 2))
+    first = iter(body)
+    next(first), next(first)
+    assert (told, b"".join(body)) == ([2, 2, -4, 2, 2, 1, 2, 1], bytes(8))
+
+
+class Broken(http.client.HTTPResponse):
+    """Gives 3 bytes, and ends."""
+
+    def __init__(self) -> None:
+        self.length, self._left = 8, [3, 0]
+
+    def readinto(self, into: Any) -> int:
+        return self._left.pop(0)
+
+
+def test_an_answer_that_breaks_off_counts_for_nothing() -> None:
+    told: list[int] = []
+    with pytest.raises(http.client.IncompleteRead):
+        read_chunks(Broken(), Meter(told.append))
+    assert sum(told) == 0
+    assert len(told) == 2

@@ -64,7 +64,7 @@ class Metered(Protocol):
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> Carrier:
         """It, as it calls `moved` with the size in bytes of each piece (`piece_bytes` at most) that it sends
-        next, or has got. What that raises ends the batch."""
+        next, or has got, or less than 0 for what goes anew. What that raises ends the batch."""
         ...
 
 
@@ -304,7 +304,7 @@ class _Carrying:
 
         def moved(size_bytes: int) -> None:
             nonlocal moved_bytes
-            self._slow_down(size_bytes)
+            self._slow_down(max(0, size_bytes))
             self._progress.moved(size_bytes)
             with self._lock:  # it may be told by several threads
                 moved_bytes += size_bytes

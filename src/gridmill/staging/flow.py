@@ -12,8 +12,8 @@ PIECE_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """`moved` is told the bytes of each piece (`piece_bytes` at most) that is sent next, or has come; what it
-    raises ends the transfer."""
+    """`moved` is told the bytes of each piece (`piece_bytes` at most) that is sent next, or has come, or less
+    than 0 for what is sent anew; what it raises ends the transfer."""
 
     moved: Callable[[int], None]
     piece_bytes: int = PIECE_BYTES
