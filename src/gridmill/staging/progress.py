@@ -9,12 +9,13 @@ from gridmill.model.noun import dataclass
 
 LATELY_SECONDS = 30.0
 _MARK_SECONDS = 1.0
+_SURE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
     """`there_bytes` of `total_bytes` did not have to travel, `carried_bytes` did or are on their way, lately
-    at `bytes_per_second`; for `still_seconds` nothing has moved."""
+    at `bytes_per_second` (0 in the first moments); for `still_seconds` nothing has moved."""
 
     total_bytes: int
     there_bytes: int
@@ -89,6 +90,8 @@ class Progress:
                 total_bytes=self._total,
                 there_bytes=self._there,
                 carried_bytes=carried,
-                bytes_per_second=max(0, carried - before) / spent if spent > 0 else 0.0,
+                bytes_per_second=max(0, carried - before) / spent
+                if before or spent >= _SURE_SECONDS
+                else 0.0,
                 still_seconds=now - self._moved if self._marks else 0.0,
             )

@@ -31,11 +31,10 @@ from gridmill.sites.cluster.probing import probe
 from gridmill.sites.cluster.relay import Relay
 from gridmill.sites.cluster.settings import read
 from gridmill.sites.cluster.words import LastWords, Words
-from gridmill.staging.progress import Carried
+from gridmill.staging.progress import LATELY_SECONDS, Carried
 
 T = TypeVar("T")
 _LOOK_SECONDS = 5.0
-_STILL_SECONDS = 10.0
 _NEVER = PodSight(sight=Sight.GONE, message="it was never started")
 _LEAVES = PodSight(sight=Sight.UNKNOWN, message="it is gone, and what it left comes home")
 
@@ -220,7 +219,7 @@ class ClusterSite:
 
 def _pace(found: Carried) -> Iterator[str]:
     """In words: how quick it goes, and what is left."""
-    if found.left_bytes and found.still_seconds >= _STILL_SECONDS:
+    if found.left_bytes and found.still_seconds >= LATELY_SECONDS:  # what ssh holds may take so long
         yield f"nothing has moved for {show_seconds(found.still_seconds)}"
     elif found.bytes_per_second:
         yield f"{show_bytes(int(found.bytes_per_second))}/s"
