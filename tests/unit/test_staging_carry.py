@@ -198,6 +198,7 @@ def test_the_rate_is_that_of_the_latest_half_minute():
     look = progress.look()
     assert (look.bytes_per_second, look.left_seconds, look.still_seconds) == (0.0, None, LATELY_SECONDS)
     progress.moved(-1000)
+    assert progress.look().bytes_per_second == 0.0
     clock.now += 5.0
     progress.moved(100)
     assert progress.look().bytes_per_second == 20.0

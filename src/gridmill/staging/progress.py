@@ -85,13 +85,11 @@ class Progress:
             while len(self._marks) > 1 and now - self._marks[1][0] >= LATELY_SECONDS:
                 self._marks.popleft()
             since, before = self._marks[0] if self._marks else (now, carried)
-            spent = now - since
+            spent, sure = now - since, _MARK_SECONDS if before else _SURE_SECONDS
             return Carried(
                 total_bytes=self._total,
                 there_bytes=self._there,
                 carried_bytes=carried,
-                bytes_per_second=max(0, carried - before) / spent
-                if before or spent >= _SURE_SECONDS
-                else 0.0,
+                bytes_per_second=max(0, carried - before) / spent if spent >= sure else 0.0,
                 still_seconds=now - self._moved if self._marks else 0.0,
             )
