@@ -275,6 +275,12 @@ def test_names_that_would_leave_their_folder_are_refused(name: str):
         grid.configure_resource(Resource(name=name, type=JobKind.COMMAND))
 
 
+def test_a_resource_with_memory_without_a_unit_is_refused():
+    with pytest.raises(InputError, match="4 bytes of memory") as told:
+        service(simulation()).configure_resource(Resource(name="r", type=JobKind.COMMAND, memory_bytes=4))
+    assert "4GiB" in told.value.hint
+
+
 def test_a_use_case_after_a_failed_commit_goes_by_the_store():
     store = FaultyStore(make_memory(), FaultScript())
     grid = simulation(store=store)

@@ -241,6 +241,11 @@ WRONG = [
         "basis",
     ),
     (DatasetSpec(basis=Basis(table="obs", time="x")), "'x' of 'obs' is DOUBLE, not a timestamp", "basis"),
+    (
+        DatasetSpec(sql="select * from obs", tables=("obs",), time="x"),
+        "'x' of the result of `sql` is DOUBLE, not a timestamp",
+        "time",
+    ),
     (DatasetSpec(basis=BASIS, lags=(Lag(column="temp", steps=(1,)),)), "has no column 'temp'", "lags"),
     (
         DatasetSpec(basis=BASIS, windows=(Window(column="s", aggregates=(Aggregate.MEAN,), span_rows=2),)),

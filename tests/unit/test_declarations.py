@@ -51,7 +51,7 @@ def test_durations(written: str, seconds: float) -> None:
     assert job(f"{{command: x, timeout: {written}}}").timeout_seconds == seconds
 
 
-@pytest.mark.parametrize(("written", "size"), [("2GiB", 2**31), ("1000", 1000), ("512M", 2**29)])
+@pytest.mark.parametrize(("written", "size"), [("2GiB", 2**31), ("2000000", 2_000_000), ("512M", 2**29)])
 def test_sizes(written: str, size: int) -> None:
     assert job(f"{{command: x, memory: {written}}}").memory_bytes == size
 

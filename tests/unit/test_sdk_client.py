@@ -187,7 +187,7 @@ def test_any_noun_is_shown_by_name(
         ("attempt", "demo-1", "names no attempt"),
         ("attempt", "demo-1.first.7", "no attempt"),
         ("site", "moon", "no site 'moon'"),
-        ("model", "demo/first", "is no model but a files"),
+        ("model", "demo/first", "is no model: its kind is files"),
         ("run", "none", "no run 'none'"),
     ],
 )

@@ -161,6 +161,11 @@ def test_a_farm_puts_over_a_thin_line_as_long_as_something_moves(
 def test_a_bucket_without_credentials_says_so_and_not_whom_it_has_asked_for_them() -> None:
     with pytest.raises(RefusedError, match="no credentials") as told, explained("s3://bucket"):
         raise GenericError("Error performing PUT http://169.254.169.254/latest/api/token in 5ms\n\nDebug: …")
+    asked = (
+        "Error performing PUT http://169.254.169.254/latest/api/token in 5ms - Server returned non-2xx status"
+    )
+    with pytest.raises(RefusedError, match="no credentials"), explained("s3://bucket"):
+        raise GenericError(f"{asked} code: 403 Forbidden: the metadata of this machine are off")
     assert "AWS_ACCESS_KEY_ID" in told.value.hint
     with pytest.raises(InputError, match="no bucket"):
         Objects("http://example.org/x")

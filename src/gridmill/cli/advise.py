@@ -10,7 +10,7 @@ from rich.text import Text
 from gridmill.cli.session import Json, emit, say, session, show
 from gridmill.cli.tables import table
 from gridmill.model.advice import Advice, Forecast, LawKind, Measured
-from gridmill.model.amounts import show_seconds
+from gridmill.model.amounts import show_factor, show_seconds
 
 _LAWS = {LawKind.AMDAHL: "Amdahl's law", LawKind.USL: "the Universal Scalability Law"}
 
@@ -81,7 +81,7 @@ def _row(line: Forecast, found: Advice) -> tuple[str, ...]:
         show_seconds(line.seconds),
         f"{line.speedup:.1f} x",
         between,
-        f"{line.cost:.2g} x",
+        f"{show_factor(line.cost)} x",
         "; ".join(notes),
     )
 

@@ -43,6 +43,12 @@ def read_place(text: str, settings: dict[str, str]) -> Site:
         raise InputError(
             f"a farm has no site of kind {kind!r}", hint=f"There are: {', '.join(known)}.", place="--site"
         )
+    if kind == SiteKind.RAY and not address:
+        raise InputError(
+            "a Ray cluster has an address",
+            hint="Write ray:HOST:6379 of the head where this machine is a node of it, or ray:ray://HOST:10001.",
+            place="--site",
+        )
     place = Site(name="farm", kind=known[kind], address=address or None, settings=settings)
     find("checks", kind)(place)
     return place

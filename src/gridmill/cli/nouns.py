@@ -19,7 +19,7 @@ from gridmill.cli.tables import table
 from gridmill.cli.words import amounts, headline, in_use, moment, whose
 from gridmill.errors import InputError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of
-from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.amounts import show_bytes, show_count, show_seconds
 from gridmill.model.artifact import Artifact
 from gridmill.model.project import ProjectView
 from gridmill.model.resource import Resource
@@ -129,9 +129,9 @@ def _run_row(run: Run) -> tuple[object, ...]:
 def _resource_row(resource: Resource) -> tuple[object, ...]:
     size = resource.size
     asked = [f"{size.rows} rows"] if size and size.rows else []
-    asked += [f"{resource.cpus:g} CPUs"] if resource.cpus else []
+    asked += [f"{resource.cpus:g} CPU{'' if resource.cpus == 1 else 's'}"] if resource.cpus else []
     asked += [show_bytes(resource.memory_bytes)] if resource.memory_bytes else []
-    asked += [f"{resource.gpus} GPUs"] if resource.gpus else []
+    asked += [show_count(resource.gpus, "GPU")] if resource.gpus else []
     wanted = ", ".join(asked) or "sized by its jobs"
     keep = "" if resource.keep_seconds is None else show_seconds(resource.keep_seconds)
     return resource.name, resource.type, resource.site, wanted, keep, ", ".join(resource.jobs)

@@ -69,7 +69,9 @@ def add(
     ],
     kind: Annotated[
         SiteKind | None,
-        typer.Option(help="Of a site: how resources are brought up there.", show_default=False),
+        typer.Option(
+            metavar="ray|slurm", help="Of a site: how resources are brought up there.", show_default=False
+        ),
     ] = None,
     address: Address = None,
     export: ExportBucket = None,

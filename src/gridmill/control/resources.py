@@ -5,7 +5,7 @@ from dataclasses import replace
 from gridmill.control.cases import Cases
 from gridmill.control.wishes import check_wishes
 from gridmill.errors import CapacityError, ConflictError, NotFoundError
-from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number
+from gridmill.model.amounts import Amounts, check_memory, show_bytes, show_count, show_number
 from gridmill.model.deployment import Deployment
 from gridmill.model.name import check_name
 from gridmill.model.resource import Resource, Sizing
@@ -21,6 +21,7 @@ class ResourceCases(Cases):
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
         """Create or replace a resource; the size chosen, with why."""
         check_name("resource", resource.name)
+        check_memory(resource.memory_bytes, f"resource {resource.name}: memory")
         with self._node.changing() as transaction:
             site = self._ledger.snapshot.sites.get(resource.site)
             if site is None:

@@ -1,6 +1,7 @@
 """Serves an application from a background thread, on a Unix socket or a port, there also over TLS."""
 
 import asyncio
+import errno
 import hashlib
 import socket
 import ssl
@@ -141,6 +142,10 @@ def _unix(path: Path) -> socket.socket:
     return listener
 
 
+_ANOTHER = "Choose another port with `--listen HOST:PORT` (0: any free one)."
+_ELSEWHERE = "`--listen` takes an address of this machine: `hostname -I` lists them."
+
+
 def listen_at(host: str, port: int) -> socket.socket:
     """That port (0: any free), taken: who connects waits until it is served. Raises UnavailableError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -153,7 +158,7 @@ def listen_at(host: str, port: int) -> socket.socket:
         listener.close()
         raise UnavailableError(
             f"cannot listen on {host}:{port}: {error.strerror}",
-            hint="Choose another with `gridmill up --listen 127.0.0.1:PORT` (0: any free port).",
+            hint=_ELSEWHERE if error.errno == errno.EADDRNOTAVAIL else _ANOTHER,
         ) from error
     listener.listen(128)
     return listener

@@ -19,7 +19,8 @@ def read_address(text: str, *, port: int | None = None, place: str = "") -> tupl
     wrong = not _is_ipv6(within) if within else not host or any(sign in host for sign in "[]/: ")
     if wrong or not number.isascii() or not number.isdigit() or int(number) > LAST_PORT:
         form = "HOST:PORT" if port is None else "HOST or HOST:PORT"
-        example = f"[{text}]:6379" if _is_ipv6(text) else "10.0.0.5:6379"
+        usual = port if port and port > 1 else 6379
+        example = f"[{text}]:{usual}" if _is_ipv6(text) else f"10.0.0.5:{usual}"
         raise InputError(
             f"{text!r} is not {form}",
             hint=f"Write for example {example}; ports end at {LAST_PORT}.",

@@ -74,6 +74,16 @@ def parse_bytes(text: str | int) -> int:
     return int(_parse(str(text), _BYTES, "a size in bytes", "512MiB, 2GiB or 2000000"))
 
 
+def check_memory(memory_bytes: int | None, place: str = "") -> None:
+    """Raises InputError for less than 1 MiB: a number without a unit is of bytes, and was meant otherwise."""
+    if memory_bytes is not None and memory_bytes < MIB:
+        raise InputError(
+            f"{memory_bytes:,} bytes of memory are of no use to anybody",
+            hint="Write a unit, as in 512MiB or 4GiB.",
+            place=place,
+        )
+
+
 def parse_seconds(text: str | float) -> float:
     """Seconds from `250ms`, `30s`, `5m`, `2h`, `1d` or a number. Raises InputError."""
     return _parse(str(text), _SECONDS, "a duration", "30s, 5m, 2h or 90")
@@ -107,6 +117,11 @@ def show_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} m {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def show_factor(value: float) -> str:
+    """`1.6`, `30`, `120`: two significant digits, and whole numbers beyond."""
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
 def show_number(value: float) -> str:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from gridmill.errors import InputError
+from gridmill.model.amounts import check_memory
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.each import Each
 from gridmill.model.gang import check_gang, count_workers
@@ -124,6 +125,10 @@ class Job:
     training: TrainingSpec | None = None
     prediction: PredictionSpec | None = None
     command: CommandSpec | None = None
+
+    def check(self) -> None:
+        """Raise InputError for memory that was meant otherwise."""
+        check_memory(self.memory_bytes, "job.memory")
 
     @property
     def kind(self) -> JobKind:

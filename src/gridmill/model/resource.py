@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 
-from gridmill.model.amounts import Amounts
+from gridmill.model.amounts import Amounts, check_memory
 from gridmill.model.job import JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.parallel import Parallel
@@ -40,6 +40,10 @@ class Resource:
     settings: Mapping[str, str] = field(default_factory=dict)
     jobs: tuple[str, ...] = ()
     default: bool = False
+
+    def check(self) -> None:
+        """Raise InputError for memory that was meant otherwise."""
+        check_memory(self.memory_bytes, "resource.memory")
 
 
 def default_name(kind: JobKind, site: str = LOCAL) -> str:

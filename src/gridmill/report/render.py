@@ -18,7 +18,7 @@ from jinja2 import (
 from markupsafe import Markup
 
 from gridmill.model.advice import Advice
-from gridmill.model.amounts import show_bytes, show_number, show_seconds
+from gridmill.model.amounts import show_bytes, show_factor, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.calibration import judge
 from gridmill.model.critical import Critical
@@ -116,6 +116,7 @@ def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()
         shifted_of=shifted_of,
         show_bytes=show_bytes,
         show_number=show_number,
+        show_factor=show_factor,
         show_seconds=show_seconds,
     )
 

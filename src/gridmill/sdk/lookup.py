@@ -179,6 +179,7 @@ def _artifact(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  as fin
     artifact = grid.artifact(name)
     if noun != Noun.ARTIFACT and artifact.kind != noun.value:
         raise NotFoundError(
-            f"{artifact.id} is no {noun} but a {artifact.kind}", hint=f"`gridmill list {noun}` shows them."
+            f"{artifact.id} is no {noun}: its kind is {artifact.kind}",
+            hint=f"`gridmill list {noun}` shows them.",
         )
     return artifact

@@ -181,10 +181,10 @@ def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError)
     except (refused, PermissionDeniedError, UnauthenticatedError) as error:
         raise _refusal(error, url) from error
     except (BaseError, OSError) as error:
-        if "403 Forbidden" in str(error):
-            raise _refusal(error, url) from error
         if any(asked in str(error) for asked in _CLOUDS):
             raise RefusedError("there are no credentials for it", place=url, hint=_SAY) from error
+        if "403 Forbidden" in str(error):
+            raise _refusal(error, url) from error
         raise errors.UnavailableError(_line(error), place=url) from error
 
 

@@ -9,7 +9,10 @@ from gridmill.errors import InputError
 Types: TypeAlias = Mapping[str, str]
 """A table's columns in order, and their types in DuckDB's words."""
 
+SQL_RESULT = "__sql"
+"""The table that stands for the result of a declared `sql`."""
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
+_RESULT = "the result of `sql`"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
@@ -27,7 +30,13 @@ def find_column(name: str, types: Types, table: str, field: str) -> str:
 
 
 def _called(table: str) -> str:
+    if table == SQL_RESULT:
+        return _RESULT
     return table if table.startswith("the ") else f"table {table!r}"
+
+
+def _named(table: str) -> str:
+    return _RESULT if table == SQL_RESULT else repr(table)
 
 
 def refuse_split(names: Iterable[str]) -> None:
@@ -71,25 +80,28 @@ def check_number(column: str, type_: str, what: str, table: str) -> None:
     """Raise InputError unless the column holds numbers or booleans."""
     if not is_number(type_):
         raise InputError(
-            f"{what} needs numbers, and {column!r} of {table!r} is {type_}", place="dataset.windows"
+            f"{what} needs numbers, and {column!r} of {_named(table)} is {type_}", place="dataset.windows"
         )
 
 
 def check_time(column: str, type_: str, table: str, field: str) -> None:
     """Raise InputError unless the column holds times."""
     if not is_time(type_):
+        sql = table == SQL_RESULT
+        declared = f"in the sink: `columns: {{{column}: timestamp}}`, with a `timestamp_format` if needed."
         raise InputError(
-            f"{column!r} of {table!r} is {type_}, not a timestamp",
-            hint=f"In the sink: `columns: {{{column}: timestamp}}`, with a `timestamp_format` if needed.",
-            place=f"dataset.{field}",
+            f"{column!r} of {_named(table)} is {type_}, not a timestamp",
+            hint=f"Make it one in the `sql`, or {declared}" if sql else f"I{declared[1:]}",
+            place="dataset.time" if sql else f"dataset.{field}",
         )
 
 
 def check_comparable(column: str, left: tuple[str, str], right: tuple[str, str]) -> None:
     """Raise InputError when a column (table, type) is text on one side and a number on the other."""
     if _nature(left[1]) != _nature(right[1]):
+        sides = " and ".join(f"{type_} in {_named(table)}" for table, type_ in (left, right))
         raise InputError(
-            f"cannot join on {column!r}: it is {left[1]} in {left[0]!r} and {right[1]} in {right[0]!r}",
+            f"cannot join on {column!r}: it is {sides}",
             hint="Declare the same type for it in both sinks, under `columns`.",
             place="dataset",
         )

@@ -16,15 +16,12 @@ from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select,
 from gridmill.jobs.dataset.feeds import is_of_label
 from gridmill.jobs.dataset.functions import register_functions
 from gridmill.jobs.dataset.incremental import final_until, history_from
-from gridmill.jobs.dataset.names import Types, find_column, refuse_split
+from gridmill.jobs.dataset.names import SQL_RESULT, Types, find_column, refuse_split
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.sqltext import DROPPED, Scope
 from gridmill.jobs.engine import quoted
 from gridmill.model.dataset import Basis, DatasetSpec, Lag, Window
 from gridmill.planning.parts import BUCKET_ROWS
-
-SQL_RESULT = "__sql"
-"""The table that stands for the result of a declared `sql`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
