@@ -376,3 +376,14 @@ def test_a_pod_that_ends_gets_no_job_though_its_site_still_sees_it():
     first, second = attempts_of(grid.store, run.id)["p-1/a"]
     assert (first.pod_id, first.state) == (ending, AttemptState.STOPPED)
     assert second.pod_id != ending
+
+
+def test_what_a_tick_meets_again_and_again_is_said_once_until_it_is_over():
+    grid = simulation()
+
+    def full() -> float:
+        raise StorageError("the disk is full")
+
+    for tick in (full, full, grid.node.tick, full):
+        grid.node._guarded(tick)
+    assert grid.warnings == ["the disk is full"] * 2

@@ -40,6 +40,7 @@ class ControlNode:
         self._ending = False
         self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
+        self._complaint = ""
         self.taken_over: StoreInUseError | None = None
         control.ledger.listeners.append(self._tell)
 
@@ -154,18 +155,26 @@ class ControlNode:
     def _guarded(self, tick: Callable[[], float]) -> float:
         """The outermost loop: what goes wrong in a tick is said, and tried again from the store."""
         try:
-            return tick()
+            wait = tick()
+            self._complaint = ""
+            return wait
         except StoreInUseError as error:  # it was lost for a while, and another control node came
             self.control.warn(f"{error}: this one ends")
             self.taken_over, self._ending = error, True
             self._tell()
         except GridmillError as error:
-            self.control.warn(explained(error))
+            self._complain(explained(error))
         except Exception as error:  # noqa: BLE001  the outermost loop of the control node
             self.failure = error
-            self.control.warn(f"a tick failed: {error!r}")
+            self._complain(f"a tick failed: {error!r}")
         self.control.ledger.doubtful = True
         return BACK_OFF_SECONDS
+
+    def _complain(self, complaint: str) -> None:
+        """Once, until it is over or another: a full disk is met some times a second, for hours."""
+        if complaint != self._complaint:
+            self.control.warn(complaint)
+        self._complaint = complaint
 
     def release_idle(self) -> None:
         """Tear down every deployment without a live attempt, now."""
