@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,7 @@ from gridmill.sites.cluster.credentials import keeping
 from gridmill.sites.cluster.farm import member
 from gridmill.staging.carry import pull, push
 from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.flow import Flow
+from gridmill.staging.flow import UNMETERED, Flow, Meter
 from gridmill.staging.frames import Chunk
 from gridmill.staging.hashes import HashCache
 from gridmill.staging.kept import Kept
@@ -138,6 +139,23 @@ class _Signed:
             yield from flows(parcel, HERE)
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """Of a bucket what home puts there, and counts, as it does for a farm."""
+
+    kept: Kept
+    meter: Meter = UNMETERED
+
+    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "_Kept":
+        return _Kept(self.kept, Meter(moved, piece_bytes))
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        return self.kept.missing(chunks)
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        self.kept.send(chunks, self.meter)
+
+
 class _Contest:
     """One kind of files, one way."""
 
@@ -220,7 +238,7 @@ class _Contest:
         return partial(subprocess.run, self._peers(bucket)[name], check=True, stdout=subprocess.DEVNULL)
 
     def _up(self, bucket: str) -> Act:
-        return lambda: push(scan(self.root), self.root, _far(self.endpoint, bucket))
+        return lambda: push(scan(self.root), self.root, _Kept(_far(self.endpoint, bucket)))
 
     def _down(self, bucket: str) -> Act:
         manifest = scan(self.root)

@@ -138,7 +138,7 @@ def test_it_can_be_stopped(tmp_path):
 
 def test_one_thread_that_fails_ends_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr("gridmill.staging.carry.BATCH_BYTES", 10)
-    monkeypatch.setattr("gridmill.staging.carry._THIN_BYTES_PER_SECOND", 1e-9)
+    monkeypatch.setattr("gridmill.staging.streams._THIN_BYTES_PER_SECOND", 1e-9)
 
     class Split(Faulty):
         def send(self, chunks):
@@ -221,10 +221,10 @@ class Meeting(Faulty):
 @pytest.mark.parametrize(
     ("thin_bytes_per_second", "parties", "sizes"), [(1e12, 1, [1] * 9), (1e-9, 4, [1, 2, 2, 2, 2])]
 )
-def test_over_a_thin_line_batches_go_one_by_one_and_are_small(
+def test_over_a_thin_line_batches_are_small_over_a_quick_one_many_go_at_once(
     tmp_path, monkeypatch, thin_bytes_per_second, parties, sizes
 ):
-    monkeypatch.setattr("gridmill.staging.carry._THIN_BYTES_PER_SECOND", thin_bytes_per_second)
+    monkeypatch.setattr("gridmill.staging.streams._THIN_BYTES_PER_SECOND", thin_bytes_per_second)
     monkeypatch.setattr("gridmill.staging.carry._THIN_BATCH_BYTES", 5)
     monkeypatch.setattr("gridmill.staging.carry.BATCH_BYTES", 10)
     root = tree(tmp_path / "from", {f"f{at}": bytes([at]) * 5 for at in range(9)})

@@ -18,6 +18,7 @@ from gridmill.staging.frames import Chunk, Content
 from gridmill.staging.manifest import scan_files
 from gridmill.staging.paths import FilesBelow, chunk_sizes
 from gridmill.staging.progress import Progress
+from gridmill.staging.streams import Streams
 from gridmill.staging.turns import Turns
 
 BATCH_BYTES = 8 << 20
@@ -26,7 +27,6 @@ _BATCH_CHUNKS = 1000
 _TOGETHER = 256  # small files that are read in one go
 _DAMAGED = 3  # times that a chunk may arrive damaged
 _LONGEST_WAIT_SECONDS = 10.0
-_THIN_BYTES_PER_SECOND = 250e3
 _THIN_BATCH_BYTES = 1 << 20  # a large chunk travels by itself
 _CHUNK_COST_BYTES = 1 << 10  # that many more take as long
 _LOOK_SECONDS = 0.5  # who waits sees in this time that the transfer is over
@@ -234,7 +234,7 @@ class _Carrying:
         self._giver, self._taker, self._progress = giver, taker, progress
         self._terms, self._stop = terms, stop
         limit = terms.limit_bytes_per_second
-        self._abreast, self._none_left = 1, False
+        self._streams, self._none_left = Streams(terms.parallel), False
         self._piece_bytes = PIECE_BYTES if limit is None else min(PIECE_BYTES, max(1, int(limit)))
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -257,7 +257,7 @@ class _Carrying:
             done.result()
 
     def _batch_bytes(self) -> int:
-        return BATCH_BYTES if self._abreast > 1 else min(BATCH_BYTES, _THIN_BATCH_BYTES)
+        return min(BATCH_BYTES, _THIN_BATCH_BYTES) if self._streams.thin else BATCH_BYTES
 
     def _end(self) -> None:
         with self._changed:
@@ -273,16 +273,16 @@ class _Carrying:
 
     def _work(self, number: int, left: Iterator[list[str]]) -> None:
         while batch := self._next(number, left):
-            abreast, began = self._abreast, time.monotonic()
+            streams, began = self._streams.now, time.monotonic()
             size_bytes = self._insist(partial(self._pass, batch))
             self._heard = time.monotonic()
             size_bytes += len(batch) * _CHUNK_COST_BYTES
-            self._learn(abreast * size_bytes / max(1e-6, self._heard - began))
+            self._learn(streams, streams * size_bytes / max(1e-6, self._heard - began))
 
     def _next(self, number: int, left: Iterator[list[str]]) -> list[str] | None:
         """What it carries, once that many travel at a time."""
         with self._changed:
-            self._changed.wait_for(lambda: number < self._abreast or self._is_over())
+            self._changed.wait_for(lambda: number < self._streams.now or self._is_over())
             batch = None if self._is_over() else next(left, None)
             if batch is None:
                 self._none_left = True
@@ -292,10 +292,9 @@ class _Carrying:
     def _is_over(self) -> bool:
         return self._none_left or self._over.is_set()
 
-    def _learn(self, bytes_per_second: float) -> None:
-        """How many batches travel from now on: each is there within some ten seconds."""
+    def _learn(self, streams: int, bytes_per_second: float) -> None:
         with self._changed:
-            self._abreast = min(self._terms.parallel, 1 + int(bytes_per_second / _THIN_BYTES_PER_SECOND))
+            self._streams.learn(streams, bytes_per_second)
             self._changed.notify_all()
 
     def _pass(self, batch: list[str]) -> int:
