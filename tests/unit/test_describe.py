@@ -5,8 +5,10 @@ from io import StringIO
 from rich.console import Console
 
 from gridmill.cli.describe import describe
+from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
-from gridmill.model.view import VersionView
+from gridmill.model.schedule import Schedule, ScheduleSpec
+from gridmill.model.view import ScheduleView, VersionView
 from gridmill.testing.store_samples import one_of_each
 
 
@@ -63,3 +65,16 @@ def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> 
 def test_every_noun_can_be_described() -> None:
     for noun in one_of_each():
         assert text(noun).strip()
+
+
+def test_a_schedule_and_an_alias_tell_times_as_times() -> None:
+    one = Schedule(
+        name="hello", spec=ScheduleSpec(every_seconds=3600.0), since=1.7e9, runs=2, last_run="hello-2"
+    )
+    shown = text(ScheduleView(schedule=one, next=(1.7e9 + 3600,)))
+    assert "hello-2" in shown
+    assert "2, unchanged 0, skipped 0" in shown
+    assert shown.count("2023-11-1") == 2
+    shown = text(Alias(id="a/b@best", name="a/b", alias="best", metric="auc", changed=1.7e9))
+    assert "the best by auc" in shown
+    assert "2023-11-1" in shown

@@ -233,6 +233,15 @@ def test_over_a_thin_line_batches_are_small_over_a_quick_one_many_go_at_once(
     assert far.batches == sizes
 
 
+def test_what_is_said_of_small_ones_does_not_count():
+    progress = Progress()
+    progress.expect(100, 40)
+    progress.moved(90)
+    assert (progress.look().carried_bytes, progress.look().left_bytes) == (60, 0)
+    progress.arrived(60, 90)
+    assert progress.look().carried_bytes == 60
+
+
 def test_it_stays_within_a_limit(tmp_path):
     class Waits(threading.Event):
         asked = 0.0

@@ -9,8 +9,10 @@ from rich.text import Text
 from gridmill.cli.backfills import show_backfill
 from gridmill.cli.farms import carriage_words, way_words
 from gridmill.cli.render import details
+from gridmill.cli.schedules import schedule_facts
 from gridmill.cli.tables import COLOURS, table
 from gridmill.cli.words import amounts, in_use, metrics, moment
+from gridmill.model.alias import Alias
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.backfill import BackfillView
@@ -22,7 +24,7 @@ from gridmill.model.project import DEFAULT, ProjectView
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt
 from gridmill.model.site import Site, SiteKind
-from gridmill.model.view import ControlView, JobView, PartView, VersionView
+from gridmill.model.view import ControlView, JobView, PartView, ScheduleView, VersionView
 
 _SPLITS = ("train", "folds", "validation", "test")
 _LISTED = 40
@@ -55,6 +57,12 @@ def describe(noun: object) -> RenderableType:
             return Group(*_deployment(noun))
         case BackfillView():
             return show_backfill(noun)
+        case ScheduleView():
+            paused = "paused" if noun.schedule.paused else ""
+            return Group(_head(noun.name, paused), _facts(schedule_facts(noun)))
+        case Alias():
+            stands_for = f"version {noun.number}" if noun.number else f"the best by {noun.metric}"
+            return Group(_head(noun.id), _facts([("stands for", stands_for), ("set", moment(noun.changed))]))
         case Pipeline():
             return Group(*_pipeline(noun))
         case ControlView():

@@ -6,6 +6,7 @@ import logging
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -46,6 +47,8 @@ async def pass_on(
 
     try:
         await app(scope, receive, watched)
+    except ClientDisconnect:
+        log.info("%s %s was broken off", scope["method"], scope["path"])
     except Exception as error:
         log.exception("%s %s failed", scope["method"], scope["path"])
         if not started:

@@ -304,6 +304,7 @@ class _Carrying:
         def moved(size_bytes: int) -> None:
             nonlocal moved_bytes
             self._slow_down(max(0, size_bytes))
+            self._heard = time.monotonic()
             self._progress.moved(size_bytes)
             with self._lock:  # it may be told by several threads
                 moved_bytes += size_bytes

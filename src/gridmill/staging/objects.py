@@ -2,7 +2,6 @@
 
 import re
 import ssl
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -16,7 +15,7 @@ from obstore.store import from_url
 
 from gridmill import errors
 from gridmill.staging.flow import UNMETERED, Meter
-from gridmill.staging.parcels import check_bucket, send
+from gridmill.staging.parcels import check_bucket, is_passing, send
 from gridmill.staging.refused import RefusedError
 
 PASS_SECONDS = 900.0
@@ -32,40 +31,34 @@ _SILENT = "its server does not answer"
 _CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 """Who is asked for credentials that nobody has said."""
 _TRIED = re.compile(
-    r"Generic \w+ error: Error performing \w+ \S+ in \S+, .*retry_timeout: \S+\s+- (HTTP error: )?"
+    r"Generic \w+ error: Error performing \w+ \S+ in \S+(, .*retry_timeout: \S+)?\s+- (HTTP error: )?"
 )
 """How obstore says what it did, before what came of it."""
 _REFUSAL = re.compile(r"<Code>(?P<code>\w+)</Code>(.*<Message>(?P<told>[^<]+)</Message>)?", re.DOTALL)
 _SKEWED = "RequestTimeTooSkewed"
 _S3 = {"disable_bulk_delete": "true"}  # not every store that speaks S3 knows it
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
-SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
-"""What is read may take its time as long as something comes. While a put is on its way nothing does."""
-PUT_SECONDS = (30.0, 120.0, 600.0)
-"""How long a put may take: ever longer once that was too short. Nobody sees how far one is, and a server that
-hangs should soon be told; a thin line needs its time."""
+_READING = {"timeout": timedelta(seconds=900), "read_timeout": timedelta(seconds=30)}
+"""What is read may take its time as long as something comes."""
+_PUTTING = {"timeout": timedelta(seconds=300)}
+"""While a put is on its way nothing comes."""
 
 
 class Objects:
     """Safe to use from several threads. All raise RefusedError, UnavailableError."""
 
     def __init__(
-        self,
-        url: str,
-        options: Mapping[str, str] | None = None,
-        *,
-        pass_seconds: float = PASS_SECONDS,
-        put_seconds: Sequence[float] = PUT_SECONDS,
+        self, url: str, options: Mapping[str, str] | None = None, *, pass_seconds: float = PASS_SECONDS
     ) -> None:
-        """See `open_store`. Signed URLs hold for `pass_seconds`; `put_seconds` as PUT_SECONDS."""
+        """See `open_store`. Signed URLs hold for `pass_seconds`."""
         self.url, self.pass_seconds = url, pass_seconds
         self._store: Any = open_store(url, options or {})
-        self._puts: Any = [open_store(url, options or {}, put_seconds=seconds) for seconds in put_seconds]
-        self._put_seconds, self._patience = put_seconds, 0
+        self._puts: Any = open_store(url, options or {}, puts=True)
 
     def put(self, name: str, content: bytes, meter: Meter = UNMETERED) -> None:
         """Whole or not at all."""
-        if meter is UNMETERED or not self._sent(name, content, meter):
+        signs = not self.url.startswith("file:")
+        if meter is UNMETERED or not signs or not self._sent(name, content, meter):
             self._put(name, content)
 
     def _sent(self, name: str, content: bytes, meter: Meter) -> bool:
@@ -74,7 +67,10 @@ class Objects:
         try:
             send(self.sign("PUT", name), len(content), meter.sending(content))
         except HTTPError as error:
-            error.close()
+            with error:
+                if is_passing(error.code):
+                    told = f"its server answers {error.code}"
+                    raise errors.UnavailableError(told, place=self.url) from None
             return False
         except URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
@@ -85,23 +81,11 @@ class Objects:
         return True
 
     def _put(self, name: str, content: bytes) -> None:
-        with explained(self.url), self._putting() as store:
+        with explained(self.url):
             try:
-                obstore.put(store, name, content, use_multipart=False)
+                obstore.put(self._puts, name, content, use_multipart=False)
             except (FileNotFoundError, NotFoundError) as error:
                 raise RefusedError("there is no such bucket", place=self.url, hint=_MAKE) from error
-
-    @contextmanager
-    def _putting(self) -> Iterator[Any]:
-        patience, began = self._patience, time.monotonic()
-        try:
-            yield self._puts[patience]
-        finally:
-            seconds = time.monotonic() - began
-            if seconds >= self._put_seconds[patience]:
-                self._patience = min(patience + 1, len(self._puts) - 1)
-            elif seconds < self._put_seconds[0] / 2:
-                self._patience = 0
 
     def get(self, name: str, most_bytes: int, meter: Meter = UNMETERED) -> bytes:
         """Raises NotFoundError, and DataError for one that is larger."""
@@ -153,10 +137,10 @@ class Objects:
         return signed
 
 
-def open_store(url: str, options: Mapping[str, str], *, put_seconds: float | None = None) -> object:
+def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> object:
     """obstore's store for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`; `options` are its own for that
-    kind, as `endpoint`; what is not said is the environment's, above all the credentials. `put_seconds`: it
-    is for puts, which take no longer than that; otherwise for all but puts.
+    kind, as `endpoint`; what is not said is the environment's, above all the credentials. It is for
+    `puts`, or for all else.
 
     Raises InputError.
     """
@@ -166,8 +150,7 @@ def open_store(url: str, options: Mapping[str, str], *, put_seconds: float | Non
             return from_url(url, mkdir=True)
     check_bucket(url)
     plain = any(value.startswith("http://") for value in options.values())
-    patience = SILENCE if put_seconds is None else {"timeout": timedelta(seconds=put_seconds)}
-    client: Any = {"allow_http": plain, **patience}
+    client: Any = {"allow_http": plain, **(_PUTTING if puts else _READING)}
     said = {**(_S3 if scheme == "s3" else {}), **options}
     with explained(url, refused=BaseError):
         return from_url(url, config=cast(Any, said), client_options=client, retry_config=_RETRIES)

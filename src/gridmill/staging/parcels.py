@@ -31,6 +31,7 @@ _CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
 _MESSAGE = re.compile(rb"<Message>([^<]{1,200})</Message>")
 _PASSING = frozenset({408, 429})
 _TOLD_BYTES = 4096
+_SENT_BYTES = 1 << 14
 _TELLING = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"})
 """Where AWS, Google, Alibaba, Azure and Oracle tell machines of themselves, beside 169.254.169.254."""
 _TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"))
@@ -127,7 +128,7 @@ def send(url: str, size_bytes: int, pieces: Iterable[Content]) -> None:
     Raises HTTPError where it is refused, URLError, OSError, HTTPException.
     """
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
-    body: Any = pieces
+    body: Any = _little(pieces)
     asked = urllib.request.Request(url, body, headers, method="PUT")
     opener = urllib.request.build_opener(_Straight, _PlainHandler(_ANY), _SecureHandler(_ANY))
     with opener.open(asked, timeout=SILENCE_SECONDS) as answer:
@@ -138,7 +139,13 @@ def _bodies(slices: Iterable[Slice], chunks: Iterable[Chunk]) -> Iterator[Conten
     for one, chunk in zip(slices, chunks, strict=True):
         if len(chunk.data) != one.size_bytes:
             raise DataError(f"has {len(chunk.data)} bytes, not {one.size_bytes}", place=f"chunk {one.chunk}")
-        yield from in_pieces(chunk.data)
+        yield from _little([chunk.data])
+
+
+def _little(contents: Iterable[Content]) -> Iterator[Content]:
+    """SILENCE_SECONDS are for all that is sent in one call: enough also where many share a thin line."""
+    for content in contents:
+        yield from in_pieces(content, _SENT_BYTES)
 
 
 def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
@@ -224,7 +231,7 @@ def _refusal(error: HTTPError, method: str, place: str) -> InputError | NotFound
             told = b""
     words = [found[1].decode(errors="replace") for rule in (_CODE, _MESSAGE) if (found := rule.search(told))]
     said = f"the bucket answers {error.code} {': '.join(words)}".strip()
-    if error.code >= 500 or error.code in _PASSING:
+    if is_passing(error.code):
         return UnavailableError(said, place=place)
     if error.code == http.HTTPStatus.NOT_FOUND and method == "GET":
         return NotFoundError(said, place=place)
@@ -232,6 +239,11 @@ def _refusal(error: HTTPError, method: str, place: str) -> InputError | NotFound
         return DataError(said, place=place)
     hint = "May the credentials at home read and write there, is home's clock right, and is the endpoint "
     return InputError(said, place=place, hint=f"{hint}the bucket's own?")
+
+
+def is_passing(status: int) -> bool:
+    """Whether it may be otherwise when it is asked again."""
+    return status >= 500 or status in _PASSING
 
 
 class _Straight(urllib.request.HTTPRedirectHandler):

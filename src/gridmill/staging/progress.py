@@ -81,7 +81,8 @@ class Progress:
     def look(self) -> Carried:
         """How far it is now."""
         with self._lock:
-            now, carried = self._clock(), self._carried + self._under_way
+            now, lacked = self._clock(), self._total - self._there
+            carried = min(lacked, self._carried + self._under_way)  # what is said of small ones travels too
             while len(self._marks) > 1 and now - self._marks[1][0] >= LATELY_SECONDS:
                 self._marks.popleft()
             since, before = self._marks[0] if self._marks else (now, carried)

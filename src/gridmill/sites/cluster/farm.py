@@ -197,11 +197,13 @@ class Farm:
     def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
         """Let it take chunks from a bucket; those that are not there."""
         wanted = encode(Parcels(parcels=tuple(parcels)))
-        return decode(self._ask("POST", "/v1/staging/take", wanted, seconds=PARCEL_SECONDS), Lacking).chunks
+        return decode(
+            self._ask("POST", "/v1/staging/take", wanted, seconds=PARCEL_SECONDS + ANSWER_SECONDS), Lacking
+        ).chunks
 
     def give(self, parcel: Parcel) -> None:
         """Let it put chunks into a bucket."""
-        self._ask("POST", "/v1/staging/give", encode(parcel), seconds=PARCEL_SECONDS)
+        self._ask("POST", "/v1/staging/give", encode(parcel), seconds=PARCEL_SECONDS + ANSWER_SECONDS)
 
     def place(self, place: Place) -> tuple[str, ...]:
         """Make a tree there; the chunks it lacks, if any."""
