@@ -11,7 +11,7 @@ from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.tables import fitted
 from gridmill.cli.words import amounts, moment
 from gridmill.errors import TABLE, InputError
-from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.amounts import show_bytes, show_count, show_seconds
 from gridmill.model.choice import Alternative
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
@@ -114,7 +114,7 @@ def _scheduled(view: ScheduleView) -> str:
 def _kept(noun: Kept) -> str:
     match noun:
         case Pipeline():
-            return f"pipeline {noun.name}: {len(noun.jobs)} jobs"
+            return f"pipeline {noun.name}: {show_count(len(noun.jobs), 'job')}"
         case Site():
             return f"site {noun.name}: {len(noun.nodes)} nodes"
         case Resource():
