@@ -34,6 +34,9 @@ def test_a_farm_is_on_a_site_that_it_can_be_on() -> None:
     with pytest.raises(InputError) as told:
         read_place("cluster", {})
     assert "local, slurm, ray" in told.value.hint
+    with pytest.raises(InputError, match="has an address") as told:
+        read_place("ray", {})
+    assert "ray:HOST:6379" in told.value.hint
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,6 @@ def test_a_farm_is_on_a_site_that_it_can_be_on() -> None:
         ("local:here", {}, "address"),
         ("ray:10.0.0.5:6379", {"pateince": "1"}, "settings.pateince"),
         ("ray:10.0.0.5:6379", {"patience": "soon"}, "settings.patience"),
-        ("ray", {}, "address"),
         ("slurm", {"link": "radio"}, "settings.link"),
         ("slurm:login1", {}, "address"),
     ],

@@ -15,7 +15,7 @@ from obstore.store import from_url
 
 from gridmill import errors
 from gridmill.staging.flow import UNMETERED, Meter
-from gridmill.staging.parcels import check_bucket, is_passing, send
+from gridmill.staging.parcels import check_bucket, refusal, send
 from gridmill.staging.refused import RefusedError
 
 PASS_SECONDS = 900.0
@@ -67,10 +67,8 @@ class Objects:
         try:
             send(self.sign("PUT", name), len(content), meter.sending(content))
         except HTTPError as error:
-            with error:
-                if is_passing(error.code):
-                    told = f"its server answers {error.code}"
-                    raise errors.UnavailableError(told, place=self.url) from None
+            if isinstance(why := refusal(error, "PUT", self.url), errors.UnavailableError):
+                raise why from None
             return False
         except URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):

@@ -212,7 +212,7 @@ def _opened(asked: urllib.request.Request, allowed: Container[str]) -> Iterator[
         with _opener(allowed).open(asked, timeout=SILENCE_SECONDS) as answer:
             yield answer
     except HTTPError as error:
-        raise _refusal(error, asked.get_method(), place) from None  # its text has the whole URL
+        raise refusal(error, asked.get_method(), place) from None  # its text has the whole URL
     except URLError as error:
         raise UnavailableError(f"the bucket does not answer: {_why(error.reason)}", place=place) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -223,7 +223,8 @@ def _why(error: object) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _refusal(error: HTTPError, method: str, place: str) -> InputError | NotFoundError | UnavailableError:
+def refusal(error: HTTPError, method: str, place: str) -> InputError | NotFoundError | UnavailableError:
+    """What a bucket's answer comes to; it is read to its end."""
     with error:
         try:
             told = error.read(_TOLD_BYTES)
@@ -231,7 +232,7 @@ def _refusal(error: HTTPError, method: str, place: str) -> InputError | NotFound
             told = b""
     words = [found[1].decode(errors="replace") for rule in (_CODE, _MESSAGE) if (found := rule.search(told))]
     said = f"the bucket answers {error.code} {': '.join(words)}".strip()
-    if is_passing(error.code):
+    if error.code >= 500 or error.code in _PASSING:
         return UnavailableError(said, place=place)
     if error.code == http.HTTPStatus.NOT_FOUND and method == "GET":
         return NotFoundError(said, place=place)
@@ -239,11 +240,6 @@ def _refusal(error: HTTPError, method: str, place: str) -> InputError | NotFound
         return DataError(said, place=place)
     hint = "May the credentials at home read and write there, is home's clock right, and is the endpoint "
     return InputError(said, place=place, hint=f"{hint}the bucket's own?")
-
-
-def is_passing(status: int) -> bool:
-    """Whether it may be otherwise when it is asked again."""
-    return status >= 500 or status in _PASSING
 
 
 class _Straight(urllib.request.HTTPRedirectHandler):
