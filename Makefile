@@ -1,12 +1,15 @@
-# make demo | test | check | bench | docs | clean
+# make demo | test | test-long | fuzz | check | bench | docs | clean
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-EXTRAS := data,learning,postgresql,objects,streams,images,ray,examples,dev
+EXTRAS := data,learning,postgresql,mysql,objects,streams,images,ray,examples,dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test unit e2e check format bench docs clean
+CASES ?= 10000
+SUBJECTS ?=
+
+.PHONY: setup demo test test-long fuzz unit e2e check format bench docs clean
 
 setup: $(READY)
 
@@ -20,15 +23,21 @@ demo: $(READY)
 	GRIDMILL_HOME=$${GRIDMILL_HOME:-$(CURDIR)/.gridmill} $(BIN)/gridmill run examples/weather/pipeline.yaml
 
 test: $(READY)
-	$(BIN)/pytest tests -n 4 --dist loadfile --no-loadscope-reorder || { \
+	$(BIN)/pytest tests -m 'not long' -n 4 --dist loadfile --no-loadscope-reorder || { \
 		test $$? -eq 1 && echo "What failed while four files ran at a time is tried once more, alone:" && \
-		$(BIN)/pytest tests -x --last-failed --last-failed-no-failures none; }
+		$(BIN)/pytest tests -m 'not long' -x --last-failed --last-failed-no-failures none; }
+
+test-long: $(READY)
+	$(BIN)/pytest tests -m long -n 2 --dist loadfile
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --cases $(CASES) $(SUBJECTS)
 
 unit: $(READY)
-	$(BIN)/pytest tests -m 'not e2e'
+	$(BIN)/pytest tests -m 'not e2e and not long'
 
 e2e: $(READY)
-	$(BIN)/pytest tests -m e2e
+	$(BIN)/pytest tests -m 'e2e and not long'
 
 check: $(READY)
 	$(BIN)/ruff format --check .

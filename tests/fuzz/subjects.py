@@ -1,0 +1,21 @@
+"""The subjects that random cases are drawn for.
+
+A case is a function of a seed and an empty folder. It raises an error if results differ.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+Case = Callable[[int, Path], None]
+"""One random case: the same seed always makes the same case."""
+
+SUBJECTS: dict[str, str] = {}
+"""Name -> "module:function". A module is imported only when its subject is tried."""
+
+
+def case_of(subject: str) -> Case:
+    """Return the function that tries one seed of a subject."""
+    module, _, function = SUBJECTS[subject].partition(":")
+    case: Case = getattr(import_module(module), function)
+    return case
