@@ -312,6 +312,8 @@ def test_set_needs_a_value() -> None:
     from gridmill.cli.run import read_set
 
     assert read_set(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    with pytest.raises(InputError, match="--set v is given twice: '2' and '3'"):
+        read_set(["v=2", "v=3"])
     with pytest.raises(InputError):
         read_set(["a"])
 

@@ -146,7 +146,7 @@ def test_a_file_without_a_pipeline(tmp_path: Path) -> None:
     path.write_text("resource: r\ntype: sink")
     assert str(refused(path)) == f"{path}: declares no pipeline"
     path.write_text("pipeline: a\njobs: {a: {command: x}}\n---\npipeline: b\njobs: {a: {command: x}}")
-    assert str(refused(path)) == f"{path}: declares 2 pipelines, one is expected"
+    assert str(refused(path)) == f"{path}: declares 2 pipelines (a, b), one is expected"
 
 
 # nothing but PipelineError

@@ -22,8 +22,17 @@ Force = Annotated[bool, typer.Option("--force", help="Run unchanged jobs too.")]
 
 
 def read_set(words: Sequence[str]) -> dict[str, str]:
-    """Parameters from `key=value` words. Raises InputError."""
+    """Parameters from `key=value` words. Raises InputError for a word without a value, and a key twice."""
+    values: dict[str, str] = {}
     for word in words:
-        if "=" not in word:
+        key, sign, value = word.partition("=")
+        key = key.strip()
+        if not sign:
             raise InputError(f"--set {word!r} has no value", hint="Write --set key=value.")
-    return {key.strip(): value for key, _, value in (word.partition("=") for word in words)}
+        if key in values:
+            raise InputError(
+                f"--set {key} is given twice: {values[key]!r} and {value!r}",
+                hint=f"Give it once; a list is written --set '{key}=[a, b]'.",
+            )
+        values[key] = value
+    return values

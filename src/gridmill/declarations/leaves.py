@@ -101,6 +101,14 @@ def _scalar(value: object) -> str | int | float | bool:
     raise wrong(SCALAR.expected)
 
 
+def _value(value: object) -> str | int | float | bool | tuple[str | int | float | bool, ...]:
+    if not isinstance(value, list):
+        return _scalar(value)
+    if any(isinstance(item, list | dict) or item is None for item in value):
+        raise wrong(VALUE.expected)
+    return tuple(_scalar(item) for item in value)
+
+
 def _with_unit(parse: Callable[[str], float], expected: str) -> Callable[[object], float]:
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -150,6 +158,11 @@ TEXTS = Leaf(
     schema={"anyOf": [TEXT.schema, {"type": "array", "items": TEXT.schema}]},
 )
 SCALAR = Leaf(expected="text, a number, true or false", parse=_scalar, schema={"type": _WORD})
+VALUE = Leaf(
+    expected="text, a number, true, false or a list of them",
+    parse=_value,
+    schema={"anyOf": [SCALAR.schema, {"type": "array", "items": SCALAR.schema}]},
+)
 WHOLE = Leaf(expected="a whole number", parse=_whole, schema=_or_parameter("integer"))
 AUTO = Leaf(
     expected="a whole number or auto",

@@ -1,45 +1,150 @@
-"""Parameters of a pipeline: `${name}` anywhere in its text, defaults in the file, overrides by `--set`."""
+"""Parameters of a pipeline: `${name}` anywhere in its text, defaults in the file, overrides by `--set`.
 
+What becomes of a reference depends on where it stands: in a shell command its value is quoted, in SQL it is a
+value and no part of the statement, elsewhere it is text. A text that is
+nothing but one reference is the value itself.
+"""
+
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeGuard
 
-from gridmill.declarations.nodes import Document, Fields, Items, Real, Value, Whole, scalar
+from gridmill.declarations.matrix import expand_jobs, is_matrix
+from gridmill.declarations.nodes import Document, Fields, Items, Real, Value, Whole, parse_documents, scalar
 from gridmill.declarations.problems import Path, Problem, did_you_mean, show_value
+from gridmill.declarations.shell import UnsafeError, fill_shell
+from gridmill.errors import InputError, PipelineError
+from gridmill.model.moment import read_moment
+from gridmill.model.noun import dataclass
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.statement import DUE, REFERENCE, Given, check_statement, literals, references_of
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LITERAL = "Write $${ for a ${ that is meant for the shell."
 _READ_BY_JOB = (("sink", "source"), ("training", "track"))
 """Fields of a job in which `${env:NAME}` may stand."""
-Word = str | Whole | Real | bool
+_EXAMPLE = {"due": "2000-01-02T00:00:00+00:00", "due_before": "2000-01-01T00:00:00+00:00"}
+"""In place of times that only a schedule gives, to check a declaration with."""
+_ENVIRONMENT = {"GRIDMILL_DUE": "due", "GRIDMILL_DUE_BEFORE": "due_before"}
+_VARIABLE = re.compile(r"\bGRIDMILL_DUE(?:_BEFORE)?\b")
+Single = str | Whole | Real | bool
+Word = Single | Items
 
 
-def fill_in(document: Document, given: Mapping[str, object]) -> tuple[Document, list[Problem]]:
+class _Kind(StrEnum):
+    """What a text of a pipeline file is."""
+
+    TEXT = "text"
+    SHELL = "shell"
+    SQL = "sql"  # for our own engine
+    QUERY = "query"  # for a database, which values are bound in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """`document` has every reference replaced, but for those in the queries of databases: `queries` has their
+    values by job and reference. `awaits` are the times of a schedule that it uses and was not given."""
+
+    document: Document
+    problems: list[Problem]
+    queries: Mapping[str, Mapping[str, Given]] = field(default_factory=dict)
+    awaits: tuple[str, ...] = ()
+
+
+def fill_in(document: Document, given: Mapping[str, object], *, awaiting: bool = False) -> Filled:
     """The document with every reference replaced and its `parameters` as given, and what is wrong.
 
-    Text that is nothing but one reference takes the parameter's value with its type.
+    With `awaiting`, times that a schedule gives may be missing.
     """
-    filling = _Filling(document)
-    words = filling.parameters(given)
+    filling = _Filling(document, given, awaiting=awaiting)
     value = document.value
     if isinstance(value, Fields):
-        value = _copy(value, {key: filling.fill(item, (key,), words) for key, item in value.items()})
-        if words:
-            value["parameters"] = _words(value, words)
-    return Document(file=document.file, line=document.line, value=value), filling.problems
+        value = filling.whole(value)
+    return Filled(
+        document=Document(file=document.file, line=document.line, value=value),
+        problems=filling.problems,
+        queries=filling.queries,
+        awaits=tuple(name for name in DUE if name in filling.awaits),
+    )
+
+
+def with_values(pipeline: Pipeline, filled: Filled) -> tuple[Pipeline, list[Problem]]:
+    """The pipeline with the values of its queries, and what is wrong with them."""
+    jobs, problems = list(pipeline.jobs), list[Problem]()
+    for number, job in enumerate(jobs):
+        values, source = filled.queries.get(job.name), job.sink.source if job.sink is not None else None
+        if not values or job.sink is None or source is None or source.sql is None:
+            continue
+        sql = replace(source.sql, parameters=values)
+        try:
+            sql.check()
+            check_statement(sql.query or "", values)
+        except InputError as error:
+            path: Path = ("jobs", job.name, "sink", "source", "sql", "query")
+            problems.append(filled.document.problem(path, error.message, error.hint))
+        jobs[number] = replace(job, sink=replace(job.sink, source=replace(source, sql=sql)))
+    return replace(pipeline, jobs=tuple(jobs), awaits=filled.awaits), problems
 
 
 class _Filling:
     """Collects problems on the way."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, given: Mapping[str, object], *, awaiting: bool) -> None:
         self.problems: list[Problem] = []
-        self._document = document
+        self.queries: dict[str, dict[str, Given]] = {}
+        self.awaits: set[str] = set()
+        self._document, self._awaiting = document, awaiting
+        self._used: set[str] = set()
+        self._times: dict[str, str] = {}
+        self._declared: dict[str, str] = {}  # which job of the file one of a matrix is
+        self._words = self._parameters(given)
+
+    def whole(self, value: Fields) -> Fields:
+        """A pipeline's document."""
+        filled = _copy(value, {})
+        for key, item in value.items():
+            if key == "jobs" and isinstance(item, Fields):
+                filled[key] = self._jobs(item)
+            else:
+                filled[key] = self.fill(item, (key,), self._words)
+        if self._words:
+            declared = value["parameters"]
+            assert isinstance(declared, Fields)
+            filled["parameters"] = _copy(declared, {**declared, **self._words})
+        for name in self._times.keys() - self._used:
+            self._note((), f"--set {name}: nothing in the pipeline uses `${{{name}}}`")
+        return filled
+
+    def _jobs(self, jobs: Fields) -> Fields:
+        matrices = {
+            name: self.fill(job["matrix"], ("jobs", name, "matrix"), self._words)
+            for name, job in jobs.items()
+            if isinstance(job, Fields) and is_matrix(job.get("matrix"))
+        }
+        expanded, problems = expand_jobs(self._document, jobs, matrices)
+        self.problems += problems
+        filled = _copy(jobs, {})
+        filled.clear()
+        for name, (declared, job, own) in expanded.items():
+            self._declared[name] = declared
+            filled.lines[name] = jobs.lines.get(declared, jobs.line)
+            job = self.fill(job, ("jobs", name), {**self._words, **own})
+            filled[name] = self._with_due(name, job) if isinstance(job, Fields) else job
+        return filled
 
     def _note(self, path: Path, message: str, hint: str = "") -> None:
-        self.problems.append(self._document.problem(path, message, hint))
+        declared = self._declared.get(str(path[1])) if path[:1] == ("jobs",) and path[1:] else None
+        found = self._document.problem(("jobs", declared, *path[2:]) if declared else path, message, hint)
+        if found not in self.problems:
+            self.problems.append(found)
 
-    def parameters(self, given: Mapping[str, object]) -> dict[str, Word]:
+    # values
+
+    def _parameters(self, given: Mapping[str, object]) -> dict[str, Word]:
         """The declared parameters with `given` in place of their defaults."""
         value = self._document.value
         declared = value.get("parameters") if isinstance(value, Fields) else None
@@ -47,13 +152,15 @@ class _Filling:
         for name, default in declared.items() if isinstance(declared, Fields) else ():
             if not _NAME.fullmatch(name):
                 self._note(("parameters", name), "a parameter's name is made of letters, digits, _ and -")
-            elif isinstance(default, Word):
+            elif isinstance(default, Single) or _is_list(default):
                 words[name] = default
         for name, text in given.items():
             self._set(words, name, word(text))
         return words
 
     def _set(self, words: dict[str, Word], name: str, text: str) -> None:
+        if name in DUE and name not in words:
+            return self._set_time(name, text)
         if name not in words:
             known = ", ".join(words) or "none"
             message = f"--set {name}: there is no parameter `{name}`{did_you_mean(name, words)}"
@@ -64,6 +171,43 @@ class _Filling:
             self._note(("parameters", name), f"--set {name}: {error}")
         return None
 
+    def _set_time(self, name: str, text: str) -> None:
+        try:
+            read_moment(text)
+        except InputError as error:
+            self._note((), f"--set {name}: {error.message}", error.hint)
+        self._times[name] = text
+
+    def _time(self, name: str, path: Path) -> str | None:
+        """A time that a schedule gives."""
+        self._used.add(name)
+        if name not in self._times and self._awaiting:
+            self.awaits.add(name)
+            return _EXAMPLE[name]
+        if name not in self._times:
+            said = f"`${{{name}}}` is a due time of a schedule, and no schedule starts this run"
+            self._note(path, said, f"Give it: --set {name}=2026-01-31T06:00:00+00:00")
+            return None
+        return self._times[name]
+
+    def _find(self, body: str, path: Path, words: Mapping[str, Word]) -> Word | None:
+        """The value of `name` or `name:format`; None, with a problem noted, where there is none."""
+        name, _, form = body.partition(":")
+        found = words[name] if name in words else self._time(name, path) if name in DUE else None
+        if found is None or not form or form == "raw":
+            return found
+        if "%" not in form or not isinstance(found, str):
+            said = f"`${{{body}}}`: there is no form {form!r}"
+            self._note(path, said, "There is `raw`, and for times a format such as %Y-%m-%d.")
+            return None
+        try:
+            return _zoned(found).strftime(form)
+        except ValueError:
+            self._note(path, f"`${{{body}}}`: {found!r} is no time", "Write it as 2026-01-31T06:00.")
+            return None
+
+    # texts
+
     def fill(self, value: Value, path: Path, words: Mapping[str, Word]) -> Value:
         """The value with references replaced; those within `parameters` are refused."""
         match value:
@@ -72,62 +216,232 @@ class _Filling:
                     value, {key: self.fill(item, (*path, key), words) for key, item in value.items()}
                 )
             case Items():
-                items = Items(value.line)
-                items.lines = value.lines
-                items.extend(self.fill(item, (*path, number), words) for number, item in enumerate(value))
-                return items
+                return self._items(value, path, words)
             case str() if "${" in value:
                 return self._text(value, path, words)
         return value
+
+    def _items(self, value: Items, path: Path, words: Mapping[str, Word]) -> Items:
+        items = Items(value.line)
+        for number, item in enumerate(value):
+            filled, line = self.fill(item, (*path, number), words), value.lines.get(number, value.line)
+            several = filled if isinstance(filled, Items) and not isinstance(item, Items) else [filled]
+            for one in several:  # a list in a list of texts adds its items
+                items.lines[len(items)] = line
+                items.append(one)
+        return items
 
     def _text(self, text: str, path: Path, words: Mapping[str, Word]) -> Value:
         if path[0] == "parameters":
             self._note(path, "a parameter's default cannot refer to another parameter")
             return text
-        whole = _REFERENCE.fullmatch(text)
-        if whole and whole[1] in words:
-            return words[whole[1]]
-        return _REFERENCE.sub(lambda match: self._replaced(match, path, words), text)
+        whole = REFERENCE.fullmatch(text)
+        if whole and whole[1] is not None and self._is_known(whole[1], words):
+            return self._find(whole[1], path, words)
+        try:
+            return self._by_kind(text, path, words)
+        except (UnsafeError, InputError) as error:
+            self._note(path, error.message, error.hint)
+            return text
 
-    def _replaced(self, match: re.Match[str], path: Path, words: Mapping[str, Word]) -> str:
-        name = match[1]
-        if name is None:
+    def _by_kind(self, text: str, path: Path, words: Mapping[str, Word]) -> str:
+        kind = _kind_of(path)
+        if kind is _Kind.SHELL:
+            return fill_shell(text, lambda found: _shown(self._value(found, path, words)))
+        if kind is _Kind.TEXT:
+            return REFERENCE.sub(lambda found: self._in_text(found, path, words), text)
+        text = self._raw(text, path, words)
+        values = {
+            body: _given(found)
+            for body in references_of(text)
+            if (found := self._value(_reference(body), path, words)) is not None
+        }
+        if len(values) < len(references_of(text)):
+            return text
+        if kind is _Kind.SQL:
+            return literals(text, values)
+        return self._query(text, str(path[1]), values, words)
+
+    def _query(self, text: str, job: str, values: dict[str, Given], words: Mapping[str, Word]) -> str:
+        """The query as it is; its values are bound where it is executed."""
+        if not values:
+            return text.replace("$${", "${")
+        for body in list(values):
+            name = body.partition(":")[0]
+            plain = words.get(name, self._times.get(name, _EXAMPLE.get(name)))
+            values.setdefault(name, values[body] if plain is None else _given(plain))
+        self.queries[job] = values
+        return text
+
+    def _raw(self, text: str, path: Path, words: Mapping[str, Word]) -> str:
+        """The text with the raw forms pasted."""
+
+        def paste(found: re.Match[str]) -> str:
+            if found[1] is None or not found[1].endswith(":raw"):
+                return found[0]
+            value = _shown(self._value(found, path, words))
+            shown = value if isinstance(value, str) else ", ".join(value or ())
+            return shown.replace("${", "$${")
+
+        return REFERENCE.sub(paste, text)
+
+    def _in_text(self, found: re.Match[str], path: Path, words: Mapping[str, Word]) -> str:
+        if found[1] is None:
             return "${"
-        if name in words:
-            return _show(words[name])
-        if name.startswith("env:") and path[2:4] in _READ_BY_JOB:
-            return match[0]  # read where the job runs, and kept nowhere
-        if name.startswith("env:"):
-            said = f"`{match[0]}`: the environment is not read; declare a parameter and pass it with --set"
-        elif not match[0].endswith("}"):
+        value = _shown(self._value(found, path, words))
+        if isinstance(value, tuple):
+            raise InputError(
+                f"`{found[0]}` is a list, and stands within a text",
+                hint="Let it stand alone: it adds its items.",
+            )
+        return found[0] if value is None else value
+
+    def _is_known(self, body: str, words: Mapping[str, Word]) -> bool:
+        name = body.partition(":")[0]
+        return name in words or name in DUE
+
+    def _value(self, found: re.Match[str], path: Path, words: Mapping[str, Word]) -> Word | None:
+        """The value of a reference; None where it stays as it is: it is read later, or is wrong."""
+        body = found[1]
+        if found[0].endswith("}") and self._is_known(body, words):
+            return self._find(body, path, words)
+        if body.startswith("env:") and path[2:4] in _READ_BY_JOB and path[-1] != "query":
+            return None  # read where the job runs, and kept nowhere
+        if body.startswith("env:"):
+            said = f"`{found[0]}`: the environment is not read; declare a parameter and pass it with --set"
+        elif not found[0].endswith("}"):
             said = "`${` without its `}`"
         else:
+            name = body.partition(":")[0]
             said = f"there is no parameter `{name}`{did_you_mean(name, words)}"
         self._note(path, said, _LITERAL)
-        return match[0]
+        return None
+
+    def _with_due(self, name: str, job: Fields) -> Fields:
+        """A command that names the environment's variables of due times has them."""
+        command = job.get("command")
+        fields = command if isinstance(command, Fields) else None
+        run = command if fields is None else fields.get("run")
+        env = fields.get("env") if fields is not None else None
+        own = env if isinstance(env, Fields) else Fields(job.line)
+        said = " ".join(str(one) for one in (*(run if isinstance(run, Items) else [run]), *own.values()))
+        names = [one for one in dict.fromkeys(_VARIABLE.findall(said)) if one not in own]
+        if not names:
+            return job
+        path: Path = ("jobs", name, "command")
+        added = _copy(own, {**own, **{one: self._time(_ENVIRONMENT[one], path) for one in names}})
+        made = _copy(fields or Fields(job.line), {**(fields or {"run": run}), "env": added})
+        return _copy(job, {**job, "command": made})
+
+
+def _kind_of(path: Path) -> _Kind:
+    """What stands there."""
+    if len(path) < 3 or path[0] != "jobs":
+        return _Kind.TEXT
+    match path[2:]:
+        case ("command",) | ("command", "run"):
+            return _Kind.SHELL
+        case ("sink", "source", "sql", "query"):
+            return _Kind.QUERY
+        case ("dataset", "sql") | ("dataset", "features", _) | ("sink", "metrics", _):
+            return _Kind.SQL
+        case ("dataset", *_, "known_at") | ("sink", "constraints", *_, "expression"):
+            return _Kind.SQL
+    return _Kind.TEXT
+
+
+def _reference(body: str) -> re.Match[str]:
+    found = REFERENCE.fullmatch(f"${{{body}}}")
+    assert found is not None  # it was found by it
+    return found
+
+
+def _is_list(value: Value) -> TypeGuard[Items]:
+    return isinstance(value, Items) and all(isinstance(item, Single) for item in value)
+
+
+def _zoned(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def word(value: object) -> str:
     """A parameter's value as `--set` writes it."""
+    if isinstance(value, list | tuple):
+        return json.dumps([one if isinstance(one, bool | int | float) else str(one) for one in value])
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _like(default: Word, text: str) -> Word:
     """What `text` says, of the default's type. Raises ValueError."""
+    if isinstance(default, Items):
+        return _like_list(default, text)
     value = scalar(text)
     if isinstance(default, str):
         return text
     same = isinstance(value, bool) if isinstance(default, bool) else isinstance(value, Whole | Real)
-    if same and isinstance(value, Word):
+    if same and isinstance(value, Single):
         return value
     expected = "true or false" if isinstance(default, bool) else "a number"
-    raise ValueError(f"expected {expected} like its default {_show(default)}, got {show_value(text)}")
+    raise ValueError(f"expected {expected} like its default {_one(default)}, got {show_value(text)}")
 
 
-def _show(word: Word) -> str:
+def _like_list(default: Items, text: str) -> Items:
+    """`[a, b]`, or `a,b`."""
+    items = Items(default.line)
+    if text.lstrip().startswith("["):
+        try:
+            (document,) = parse_documents(text, "--set")
+        except (PipelineError, ValueError) as error:
+            raise ValueError(f"{text!r} is no list such as [a, b]") from error
+        found = document.value
+        if not isinstance(found, Items) or not _is_list(found):
+            raise ValueError(f"{text!r} is no list such as [a, b]")
+        words = [_one(one) for one in found if isinstance(one, Single)]
+    else:
+        words = [one.strip() for one in text.split(",")] if text else []
+    for number, one in enumerate(words):
+        items.lines[number] = default.line
+        items.append(_like_any(default, one))
+    return items
+
+
+def _like_any(default: Items, text: str) -> Single:
+    """An item of a list whose items are of one type, or of several."""
+    if not default or any(isinstance(one, str) for one in default):
+        return text
+    like = default[0]
+    assert isinstance(like, Single)  # `_is_list`
+    value = _like(like, text)
+    assert isinstance(value, Single)
+    return value
+
+
+def _one(word: Single) -> str:
     if isinstance(word, bool):
         return str(word).lower()
     return word if isinstance(word, str) else word.text
+
+
+def _shown(value: Word | None) -> str | tuple[str, ...] | None:
+    if isinstance(value, Items):
+        return tuple(_one(item) for item in value if isinstance(item, Single))
+    return None if value is None else _one(value)
+
+
+def _given(value: Word) -> Given:
+    if isinstance(value, Items):
+        return tuple(_plain(item) for item in value if isinstance(item, Single))
+    return _plain(value)
+
+
+def _plain(value: Single) -> str | int | float | bool:
+    match value:
+        case Whole():
+            return int(value)
+        case Real():
+            return float(value)
+    return value
 
 
 def _copy(fields: Fields, items: Mapping[str, Value]) -> Fields:
@@ -135,9 +449,3 @@ def _copy(fields: Fields, items: Mapping[str, Value]) -> Fields:
     copy.lines = dict(fields.lines)
     copy.update(items)
     return copy
-
-
-def _words(value: Fields, words: Mapping[str, Word]) -> Fields:
-    declared = value["parameters"]
-    assert isinstance(declared, Fields)
-    return _copy(declared, {**declared, **words})

@@ -1,6 +1,6 @@
 """Pipeline files to nouns: text, YAML, parameters, types, meaning; each step reports all it finds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from pydantic_core import ValidationError
 from gridmill.declarations.code import check_code
 from gridmill.declarations.explain import explain
 from gridmill.declarations.nodes import Document, Fields, parse_documents
-from gridmill.declarations.parameters import fill_in, word
+from gridmill.declarations.parameters import Filled, fill_in, with_values, word
 from gridmill.declarations.problems import Problem, did_you_mean, show_value, to_error
 from gridmill.declarations.semantics import check
 from gridmill.declarations.shapes import KINDS, validator
@@ -26,34 +26,49 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 _START = "Start with `pipeline: NAME`, then `jobs:`."
 
 
-def read_pipeline(path: Path, *, set_values: Mapping[str, object] = _NOTHING) -> Pipeline:
+def read_pipeline(
+    path: Path, *, set_values: Mapping[str, object] = _NOTHING, awaiting: bool = False
+) -> Pipeline:
     """The one pipeline a file declares; resources in documents of their own beside it become part of it.
 
-    `set_values` are the words given with `--set key=value`, or Python values. Raises PipelineError with
-    all problems found.
+    `set_values` are the words given with `--set key=value`, or Python values. With `awaiting` the times that
+    a schedule gives may be missing. Raises PipelineError with all problems found.
     """
-    declared = read_declarations(path, set_values=set_values)
+    declared = read_declarations(path, set_values=set_values, awaiting=awaiting)
     pipelines = [noun for noun in declared if isinstance(noun, Pipeline)]
     if len(pipelines) != 1:
-        said = (
-            "declares no pipeline"
-            if not pipelines
-            else f"declares {len(pipelines)} pipelines, one is expected"
-        )
-        raise PipelineError(said, place=str(path), hint=_START if not pipelines else "")
+        raise _not_one(path, [noun.name for noun in pipelines])
     beside = tuple(noun for noun in declared if isinstance(noun, Resource))
     return replace(pipelines[0], resources=pipelines[0].resources + beside)
 
 
-def read_declarations(path: Path, *, set_values: Mapping[str, object] = _NOTHING) -> tuple[Declared, ...]:
+def _not_one(path: Path, names: Sequence[str]) -> PipelineError:
+    if not names:
+        return PipelineError("declares no pipeline", place=str(path), hint=_START)
+    return PipelineError(
+        f"declares {len(names)} pipelines ({', '.join(names)}), one is expected",
+        place=str(path),
+        hint=f"`gridmill apply -f {path}` keeps all of them; then `gridmill run {names[0]}` runs one.",
+    )
+
+
+def read_declarations(
+    path: Path, *, set_values: Mapping[str, object] = _NOTHING, awaiting: bool = False
+) -> tuple[Declared, ...]:
     """Everything a file declares, one noun per YAML document, in order. Raises PipelineError."""
+    folder = str(path.resolve().parent)
     return parse_declarations(
-        read_text(path), file=str(path), folder=str(path.resolve().parent), set_values=set_values
+        read_text(path), file=str(path), folder=folder, set_values=set_values, awaiting=awaiting
     )
 
 
 def parse_declarations(
-    text: str, *, file: str = "-", folder: str = "", set_values: Mapping[str, object] = _NOTHING
+    text: str,
+    *,
+    file: str = "-",
+    folder: str = "",
+    set_values: Mapping[str, object] = _NOTHING,
+    awaiting: bool = False,
 ) -> tuple[Declared, ...]:
     """What the text of a file declares; `file` is how messages call it, `folder` where it lies: what it
     names of the project's code must be there. Raises PipelineError."""
@@ -61,7 +76,7 @@ def parse_declarations(
     if not documents:
         raise PipelineError("the file is empty", place=file, hint=_START)
     problems: list[Problem] = []
-    nouns = [_noun(document, set_values, problems) for document in documents]
+    nouns = [_noun(document, set_values, problems, awaiting=awaiting) for document in documents]
     for document, noun in zip(documents, nouns, strict=True):
         if folder and isinstance(noun, Pipeline):
             problems += check_code(document, noun, Path(folder))
@@ -143,13 +158,17 @@ def _listing(folder: Path) -> list[str]:
         return []
 
 
-def _noun(document: Document, set_values: Mapping[str, object], problems: list[Problem]) -> Declared | None:
+def _noun(
+    document: Document, set_values: Mapping[str, object], problems: list[Problem], *, awaiting: bool = False
+) -> Declared | None:
     kind = _kind(document, problems)
     if kind is None:
         return None
+    filled = Filled(document=document, problems=[])
     if kind == "pipeline":
-        document, found = fill_in(document, set_values)
-        problems.extend(found)
+        filled = fill_in(document, set_values, awaiting=awaiting)
+        document = filled.document
+        problems.extend(filled.problems)
     try:
         noun: Declared = validator(kind).validate_python(document.value)
     except ValidationError as error:
@@ -158,6 +177,8 @@ def _noun(document: Document, set_values: Mapping[str, object], problems: list[P
         return None
     if isinstance(noun, Pipeline) and not problems:
         problems.extend(check(document, noun))
+        noun, found = with_values(noun, filled)
+        problems.extend(found)
     return noun
 
 

@@ -52,6 +52,10 @@ def external_resources(pipeline: Pipeline) -> tuple[str, ...]:
 def _references(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
     jobs = {job.name: job for job in pipeline.jobs}
     for job in pipeline.jobs:
+        for number, name in enumerate(job.needs):
+            if name in job.needs[:number]:
+                at: Path = ("jobs", job.name, "needs", number)
+                yield document.problem(at, f"`{job.name}` needs `{name}` twice", "Name each once.")
         words = list(_words(document.value, ("jobs", job.name, job.kind.value)))
         for name, path in (*_needs(job), *_read(job, words)):
             if name == job.name:

@@ -32,7 +32,8 @@ from gridmill.model.resource import Resource
 from gridmill.model.schedule import Continuous
 from gridmill.model.search import Range
 from gridmill.model.site import Site
-from gridmill.model.source import Source
+from gridmill.model.source import Source, SqlSource
+from gridmill.model.statement import Scalar
 
 Hint: TypeAlias = Any  # a type expression; typing has no type for them
 
@@ -40,7 +41,8 @@ KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site":
 """What a document can declare, by the field that gives its name."""
 
 _NOT_WRITTEN: Mapping[type, set[str]] = {
-    Pipeline: {"folder", "bundle", "written"},
+    Pipeline: {"folder", "bundle", "written", "awaits"},
+    SqlSource: {"parameters"},
     Resource: {"default"},
     Site: {"nodes", "past", "way"},
 }
@@ -237,6 +239,8 @@ def _nullable(part: Part) -> bool:
 def _alternatives(inner: tuple[Hint, ...], leaf: Leaf | None) -> CoreSchema:
     if len(inner) > 1 and set(inner) <= _SCALARS:
         return _leaf(leaves.SCALAR)
+    if set(inner) == {*_SCALARS, tuple[Scalar, ...]}:
+        return _leaf(leaves.VALUE)
     if set(inner) == {str, tuple[str, ...]}:
         return _leaf(leaves.TEXTS)
     if len(inner) > 1:

@@ -15,6 +15,7 @@ from gridmill.model.prediction import PredictionSpec
 from gridmill.model.retention import Retention
 from gridmill.model.schedule import ScheduleSpec
 from gridmill.model.sink import SinkSpec
+from gridmill.model.statement import Given
 from gridmill.model.training import CHECKPOINTED, ModelKind, TrainingSpec
 
 
@@ -103,6 +104,9 @@ class Job:
     without what comes after it, in a kept pipeline under `gridmill up`. `resumable`: an attempt goes on from
     what the one before it left in its checkpoints, so it may be interrupted for jobs that are much shorter;
     trainings of `lstm` and `mlp` are, unless it is false. A command finds `GRIDMILL_CHECKPOINTS` then.
+    With a `matrix` it stands for one job per combination of the values (at most 256): `matrix: {region: [eu,
+    us]}` on `train` makes `train-eu` and `train-us`, in which `${region}` is the value. Jobs that need
+    `train` need both.
     """
 
     name: str
@@ -125,6 +129,7 @@ class Job:
     training: TrainingSpec | None = None
     prediction: PredictionSpec | None = None
     command: CommandSpec | None = None
+    matrix: Mapping[str, Given] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise InputError for memory that was meant otherwise."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TypeAlias
 
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
@@ -10,8 +9,7 @@ from gridmill.model.project import DEFAULT
 from gridmill.model.resource import Resource
 from gridmill.model.retention import Retention
 from gridmill.model.schedule import ScheduleSpec
-
-Scalar: TypeAlias = str | int | float | bool
+from gridmill.model.statement import Given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +35,14 @@ class Pipeline:
     `project` is whose share of the grid and whose quota its runs count against; others than `default` are
     made by `gridmill configure project`. `bundle` is the hash of the code bundle that commands run in, when
     one was made. `retain` is for jobs that do not say it themselves. `written` is there where the pipeline
-    was read from a file.
+    was read from a file. `awaits` are the times that only a schedule gives (`due`, `due_before`) and that it
+    was not given: it is read again with them for each run.
     """
 
     name: str
     jobs: tuple[Job, ...]
     description: str = ""
-    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    parameters: Mapping[str, Given] = field(default_factory=dict)
     resources: tuple[Resource, ...] = ()
     retain: Retention | None = None
     schedule: ScheduleSpec | None = None
@@ -52,6 +51,7 @@ class Pipeline:
     folder: str = ""
     bundle: str | None = None
     written: Written | None = None
+    awaits: tuple[str, ...] = ()
 
     def job(self, name: str) -> Job:
         """The job of that name. Raises KeyError."""

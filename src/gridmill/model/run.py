@@ -9,10 +9,10 @@ from gridmill.model.job import Job, JobSize
 from gridmill.model.message import Outcome
 from gridmill.model.noun import dataclass
 from gridmill.model.part import Part, Told
-from gridmill.model.pipeline import Scalar
 from gridmill.model.project import DEFAULT
 from gridmill.model.resource import Sizing, Use
 from gridmill.model.state import AttemptState, Cause, JobState, RunState
+from gridmill.model.statement import Given
 from gridmill.model.way import Carriage
 
 
@@ -35,7 +35,7 @@ class Run:
     created: float
     started: float | None = None
     ended: float | None = None
-    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    parameters: Mapping[str, Given] = field(default_factory=dict)
     folder: str = ""
     bundle: str | None = None
     force: bool = False

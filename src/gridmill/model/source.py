@@ -4,10 +4,12 @@ import re
 from codecs import lookup
 from collections.abc import Mapping
 from dataclasses import field, fields
+from datetime import datetime
 from enum import StrEnum
 
 from gridmill.errors import InputError
 from gridmill.model.noun import dataclass
+from gridmill.model.statement import TIMES, Given, pasted, stretch
 
 HTTP = ("http://", "https://")
 OBJECTS = ("s3://", "gs://")
@@ -52,6 +54,10 @@ class SqlSource:
     the rows beyond the last load's; without, every load takes all rows, and the table is replaced when they
     differ. Rows may appear late, below a cursor value already seen: `lag` holds back what is nearer to the
     newest value (numbers: as they are; times: seconds). Rows without a cursor value are not loaded.
+
+    Parameters in a `query` are bound as values, within quotes too: `where at >= '${from}' and at < '${to}'`.
+    A query of both bounds, or of `${due_before}` and `${due}`, loads the rows of that stretch of time: they
+    replace the rows that were loaded for it, and those of other stretches stay. `parameters` are the values.
     """
 
     url: str
@@ -59,9 +65,31 @@ class SqlSource:
     query: str | None = None
     cursor: str | None = None
     lag: float | None = None
+    parameters: Mapping[str, Given] = field(default_factory=dict)
+
+    @property
+    def stretch(self) -> tuple[datetime, datetime] | None:
+        """The stretch of time that the query is of; None: of all. Raises InputError."""
+        return stretch(self.query, self.parameters) if self.query and self.parameters else None
+
+    @property
+    def lasting_query(self) -> str:
+        """What of the query decides which rows are in the table: the bounds of a stretch do not."""
+        if not self.parameters:
+            return self.query or ""
+        left = TIMES if self.stretch is not None else frozenset()
+        kept = {name: one for name, one in self.parameters.items() if name.partition(":")[0] not in left}
+        return pasted(self.query or "", kept)
 
     def check(self) -> None:
-        """Raise InputError for a URL that is none or holds a password, and a lag that makes no sense."""
+        """Raise InputError for a URL that is none or holds a password, a lag that makes no sense, and bounds
+        beside a cursor."""
+        if self.stretch is not None and self.cursor is not None:
+            raise InputError(
+                "the query is of a stretch of time, and a `cursor` reads on from where the last load ended",
+                hint="Leave out the cursor, or the bounds.",
+                place="sql.cursor",
+            )
         if "://" not in self.url and not _FROM_ENVIRONMENT.fullmatch(self.url):
             raise InputError(
                 "this is no database URL",

@@ -10,13 +10,14 @@ from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import Event
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
-from gridmill.model.pipeline import Pipeline, Scalar
+from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource, Sizing, Use
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule, ScheduleSpec
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.state import AttemptState, DeploymentState, JobState, PodState, RunState
+from gridmill.model.statement import Given
 from gridmill.ports.store import Noun
 
 
@@ -43,7 +44,7 @@ def a_job(name: str = "work") -> Job:
 
 def a_run(number: int = 1, *, pipeline: str = "weather", state: RunState = RunState.ACTIVE) -> Run:
     """A run whose order is its number."""
-    parameters: dict[str, Scalar] = {"text": "x", "count": 3, "share": 0.5, "flag": True}
+    parameters: dict[str, Given] = {"text": "x", "count": 3, "share": 0.5, "flag": True}
     return Run(
         id=f"{pipeline}-{number}",
         pipeline=pipeline,

@@ -39,11 +39,13 @@ class Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
     """`files` are what the source holds now or, with `append`, only what is new in it; `positions`
-    replace those of the table in the commit of their rows."""
+    replace those of the table in the commit of their rows. `partial`: they are the rows of a stretch of time,
+    which their key tells."""
 
     files: tuple[SourceFile, ...]
     positions: Positions = field(default_factory=dict)
     append: bool = False
+    partial: bool = False
 
 
 def look(asked: Asked) -> Arrivals:

@@ -25,6 +25,7 @@ from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_
 from gridmill.jobs.sink.reading import HastyError
 from gridmill.jobs.sink.rejects import at_version, commit_rejects
 from gridmill.jobs.sink.sieve import open_sieve, top
+from gridmill.jobs.sink.stretch import decide_stretch
 from gridmill.jobs.sink.table import Mark, SinkTable, add_columns, commit, rules_number
 from gridmill.jobs.sink.times import check_times
 from gridmill.jobs.sink.upkeep import rewrite, spare
@@ -64,7 +65,11 @@ def _rules(spec: SinkSpec) -> int:
         del declared["source"][name]
     for name in ("metrics", "drift_threshold", "outages", "retain", "parts"):
         del declared[name]
-    (declared["source"]["sql"] or {}).pop("lag", None)
+    sql = declared["source"]["sql"] or {}
+    sql.pop("lag", None)
+    sql.pop("parameters", None)
+    if spec.source.sql is not None and spec.source.sql.query is not None:
+        sql["query"] = spec.source.sql.lasting_query
     for name in ("max_rows", "wait_seconds"):
         (declared["source"]["stream"] or {}).pop(name, None)
     return rules_number(fingerprint(LOADER, declared))
@@ -106,6 +111,8 @@ class Bench:
     def plan(self) -> LoadPlan:
         """What the source holds now, against what is loaded."""
         arrivals = self.look(self.offer.content)
+        if arrivals.partial:
+            return decide_stretch(arrivals.files, self.loaded, anew=self.anew)
         if arrivals.append:
             return decide_next(arrivals.files, self.loaded, arrivals.positions, anew=self.anew)
         choose = load_anew if self.anew else decide
@@ -202,7 +209,8 @@ class Bench:
     def _committed(self, noted: Noted, rejects: list[Part], folder: Path) -> Load:
         plan, sieve, table = noted.plan, noted.sieve, self.table
         check_times(self.spec, noted.schema)  # not sooner: the files may bring the column
-        if plan.anew and noted.rows == 0 and (self.loaded or sieve.rejected or noted.untold):
+        lost = sieve.rejected if plan.partial else self.loaded or sieve.rejected or noted.untold
+        if plan.anew and noted.rows == 0 and lost:
             raise _nothing_left(plan, noted)
         arrived = noted.rows + sieve.rejected
         if arrived < plan.least:

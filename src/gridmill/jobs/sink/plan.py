@@ -42,6 +42,8 @@ class LoadPlan:
     seen: int = 0
     least: int = 0
     positions: Positions = field(default_factory=dict)
+    partial: bool = False
+    """Whether the source gives the rows of a stretch of time alone, of which there may be none."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """The path or glob of the source, as written, that names each file (by key) that is there."""
 

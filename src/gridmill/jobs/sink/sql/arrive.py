@@ -11,9 +11,11 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.arrivals import Arrivals, Asked
 from gridmill.jobs.sink.sql.address import Address, address_of
+from gridmill.jobs.sink.sql.binding import use_utc
 from gridmill.jobs.sink.sql.position import next_position, read_position
 from gridmill.jobs.sink.sql.shape import Shape, shape_of
 from gridmill.jobs.sink.sql.staging import Staged, stage
+from gridmill.jobs.sink.stretch import key_of
 
 BATCH_ROWS = 10_000
 """Rows the server hands over at a time, and that are held in Python's objects."""
@@ -30,9 +32,12 @@ def arrive(asked: Asked) -> Arrivals:
     assert source is not None
     address = address_of(source.url, asked.folder)
     name = f"{address.shown} {asked.source.name}"
-    key = hashlib.sha256((source.table or source.query or "").encode()).hexdigest()[:16]
+    key = hashlib.sha256((source.table or source.lasting_query).encode()).hexdigest()[:16]
     with _connected(address, name) as connection:
+        use_utc(connection, source.parameters)
         shape = shape_of(connection, source, name)
+        if source.stretch is not None:
+            return _of_stretch(connection, shape, asked, name, key_of(source.stretch))
         if source.cursor is None:
             staged = _staged(connection, shape, shape.statement(), asked, name, key)
             return Arrivals(files=staged.files(staged.content))
@@ -49,6 +54,13 @@ def arrive(asked: Asked) -> Arrivals:
         written = high.written()
         content = hashlib.sha256(repr((low and low.written(), written)).encode()).hexdigest()[:16]
         return Arrivals(files=staged.files(content), positions={key: written}, append=True)
+
+
+def _of_stretch(connection: sa.Connection, shape: Shape, asked: Asked, name: str, key: str) -> Arrivals:
+    """The rows of a stretch of time; those of another one never count as the same, though they are alike."""
+    staged = _staged(connection, shape, shape.statement(), asked, name, key)
+    content = hashlib.sha256(f"{key} {staged.content}".encode()).hexdigest()[:16]
+    return Arrivals(files=staged.files(content), partial=True)
 
 
 def _newest(connection: sa.Connection, shape: Shape) -> Any:  # noqa: ANN401  of the column's type

@@ -1,6 +1,5 @@
 """What is selected from: a table with its declared types, or a query as it is."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,11 +11,10 @@ from sqlalchemy.exc import NoSuchTableError
 
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import TIMESTAMP
+from gridmill.jobs.sink.sql.binding import bind_values
 from gridmill.jobs.sink.sql.position import Position
 from gridmill.model.source import SqlSource
 
-_NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
-"""What SQLAlchemy would take for a parameter, such as in a text: there are none."""
 _RAW = ("sqlite",)
 """Databases that keep times and booleans as texts and numbers: they are read so, and typed by us."""
 
@@ -59,13 +57,16 @@ def _typed(cursor: sa.ColumnElement[Any] | None) -> Any:  # noqa: ANN401  SQLAlc
 
 
 def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
-    """Raises DataError for a table or a cursor column that is not there."""
-    return _of_query(source) if source.query is not None else _of_table(connection, source, place)
+    """Raises DataError for a table or a cursor column that is not there, InputError for a query in which a
+    value cannot be bound."""
+    if source.query is None:
+        return _of_table(connection, source, place)
+    return _of_query(source, connection.dialect.name)
 
 
-def _of_query(source: SqlSource) -> Shape:
-    text = _NAMED.sub(r"\:", (source.query or "").strip().rstrip(";"))
-    origin = sa.text(f"({text}\n) AS source_query")
+def _of_query(source: SqlSource, dialect: str) -> Shape:
+    bound = bind_values((source.query or "").strip().rstrip(";"), source.parameters, dialect)
+    origin = sa.text(f"({bound.text}\n) AS source_query").bindparams(*bound.values)
     cursor: sa.ColumnElement[Any] | None = sa.column(source.cursor) if source.cursor else None
     return Shape(origin=origin, columns=(sa.literal_column("*"),), cursor=cursor)  # type: ignore[arg-type]
 

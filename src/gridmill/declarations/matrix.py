@@ -1,0 +1,133 @@
+"""A job with a `matrix` becomes one job for each combination of its values, named after them."""
+
+import re
+from collections.abc import Mapping
+from itertools import product
+
+from gridmill.declarations.nodes import Document, Fields, Items, Real, Value, Whole
+from gridmill.declarations.problems import Path, Problem
+
+MOST_JOBS = 256
+"""Of one matrix."""
+_UNFIT = re.compile(r"[^a-z0-9]+")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_LISTS = ("models",)
+"""Fields of a job's kind that list jobs, beside `needs`."""
+
+Single = str | Whole | Real | bool
+Own = Mapping[str, Single]
+"""The values of one combination."""
+
+
+def is_matrix(value: Value) -> bool:
+    """Whether a job's `matrix` can be expanded: what cannot is refused with the other fields."""
+    return isinstance(value, Fields) and bool(value)
+
+
+def expand_jobs(
+    document: Document, jobs: Fields, matrices: Mapping[str, Value]
+) -> tuple[dict[str, tuple[str, Value, Own]], list[Problem]]:
+    """All jobs by name, each with the name of its declaration and the values of its combination, and what is
+    wrong with a matrix.
+
+    Whoever needs a job with a matrix needs all of its jobs.
+    """
+    problems: list[Problem] = []
+    combinations = {
+        name: _combinations(document, name, matrix, problems)
+        for name, matrix in matrices.items()
+        if isinstance(matrix, Fields)
+    }
+    names = {name: _names(document, jobs, name, of, problems) for name, of in combinations.items()}
+    expanded: dict[str, tuple[str, Value, Own]] = {}
+    for name, job in jobs.items():
+        job = _with_all(job, names)
+        if name not in names or not isinstance(job, Fields):
+            expanded[name] = (name, job, {})
+            continue
+        for own, one in zip(combinations[name], names[name], strict=True):
+            values = Fields(job.line)
+            values.update(own)
+            expanded[one] = (name, _with(job, {"matrix": values}), own)
+    return expanded, problems
+
+
+def _combinations(
+    document: Document, job: str, matrix: Fields, problems: list[Problem]
+) -> list[dict[str, Single]]:
+    at: Path = ("jobs", job, "matrix")
+    lists: dict[str, list[Single]] = {}
+    for name, value in matrix.items():
+        values: list[Value] = list(value) if isinstance(value, Items) else [value]
+        if not _NAME.fullmatch(name):
+            said = "a parameter's name is made of letters, digits, _ and -"
+            problems.append(document.problem((*at, name), said))
+        elif not values or not all(isinstance(one, Single) for one in values):
+            said = f"`{name}` needs a list of texts, numbers, true or false"
+            problems.append(document.problem((*at, name), said, "For example matrix: {region: [eu, us]}."))
+        else:
+            lists[name] = [one for one in values if isinstance(one, Single)]
+    count = 1
+    for several in lists.values():
+        count *= len(several)
+    if count > MOST_JOBS:
+        said = f"that makes {count} jobs, more than {MOST_JOBS}"
+        problems.append(document.problem(at, said, "Shorten its lists, or make several pipelines."))
+        return [{name: several[0] for name, several in lists.items()}]
+    return [dict(zip(lists, chosen, strict=True)) for chosen in product(*lists.values())]
+
+
+def _names(
+    document: Document, jobs: Fields, job: str, of: list[dict[str, Single]], problems: list[Problem]
+) -> list[str]:
+    """`train-eu-a`, in the order of the combinations."""
+    names = ["-".join([job, *(_word(value) for value in own.values())]) for own in of]
+    for number, name in enumerate(names):
+        if name in names[:number] or name in jobs:
+            said = f"two jobs would be called `{name}`"
+            hint = "Values differ in more than case and signs, and no other job has the name."
+            problems.append(document.problem(("jobs", job, "matrix"), said, hint))
+            return [f"{job}-{number}" for number in range(len(names))]
+    return names
+
+
+def _word(value: Single) -> str:
+    """A value as a part of a job's name."""
+    text = str(value).lower() if isinstance(value, str | bool) else value.text.lower()
+    return _UNFIT.sub("-", text).strip("-") or "x"
+
+
+def _with_all(job: Value, names: Mapping[str, list[str]]) -> Value:
+    """The job, which needs all jobs of a matrix where it needs the job that has it."""
+    if not isinstance(job, Fields):
+        return job
+    changed: dict[str, Value] = {}
+    if "needs" in job:
+        changed["needs"] = _all_of(job["needs"], names)
+    for kind, inner in job.items():
+        if isinstance(inner, Fields):
+            lists = {field: _all_of(inner[field], names) for field in _LISTS if field in inner}
+            if lists:
+                changed[kind] = _with(inner, lists)
+    return _with(job, changed) if changed else job
+
+
+def _all_of(value: Value, names: Mapping[str, list[str]]) -> Value:
+    if isinstance(value, str) and value in names:
+        word, value = value, Items(0)
+        value.append(word)
+    if not isinstance(value, Items) or not any(isinstance(one, str) and one in names for one in value):
+        return value
+    items = Items(value.line)
+    for number, one in enumerate(value):
+        for name in names.get(one, [one]) if isinstance(one, str) else [one]:
+            items.lines[len(items)] = value.lines.get(number, value.line)
+            items.append(name)
+    return items
+
+
+def _with(fields: Fields, items: Mapping[str, Value]) -> Fields:
+    made = Fields(fields.line)
+    made.lines = dict(fields.lines)
+    made.update({**fields, **items})
+    return made

@@ -1,0 +1,457 @@
+"""Parameters in a shell command: each is exactly one word, or a part of one, whatever characters it has.
+
+The scanner knows as much of the grammar of POSIX shells (and bash) as decides what a character means: quotes,
+substitutions, here-documents, comments, arithmetic. Where no way of writing a value is safe it is refused,
+unless the value is made of characters that mean nothing anywhere.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from gridmill.model.noun import dataclass
+from gridmill.model.statement import REFERENCE
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+:,./-]+")
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_VARIABLE = re.compile(r"\$\w*\Z")
+_DELIMITER = re.compile(r"""(-?)[ \t]*((?:\\.|'[^'\n]*'|"[^"\n]*"|[^\s;&|<>()'"\\])+)""")
+_WORD = re.compile(r"[A-Za-z_][\w-]*")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_BEFORE_COMMAND = frozenset({"then", "do", "else", "elif", "if", "while", "until", "!", "{", "in"})
+_KEYWORDS = _BEFORE_COMMAND | {"fi", "done", "case", "esac", "for", "function", "select", "time"}
+
+Words = str | tuple[str, ...]
+"""A parameter's value as text, or that of a list."""
+Lookup = Callable[[re.Match[str]], Words | None]
+"""The value of a reference; None where it stays as it is written."""
+
+
+class UnsafeError(Exception):
+    """There is no safe way to write a value where its reference stands; the message says why."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class _At(StrEnum):
+    """What a character is in."""
+
+    COMMAND = "command"
+    SUBSTITUTION = "substitution"
+    PARENTHESES = "parentheses"
+    SINGLE = "single quotes"
+    DOUBLE = "double quotes"
+    ANSI = "$'...'"
+    BACKTICKS = "backticks"
+    BRACES = "${...} of the shell"
+    ARITHMETIC = "arithmetic"
+    COMMENT = "comment"
+    HERE = "here-document"
+
+
+_OPEN = frozenset({_At.COMMAND, _At.SUBSTITUTION, _At.PARENTHESES, _At.BACKTICKS})
+"""Where words are split and quotes begin."""
+_ESCAPED: Mapping[_At, str] = MappingProxyType({_At.DOUBLE: '\\"$`', _At.HERE: "\\$`"})
+_OUTSIDE = (
+    "Give it to the command as an argument or by `env`, outside of them; or write ${%s:raw} to paste it."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Here:
+    """A here-document that begins after the next line break."""
+
+    delimiter: str
+    quoted: bool
+    tabs: bool
+
+
+def fill_shell(text: str, lookup: Lookup) -> str:
+    """The command with its references replaced. Raises UnsafeError where a value cannot be written safely."""
+    scan = _Scan(text, lookup, _At.COMMAND)
+    filled = scan.run()
+    if scan.quoted and scan.at not in (_At.COMMAND, _At.COMMENT):
+        raise UnsafeError(
+            f"the command ends within {scan.at}", "Close the quotes and parentheses of the command."
+        )
+    return filled
+
+
+class _Scan:
+    """One pass over a command, or over a here-document in it."""
+
+    def __init__(self, text: str, lookup: Lookup, base: _At) -> None:
+        self.quoted = False
+        self._text, self._lookup = text, lookup
+        self._position = 0
+        self._out: list[str] = []
+        self._stack = [base]
+        self._cases = [0]
+        self._word_begins = True
+        self._command_begins = True
+        self._heres: list[_Here] = []
+
+    @property
+    def at(self) -> _At:
+        """What the next character is in."""
+        return self._stack[-1]
+
+    def run(self) -> str:
+        """The text, filled in."""
+        while self._position < len(self._text):
+            reference = REFERENCE.match(self._text, self._position)
+            if reference is not None and reference[1] is not None:
+                self._value(reference)
+            elif reference is not None:
+                self._braces()
+            else:
+                self._character()
+        return "".join(self._out)
+
+    # reading
+
+    def _take(self, count: int = 1) -> None:
+        """Copy so many characters; a backslash never stands before a reference."""
+        taken = self._text[self._position : self._position + count]
+        self._out.append(taken)
+        self._position += len(taken)
+
+    def _push(self, at: _At) -> None:
+        self._stack.append(at)
+        self._cases.append(0)
+        self._word_begins = self._command_begins = True
+
+    def _pop(self) -> None:
+        if len(self._stack) > 1:
+            self._stack.pop()
+            self._cases.pop()
+        self._word_begins = self._command_begins = False
+
+    def _braces(self) -> None:
+        """`$${`: what the shell expands itself."""
+        self._out.append("${")
+        self._position += 3
+        if self.at not in (_At.SINGLE, _At.ANSI, _At.COMMENT):
+            self._push(_At.BRACES)
+
+    def _character(self) -> None:
+        match self.at:
+            case _At.SINGLE:
+                self._until("'")
+            case _At.COMMENT:
+                self._comment()
+            case _At.ANSI:
+                self._escape() if self._sees("\\") else self._until("'")
+            case _At.DOUBLE | _At.HERE:
+                self._inside_double()
+            case _At.BRACES:
+                self._inside_braces()
+            case _At.ARITHMETIC:
+                self._inside_arithmetic()
+            case _:
+                self._inside_command()
+
+    def _sees(self, text: str) -> bool:
+        return self._text.startswith(text, self._position)
+
+    def _until(self, end: str) -> None:
+        if self._sees(end):
+            self._pop()
+        self._take()
+
+    def _comment(self) -> None:
+        if self._sees("\n"):
+            self._pop()
+            self._line_break()
+        else:
+            self._take()
+
+    def _escape(self) -> None:
+        reference = REFERENCE.match(self._text, self._position + 1)
+        if reference is not None and reference[1] is not None:
+            raise UnsafeError(
+                "a backslash stands before a parameter", "Write $${ for a ${ that is meant for the shell."
+            )
+        if reference is not None:  # an escaped $ and a brace
+            self._out.append("\\${")
+            self._position += 4
+        else:
+            self._take(2)
+        self._word_begins = self._command_begins = False
+
+    def _expansion(self) -> bool:
+        """Whether a substitution begins here, which has quotes of its own."""
+        if self._sees("$(("):
+            self._take(3)
+            self._push(_At.ARITHMETIC)
+            self._push(_At.ARITHMETIC)
+        elif self._sees("$("):
+            self._take(2)
+            self._push(_At.SUBSTITUTION)
+        elif self._sees("`"):
+            self._take()
+            self._backtick()
+        else:
+            return False
+        return True
+
+    def _backtick(self) -> None:
+        if _At.BACKTICKS not in self._stack:
+            return self._push(_At.BACKTICKS)
+        while self.at is not _At.BACKTICKS:
+            self._pop()
+        return self._pop()
+
+    def _inside_double(self) -> None:
+        if self._sees("\\"):
+            self._escape()
+        elif not self._expansion():
+            self._until('"') if self.at is _At.DOUBLE else self._take()
+
+    def _inside_braces(self) -> None:
+        if self._sees("\\"):
+            self._escape()
+        elif self._sees('"') or (self._sees("'") and _At.DOUBLE not in self._stack):
+            self._quotes()
+        elif not self._expansion():
+            self._until("}")
+
+    def _inside_arithmetic(self) -> None:
+        if self._expansion():
+            return
+        if self._sees("("):
+            self._push(_At.ARITHMETIC)
+        elif self._sees(")"):
+            self._pop()
+        self._take()
+
+    def _quotes(self) -> None:
+        at = _At.DOUBLE if self._sees('"') else _At.SINGLE
+        self._take()
+        self._push(at)
+
+    def _inside_command(self) -> None:
+        """Unquoted."""
+        character = self._text[self._position]
+        if character == "\\":
+            self._escape()
+        elif character in "'\"":
+            self._quotes()
+        elif self._sees("$'"):
+            self._take(2)
+            self._push(_At.ANSI)
+        elif self._expansion():
+            pass
+        elif character == "\n":
+            self._line_break()
+        elif character == "#" and self._word_begins:
+            self._push(_At.COMMENT)
+            self._take()
+        elif self._sees("<<") and not self._sees("<<<"):
+            self._here_begins()
+        elif character in "()":
+            self._parenthesis()
+        elif self._word_begins and (word := _WORD.match(self._text, self._position)):
+            self._word(word[0])
+        else:
+            self._plain(character)
+
+    def _plain(self, character: str) -> None:
+        self._take(3 if self._sees("<<<") else 1)
+        if character in ";&|":
+            self._command_begins = True
+        elif not character.isspace() and self._word_begins and character not in "!{":
+            self._command_begins = False
+        self._word_begins = character.isspace() or character in ";&|<>"
+
+    def _word(self, word: str) -> None:
+        if self._command_begins and word == "case":
+            self._cases[-1] += 1
+        elif self._command_begins and word == "esac" and self._cases[-1]:
+            self._cases[-1] -= 1
+        self._command_begins = word in _BEFORE_COMMAND
+        self._take(len(word))
+        self._word_begins = False
+
+    def _parenthesis(self) -> None:
+        if self._sees("((") and self._command_begins:
+            self._take(2)
+            self._push(_At.ARITHMETIC)
+            self._push(_At.ARITHMETIC)
+        elif self._sees("("):
+            self._take()
+            self._push(_At.PARENTHESES)
+        else:
+            self._take()
+            if self._cases[-1]:  # the end of a pattern
+                self._word_begins = self._command_begins = True
+            elif self.at in (_At.SUBSTITUTION, _At.PARENTHESES):
+                self._pop()
+
+    # here-documents
+
+    def _here_begins(self) -> None:
+        self._take(2)
+        found = _DELIMITER.match(self._text, self._position)
+        if found is None:
+            return
+        if REFERENCE.search(found[0]):
+            raise UnsafeError("the end of a here-document is named by a parameter", "Write the word itself.")
+        self._take(len(found[0]))
+        bare = re.sub(r"""\\(.)|['"]""", r"\1", found[2])
+        self._heres.append(_Here(delimiter=bare, quoted=bare != found[2], tabs=bool(found[1])))
+        self._word_begins = False
+
+    def _line_break(self) -> None:
+        self._take()
+        self._word_begins = self._command_begins = True
+        heres, self._heres = self._heres, []
+        for here in heres:
+            self._here(here)
+
+    def _here(self, here: _Here) -> None:
+        lines = _LINE.findall(self._text[self._position :])
+        count = next((n for n, line in enumerate(lines) if _ends(line, here)), len(lines))
+        body = "".join(lines[:count])
+        inner = _Scan(body, self._lookup, _At.HERE)
+        filled = inner.literal() if here.quoted else inner.run()
+        if any(_ends(line, here) for line in _LINE.findall(filled)):
+            raise UnsafeError(
+                f"a value would end the here-document, which {here.delimiter!r} ends",
+                "End it with another word.",
+            )
+        if here.tabs and _leading_tabs(filled) > _leading_tabs(body):
+            raise UnsafeError("a value has lines that begin with tabs, which `<<-` removes", "Write `<<`.")
+        self.quoted = self.quoted or inner.quoted
+        self._out.append(filled)
+        self._position += len(body)
+        if count < len(lines):
+            self._take(len(lines[count]))
+
+    def literal(self) -> str:
+        """The text of a here-document whose end is quoted: the shell expands nothing in it."""
+
+        def value(match: re.Match[str]) -> str:
+            if match[1] is None:
+                return "${"
+            found = self._lookup(match)
+            return match[0] if found is None else _one(found, match, "a here-document")
+
+        return REFERENCE.sub(value, self._text)
+
+    # writing
+
+    def _value(self, reference: re.Match[str]) -> None:
+        value = self._lookup(reference)
+        self._position = reference.end()
+        if value is None:
+            self._out.append(reference[0])
+        elif _is_raw(reference):
+            self._out.append(value if isinstance(value, str) else " ".join(value))
+        else:
+            self._out.append(self._written(value, reference))
+        self._word_begins = self._command_begins = False
+
+    def _written(self, value: Words, reference: re.Match[str]) -> str:
+        if self.at in _OPEN and self.at is not _At.BACKTICKS:
+            return self._as_words(value, reference)
+        if self.at is _At.COMMENT:
+            return " ".join((value if isinstance(value, str) else " ".join(value)).split("\n"))
+        one = _one(value, reference, str(self.at))
+        self.quoted = self.quoted or not _PLAIN.fullmatch(one)
+        match self.at:
+            case _At.SINGLE:
+                return one.replace("'", "'\"'\"'")
+            case _At.DOUBLE | _At.HERE:
+                return self._beside_variable() + _escaped(one, _ESCAPED[self.at])
+            case _At.ARITHMETIC:
+                return _number(one, reference)
+        return self._if_plain(one, reference)
+
+    def _as_words(self, value: Words, reference: re.Match[str]) -> str:
+        if isinstance(value, str):
+            return self._as_word(value)
+        before, after = self._tail()[-1:], self._text[self._position : self._position + 1]
+        if not ((not before or before in " \t\n;&|(") and (not after or after in " \t\n;&|)<>")):
+            raise UnsafeError(
+                f"`{reference[0]}` is a list, and stands within a word",
+                "Put spaces around it: it becomes words.",
+            )
+        self.quoted = True
+        return " ".join(_quoted(one) for one in value)
+
+    def _as_word(self, value: str) -> str:
+        following = self._text[self._position : self._position + 1]
+        descriptor = value.isdigit() and following in ("<", ">")
+        plain = _PLAIN.fullmatch(value) and not descriptor and value not in _KEYWORDS
+        tail = self._tail()
+        if plain and not _VARIABLE.search(tail):
+            return value
+        self.quoted = True
+        return ('""' if tail.endswith("$") else "") + _quoted(value)
+
+    def _tail(self) -> str:
+        """What is written before."""
+        return "".join(self._out[-80:])
+
+    def _beside_variable(self) -> str:
+        """A variable's name ends where a value begins."""
+        if not _VARIABLE.search(self._tail()):
+            return ""
+        if self.at is _At.HERE:
+            raise UnsafeError(
+                "a parameter stands right behind a variable of the shell", "Write $${NAME} for the variable."
+            )
+        return '""'
+
+    def _if_plain(self, value: str, reference: re.Match[str]) -> str:
+        if _PLAIN.fullmatch(value) and not _VARIABLE.search(self._tail()):
+            return value
+        raise UnsafeError(
+            f"`{reference[0]}` is {value!r}, which cannot be written safely in {self.at}",
+            "Write $(...) in place of backticks."
+            if self.at is _At.BACKTICKS
+            else _OUTSIDE % reference[1].partition(":")[0],
+        )
+
+
+def _ends(line: str, here: _Here) -> bool:
+    bare = line.removesuffix("\n")
+    return (bare.lstrip("\t") if here.tabs else bare) == here.delimiter
+
+
+def _leading_tabs(text: str) -> int:
+    return sum(len(line) - len(line.lstrip("\t")) for line in _LINE.findall(text))
+
+
+def _is_raw(reference: re.Match[str]) -> bool:
+    return reference[1].partition(":")[2] == "raw"
+
+
+def _one(value: Words, reference: re.Match[str], where: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise UnsafeError(
+        f"`{reference[0]}` is a list, and stands within {where}", "Put it outside of them: it becomes words."
+    )
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "'\"'\"'") + "'"
+
+
+def _escaped(value: str, special: str) -> str:
+    return "".join(f"\\{letter}" if letter in special else letter for letter in value)
+
+
+def _number(value: str, reference: re.Match[str]) -> str:
+    if _NUMBER.fullmatch(value):
+        return value
+    raise UnsafeError(
+        f"`{reference[0]}` is {value!r}, and arithmetic takes whole numbers",
+        "A subshell is written $( (...) ).",
+    )

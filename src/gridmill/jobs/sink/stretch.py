@@ -1,0 +1,76 @@
+"""Loads of a stretch of time: which rows of the table they replace. A data file's key says which stretch its
+rows are of, so that the table itself is the record of what is loaded."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from gridmill.errors import ConflictError, InputError
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.plan import Loaded, LoadPlan, load_anew
+
+_UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
+_BEGINS_BITS, _LENGTH_BITS = 37, 25
+_ORIGIN = datetime(1, 1, 1, tzinfo=UTC)
+
+Stretch = tuple[datetime, datetime]
+"""From a time on (in it) up to another (not in it)."""
+
+
+def key_of(stretch: Stretch) -> str:
+    """16 hex digits: the unit (2 bits), the beginning since the year 1 and the length in that unit.
+
+    Raises InputError for a stretch of parts of seconds, or too long to be counted.
+    """
+    begins, length = stretch[0] - _ORIGIN, stretch[1] - stretch[0]
+    for code, unit in enumerate(_UNITS):
+        if not begins % unit and not length % unit and length // unit < 1 << _LENGTH_BITS:
+            number = code << (_BEGINS_BITS + _LENGTH_BITS) | begins // unit << _LENGTH_BITS | length // unit
+            return f"{number:016x}"
+    raise InputError(
+        f"from {_shown(stretch[0])} to {_shown(stretch[1])} is no stretch of whole seconds, at most a year",
+        hint="A longer one begins and ends at whole minutes, hours or days.",
+    )
+
+
+def stretch_of(key: str) -> Stretch:
+    """The other way."""
+    number = int(key, 16)
+    unit = _UNITS[number >> (_BEGINS_BITS + _LENGTH_BITS)]
+    begins = _ORIGIN + (number >> _LENGTH_BITS & (1 << _BEGINS_BITS) - 1) * unit
+    return begins, begins + (number & (1 << _LENGTH_BITS) - 1) * unit
+
+
+def decide_stretch(new: Sequence[SourceFile], loaded: Sequence[Loaded], *, anew: bool) -> LoadPlan:
+    """What to load: rows of a stretch replace those that were loaded for it, or for parts of it.
+
+    Raises ConflictError where it overlaps with another one in part, for nothing tells which rows both share;
+    and where the table must be loaded anew and has rows of others.
+    """
+    if anew:
+        plan = load_anew(new, loaded)
+        return LoadPlan(load=plan.load, remove=plan.remove, anew=True, seen=len(new), partial=True)
+    own = stretch_of(new[0].key)
+    inside = [entry for entry in loaded if not entry.foreign and _is_replaced(entry, own)]
+    same = [entry for entry in inside if (entry.key, entry.content) == (new[0].key, new[0].content)]
+    if same:
+        return LoadPlan(remove=tuple(set(inside) - set(same)), seen=len(new), partial=True)
+    empty = not any(entry.rows for entry in loaded)  # its columns are those of the first rows
+    return LoadPlan(load=tuple(new), remove=tuple(inside), anew=empty, seen=len(new), partial=True)
+
+
+def _is_replaced(entry: Loaded, own: Stretch) -> bool:
+    begins, ends = stretch_of(entry.key)
+    if ends <= own[0] or own[1] <= begins:
+        return False
+    if entry.rows and not (own[0] <= begins and ends <= own[1]):
+        raise ConflictError(
+            f"the rows from {_shown(begins)} to {_shown(ends)} are loaded together, and those from "
+            f"{_shown(own[0])} to {_shown(own[1])} are a part of them",
+            hint="Load the same stretch again, or one that holds all of it.",
+        )
+    return True
+
+
+def _shown(moment: datetime) -> str:
+    text = moment.replace(tzinfo=None).isoformat()
+    return text.removesuffix("T00:00:00")
