@@ -84,7 +84,7 @@ A list is given as `--set 'regions=[eu, us]'` or `--set regions=eu,us`. A job wi
 one job per combination of its values, at most 256, called `train-eu-a`, `train-eu-b` and so on. A job
 that needs `train` needs all of them, and reads each in a folder of its own.
 
-`${due}` and `${due_before}` are the due times of the [schedule](../how-to/schedules.md) that starts a run.
+`${due}` and `${due_before}` are the [due times](../how-to/schedules.md#the-time-that-a-run-is-for) of a run.
 `${due:%Y-%m-%d}` formats a time, also one in a parameter of yours.
 
 ## Errors

@@ -35,6 +35,7 @@ Gridmill sets:
 | `GRIDMILL_INPUT_<JOB>` | that folder of each job in `needs`; the name in capitals, `-` as `_` |
 | `GRIDMILL_RUN`, `GRIDMILL_JOB`, `GRIDMILL_ATTEMPT` | ids: `weather-3`, `lstm`, `weather-3.lstm.1` |
 | `GRIDMILL_NODE` | the node, where the command runs on each (`each`) |
+| `GRIDMILL_DUE`, `GRIDMILL_DUE_BEFORE` | its [due times](../how-to/schedules.md), if it names them |
 | `TMPDIR` | a folder of this attempt's own, removed after it |
 | `OMP_NUM_THREADS` and its like | threads, from the CPUs the attempt was given |
 | `CUDA_VISIBLE_DEVICES` | the GPUs the attempt was given: none unless its resource has some |

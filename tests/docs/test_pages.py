@@ -52,7 +52,7 @@ def test_a_page_has_one_title_and_closed_blocks(page: Path):
 @of_kind("yaml")
 def test_pipelines_can_be_read(block: Block):
     if re.search(r"^pipeline:", block.text, re.M):
-        assert parse_declarations(block.text)  # the code they name is the reader's
+        assert parse_declarations(block.text, awaiting=True)  # the code they name is the reader's
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.mark.startswith("file: ")], ids=str)

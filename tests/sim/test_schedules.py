@@ -1,18 +1,22 @@
 """Schedules on a fake clock over the real control node: kills at any commit, and clocks that jump."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from random import Random
+from zoneinfo import ZoneInfo
 
 import pytest
 from tests.sim.test_faults import Fates, never_two_at_once
 from tests.sim.test_races import command, simulation
 
 from gridmill.control.pipelines import PipelineCases
-from gridmill.errors import NotFoundError
+from gridmill.control.runs import RunCases
+from gridmill.declarations import parse_declarations
+from gridmill.errors import NotFoundError, PipelineError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun, Run
 from gridmill.model.schedule import CatchUp, Overlap, Schedule, ScheduleSpec
-from gridmill.model.state import FINISHED_RUNS, RunState
+from gridmill.model.state import FINISHED_RUNS, JobState, RunState
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
@@ -238,3 +242,54 @@ def test_a_pipelines_schedule_and_a_jobs_do_not_hold_each_other_up_and_the_jobs_
     assert [len(jobs_of(grid, run)) for run in whole] == [3, 3]
     assert len(runs(grid)) - len(whole) == 23, "two were skipped: the whole runs were loading"
     never_two_at_once(grid)
+
+
+DUE = """
+pipeline: p
+schedule: {every: 1h, catch_up: all, zone: Asia/Kolkata}
+jobs:
+  load: {command: "load ${due:%Y-%m-%dT%H} ${due_before} $GRIDMILL_DUE"}
+  other: {command: "other"}
+"""
+
+
+def with_due(text: str = DUE) -> Pipeline:
+    (pipeline,) = parse_declarations(text, awaiting=True)
+    assert isinstance(pipeline, Pipeline)
+    return pipeline
+
+
+def test_a_run_knows_which_time_it_is_for_and_missed_ones_differ():
+    grid = simulation(observe=SELDOM)
+    start = grid.clock.now()
+    grid.apply(with_due())
+    pass_time(grid, 1.5 * HOUR)
+    grid.clock.advance(3 * HOUR)
+    grid.control_dies()
+    pass_time(grid, 1.0 * HOUR)
+    assert dues(grid) == [start + n * HOUR for n in range(6)]
+    told = {run.id: run for run in runs(grid)}
+    jobs = {j.run_id: j for j in (r.noun for r in grid.store.list(JobRun)) if j.job.name == "load"}
+    assert len({job.job.command.run for job in jobs.values()}) == 6
+    for run_id, job in jobs.items():
+        due = datetime.fromtimestamp(int(told[run_id].due), ZoneInfo("Asia/Kolkata"))
+        before = due - timedelta(hours=1)
+        assert job.job.command.run == f"load {due:%Y-%m-%dT%H} {before.isoformat()} $GRIDMILL_DUE"
+        assert job.job.command.env == {"GRIDMILL_DUE": due.isoformat()}
+        assert job.state is JobState.SUCCEEDED
+    others = [r.noun.state for r in grid.store.list(JobRun) if r.noun.job.name == "other"]
+    assert sorted(others) == [JobState.SUCCEEDED] + [JobState.UNCHANGED] * 5
+
+
+def test_a_run_that_somebody_starts_needs_the_times():
+    grid = simulation()
+    grid.apply(with_due())
+    for ask in (RunCases(grid.node).start_run, RunCases(grid.node).plan_run):
+        with pytest.raises(PipelineError, match=r"uses `.\{due\}` and `.\{due_before\}`") as raised:
+            ask(PipelineCases(grid.node).pipeline("p"))
+        assert "--set due=" in raised.value.hint
+
+
+def test_a_continuous_schedule_has_no_due_times():
+    with pytest.raises(PipelineError, match="a continuous schedule has no due times"):
+        with_due(DUE.replace("every: 1h, catch_up: all, zone: Asia/Kolkata", "continuous: true"))

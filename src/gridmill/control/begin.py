@@ -24,6 +24,7 @@ from gridmill.model.state import (
     RunState,
     check_move,
 )
+from gridmill.planning.due import check_times
 from gridmill.planning.graph import order
 from gridmill.planning.limits import at
 from gridmill.planning.sizing import size_job
@@ -212,6 +213,7 @@ def begin_run(
     """
     order(pipeline)
     check_names(pipeline)
+    check_times(pipeline)
     _claim(control, pipeline.name)
     resources = declare_resources(control, transaction, pipeline)
     used = resources_used(control, pipeline, resources)

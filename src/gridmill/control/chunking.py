@@ -1,4 +1,4 @@
-"""Chunks of a kept pipeline: its text is read again for each, with the chunk's bounds as parameters."""
+"""Kept pipelines read again with other values: for the chunks of a backfill, and for due times."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 from gridmill.errors import PipelineError
 from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.pipeline import Pipeline, Written
-from gridmill.planning.backfills import check_bounds, spans
+from gridmill.planning.backfills import check_bounds, chunk_values, spans
 
 
 def chunks_of(pipeline: Pipeline, backfill: Backfill, values: Mapping[str, str]) -> tuple[Chunk, ...]:
@@ -17,19 +17,28 @@ def chunks_of(pipeline: Pipeline, backfill: Backfill, values: Mapping[str, str])
 
     Raises PipelineError where the text is not kept or does not take the range, InputError.
     """
-    written = pipeline.written
-    if written is None:
+    check_bounds(pipeline, _written(pipeline, "a backfill needs").file)
+    return tuple(_chunk(pipeline, span, values) for span in spans(backfill))
+
+
+def _chunk(pipeline: Pipeline, span: tuple[str, str], values: Mapping[str, str]) -> Chunk:
+    begins, ends = span
+    read = with_values(pipeline, {**values, **chunk_values(pipeline, span)})
+    return Chunk(pipeline=read, begins=begins, ends=ends)
+
+
+def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
+    """A kept pipeline with these values for its parameters, and its code of then. Raises PipelineError."""
+    declarations: Any = import_module("gridmill.declarations")  # knows YAML, which most nodes never need
+    written = _written(pipeline, "other values need")
+    read: Pipeline = declarations.read_again(written, folder=pipeline.folder, set_values=values)
+    return replace(read, bundle=pipeline.bundle)
+
+
+def _written(pipeline: Pipeline, who: str) -> Written:
+    if pipeline.written is None:
         raise PipelineError(
-            f"pipeline {pipeline.name!r} was kept without the text of its file, which a backfill needs",
+            f"pipeline {pipeline.name!r} was kept without the text of its file, which {who}",
             hint="Apply it again (`gridmill apply -f FILE`), or name its file.",
         )
-    check_bounds(pipeline, written.file)
-    return tuple(_chunk(pipeline, written, span, values) for span in spans(backfill))
-
-
-def _chunk(pipeline: Pipeline, written: Written, span: tuple[str, str], values: Mapping[str, str]) -> Chunk:
-    begins, ends = span
-    declarations: Any = import_module("gridmill.declarations")  # knows YAML, which most nodes never need
-    given = {**values, "from": begins, "to": ends}
-    read: Pipeline = declarations.read_again(written, folder=pipeline.folder, set_values=given)
-    return Chunk(pipeline=replace(read, bundle=pipeline.bundle), begins=begins, ends=ends)
+    return pipeline.written

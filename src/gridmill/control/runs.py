@@ -28,6 +28,7 @@ from gridmill.model.resource import Resource
 from gridmill.model.run import Run
 from gridmill.model.view import DryRun, RunView
 from gridmill.planning.dry_run import dry_run
+from gridmill.planning.due import check_times
 from gridmill.planning.graph import order
 from gridmill.planning.probes import has_workers, may_be_cut
 
@@ -46,6 +47,7 @@ class RunCases(AlterationCases):
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """What a run would do."""
+        check_times(pipeline)
         pipeline = as_altered(self._control, pipeline)
         listings = list_sources(self._control.storage, pipeline.jobs, pipeline.folder)
         lacking = self._lacking(pipeline)

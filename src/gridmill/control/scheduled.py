@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gridmill.control.altered import as_altered
 from gridmill.control.begin import begin_run, chosen
+from gridmill.control.chunking import with_values
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import Listed
 from gridmill.control.state import Control
@@ -14,6 +15,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.schedule import Schedule
 from gridmill.model.state import FINISHED_JOBS
+from gridmill.planning.due import due_times
 
 
 def start_scheduled(
@@ -44,11 +46,15 @@ def active_runs(control: Control, schedule: Schedule) -> list[Run]:
     return [run for run, job in jobs if job is not None and job.state not in FINISHED_JOBS]
 
 
-def scheduled_pipeline(control: Control, schedule: Schedule) -> Pipeline:
-    """What is run of the kept declaration. Raises PipelineError."""
+def scheduled_pipeline(control: Control, schedule: Schedule, due: float | None = None) -> Pipeline:
+    """What is run of the kept declaration, at that due time. Raises PipelineError."""
     record = control.ledger.store.get(Pipeline, schedule.pipeline)
     if record is None or not isinstance(record.noun, Pipeline):
         raise PipelineError(
             f"pipeline {schedule.pipeline!r} is not kept any more", hint="`gridmill apply -f FILE` keeps it."
         )
-    return chosen(as_altered(control, record.noun), schedule.only)
+    pipeline = record.noun
+    if pipeline.awaits and due is not None:
+        times = due_times(schedule.spec, schedule.since, due)
+        pipeline = with_values(pipeline, {name: times[name] for name in pipeline.awaits})
+    return chosen(as_altered(control, pipeline), schedule.only)

@@ -84,7 +84,7 @@ def _dealt_with(
     if verdict.start is None:
         return replace(after, skipped=schedule.skipped + 1)
     try:
-        pipeline = scheduled_pipeline(control, schedule)
+        pipeline = scheduled_pipeline(control, schedule, verdict.start)
         key = f"schedule {schedule.name} at {verdict.start}"
         found = listed(control, key, pipeline.jobs, pipeline.folder)
         if found is None:

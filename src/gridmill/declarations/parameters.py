@@ -7,7 +7,7 @@ nothing but one reference is the value itself.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,6 +21,7 @@ from gridmill.errors import InputError, PipelineError
 from gridmill.model.moment import read_moment
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.schedule import ScheduleSpec
 from gridmill.model.statement import DUE, REFERENCE, Given, check_statement, literals, references_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -87,7 +88,19 @@ def with_values(pipeline: Pipeline, filled: Filled) -> tuple[Pipeline, list[Prob
             path: Path = ("jobs", job.name, "sink", "source", "sql", "query")
             problems.append(filled.document.problem(path, error.message, error.hint))
         jobs[number] = replace(job, sink=replace(job.sink, source=replace(source, sql=sql)))
+    if filled.awaits:
+        problems += _continuous(pipeline, filled)
     return replace(pipeline, jobs=tuple(jobs), awaits=filled.awaits), problems
+
+
+def _continuous(pipeline: Pipeline, filled: Filled) -> Iterator[Problem]:
+    """What runs whenever something is new has no due times."""
+    at: dict[Path, ScheduleSpec | None] = {("schedule",): pipeline.schedule}
+    at |= {("jobs", job.name, "schedule"): job.schedule for job in pipeline.jobs}
+    for path, spec in at.items():
+        if spec is not None and spec.continuous is not None:
+            said = f"a continuous schedule has no due times, and `${{{filled.awaits[0]}}}` is used"
+            yield filled.document.problem(path, said, "Run it `every` so often, or by `cron`.")
 
 
 class _Filling:

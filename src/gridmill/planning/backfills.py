@@ -69,12 +69,20 @@ def next_chunk(backfill: Backfill, left: Iterable[Chunk], active: int) -> Chunk 
 def check_bounds(pipeline: Pipeline, place: str) -> None:
     """Raise PipelineError where the pipeline does not take a range."""
     missing = [f"`{name}`" for name in BOUNDS if name not in pipeline.parameters]
-    if missing:
+    if missing and not pipeline.awaits:
         raise PipelineError(
             f"declares no parameter {' and no '.join(missing)}, which a backfill gives to each run",
             place=f"{place}: parameters",
             hint="For example parameters: {from: 2013-01-01, to: 2013-01-08}, and ${from} where it is used.",
         )
+
+
+def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
+    """What a chunk gives to its run: its bounds, and as due times its end and its beginning."""
+    bounds = {name: one for name, one in zip(BOUNDS, span, strict=True) if name in pipeline.parameters}
+    begins, ends = (read_moment(one).isoformat() for one in span)
+    times = {"due_before": begins, "due": ends}
+    return {**bounds, **{name: times[name] for name in pipeline.awaits}}
 
 
 def outage_over(pipeline: Pipeline, begins: str, ends: str) -> str:

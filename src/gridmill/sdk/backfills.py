@@ -9,7 +9,7 @@ from gridmill.model.amounts import parse_seconds
 from gridmill.model.backfill import Backfill, BackfillView, Chunk
 from gridmill.model.moment import read_moment
 from gridmill.model.pipeline import Pipeline
-from gridmill.planning.backfills import check_bounds, spans
+from gridmill.planning.backfills import check_bounds, chunk_values, spans
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.project import is_name, read_project, with_bundle, words
 
@@ -33,11 +33,13 @@ class BackfillVerbs(Connected):
         default: the whole range) from `begins` up to `ends` (ISO 8601, UTC without a zone), at most
         `parallel` at once; returns at once.
 
-        It declares the parameters `from` and `to`. A kept one is as it was applied last, whatever became of
-        its file. Chunks that are done are not run again, unless with `force`; those that failed are. Needs
-        `gridmill up`. Raises PipelineError, InputError, ConflictError, NotFoundError, UnavailableError.
+        It declares the parameters `from` and `to`, or uses `${due}`. A kept one is as it was applied last,
+        whatever became of its file. Chunks that are done are not run again, unless with `force`; those that
+        failed are. Needs `gridmill up`. Raises PipelineError, InputError, ConflictError, NotFoundError,
+        UnavailableError.
         """
-        name = str(pipeline) if is_name(pipeline) else _with_bounds(Path(pipeline), set).name
+        declared = None if is_name(pipeline) else _with_bounds(Path(pipeline), set)
+        name = str(pipeline) if declared is None else declared.name
         backfill = Backfill(
             name=name,
             begins=begins,
@@ -47,9 +49,9 @@ class BackfillVerbs(Connected):
             newest_first=newest_first,
             force=force,
         )
-        if is_name(pipeline):
+        if declared is None:
             return self._ask(lambda grid: grid.backfill_pipeline(backfill, words(set)))
-        made = [_chunk(Path(pipeline), set or {}, span) for span in spans(backfill)]
+        made = [_chunk(Path(pipeline), declared, set or {}, span) for span in spans(backfill)]
         bundle = with_bundle(made[0].pipeline, self.grid, self.settings).bundle
         chunks = tuple(replace(one, pipeline=replace(one.pipeline, bundle=bundle)) for one in made)
         return self._ask(lambda grid: grid.start_backfill(backfill, chunks))
@@ -70,14 +72,14 @@ class BackfillVerbs(Connected):
 
 def _with_bounds(file: Path, values: Mapping[str, Any] | None) -> Pipeline:
     """What the file declares. Raises PipelineError where it does not take a range."""
-    declared = read_project(file, values)
+    declared = read_project(file, values, awaiting=True)
     check_bounds(declared, str(file))
     return declared
 
 
-def _chunk(file: Path, values: Mapping[str, Any], span: tuple[str, str]) -> Chunk:
+def _chunk(file: Path, declared: Pipeline, values: Mapping[str, Any], span: tuple[str, str]) -> Chunk:
     begins, ends = span
-    pipeline = read_project(file, {**values, "from": begins, "to": ends})
+    pipeline = read_project(file, {**values, **chunk_values(declared, span)})
     return Chunk(pipeline=replace(pipeline, written=None), begins=begins, ends=ends)
 
 

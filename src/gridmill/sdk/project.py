@@ -1,5 +1,6 @@
 """A pipeline on its way to the control node: read, its parameters in, its code bundle put."""
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,7 +31,7 @@ def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
 
     Raises PipelineError, InputError.
     """
-    if not values:
+    if not values and not kept.awaits:
         return kept
     if kept.written is None:
         raise PipelineError(
@@ -42,11 +43,12 @@ def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
     return replace(again, bundle=kept.bundle)
 
 
-def read_project(source: Source, values: Mapping[str, Any] | None) -> Pipeline:
-    """The pipeline with `values` for its parameters. Raises PipelineError, InputError."""
+def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: bool = False) -> Pipeline:
+    """The pipeline with `values` for its parameters; with `awaiting` the times that a schedule gives may be
+    missing. Raises PipelineError, InputError."""
     if not isinstance(source, Pipeline):
         read = import_module("gridmill.declarations").read_pipeline
-        pipeline: Pipeline = read(Path(source), set_values=words(values))
+        pipeline: Pipeline = read(Path(source), set_values=words(values), awaiting=awaiting)
         return pipeline
     if values:
         raise InputError("`set` is for pipeline files; give a Pipeline its values directly")
@@ -54,9 +56,9 @@ def read_project(source: Source, values: Mapping[str, Any] | None) -> Pipeline:
 
 
 def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]:
-    """Every noun that a file declares. Raises PipelineError."""
+    """Every noun that a file declares, to be kept. Raises PipelineError."""
     found: tuple[object, ...] = import_module("gridmill.declarations").read_declarations(
-        path, set_values=words(values)
+        path, set_values=words(values), awaiting=True
     )
     return found
 
@@ -88,7 +90,10 @@ def with_bundle(
 
 def words(values: Mapping[str, Any] | None) -> dict[str, str]:
     """Parameters as `--set` writes them."""
-    return {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in (values or {}).items()
-    }
+    return {key: _word(value) for key, value in (values or {}).items()}
+
+
+def _word(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return json.dumps([one if isinstance(one, bool | int | float) else str(one) for one in value])
+    return str(value).lower() if isinstance(value, bool) else str(value)
