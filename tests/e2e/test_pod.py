@@ -3,11 +3,13 @@
 import contextlib
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gridmill.model.amounts import MIB, Amounts
+from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.event import EventType
 from gridmill.model.job import Job
 from gridmill.model.message import Goodbye, Order, Start, Stop
@@ -90,6 +92,21 @@ def test_a_command_runs_and_its_files_are_kept(grid):
     assert grid.control.log("p-1.j.1", "err") == "oops\n"
     assert {event.token for event in grid.control.events} == {"token of p-1.j.1"}
     assert [event.number for event in grid.control.events] == list(range(1, grid.control.last + 1))
+
+
+def test_an_input_of_a_job_without_files_is_empty_and_nothing_of_others(grid):
+    others = grid.home / "storage/files/p/other/file"
+    others.parent.mkdir(parents=True)
+    others.write_text("theirs")
+    nothing = Output(kind=ArtifactKind.FILES, uri="")
+    made = Artifact(id="p/a@1", name="p/a", number=1, output=nothing, fingerprint="")
+    order = grid.command(
+        "p-1.j.1", 'rm -rf "$GRIDMILL_INPUT_A"/* "$GRIDMILL_INPUT_B"/*; ls -A "$GRIDMILL_INPUT_A"'
+    )
+    job = replace(order.job, needs=("a", "b"))
+    order = replace(order, job=job, inputs=(Input(name="a", artifact=made),))
+    assert grid.control.run(order).state == AttemptState.SUCCEEDED
+    assert (grid.control.log("p-1.j.1"), others.read_text()) == ("", "theirs")
 
 
 @pytest.mark.parametrize("scheme", ["tls", "spool"])

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from gridmill.errors import DataError, StorageError
@@ -56,19 +57,23 @@ def artifact(uri):
     )
 
 
-def environment(**spec):
-    order = Order(
+def an_order(job):
+    return Order(
         attempt_id="p-1.j.1",
         token="t",
         run_id="p-1",
         pipeline="p",
-        job=Job(name="j", command=CommandSpec(run="true", **spec)),
+        job=job,
         given=Amounts(cpus=2.5),
         root="/root-of-storage",
         output_uri="files/p/j/p-1.j.1",
         inputs=(Input(name="my-input", artifact=artifact("files/x")),),
         gpu_indices=(1, 3),
     )
+
+
+def environment(**spec):
+    order = an_order(Job(name="j", command=CommandSpec(run="true", **spec)))
     base = {"PATH": "/bin", "LC_ALL": "C", "SECRET_TOKEN": "s", "PIP_INDEX_URL": "i", "HOME": "/h"}
     return command_environment(order, base=base, work=Path("/w"), pod_folder=Path("/pods/r-1.0"))
 
@@ -99,6 +104,15 @@ def test_a_command_finds_its_inputs_and_output():
         "j",
         "p-1.j.1",
     )
+
+
+def test_an_input_without_files_is_an_empty_folder_of_the_attempt():
+    """Never the storage root, and never unset: `rm -rf "$GRIDMILL_INPUT_A"/*` must find nothing."""
+    job = Job(name="j", needs=("a", "never-made"), command=CommandSpec(run="true"))
+    order = replace(an_order(job), inputs=(Input(name="a", artifact=artifact("")),))
+    found = command_environment(order, base={}, work=Path("/w"), pod_folder=Path("/pods/r-1.0"))
+    assert found["GRIDMILL_INPUT_A"] == "/w/no-files/a"
+    assert found["GRIDMILL_INPUT_NEVER_MADE"] == "/w/no-files/never-made"
 
 
 def test_pip_is_told_its_settings_where_an_environment_is_built():

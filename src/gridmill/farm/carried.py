@@ -17,6 +17,7 @@ from gridmill.farm.scans import PATIENCE_SECONDS, Scans
 from gridmill.farm.work import Work
 from gridmill.model.farm import Manifest, Parcel, Place
 from gridmill.model.message import Order
+from gridmill.model.uri import below
 from gridmill.staging.carry import Tree
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.flow import Flow, flow_of
@@ -106,7 +107,7 @@ class Carried:
         found = self._scans.scan(uri)
         names = frozenset(chunk for file in found.files for chunk in file.chunks)
         with self._lock:
-            self._trees[uri] = (Tree(self._root / uri, found), names)
+            self._trees[uri] = (Tree(below(self._root, uri), found), names)
             self._trees.move_to_end(uri)
             while len(self._trees) > _TREES:
                 self._trees.popitem(last=False)
@@ -211,7 +212,7 @@ class Carried:
         self._scans.forget(uri)
         self._drop(uri)
         with acting_as(self._user):
-            shutil.rmtree(self._root / uri, ignore_errors=True)
+            shutil.rmtree(below(self._root, uri), ignore_errors=True)
 
     def _drop(self, uri: str) -> None:
         """What was seen there, and below, is no more what is there."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from gridmill.errors import UnavailableError
 from gridmill.farm.acting import acting_as
 from gridmill.model.farm import Manifest
+from gridmill.model.uri import below
 from gridmill.staging.hashes import HashCache
 from gridmill.staging.manifest import scan
 
@@ -62,7 +63,7 @@ class Scans:
     def _run(self, uri: str, made: Future[Manifest]) -> None:
         try:
             with acting_as(self._user):
-                found = scan(self._root / uri, cache=self._cache(uri))
+                found = scan(below(self._root, uri), cache=self._cache(uri))
             self._tidy()
         except BaseException as error:  # noqa: BLE001  whoever asks hears of it
             made.set_exception(error)

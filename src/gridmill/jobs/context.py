@@ -14,6 +14,7 @@ from gridmill.model.artifact import Artifact, Output
 from gridmill.model.job import JobSize
 from gridmill.model.message import Order
 from gridmill.model.parallel import Parallel
+from gridmill.model.uri import below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +75,8 @@ class JobContext:
         return self.below_root(self.order.checkpoint_uri) if self.order.checkpoint_uri else None
 
     def below_root(self, uri: str) -> Path:
-        """The path of a relative URI. Raises UnsafePathError when it leaves the root."""
-        path = (self.root / uri).resolve()
+        """The path of a relative URI. Raises UnsafePathError for an empty one or one that leaves the root."""
+        path = below(self.root, uri).resolve()
         if not path.is_relative_to(self.root.resolve()):
             raise UnsafePathError(f"{uri!r} leaves the storage root {self.root}")
         return path

@@ -25,6 +25,7 @@ from gridmill.jobs.tables import columns_of, open_version
 from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.model.loaded import rejects_of
 from gridmill.model.look import Look, Preview, RowChanges, Seen
+from gridmill.model.uri import below
 
 LOG = "_delta_log"
 _TEXT = 200
@@ -47,7 +48,7 @@ def preview(root: Path, artifact: Artifact, rows: int, *, rejects: bool = False)
     output = _rejects(artifact) if rejects else artifact.output
     if output.kind in _TABLES:
         return _head(_open(root, output), rows)
-    return _files(root / output.uri, rows)
+    return _files(root, output, rows)
 
 
 def _rejects(artifact: Artifact) -> Output:
@@ -58,7 +59,7 @@ def _rejects(artifact: Artifact) -> Output:
 
 
 def _open(root: Path, output: Output) -> ds.Dataset:
-    path = (root / output.uri).resolve()
+    path = below(root, output.uri).resolve()
     if not path.is_relative_to(root.resolve()):
         raise InputError(f"{output.uri!r} leaves the storage root {root}")
     try:
@@ -90,17 +91,19 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  a cell
     return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
 
 
-def _files(folder: Path, rows: int) -> Preview:
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    listed = tuple((str(path.relative_to(folder)), path.stat().st_size) for path in found[:rows])
+def _files(root: Path, output: Output, rows: int) -> Preview:
+    found = files_of(root, output)
+    listed = tuple((name, (below(root, output.uri) / name).stat().st_size) for name in found[:rows])
     columns = (Column(name="file", type="string"), Column(name="size_bytes", type="int64"))
     return Preview(columns=columns, rows=listed, total=len(found))
 
 
 def files_of(root: Path, output: Output) -> tuple[str, ...]:
-    """The files of a version: of a table those that the version has, then as much of its log as tells of it.
-    Raises StorageError."""
-    path = root / output.uri
+    """The files of a version: of a table those that the version has, then as much of its log as tells of it;
+    none of a version without files. Raises StorageError."""
+    if not output.uri:
+        return ()
+    path = below(root, output.uri)
     if output.kind != ArtifactKind.SINK:
         return tuple(sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file()))
     try:

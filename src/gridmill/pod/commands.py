@@ -14,6 +14,7 @@ from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS, devices_of, share_of
 from gridmill.model.job import CommandSpec
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
+from gridmill.model.uri import below
 from gridmill.pod.address import interface_of
 from gridmill.pod.bundles import private_copy, unpacked
 from gridmill.pod.environments import Requirements, ready_environment
@@ -27,6 +28,11 @@ INHERITED = (
 )
 """What a command sees of the environment Gridmill was started in, beside LC_* and what Slurm says: no
 credentials by accident."""
+
+INPUT = "GRIDMILL_INPUT_"
+"""The variables of inputs: this, and the name of the job (see `variable`)."""
+NO_FILES = "no-files"
+"""Below the work folder: an empty folder for each needed job that left no files."""
 
 GPU_SHARE = "GRIDMILL_GPU_SHARE"
 """To a job: how much of its GPU is its own, where that is not all of it."""
@@ -140,14 +146,14 @@ def command_environment(
         **markers(order, pod_folder),
         **_checkpoints(order),
         **({"GRIDMILL_NODE": order.part.node} if order.part and order.part.node else {}),
-        "GRIDMILL_OUTPUT": f"{order.root}/{order.output_uri}",
-        **{f"GRIDMILL_INPUT_{variable(name)}": uri for name, uri in _inputs(order).items()},
+        "GRIDMILL_OUTPUT": str(below(order.root, order.output_uri)),
+        **{f"{INPUT}{variable(name)}": str(path) for name, path in input_folders(order, work).items()},
     }
 
 
 def _checkpoints(order: Order) -> dict[str, str]:
     uri = order.checkpoint_uri
-    return {"GRIDMILL_CHECKPOINTS": f"{order.root}/{uri}"} if uri else {}
+    return {"GRIDMILL_CHECKPOINTS": str(below(order.root, uri))} if uri else {}
 
 
 def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
@@ -163,8 +169,14 @@ def _check(env: Mapping[str, str]) -> None:
             raise InputError(f"the environment variable {name!r} cannot be set: '=' or NUL is in it")
 
 
-def _inputs(order: Order) -> dict[str, str]:
-    return {entry.name: f"{order.root}/{entry.artifact.output.uri}" for entry in order.inputs}
+def input_folders(order: Order, work: Path) -> dict[str, Path]:
+    """The folder of each job that the command needs, by the job's name. A job that left no files has an empty
+    folder below `work`, which is the attempt's own: no input is ever the storage root, or unset."""
+    inputs = {entry.name: entry.artifact.output.uri for entry in order.inputs}
+    return {
+        name: below(order.root, uri) if (uri := inputs.get(name)) else work / NO_FILES / name
+        for name in dict.fromkeys((*order.job.needs, *inputs))
+    }
 
 
 def variable(name: str) -> str:
@@ -182,6 +194,9 @@ def execute(order: Order, home: Path, work: Path) -> NoReturn:
     """Prepare the command's folder and become it. Raises InputError, StorageError, OSError."""
     program = prepare(order, home, work)
     Path(os.environ["GRIDMILL_OUTPUT"]).mkdir(parents=True, exist_ok=True)
+    for folder in input_folders(order, work).values():
+        if folder.is_relative_to(work):
+            folder.mkdir(parents=True, exist_ok=True)
     if order.checkpoint_uri:
         Path(os.environ["GRIDMILL_CHECKPOINTS"]).mkdir(parents=True, exist_ok=True)
     os.chdir(program.cwd)

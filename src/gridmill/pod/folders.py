@@ -10,6 +10,7 @@ from gridmill.errors import InputError
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.message import Order, Outcome
 from gridmill.model.noun import dataclass
+from gridmill.model.uri import below
 
 _FEW = 200
 
@@ -57,7 +58,7 @@ def own_outcome(folder: Path) -> Outcome | None:
 def files_output(root: str, uri: str) -> tuple[Output, ...]:
     """The files an attempt left in its output folder; () when there are none."""
     count, size = 0, 0
-    for path, length in _files(Path(root) / uri):
+    for path, length in _files(below(root, uri)):
         count, size = count + 1, size + length
         del path
     if count == 0:
@@ -67,7 +68,7 @@ def files_output(root: str, uri: str) -> tuple[Output, ...]:
 
 def drop_empty_output(root: str, uri: str) -> None:
     """Remove the output folder that nothing was written into, and parents that are empty with it."""
-    folder = Path(root) / uri
+    folder = below(root, uri)
     try:
         folder.rmdir()
     except OSError:

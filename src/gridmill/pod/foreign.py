@@ -14,6 +14,7 @@ from gridmill.jobs.context import CODE
 from gridmill.model.artifact import Input
 from gridmill.model.job import JobKind
 from gridmill.model.message import Order
+from gridmill.model.uri import below
 from gridmill.pod.commands import (
     devices,
     inherited,
@@ -75,7 +76,7 @@ def requirements_of(entry: Input, text: str, order: Order, work: Path) -> Requir
     """Those that a model was trained with: in the copy of its code, as they may refer to other files."""
     output = entry.artifact.output
     name, bundle = output.details.get("requirements"), output.details.get("bundle")
-    kept = Path(order.root) / output.uri / CODE / str(name)
+    kept = below(order.root, output.uri) / CODE / str(name)
     if name and kept.is_file():
         return Requirements(file=kept, text=text, bundle=str(bundle or ""))
     file = work / f"requirements-{entry.name.replace('/', '.')}.txt"

@@ -17,6 +17,7 @@ from gridmill import codec
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
 from gridmill.model.farm import FileEntry, Manifest
 from gridmill.model.noun import dataclass
+from gridmill.model.uri import below
 from gridmill.staging.chunks import ChunkStore
 from gridmill.staging.durable import READ_ONLY, not_kept, put, sync
 from gridmill.staging.large import kept_as
@@ -91,7 +92,7 @@ class Placer:
             with self._alone_at(uri):
                 return self._place(wanted, manifest)
         except OSError as error:
-            raise not_kept(error, self._root / uri) from error
+            raise not_kept(error, below(self._root, uri)) from error
 
     @contextmanager
     def _alone_at(self, uri: str) -> Iterator[None]:

@@ -20,6 +20,7 @@ from gridmill.model.amounts import show_bytes
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.noun import dataclass
 from gridmill.model.parcel import Parcel
+from gridmill.model.uri import below
 from gridmill.storage.staging import staging
 
 _MANIFEST = "manifest.json"
@@ -63,9 +64,9 @@ class Unpacked:
 
         May take long. Raises ConflictError.
         """
-        there = [uri for uri in uris if (self.root / uri).exists()]
+        there = [uri for uri in uris if below(self.root, uri).exists()]
         for uri in there:
-            self._check_same(uri, self.root / uri)
+            self._check_same(uri, below(self.root, uri))
         return frozenset(there)
 
     def place(self, uri: str, checked: frozenset[str]) -> None:
@@ -73,7 +74,7 @@ class Unpacked:
 
         Raises ConflictError for one that has come since they were checked.
         """
-        target, staged = self.root / uri, self.folder / _FILES / uri
+        target, staged = below(self.root, uri), below(self.folder / _FILES, uri)
         if target.exists():
             if uri not in checked:
                 raise ConflictError(f"{target} was made while the archive was read", hint="Import it again.")
@@ -131,19 +132,20 @@ def _check_whole(project: Parcel, root: Path) -> None:
         if one.removed or one.kind == ArtifactKind.SINK or not one.output.uri:
             continue  # a table's own log tells what it has
         wanted = one.output.size_bytes
-        there = sum(path.stat().st_size for path in _files(root / one.output.uri))
+        there = sum(path.stat().st_size for path in _files(below(root, one.output.uri)))
         if there < wanted:
             raise StorageError(
                 f"{one.id} has lost files: {show_bytes(there)} of {show_bytes(wanted)} are there",
                 hint=f"Remove it (`gridmill remove {one.kind} {one.id}`), and export again.",
-                place=str(root / one.output.uri),
+                place=str(below(root, one.output.uri)),
             )
 
 
 def _sources(project: Parcel, root: Path, bundles: Path) -> Iterator[tuple[str, Path]]:
     for uri in project.uris:
-        for path in _files(root / uri):
-            yield f"{_FILES}/{uri}/{path.relative_to(root / uri).as_posix()}", path
+        folder = below(root, uri)
+        for path in _files(folder):
+            yield f"{_FILES}/{uri}/{path.relative_to(folder).as_posix()}", path
     for digest in project.bundles:
         yield f"{_BUNDLES}/{digest}.tar.gz", bundles / f"{digest}.tar.gz"
 

@@ -3,12 +3,13 @@
 import os
 import re
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from shutil import disk_usage, rmtree
 from uuid import uuid4
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
 from gridmill.model.source import Source
+from gridmill.model.uri import below
 from gridmill.ports.house import GOING
 from gridmill.ports.storage import FileStat
 from gridmill.storage.claims import claim
@@ -43,12 +44,10 @@ class Root:
     def path(self, uri: str) -> Path:
         """The path of a URI relative to the root.
 
-        Raises UnsafePathError for an absolute one, one with `..`, and where a link leads out of the root.
+        Raises UnsafePathError for an empty one, an absolute one, one with `..`, and where a link leads out of
+        the root.
         """
-        parts = PurePosixPath(uri)
-        if parts.is_absolute() or ".." in parts.parts or "\0" in uri:
-            raise UnsafePathError(f"{uri!r} leaves the storage root {self._folder}")
-        path = self._folder / parts
+        path = below(self._folder, uri)
         if not _real(path).is_relative_to(_real(self._folder)):
             raise UnsafePathError(f"{uri!r} leaves the storage root {self._folder} through a link")
         return path

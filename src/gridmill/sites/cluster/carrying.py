@@ -26,6 +26,7 @@ from gridmill.model.farm import Manifest, Place
 from gridmill.model.message import Events, Order, Outcome
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState
+from gridmill.model.uri import below
 from gridmill.model.way import Carriage, Crossing
 from gridmill.sites.cluster.carriers import Carriers
 from gridmill.sites.cluster.checkpoints import Checkpoints
@@ -321,7 +322,7 @@ class HomeCarrying:
 
     def _keep_checkpoints(self, note: Note, attempt_id: str, *, done: bool) -> None:
         if done:
-            return shutil.rmtree(self._here / note.checkpoint_uri, ignore_errors=True)
+            return shutil.rmtree(below(self._here, note.checkpoint_uri), ignore_errors=True)
         try:
             with self._bearing(attempt_id):
                 self._fetch_checkpoints(attempt_id, note)

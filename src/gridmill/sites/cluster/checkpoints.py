@@ -12,6 +12,7 @@ from typing import Protocol
 from gridmill.codec import fingerprint
 from gridmill.errors import GridmillError, NotFoundError, StorageError, UnavailableError
 from gridmill.model.farm import Manifest
+from gridmill.model.uri import below
 from gridmill.sites.cluster.farm import Farm
 from gridmill.sites.cluster.known import Known
 from gridmill.sites.cluster.notes import Note, Notes
@@ -135,7 +136,7 @@ class Checkpoints:
     def _mark_here(self, note: Note) -> str:
         """What tells them from others; empty where there are none."""
         try:
-            return _mark(self._known.scan(self._root / note.checkpoint_uri))
+            return _mark(self._known.scan(below(self._root, note.checkpoint_uri)))
         except NotFoundError:
             return ""
 

@@ -11,6 +11,7 @@ from threading import Event
 from gridmill.errors import GridmillError, NotFoundError, UnavailableError
 from gridmill.model.farm import Manifest
 from gridmill.model.staging import Staging
+from gridmill.model.uri import below
 from gridmill.model.way import Crossing
 from gridmill.sites.cluster.farm import Farm
 from gridmill.sites.cluster.known import Known
@@ -75,7 +76,7 @@ class Coming:
                     self._pull(found, chunks, self._carrier(staging, found), progress, stop, came)
                 lacking = placer.place(uri, found, COMING, writable=True)
             if not lacking:
-                self._known.remember(self._root / uri, found)
+                self._known.remember(below(self._root, uri), found)
                 return shutil.rmtree(folder, ignore_errors=True)
         raise UnavailableError(f"what came of {uri} is gone again", place=str(folder))
 
@@ -104,9 +105,9 @@ class Coming:
         taken = 0
         for uri in alike if sum(sizes[chunk] for chunk in lacking) >= WORTH_BYTES else ():
             with suppress(GridmillError, OSError):  # then it is carried: it may be gone, or changing
-                here = self._known.scan(self._root / uri)
+                here = self._known.scan(below(self._root, uri))
                 found = sorted(lacking & chunk_sizes(here).keys())
-                tree = Tree(self._root / uri, here)
+                tree = Tree(below(self._root, uri), here)
                 chunks.receive(tree.flows(found))
                 lacking.difference_update(found)
                 taken += sum(sizes[chunk] for chunk in found)

@@ -9,6 +9,7 @@ from gridmill.model.farm import Manifest
 from gridmill.model.look import Look
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
+from gridmill.model.uri import below
 from gridmill.registry import find
 from gridmill.sites.cluster.known import Known
 from gridmill.staging.manifest import scan, scan_files
@@ -39,26 +40,32 @@ class Trees:
             if entry.artifact.output.uri:  # a command may make no files
                 yield self._tree_of(entry)
         for uri in order.parts:
-            yield Tree(path=self._here / uri, uri=uri, manifest=self._known.scan(self._here / uri))
-        checkpoints = self._here / order.checkpoint_uri
-        if order.checkpoint_uri and counts(order) and checkpoints.is_dir():
-            found = self._known.scan(checkpoints)
-            yield Tree(path=checkpoints, uri=checkpoints_there(order), manifest=found, writable=True)
+            path = below(self._here, uri)
+            yield Tree(path=path, uri=uri, manifest=self._known.scan(path))
+        if order.checkpoint_uri and counts(order):
+            yield from self._checkpoints(order, below(self._here, order.checkpoint_uri))
         if order.bundle_path:
             bundle = self._bundles / f"{order.bundle}.tar.gz"
             yield Tree(path=bundle, uri=f"{BUNDLES}/{bundle.name}", manifest=scan(bundle))
 
+    def _checkpoints(self, order: Order, folder: Path) -> Iterator[Tree]:
+        if folder.is_dir():
+            found = self._known.scan(folder)
+            yield Tree(path=folder, uri=checkpoints_there(order), manifest=found, writable=True)
+
     def manifest_of(self, version: Artifact) -> Manifest | None:
         """Its files; None where that would take long, as they were never read, or it has none."""
         output = version.output
-        known = self._known.path(self._here / output.uri).exists()
-        if not output.uri or not (known or output.size_bytes <= _QUICK_BYTES):
+        if not output.uri:
+            return None
+        known = self._known.path(below(self._here, output.uri)).exists()
+        if not known and output.size_bytes > _QUICK_BYTES:
             return None
         return self._tree_of(Input(name="", artifact=version)).manifest
 
     def _tree_of(self, entry: Input) -> Tree:
         output = entry.artifact.output
-        path = self._here / output.uri
+        path = below(self._here, output.uri)
         if output.kind != ArtifactKind.SINK:
             return Tree(path=path, uri=output.uri, manifest=self._known.scan(path))
         look = Look(root=str(self._here), artifact=entry.artifact, files=True)
@@ -87,7 +94,7 @@ def kept_from(order: Order) -> tuple[Input, ...]:
 def read_by(order: Order) -> frozenset[str]:
     """The folders of this home that it reads, by their URIs."""
     entries = (*order.inputs, *kept_from(order))
-    return frozenset(order.parts) | {entry.artifact.output.uri for entry in entries}
+    return frozenset(order.parts) | {entry.artifact.output.uri for entry in entries} - {""}
 
 
 def _version_uri(output: Output) -> str:

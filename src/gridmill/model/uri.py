@@ -1,0 +1,22 @@
+"""URIs of a storage root: each names a folder or a file below the root, never the root itself."""
+
+from pathlib import Path, PurePosixPath
+
+from gridmill.errors import UnsafePathError
+
+
+def below(root: str | Path, uri: str) -> Path:
+    """The path of `uri` below the folder `root`. Nothing is read from the disk: links are not resolved.
+
+    Raises UnsafePathError for an empty URI, an absolute one, and one with `..` or NUL: none of these is
+    below the root. Every URI of a version, an attempt or a checkpoint is joined with a root here.
+    """
+    parts = PurePosixPath(uri)
+    if not parts.parts:
+        raise UnsafePathError(
+            f"an empty URI names no folder below the storage root {root}",
+            hint="This version has no files.",
+        )
+    if parts.is_absolute() or ".." in parts.parts or "\0" in uri:
+        raise UnsafePathError(f"{uri!r} leaves the storage root {root}")
+    return Path(root) / parts
