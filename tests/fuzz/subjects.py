@@ -10,7 +10,7 @@ from pathlib import Path
 Case = Callable[[int, Path], None]
 """One random case: the same seed always makes the same case."""
 
-SUBJECTS: dict[str, str] = {}
+SUBJECTS: dict[str, str] = {"nasty-columns": "tests.fuzz.nasty_columns:case"}
 """Name -> "module:function". A module is imported only when its subject is tried."""
 
 

@@ -18,7 +18,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.backfill import BackfillView
 from gridmill.model.calibration import judge
 from gridmill.model.deployment import Deployment
-from gridmill.model.distribution import ColumnLine, column_lines
+from gridmill.model.distribution import ColumnLine, column_lines, columns_left_out
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import DEFAULT, ProjectView
 from gridmill.model.resource import Resource
@@ -203,10 +203,14 @@ def _distributions(one: Artifact) -> Iterator[RenderableType]:
         yield Text("\ndistributions of the training rows", style="bold")
         head = ("column", "values", "missing", "5 %, 50 %, 95 %, or most frequent", "with the label")
         yield table(*head, rows=[_distribution_row(line) for line in lines])
+        left_out = columns_left_out(one)
+        if left_out:
+            yield Text(f"... and {left_out} more columns, without statistics here", style="dim")
 
 
 def _distribution_row(line: ColumnLine) -> tuple[object, ...]:
     values = ", ".join(_value(value) for value in line.values)
+    values = f"not computed: {line.problem}" if line.problem else values
     return (line.name, line.bars, f"{line.missing:.1%}", values, _value(line.with_label))
 
 

@@ -63,10 +63,23 @@ def _config(context: JobContext, beside: int) -> dict[str, str | bool | int | fl
 
 
 def fetch_rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
-    """All rows of a query, as dicts; for small results."""
+    """All rows of a query, as dicts; for small results. A time outside the years 1 to 9999 is text."""
     table: Any = connection.sql(sql).to_arrow_table()
-    rows: list[dict[str, Any]] = table.to_pylist()
+    rows: list[dict[str, Any]]
+    try:
+        rows = table.to_pylist()
+    except (OverflowError, ValueError):
+        names, columns = table.column_names, table.columns
+        values = ([_python_value(value) for value in column] for column in columns)
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
     return rows
+
+
+def _python_value(value: Any) -> Any:  # noqa: ANN401  a value of any type
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return str(value.cast("string"))
 
 
 def quoted(name: str) -> str:

@@ -83,12 +83,15 @@ class Moments:
         """Count a column's finite numbers."""
         known = column.drop_null() if column.null_count else column
         values = pc.cast(known, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        if not isfinite(values.sum()):
-            values = values[np.isfinite(values)]
-        if len(values):
-            mean = float(values.mean())
-            away = values - mean
-            self.add(Moments(len(values), mean, float(away @ away)))
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # what overflows is no finite number, and not shown
+            if not isfinite(values.sum()):
+                values = values[np.isfinite(values)]
+            if len(values):
+                mean = float(values.mean())
+                away = values - mean
+                self.add(Moments(len(values), mean, float(away @ away)))
 
     def add(self, other: "Moments") -> None:
         """Count what the other one counted."""
@@ -178,15 +181,24 @@ def _told_of(
     engine: duckdb.DuckDBPyConnection, tables: Sequence[str], numbers: Sequence[int]
 ) -> Mapping[str, Any]:
     """The facts of some of the columns."""
-    there = set(engine.table(tables[0]).columns)
+    counted = engine.table(tables[0])
+    there = dict(zip(counted.columns, map(str, counted.types), strict=True))
     wanted = [
-        f"{_together(number, fact, len(tables))} AS {_key(number, fact)}"
+        f"{_told_in(_together(number, fact, len(tables)), there.get(f'{number} {fact}', ''))}"
+        f" AS {_key(number, fact)}"
         for number in numbers
         for fact in ("nulls", "distinct", "min", "max")
         if fact not in ("min", "max") or f"{number} {fact}" in there
     ]
     sources = ", ".join(f"{table} AS t{number}" for number, table in enumerate(tables))
     return fetch_rows(engine, f"SELECT {', '.join(wanted)} FROM {sources}")[0]
+
+
+def _told_in(sql: str, kind: str) -> str:
+    """Return the SQL of a fact that Python can hold: a time outside the years 1 to 9999 is missing."""
+    if kind != "DATE" and not kind.startswith("TIMESTAMP"):
+        return sql
+    return f"CASE WHEN {sql} BETWEEN '0001-01-02'::{kind} AND '9999-12-30'::{kind} THEN {sql} END"
 
 
 def _together(number: int, fact: str, count: int) -> str:

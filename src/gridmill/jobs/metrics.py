@@ -22,7 +22,7 @@ def regression(truth: Floats, predicted: Floats, naive: Floats | None = None) ->
     left out where a truth is constant, skill where the naive prediction is perfect.
     """
     error = _rmse(truth, predicted)
-    found = {"rmse": error, "mse": error**2, "mae": float(np.mean(np.abs(truth - predicted)))}
+    found = {"rmse": error, "mse": error * error, "mae": float(np.mean(np.abs(truth - predicted)))}
     spread = np.var(truth, axis=0)
     if (spread > 0).all():
         found["r2"] = 1 - float(np.mean(np.mean((truth - predicted) ** 2, axis=0) / spread))

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from gridmill.codec import from_builtins
-from gridmill.errors import InputError, StorageError
+from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.thrifty import thrifty
 from gridmill.model.artifact import ArtifactKind, Column, Output
@@ -91,6 +91,28 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pa.binary()
     return pa.string()
+
+
+def cast_plain(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with the types of `schema`. Raises DataError that names a column whose values do not
+    fit."""
+    try:
+        return table.cast(schema)
+    except pa.ArrowInvalid:
+        for item in schema:
+            _check_fits(table[item.name], item)
+        raise
+
+
+def _check_fits(column: pa.ChunkedArray, item: pa.Field) -> None:
+    try:
+        column.cast(item.type)
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"column {item.name!r} is {column.type}, and a table keeps it as {item.type}: {error}",
+            hint="Convert it in the SQL, for example with ::DOUBLE, ::VARCHAR or ::TIMESTAMP.",
+            place="dataset",
+        ) from error
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:

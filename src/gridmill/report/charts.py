@@ -1,11 +1,14 @@
 """Charts as SVG text: no script, no network, readable in light and dark."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
+from math import floor, inf, isfinite, log10
 
 from gridmill.model.noun import dataclass
 
 COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)")
+_LARGEST = 1e300
 Point = tuple[float, float]
 
 
@@ -32,29 +35,29 @@ class Bar:
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers between `low` and `high`."""
     span = high - low
-    if span <= 0:
+    if not 0 < span < inf:
         return [low]
     rough = span / count
     power = 10.0 ** _exponent(rough)
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    step = next((power * factor for factor in (1, 2, 5, 10) if power * factor >= rough), 10 * power)
+    if low + step == low or high + step == high:
+        return [low]  # too fine for doubles
     first = -(-low // step) * step
     return [first + step * index for index in range(int((high - first) / step + 1e-9) + 1)]
 
 
 def _exponent(value: float) -> int:
-    exponent = 0
-    while value >= 10:
-        value, exponent = value / 10, exponent + 1
-    while value < 1:
-        value, exponent = value * 10, exponent - 1
-    return exponent
+    return max(-307, floor(log10(value)))
 
 
 def line_chart(
     series: Sequence[Series], *, x_labels: Sequence[tuple[float, str]] = (), unit: str = ""
 ) -> str:
-    """Lines over a common scale; `x_labels` are positions and texts below the axis (default: numbers)."""
-    shown = [one for one in series if one.points]
+    """Lines over a common scale; `x_labels` are positions and texts below the axis (default: numbers).
+
+    Points that are not finite are left out, and what is too large to be drawn is drawn at the edge.
+    """
+    shown = [one for one in map(_drawable, series) if one.points]
     if not shown:
         return ""
     width, height, left, bottom, top = 920.0, 300.0, 56.0, 34.0, 26.0
@@ -75,6 +78,11 @@ def line_chart(
     parts += [_polyline([place(p) for p in one.points], index, one.dashed) for index, one in enumerate(shown)]
     parts += [_legend(index, one.name, left) for index, one in enumerate(shown)]
     return svg(width, height, parts)
+
+
+def _drawable(series: Series) -> Series:
+    points = [(x, max(-_LARGEST, min(_LARGEST, y))) for x, y in series.points if isfinite(x) and isfinite(y)]
+    return replace(series, points=points)
 
 
 def svg(width: float, height: float, parts: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from gridmill.model.amounts import show_bytes, show_factor, show_number, show_se
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.calibration import judge
 from gridmill.model.critical import Critical
-from gridmill.model.distribution import column_lines
+from gridmill.model.distribution import column_lines, columns_left_out
 from gridmill.model.event import Event, EventType
 from gridmill.model.loaded import rejects_of, shifted_of
 from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
@@ -113,6 +113,7 @@ def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()
         carried=carried_lines(view),
         rejects_of=rejects_of,
         columns_of=column_lines,
+        columns_left_out=columns_left_out,
         shifted_of=shifted_of,
         show_bytes=show_bytes,
         show_number=show_number,

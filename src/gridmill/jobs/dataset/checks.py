@@ -146,11 +146,23 @@ def time_span(
 ) -> tuple[int, datetime | None, datetime | None]:
     """How many rows there are, the first and the last time. Raises DataError when there is none."""
     time = f"{quoted(basis.time)}::TIMESTAMP"
+    strange = f"{time} NOT BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"
     row = fetch_rows(
-        engine, f"SELECT count(*) AS n, min({time}) AS a, max({time}) AS b FROM {quoted(basis.table)}"
+        engine,
+        f"SELECT count(*) AS n, min(CASE WHEN {strange} THEN NULL ELSE {time} END) AS a, "
+        f"max(CASE WHEN {strange} THEN NULL ELSE {time} END) AS b, "
+        f"count(CASE WHEN {strange} THEN 1 END) AS strange, "
+        f"min(CASE WHEN {strange} THEN {time} END)::VARCHAR AS example FROM {quoted(basis.table)}",
     )[0]
     if row["n"] == 0:
         raise DataError(f"{name} has no rows", place="dataset")
+    if row["strange"]:
+        raise DataError(
+            f"{basis.time!r} of {name} is outside the years 1 to 9999 in {row['strange']:,} rows, "
+            f"for example {row['example']}",
+            hint="Correct these times, or make them missing: such rows are left out, and counted.",
+            place="dataset.basis.time",
+        )
     if row["a"] is None:
         raise DataError(f"{basis.time!r} of {name} is missing in every row", place="dataset.basis.time")
     return row["n"], row["a"], row["b"]
@@ -168,7 +180,10 @@ def known_span(table: ds.Dataset | None, time: str) -> tuple[int, datetime, date
     found = [column for column in columns if column is not None and column.has_min_max]
     if not found or len(found) < len(columns):
         return None
-    first, last = min(column.min for column in found), max(column.max for column in found)
+    try:
+        first, last = min(column.min for column in found), max(column.max for column in found)
+    except (OverflowError, ValueError):  # outside Python's years: `time_span` has the words for it
+        return None
     return sum(file.num_rows for file in files), _naive(first), _naive(last)
 
 

@@ -37,6 +37,8 @@ class _Look:
     table: Thrifty
     names: Sequence[str]
     sample: Sample
+    of: int
+    """How many columns could have statistics."""
 
     @property
     def over(self) -> str:
@@ -66,6 +68,7 @@ def _look(query: Query, steps: Sequence[Step], folder: Path) -> _Look:
         table=table,
         names=[name for name in table.schema.names if name not in further],
         sample=Sample(schema=table.schema, columns=columns, rows=rows),
+        of=len(dict.fromkeys((*features, *filter(None, [query.compiled.label])))),
     )
 
 
@@ -77,7 +80,7 @@ def describe_rows(
     look = _look(query, steps, folder)
     facts = describe(context, look.files(), look.names, look.table.schema)
     check_label(query.compiled.label, facts, look.over)
-    return {"columns": facts, "statistics": statistics(look.sample)}
+    return {"columns": facts, "statistics": {**statistics(look.sample), "of": look.of}}
 
 
 def note_part(context: JobContext, query: Query, folder: Path) -> None:
@@ -100,7 +103,7 @@ def describe_parts(query: Query, parts: Sequence[Path], folder: Path) -> Mapping
             look.sample.take(pa.ipc.open_file(source).read_all())
     facts = join_facts([part / NOTE for part in noted], look.names, look.table.schema)
     check_label(query.compiled.label, facts, look.over)
-    return {"columns": facts, "statistics": statistics(look.sample)}
+    return {"columns": facts, "statistics": {**statistics(look.sample), "of": look.of}}
 
 
 def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:

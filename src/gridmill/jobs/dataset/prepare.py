@@ -177,6 +177,12 @@ def _kept(types: Types) -> Types:
                 hint=f"epoch({quoted(name)}) makes seconds of it.",
                 place="dataset",
             )
+        if "UNION(" in kind:
+            raise InputError(
+                f"column {name!r} is a {kind}, which no table keeps",
+                hint=f"union_extract({quoted(name)}, 'TAG') takes one kind of its values.",
+                place="dataset",
+            )
     return types
 
 

@@ -15,6 +15,10 @@ BLOCK_ROWS = 16_384
 MOST_COLUMNS = 60
 BINS, TOP = 20, 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_LARGE = 2.0**1000
+"""Numbers from here on are scaled down before they are subtracted: a difference of doubles can overflow."""
+_NOISE = 1e-12
+"""A variance of less than this share of the squares is rounding: the values do not vary."""
 
 
 def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
@@ -63,11 +67,11 @@ class Sample:
 
 
 def statistics(sample: Sample) -> dict[str, Any]:
-    """Of a sample of the training rows (or all).
+    """Return what a sample of the training rows (or all rows) shows.
 
     Per column: the share of missing values; of numbers quantiles and a histogram (20 bins between the 1 % and
     99 % quantiles, what lies outside in the outer ones), of text the most frequent values. `correlation` is
-    Pearson's, between the numbers.
+    Pearson's, between the numbers. A statistic that cannot be computed is missing, and `problem` says why.
     """
     table = sample.table()
     facts = {name: _facts(table[name]) for name in sample.columns}
@@ -81,6 +85,14 @@ def statistics(sample: Sample) -> dict[str, Any]:
 
 
 def _facts(column: pa.ChunkedArray) -> dict[str, Any]:
+    try:
+        return _described(column)
+    except (ArithmeticError, ValueError, TypeError, pa.ArrowException) as error:
+        missing = column.null_count / max(1, len(column))
+        return {"missing": missing, "problem": str(error).partition("\n")[0][:200]}
+
+
+def _described(column: pa.ChunkedArray) -> dict[str, Any]:
     rows = max(1, len(column))
     if is_number(column.type):
         values = numbers(column)
@@ -95,12 +107,26 @@ def _facts(column: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def _distribution(known: Floats) -> dict[str, Any]:
-    low, high, *quantiles = np.quantile(known, (0.01, 0.99, *QUANTILES))
-    counts, edges = np.histogram(np.clip(known, low, high), BINS if high > low else 1)
+    scale = 0.25 if np.abs(known).max() >= _LARGE else 1.0  # a power of two: nothing is rounded
+    low, high, *quantiles = np.quantile(known * scale, (0.01, 0.99, *QUANTILES)) / scale
     return {
         "quantiles": {f"{share:g}": float(q) for share, q in zip(QUANTILES, quantiles, strict=True)},
-        "histogram": {"from": float(edges[0]), "to": float(edges[-1]), "counts": counts.tolist()},
+        "histogram": {"from": float(low), "to": float(high), "counts": _counts(known, low, high, scale)},
     }
+
+
+def _counts(known: Floats, low: float, high: float, scale: float) -> list[int]:
+    """Return how many values are in each of BINS bins of equal width, or in one where there is no width.
+
+    Not `np.histogram`: its edges must be different doubles, and a range can be a few doubles wide.
+    """
+    if not high > low:
+        return [len(known)]
+    share = (np.clip(known, low, high) * scale - low * scale) / (high * scale - low * scale)
+    counts: list[int] = np.bincount(
+        np.minimum((share * BINS).astype(np.int64), BINS - 1), minlength=BINS
+    ).tolist()
+    return counts
 
 
 def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
@@ -110,28 +136,44 @@ def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
     count, sums, products, squares = _moments(sample, names)
     covariance = products - sums * sums.T / np.maximum(count, 1)
     varied = squares - sums**2 / np.maximum(count, 1)
-    spread = np.sqrt(np.maximum(varied * varied.T, 0))
+    varied = np.where(varied > _NOISE * squares, varied, 0.0)
+    spread = np.sqrt(varied * varied.T)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.where((spread > 0) & (count > 1), covariance / spread, np.nan)
+    found = np.clip(found, -1.0, 1.0)
     rounded = [[None if np.isnan(value) else round(float(value), 4) for value in row] for row in found]
     return {"columns": list(names), "values": rounded}
 
 
 def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
     """Of each pair over the rows that have both: how many these are, the sum of the first, of their products
-    and of the first's squares, all about the means. [4, columns, columns], block by block: all rows at once
-    would take several times the sample's memory."""
-    means = np.array([_mean(numbers(sample[name])) for name in names])
+    and of the first's squares, all about the means and scaled. [4, columns, columns], block by block: all
+    rows at once would take several times the sample's memory."""
+    ranges = [_range(numbers(sample[name])) for name in names]
+    centers, scales = np.array(ranges).T
     found = np.zeros((4, len(names), len(names)))
     for first in range(0, sample.num_rows, BLOCK_ROWS):
         part = sample.slice(first, BLOCK_ROWS)
         values = np.column_stack([numbers(part[name]) for name in names])
         known = ~np.isnan(values)
-        centred, flags = np.where(known, values - means, 0.0), known.astype(np.float64)
+        centred = np.where(known, values * scales - centers, 0.0)
+        flags = known.astype(np.float64)
         found += (flags.T @ flags, centred.T @ flags, centred.T @ centred, (centred**2).T @ flags)
     return found
 
 
-def _mean(values: Floats) -> float:
+def _range(values: Floats) -> tuple[float, float]:
+    """Return the mean, scaled, and the power of two to scale by: then no value is far from 1, and neither a
+    difference nor a square overflows or is lost. The mean of equal values is that value."""
     known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0
+    if not len(known):
+        return 0.0, 1.0
+    scale = _scale(known)
+    scaled = known * scale
+    return float(np.clip(scaled.mean(), scaled.min(), scaled.max())), scale
+
+
+def _scale(known: Floats) -> float:
+    half = float(known.max()) / 2 - float(known.min()) / 2
+    exponent = int(np.frexp(half or np.abs(known).max() or 1.0)[1])
+    return float(np.ldexp(1.0, min(1000, max(-1000, -exponent))))

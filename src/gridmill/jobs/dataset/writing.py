@@ -33,7 +33,7 @@ from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.engine import BASE_BYTES, engine_bytes
 from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once, write_parquet
-from gridmill.jobs.tables import plain_schema
+from gridmill.jobs.tables import cast_plain, plain_schema
 from gridmill.jobs.thrifty import thrifty
 from gridmill.model.dataset import DatasetSpec
 
@@ -198,7 +198,7 @@ def _kept(
         tally.kept += kept.num_rows
         if "split" in kept.column_names:
             tally.splits.update(_counts(kept["split"].drop_null().cast(pa.string())))
-        yield (table if DROPPED in schema.names else kept).select(schema.names).cast(schema)
+        yield cast_plain((table if DROPPED in schema.names else kept).select(schema.names), schema)
 
 
 def _count_dropped(table: pa.Table, query: Query, tally: Tally) -> None:

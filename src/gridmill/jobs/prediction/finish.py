@@ -103,8 +103,17 @@ def sample(table: pa.Table, card: Card, ahead: timedelta) -> dict[str, list[list
 def _points(piece: pa.Table, card: Card, ahead: timedelta) -> list[list[Any]]:
     where = piece[card.time] if card.time and card.time in piece.column_names else piece["row"]
     truth, predicted = (_first(piece, name, card) for name in ("truth", "prediction"))
-    moments = [(at + ahead).isoformat() if isinstance(at, date) else at for at in where.to_pylist()]
+    moments = [_moment(at, ahead) for at in where]
     return [list(point) for point in zip(moments, truth, predicted, strict=True)]
+
+
+def _moment(at: pa.Scalar, ahead: timedelta) -> Any:  # noqa: ANN401  a time as text, or the row's number
+    """Return the time that is forecast; the text of the row's own time where Python cannot hold it."""
+    try:
+        value = at.as_py()
+        return (value + ahead).isoformat() if isinstance(value, date) else value
+    except (OverflowError, ValueError):
+        return str(at.cast(pa.string()))
 
 
 def _first(piece: pa.Table, name: str, card: Card) -> list[Any]:

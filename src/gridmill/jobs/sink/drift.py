@@ -80,9 +80,9 @@ def _of_numbers(column: pa.ChunkedArray) -> Histogram | None:
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """What is not a number counts as missing: it has no order."""
+    """NaN and infinities count as missing: JSON, which keeps the edges of bins, has none of them."""
     values: npt.NDArray[Any] = column.drop_null().to_numpy()
-    there: npt.NDArray[Any] = values[~np.isnan(values)]
+    there: npt.NDArray[Any] = values[np.isfinite(values)]
     return there
 
 
@@ -109,7 +109,7 @@ def drifts(before: Mapping[str, Histogram], sample: pa.Table) -> dict[str, float
 def _in_same_bins(histogram: Histogram, column: pa.ChunkedArray) -> list[int] | None:
     if _is_text(column.type) and "values" in histogram:
         return _by_value(_counted(column), histogram["values"])
-    if _is_number(column.type) and "edges" in histogram:
+    if _is_number(column.type) and None not in histogram.get("edges", (None,)):
         return _by_edge(column, histogram["edges"])
     return None
 

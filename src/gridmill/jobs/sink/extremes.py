@@ -43,8 +43,16 @@ def _of_groups(file: pq.ParquetFile, name: str, leaf: int) -> Iterator[tuple[Any
         column = file.metadata.row_group(number).column(leaf)
         told = column.statistics
         if told is not None and told.has_min_max:
-            yield told.min, told.max
+            yield from _ends(told)
         elif told is None or told.null_count < column.num_values:  # too long for a footer
             low, high = pc.min_max(file.read_row_group(number, [name])[name]).values()
             if low.is_valid and low.as_py() == low.as_py():
                 yield low.as_py(), high.as_py()
+
+
+def _ends(told: pq.Statistics) -> Iterator[tuple[Any, Any]]:
+    """Yield nothing for times that Python cannot hold: it knows the years 1 to 9999."""
+    try:
+        yield told.min, told.max
+    except (OverflowError, ValueError):
+        return

@@ -81,7 +81,7 @@ def _moments(a: Mapping[str, Any], n: int, b: Mapping[str, Any], m: int) -> dict
         return {"mean": a.get("mean"), "std": a.get("std")}
     difference = b["mean"] - a["mean"]
     mean = a["mean"] + difference * m / (n + m)
-    squares = sum(
-        (one.get("std") or 0.0) ** 2 * (count - 1) for one, count in ((a, n), (b, m))
-    ) + difference**2 * n * m / (n + m)
+    stds = ((one.get("std") or 0.0, count) for one, count in ((a, n), (b, m)))
+    # Products, no powers: where these raise OverflowError, those are infinite.
+    squares = sum(std * std * (count - 1) for std, count in stds) + difference * difference * n * m / (n + m)
     return {"mean": mean, "std": sqrt(squares / (n + m - 1)) if n + m > 1 else None}
