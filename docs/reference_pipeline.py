@@ -36,8 +36,9 @@ yaml-language-server put this into the first line:
 
 | kind | examples |
 |---|---|
-| duration | `30s`, `5m`, `2h`, `250ms`, `1d`, or seconds: `90` |
-| size | `512MiB`, `2GiB`, `2G` (binary), `2GB` (decimal), or bytes |
+| duration | `30s`, `5m`, `2h`, `250ms`, `1d`, `2w`, or seconds: `90`. `M` is refused: minutes or months? |
+| period | a duration, or calendar months and years: `6mo`, `1y` |
+| size | `512MiB`, `2GiB`, `2G` (binary), `2GB` (decimal), or bytes. `Gb` is refused: it means bits |
 | count | `250k`, `1M`, or a number |
 | list | `[a, b]`; a single value may stand without brackets |
 | text | quotes are needed only where YAML needs them; `1.10`, `007` and `no` stay as written |

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gridmill.errors import InputError
-from gridmill.model.amounts import parse_bytes, parse_seconds
+from gridmill.model.amounts import parse_bytes, parse_number, parse_seconds
 from gridmill.model.noun import dataclass
 from gridmill.model.retention import DAY_SECONDS
 from gridmill.model.space import HISTORY_DAYS
@@ -64,7 +64,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         grace_seconds=parse_seconds(env.get("GRIDMILL_GRACE", "5")),
         observe_seconds=parse_seconds(env.get("GRIDMILL_OBSERVE", "1")),
         memory_bytes=parse_bytes(memory) if memory else None,
-        cpus=parse_seconds(cpus) if cpus else None,
+        cpus=parse_number(cpus) if cpus else None,
         gpu_shares=_shares(env.get("GRIDMILL_GPU_SHARES", "1")),
         bucket_hosts=tuple(filter(None, env.get("GRIDMILL_BUCKET_HOSTS", "").replace(" ", "").split(","))),
         cgroups=env.get("GRIDMILL_CGROUPS", "1") != "0",

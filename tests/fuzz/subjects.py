@@ -10,7 +10,10 @@ from pathlib import Path
 Case = Callable[[int, Path], None]
 """One random case: the same seed always makes the same case."""
 
-SUBJECTS: dict[str, str] = {"nasty-columns": "tests.fuzz.nasty_columns:case"}
+SUBJECTS: dict[str, str] = {
+    "nasty-columns": "tests.fuzz.nasty_columns:case",
+    "schedules": "tests.oracles.clock_cases:case",
+}
 """Name -> "module:function". A module is imported only when its subject is tried."""
 
 

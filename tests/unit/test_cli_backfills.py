@@ -45,7 +45,7 @@ def test_it_is_started_shown_stopped_and_goes_on(cli: Cli) -> None:
     assert cli("start", "backfill", cli.file, *MONTH) == 0
     assert cli.out == "backfill weekly: 5 chunks: 5 left\n"
     assert cli("list", "backfills") == 0
-    assert "7 d" in cli.out
+    assert "  7d  " in cli.out
     assert cli("show", "backfill", "weekly") == 0
     assert "2013-01-29  2013-02-01  left" in cli.out
     assert cli("stop", "backfill", "weekly") == 0

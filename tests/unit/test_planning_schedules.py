@@ -153,3 +153,29 @@ def test_every_counts_from_its_beginning_which_is_due_too():
     done = replace(kept, done=1000.0)
     assert upcoming(done, 1000.0, 2) == (1900.0, 2800.0)
     assert timedelta(seconds=upcoming(done, 1e6, 1)[0] - 1000.0) % timedelta(minutes=15) == timedelta()
+
+
+def test_every_month_keeps_the_day_and_the_local_time():
+    since = at("2026-01-31T06:00", "Europe/Amsterdam")
+    monthly = schedule(since, every_months=1, zone="Europe/Amsterdam")
+    assert local(upcoming(monthly, since, 4)) == [
+        "2026-02-28T06:00:00+01:00",
+        "2026-03-31T06:00:00+02:00",
+        "2026-04-30T06:00:00+02:00",
+        "2026-05-31T06:00:00+02:00",
+    ]
+    assert decide(monthly, since, awake_since=since).start == since  # the first moment is due too
+    assert latest_until(monthly.spec, since, at("2026-03-31T05:59", "Europe/Amsterdam")) == at(
+        "2026-02-28T06:00", "Europe/Amsterdam"
+    )
+
+
+@given(
+    st.floats(1.5e9, 1.8e9), st.integers(1, 30), st.floats(0, 3e8), st.sampled_from(["UTC", "Pacific/Apia"])
+)
+def test_the_latest_month_is_the_one_before_the_next(since, months, later, zone):
+    spec = ScheduleSpec(every_months=months, zone=zone)
+    now = since + later
+    latest, following = latest_until(spec, since, now), next_after(spec, since, now)
+    assert since <= latest <= now < following
+    assert next_after(spec, since, latest) == following

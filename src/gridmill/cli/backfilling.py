@@ -30,8 +30,9 @@ def backfill(
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long each chunk is: 7d, 6h. Default: one for all."),
+        typer.Option(metavar="DURATION", help="Length of each chunk: 6h, 7d, 1mo. Default: one chunk."),
     ] = None,
+    zone: Annotated[str, typer.Option(help="Time zone of --from, --to and of days and months.")] = "UTC",
     parallel: Annotated[int, typer.Option(help="How many of its chunks run at once.")] = 1,
     newest_first: Annotated[
         bool, typer.Option("--newest-first", help="Begin with the newest chunk.")
@@ -54,6 +55,7 @@ def backfill(
             begins=begins,
             ends=ends,
             every=every,
+            zone=zone,
             parallel=parallel,
             newest_first=newest_first,
             set=read_set(set or ()),

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from gridmill.cli.backfilling import told
 from gridmill.cli.tables import table
-from gridmill.model.amounts import show_seconds
-from gridmill.model.backfill import BackfillView, ChunkState
+from gridmill.model.amounts import show_period
+from gridmill.model.backfill import Backfill, BackfillView, ChunkState
 
 HEAD = ("backfill", "from", "to", "every", "done", "left", "running", "failed", "skipped", "")
 
@@ -21,12 +21,13 @@ def backfill_row(view: BackfillView) -> tuple[object, ...]:
     numbers = [counts.get(state, 0) for state in states]
     numbers[3] += counts.get(ChunkState.STOPPED, 0)
     why = "over" if view.over else "stopped" if kept.stopped else ""
-    return view.name, kept.begins, kept.ends, _length(kept.every_seconds), *numbers, why
+    return view.name, kept.begins, kept.ends, _length(kept), *numbers, why
 
 
-def _length(seconds: float) -> str:
-    days = seconds / 86_400
-    return f"{days:g} d" if days >= 1 and days.is_integer() else show_seconds(seconds)
+def _length(backfill: Backfill) -> str:
+    if backfill.every_seconds is None and backfill.every_months is None:
+        return "one chunk"
+    return show_period(backfill.every_seconds, backfill.every_months)
 
 
 def backfill_list(views: Sequence[BackfillView]) -> Table:

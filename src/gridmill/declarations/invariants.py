@@ -39,7 +39,7 @@ POSITIVE = frozenset(
 NOT_NEGATIVE = frozenset({"retries", "gpus", "keep_seconds"})
 EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
     Job: tuple(JobKind),
-    ScheduleSpec: ("every_seconds", "cron", "continuous"),
+    ScheduleSpec: ("every_seconds", "every_months", "cron", "continuous"),
     Window: ("span_seconds", "span_rows"),
     DatasetSpec: ("basis", "sql"),
     SqlSource: ("table", "query"),
@@ -71,7 +71,7 @@ def flaws(noun: Noun) -> Iterator[Flaw]:
 
 def written(field: str) -> str:
     """A field's name in YAML."""
-    return field.removesuffix("_seconds").removesuffix("_bytes")
+    return field.removesuffix("_seconds").removesuffix("_bytes").removesuffix("_months")
 
 
 def _amounts(noun: Noun) -> Iterator[Flaw]:
@@ -91,7 +91,7 @@ def _exactly_one(noun: Noun) -> Iterator[Flaw]:
     if not choices:
         return
     given = [written(name) for name in choices if getattr(noun, name) is not None]
-    names = ", ".join(written(name) for name in choices)
+    names = ", ".join(dict.fromkeys(written(name) for name in choices))
     if not given:
         yield Flaw(message=f"needs one of {names}")
     elif len(given) > 1:

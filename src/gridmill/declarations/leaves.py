@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from gridmill.declarations.nodes import Real, Whole
 from gridmill.declarations.problems import did_you_mean
 from gridmill.errors import InputError
-from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
+from gridmill.model.amounts import parse_bytes, parse_count, parse_period, parse_seconds
 from gridmill.model.noun import dataclass
 
 PARAMETER = {"type": "string", "pattern": r"\$\{"}
@@ -116,7 +116,8 @@ def _with_unit(parse: Callable[[str], float], expected: str) -> Callable[[object
         try:
             return parse(value if isinstance(value, str) else str(value))
         except (InputError, OverflowError) as error:
-            raise wrong(expected) from error
+            _, _, why = getattr(error, "message", "").partition(": ")
+            raise wrong(expected, f": {why}" if why else "") from error
 
     return read
 
@@ -172,8 +173,9 @@ AUTO = Leaf(
 NUMBER = Leaf(expected="a number", parse=_number, schema=_or_parameter("number"))
 AS_WRITTEN = Leaf(expected="a number", parse=_as_written, schema=NUMBER.schema)
 FLAG = Leaf(expected="true or false", parse=_flag, schema=_or_parameter("boolean"))
-DURATION = _unit(parse_seconds, "a duration such as 5m", "ms|[sS]|[mM]|min|[hH]|[dD]")
-SIZE = _unit(parse_bytes, "a size such as 2GiB", "[kKmMgGtT]([iI]?[bB])?|[bB]")
+DURATION = _unit(parse_seconds, "a duration such as 5m", "ms|[sS]|m|min|[hH]|[dD]|[wW]")
+PERIOD = _unit(parse_period, "a period such as 5m, 7d or 6mo", "ms|[sS]|m|min|[hH]|[dD]|[wW]|mo|y")
+SIZE = _unit(parse_bytes, "a size such as 2GiB", "[kKmMgGtT]([iI]?B)?|[kmgt]i?b|[bB]")
 COUNT = _unit(parse_count, "a count such as 42 or 1M", "[kKmMbB]")
 
 PLAIN: dict[object, Leaf] = {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}

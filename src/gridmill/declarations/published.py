@@ -83,7 +83,9 @@ class _Generator(GenerateJsonSchema):
         if required:
             made["required"] = required
         if noun in EXACTLY_ONE:
-            made["oneOf"] = [{"required": [written(name)]} for name in EXACTLY_ONE[noun]]
+            made["oneOf"] = [
+                {"required": [name]} for name in dict.fromkeys(written(one) for one in EXACTLY_ONE[noun])
+            ]
         return {**made, "additionalProperties": False}
 
 

@@ -1,6 +1,7 @@
 """The YAML shape of each noun, derived from its dataclass as a schema of pydantic's core.
 
 - `x_seconds` and `x_bytes` are written `x` and take a unit; counts of rows and columns take k, M, B;
+- `x` is a period, which can be of calendar months, where the noun has `x_months` beside `x_seconds`;
 - a tuple accepts a single value; a tuple of nouns that must have a name is a mapping by name;
 - a noun with one required field that is text can be written as that text;
 - a noun that is asked for by its field alone can be written as `true`;
@@ -10,7 +11,7 @@ The core's schemas are made directly: pydantic's layer of annotations would take
 reading a file takes. `declarations.schema` turns the same schemas into JSON Schema.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
@@ -24,6 +25,7 @@ from gridmill.declarations import leaves
 from gridmill.declarations.invariants import Flaw, flaws
 from gridmill.declarations.leaves import Leaf
 from gridmill.errors import InputError
+from gridmill.model.amounts import Months
 from gridmill.model.each import Each
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
@@ -80,15 +82,25 @@ def parts(noun: type) -> Mapping[str, Part]:
 
 def _parts(noun: type) -> Iterator[Part]:
     hints = get_type_hints(noun)
+    names = {field.name for field in fields(noun)}
     for field in fields(noun):
         flat = _FLATTENED.get((noun, field.name))
         if flat:
             (inside,) = nouns_in(hints[field.name])
             for name in flat:
                 yield replace(parts(inside)[name], field=field.name, inside=inside)
-        elif field.name not in _NOT_WRITTEN.get(noun, ()):
+        elif field.name not in _NOT_WRITTEN.get(noun, ()) and not _is_months(field.name, names):
             part = _part(field, hints[field.name])
-            yield replace(part, leaf=_LEAVES.get((noun, field.name), part.leaf))
+            leaf = leaves.PERIOD if _months_of(field.name) in names else part.leaf
+            yield replace(part, leaf=_LEAVES.get((noun, field.name), leaf))
+
+
+def _months_of(name: str) -> str:
+    return name.removesuffix("_seconds") + "_months" if name.endswith("_seconds") else ""
+
+
+def _is_months(name: str, names: Container[str]) -> bool:
+    return name.endswith("_months") and name.removesuffix("_months") + "_seconds" in names
 
 
 def _part(field: Field[Any], hint: Hint) -> Part:
@@ -212,7 +224,9 @@ def _build(noun: type, written: Mapping[str, Part], value: dict[str, Any]) -> ob
     given: dict[str, Any] = {"name": ""} if is_named(noun) else {}
     for key, item in value.items():
         part = written[key]
-        if part.inside is None:
+        if isinstance(item, Months):
+            given |= {part.field: None, _months_of(part.field): int(item)}
+        elif part.inside is None:
             given[part.field] = item
         else:
             given[part.field] = replace(given.get(part.field) or part.inside(), **{key: item})

@@ -1,6 +1,7 @@
 """Amounts of CPUs, memory and GPUs, and how people write sizes and durations."""
 
 import re
+from collections.abc import Mapping
 
 from gridmill.errors import InputError
 from gridmill.model.noun import dataclass
@@ -23,7 +24,24 @@ _BYTES = {
     "g": GIB,
     "t": TIB,
 }
-_SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604_800.0}
+_MONTHS = {"mo": 1, "y": 12}
+_NOT_SECONDS = {
+    "M": "M can mean minutes or months; write m for minutes",
+    "Ms": "Ms can mean milliseconds or months; write ms for milliseconds",
+    "MS": "MS can mean milliseconds or months; write ms for milliseconds",
+}
+"""Units that one reader takes for another, as `parse_seconds` refuses them."""
+_NOT_PERIODS = {
+    "M": "M can mean minutes or months; write m for minutes, mo for months",
+    "Ms": "Ms can mean milliseconds or months; write ms or mo",
+    "MS": "MS can mean milliseconds or months; write ms or mo",
+}
+_NOT_BYTES = {
+    f"{scale}{binary}b": f"{scale}{binary}b means bits; write {scale}{binary}B for bytes"
+    for scale in "KMGT"
+    for binary in ("", "i")
+}
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
@@ -59,11 +77,23 @@ class Amounts:
         )
 
 
-def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, examples: str) -> float:
+class Months(float):
+    """A period of whole calendar months. As a number it is the count of months."""
+
+
+def _parse(
+    text: str,
+    units: Mapping[str, float],
+    what: str,
+    examples: str,
+    refused: Mapping[str, str] | None = None,
+) -> float:
     match = _NUMBER.fullmatch(text)
-    if match is None or match[2].lower() not in units:
-        raise InputError(f"{text!r} is not {what}", hint=f"Write for example {examples}.")
-    return float(match[1]) * units[match[2].lower()]
+    unit = match[2] if match is not None else ""
+    if match is None or unit in (refused or {}) or unit.lower() not in units:
+        why = f": {refused[unit]}" if refused and unit in refused else ""
+        raise InputError(f"{text!r} is not {what}{why}", hint=f"Write for example {examples}.")
+    return float(match[1]) * units[unit.lower()]
 
 
 def parse_bytes(text: str | int) -> int:
@@ -71,7 +101,7 @@ def parse_bytes(text: str | int) -> int:
 
     Raises InputError.
     """
-    return int(_parse(str(text), _BYTES, "a size in bytes", "512MiB, 2GiB or 2000000"))
+    return int(_parse(str(text), _BYTES, "a size in bytes", "512MiB, 2GiB or 2000000", _NOT_BYTES))
 
 
 def check_memory(memory_bytes: int | None, place: str = "") -> None:
@@ -85,8 +115,30 @@ def check_memory(memory_bytes: int | None, place: str = "") -> None:
 
 
 def parse_seconds(text: str | float) -> float:
-    """Seconds from `250ms`, `30s`, `5m`, `2h`, `1d` or a number. Raises InputError."""
-    return _parse(str(text), _SECONDS, "a duration", "30s, 5m, 2h or 90")
+    """Seconds from `250ms`, `30s`, `5m`, `2h`, `1d`, `2w` or a number. Raises InputError."""
+    match = _NUMBER.fullmatch(str(text))
+    if match is not None and match[2] in _MONTHS:
+        raise InputError(
+            f"{text!r} is not a duration: months and years differ in length",
+            hint="Write days or weeks, for example 30d or 4w.",
+        )
+    return _parse(str(text), _SECONDS, "a duration", "30s, 5m, 2h, 1d or 90", _NOT_SECONDS)
+
+
+def parse_period(text: str | float) -> float | Months:
+    """Seconds as of `parse_seconds`, or the months of `6mo` and `1y`. Raises InputError."""
+    match = _NUMBER.fullmatch(str(text))
+    if match is None or match[2] not in _MONTHS:
+        return _parse(str(text), _SECONDS, "a period", "30s, 5m, 2h, 1d, 6mo or 1y", _NOT_PERIODS)
+    months = float(match[1]) * _MONTHS[match[2]]
+    if not months.is_integer():
+        raise InputError(f"{text!r} is not a whole number of months", hint="Write for example 6mo or 1y.")
+    return Months(months)
+
+
+def parse_number(text: str) -> float:
+    """A number without a unit. Raises InputError."""
+    return _parse(text, {"": 1.0}, "a number", "2 or 0.5")
 
 
 def parse_count(text: str | int) -> int:
@@ -117,6 +169,16 @@ def show_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} m {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def show_period(seconds: float | None, months: int | None = None) -> str:
+    """`6mo`, `1y`, `7d`, `90m`, `45s`: as a declaration writes it, in the largest unit that divides it."""
+    if months:
+        return f"{months // 12}y" if months % 12 == 0 else f"{months}mo"
+    for unit, size in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds and seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds or 0.0:g}s"
 
 
 def show_factor(value: float) -> str:

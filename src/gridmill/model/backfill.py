@@ -5,6 +5,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.calendar import zone_named
 from gridmill.model.moment import read_moment
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
@@ -23,8 +24,9 @@ class ChunkState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """A pipeline's backfill, under the pipeline's name: from `begins` up to `ends` (ISO 8601; without a zone
-    UTC) in chunks of `every_seconds`, the last one perhaps shorter.
+    """A pipeline's backfill, under the pipeline's name: from `begins` up to `ends` (ISO 8601; without an
+    offset in the time zone `zone`) in chunks of `every_seconds` or `every_months`, or in one chunk. The last
+    chunk can be shorter. Chunks of whole days and of months follow the calendar of `zone`.
 
     At most `parallel` of its runs are active. `force` runs unchanged jobs too, and chunks that are done.
     `stopped`: no further run starts until it is started again.
@@ -33,7 +35,9 @@ class Backfill:
     name: str
     begins: str
     ends: str
-    every_seconds: float
+    every_seconds: float | None = None
+    every_months: int | None = None
+    zone: str = "UTC"
     parallel: int = 1
     newest_first: bool = False
     force: bool = False
@@ -41,9 +45,14 @@ class Backfill:
 
     def check(self) -> None:
         """Raise InputError for what cannot be cut into chunks."""
-        if read_moment(self.begins, "from") >= read_moment(self.ends, "to"):
+        zone = zone_named(self.zone, "zone")
+        if read_moment(self.begins, "from", zone) >= read_moment(self.ends, "to", zone):
             raise InputError(f"the range ends ({self.ends}) before it begins ({self.begins})", place="to")
-        if self.every_seconds < 1:
+        if self.every_seconds is not None and self.every_months is not None:
+            raise InputError("chunks have a length in seconds or in months, not both", place="every")
+        if self.every_months is not None and self.every_months < 1:
+            raise InputError("chunks are 1mo or longer", place="every", hint="For example --every 1mo.")
+        if self.every_seconds is not None and self.every_seconds < 1:
             raise InputError("chunks are 1s or longer", place="every", hint="For example --every 7d.")
         if self.parallel < 1:
             raise InputError("`parallel` is 1 or more", place="parallel")

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.amounts import show_period
 from gridmill.model.noun import dataclass
 
 
@@ -52,12 +53,14 @@ class Continuous:
 class ScheduleSpec:
     """When a pipeline, or a job of it, runs: `every` so often, at times of a `cron` expression, `continuous`.
 
-    `every` counts from when the schedule was applied first; that moment is due too. `cron` has five fields
-    (minute, hour, day, month, weekday) and is read in the time zone `zone` (`Europe/Amsterdam`): a time that
-    daylight saving skips is due right after, one that comes twice is due once. Schedules need `gridmill up`.
+    `every` counts from when the schedule was applied first; that moment is due too. `1mo` and `1y` are
+    calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is 24 hours. `cron` has five
+    fields (minute, hour, day, month, weekday) and is read in `zone`. If it names certain hours, a time that
+    daylight saving skips is due right after, and a repeated one is due once. Schedules need `gridmill up`.
     """
 
     every_seconds: float | None = None
+    every_months: int | None = None
     cron: str | None = None
     continuous: Continuous | None = None
     zone: str = "UTC"
@@ -65,15 +68,19 @@ class ScheduleSpec:
     overlap: Overlap = Overlap.QUEUE
 
     def check(self) -> None:
-        """Raise InputError for an interval below a second."""
+        """Raise InputError for an interval below a second or a month."""
         if self.every_seconds is not None and self.every_seconds < 1:
             raise InputError("`every` is 1s or more", place="schedule.every")
+        if self.every_months is not None and self.every_months < 1:
+            raise InputError("`every` is 1mo or more", place="schedule.every")
 
     @property
     def text(self) -> str:
-        """`every 900 s`, `cron 0 6 * * * UTC` or `continuous`."""
+        """`every 900 s`, `every 1mo UTC`, `cron 0 6 * * * UTC` or `continuous`."""
         if self.cron is not None:
             return f"cron {self.cron} {self.zone}"
+        if self.every_months is not None:
+            return f"every {show_period(None, self.every_months)} {self.zone}"
         return "continuous" if self.every_seconds is None else f"every {self.every_seconds:g} s"
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.calendar import months_later
 from gridmill.model.constraint import Constraint
 from gridmill.model.noun import dataclass
 from gridmill.model.outage import Outage
@@ -31,10 +33,28 @@ class OnMisfit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retain:
-    """How long rows stay: those whose column `time` is more than `keep_seconds` ago go with the next load."""
+    """How long rows are kept. Rows whose column `time` is longer ago than `keep` are deleted with the next
+    load; `6mo` and `1y` are calendar months and years (UTC).
+    """
 
     time: str
-    keep_seconds: float
+    keep_seconds: float | None
+    keep_months: int | None = None
+
+    def check(self) -> None:
+        """Raise InputError where there is no period, or one of no month."""
+        if self.keep_seconds is None and self.keep_months is None:
+            raise InputError(
+                "needs `keep`, how long rows are kept", place="retain.keep", hint="For example keep: 90d"
+            )
+        if self.keep_months is not None and self.keep_months < 1:
+            raise InputError("`keep` is 1mo or more", place="retain.keep")
+
+    def cutoff(self, now: float) -> datetime:
+        """The time before which rows are deleted at `now` (Unix seconds)."""
+        if self.keep_months is not None:
+            return datetime.fromtimestamp(months_later(now, -self.keep_months, UTC), UTC)
+        return datetime.fromtimestamp(now, UTC) - timedelta(seconds=self.keep_seconds or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

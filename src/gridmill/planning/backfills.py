@@ -1,11 +1,14 @@
 """What a backfill wants next: pure functions of it and its chunks."""
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import count, islice, pairwise
+from math import inf
+from typing import TypeAlias
 
 from gridmill.errors import InputError, PipelineError
 from gridmill.model.backfill import Backfill, Chunk, ChunkState, chunk_id
+from gridmill.model.calendar import local_time, moment_of, plus_months, zone_named
 from gridmill.model.moment import read_moment
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
@@ -17,6 +20,8 @@ MOST_CHUNKS = 1000
 BOUNDS = ("from", "to")
 """The parameters that a chunk gives."""
 
+_DAY_SECONDS = 86_400.0
+
 _STATES = {
     RunState.SUCCEEDED: ChunkState.DONE,
     RunState.FAILED: ChunkState.FAILED,
@@ -25,26 +30,53 @@ _STATES = {
 
 
 def spans(backfill: Backfill) -> tuple[tuple[str, str], ...]:
-    """Beginning and end of each chunk, oldest first: dates where all are midnights (UTC), else times.
+    """Beginning and end of each chunk, oldest first.
 
+    In UTC these are dates where all are midnights, else times; in another zone they are times with an offset.
     Raises InputError for a range that is none, or of too many chunks.
     """
     backfill.check()
-    begins, ends = read_moment(backfill.begins), read_moment(backfill.ends)
-    step = timedelta(seconds=backfill.every_seconds)
-    count = -((begins - ends) // step)
-    if count > MOST_CHUNKS:
+    zone = zone_named(backfill.zone)
+    begins, ends = (read_moment(text, zone=zone).timestamp() for text in (backfill.begins, backfill.ends))
+    bounds = [*islice(_beginnings(backfill, begins, ends, zone), MOST_CHUNKS + 1), ends]
+    if len(bounds) > MOST_CHUNKS + 1:
         raise InputError(
-            f"that makes {count} chunks, more than {MOST_CHUNKS}",
+            f"that makes more than {MOST_CHUNKS} chunks",
             hint="Make them longer (`--every`), or the range shorter.",
             place="every",
         )
-    bounds = [*(begins + number * step for number in range(count)), ends]
-    texts = _texts(bounds)
-    return tuple(pairwise(texts))
+    return tuple(pairwise(_texts([datetime.fromtimestamp(bound, zone) for bound in bounds])))
+
+
+def _beginnings(backfill: Backfill, begins: float, ends: float, zone: tzinfo) -> Iterator[float]:
+    """When each chunk begins, in Unix seconds. A day that the zone skips makes no chunk."""
+    step, local, latest = _step(backfill), local_time(begins, zone), -inf
+    for number in count():
+        begin = begins if number == 0 else step(begins, local, number, zone)
+        if begin >= ends:
+            return
+        if begin > latest:
+            yield begin
+            latest = begin
+
+
+_Step: TypeAlias = Callable[[float, datetime, int, tzinfo], float]
+
+
+def _step(backfill: Backfill) -> _Step:
+    """When the chunk of a number begins, given the beginning of the first as a moment and as local time."""
+    months, seconds = backfill.every_months, inf if backfill.every_seconds is None else backfill.every_seconds
+    if months is not None:
+        return lambda _begins, local, number, zone: moment_of(plus_months(local, number * months), zone)
+    days = seconds / _DAY_SECONDS
+    if days.is_integer():
+        return lambda _begins, local, number, zone: moment_of(local + timedelta(days=number * days), zone)
+    return lambda begins, _local, number, _zone: begins + number * seconds
 
 
 def _texts(bounds: list[datetime]) -> list[str]:
+    if any(bound.tzinfo is not UTC for bound in bounds):
+        return [bound.isoformat() for bound in bounds]
     plain = [bound.replace(tzinfo=None) for bound in bounds]
     if all(bound.time() == datetime.min.time() for bound in plain):
         return [bound.date().isoformat() for bound in plain]

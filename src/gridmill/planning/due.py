@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from datetime import datetime
 from math import floor
-from zoneinfo import ZoneInfo
 
 from gridmill.errors import PipelineError
+from gridmill.model.calendar import zone_named
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.schedule import ScheduleSpec
 from gridmill.planning.schedules import latest_until
@@ -21,7 +21,7 @@ def due_times(spec: ScheduleSpec, since: float, due: float) -> Mapping[str, str]
 
 
 def _text(spec: ScheduleSpec, time: float) -> str:
-    return datetime.fromtimestamp(floor(time), ZoneInfo(spec.zone)).isoformat()
+    return datetime.fromtimestamp(floor(time), zone_named(spec.zone)).isoformat()
 
 
 def check_times(pipeline: Pipeline) -> None:

@@ -1,10 +1,12 @@
 """What a schedule wants now: pure functions of it and the time."""
 
 from collections.abc import Iterable, Sequence
+from datetime import tzinfo
 from importlib import import_module
 from math import floor, inf
 from typing import Any
 
+from gridmill.model.calendar import local_time, months_later, zone_named
 from gridmill.model.job import JobKind
 from gridmill.model.noun import dataclass
 from gridmill.model.run import JobRun, Run
@@ -33,6 +35,7 @@ class Verdict:
 
 def check_spec(spec: ScheduleSpec) -> None:
     """Raise InputError for an expression or a time zone that is none."""
+    zone_named(spec.zone, "schedule.zone")
     if spec.cron is not None:
         _cron().check_cron(spec.cron, spec.zone)
 
@@ -45,6 +48,8 @@ def next_after(spec: ScheduleSpec, since: float, time: float) -> float:
     """The first due time after `time`, in Unix seconds; infinite for continuous ones."""
     if spec.every_seconds is not None:
         return since + (floor((time - since) / spec.every_seconds) + 1) * spec.every_seconds
+    if spec.every_months is not None:
+        return _months_due(spec, spec.every_months, since, time)[1]
     return float(_cron().next_after(spec.cron, spec.zone, time)) if spec.cron is not None else inf
 
 
@@ -52,12 +57,31 @@ def latest_until(spec: ScheduleSpec, since: float, time: float) -> float:
     """The last due time not after `time`, in Unix seconds."""
     if spec.every_seconds is not None:
         return since + floor((time - since) / spec.every_seconds) * spec.every_seconds
+    if spec.every_months is not None:
+        return _months_due(spec, spec.every_months, since, time)[0]
     return float(_cron().latest_until(spec.cron, spec.zone, time)) if spec.cron is not None else -inf
+
+
+def _months_due(spec: ScheduleSpec, months: int, since: float, time: float) -> tuple[float, float]:
+    """The last due time not after `time`, and the first one after it."""
+    zone = zone_named(spec.zone)
+    first, here = local_time(since, zone), local_time(time, zone)
+    number = ((here.year - first.year) * 12 + here.month - first.month) // months - 1
+    due = _month_due(since, number * months, zone)
+    while True:
+        following = _month_due(since, (number + 1) * months, zone)
+        if following > time:
+            return due, following
+        due, number = following, number + 1
+
+
+def _month_due(since: float, months: int, zone: tzinfo) -> float:
+    return since if months == 0 else months_later(since, months, zone)
 
 
 def _base(schedule: Schedule, now: float) -> float:
     """Due times after this are still to be dealt with."""
-    first = schedule.since - 1e-6 if schedule.spec.every_seconds is not None else schedule.since
+    first = schedule.since if schedule.spec.cron is not None else schedule.since - 1e-6
     base = first if schedule.done is None else schedule.done
     return now if base > now + CLOCK_SET_BACK_SECONDS else base
 

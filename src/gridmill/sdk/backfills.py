@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gridmill.model.amounts import parse_seconds
+from gridmill.model.amounts import Months, parse_period
 from gridmill.model.backfill import Backfill, BackfillView, Chunk
-from gridmill.model.moment import read_moment
 from gridmill.model.pipeline import Pipeline
 from gridmill.planning.backfills import check_bounds, chunk_values, spans
 from gridmill.sdk.connected import Connected
@@ -24,14 +23,16 @@ class BackfillVerbs(Connected):
         begins: str,
         ends: str,
         every: str | float | None = None,
+        zone: str = "UTC",
         parallel: int = 1,
         newest_first: bool = False,
         set: Mapping[str, Any] | None = None,
         force: bool = False,
     ) -> BackfillView:
-        """Run a pipeline (a file, or a kept one by its name) for each stretch of `every` ("7d", or seconds;
-        default: the whole range) from `begins` up to `ends` (ISO 8601, UTC without a zone), at most
-        `parallel` at once; returns at once.
+        """Run a pipeline (a file, or a kept one by its name) for each stretch of `every` ("7d", "1mo", or
+        seconds; default: the whole range) from `begins` up to `ends` (ISO 8601, without an offset in the time
+        zone `zone`), at most `parallel` at once; returns at once. Whole days and months follow the calendar
+        of `zone`.
 
         It declares the parameters `from` and `to`, or uses `${due}`. A kept one is as it was applied last,
         whatever became of its file. Chunks that are done are not run again, unless with `force`; those that
@@ -40,11 +41,14 @@ class BackfillVerbs(Connected):
         """
         declared = None if is_name(pipeline) else _with_bounds(Path(pipeline), set)
         name = str(pipeline) if declared is None else declared.name
+        length = None if every is None else parse_period(every)
         backfill = Backfill(
             name=name,
             begins=begins,
             ends=ends,
-            every_seconds=_whole(begins, ends) if every is None else parse_seconds(every),
+            every_seconds=None if isinstance(length, Months) else length,
+            every_months=int(length) if isinstance(length, Months) else None,
+            zone=zone,
             parallel=parallel,
             newest_first=newest_first,
             force=force,
@@ -81,8 +85,3 @@ def _chunk(file: Path, declared: Pipeline, values: Mapping[str, Any], span: tupl
     begins, ends = span
     pipeline = read_project(file, {**values, **chunk_values(declared, span)})
     return Chunk(pipeline=replace(pipeline, written=None), begins=begins, ends=ends)
-
-
-def _whole(begins: str, ends: str) -> float:
-    """Seconds from one to the other, 1 at least: what is no range is told of later."""
-    return max(1.0, (read_moment(ends, "to") - read_moment(begins, "from")).total_seconds())

@@ -8,7 +8,7 @@ it is not loaded again. Files of earlier versions stay where they are.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from uuid import uuid4
@@ -75,7 +75,7 @@ def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> i
     loaded = table.loaded
     groups = small_groups(loaded)
     done = {path for group in groups for path in group.paths}
-    cutoff = datetime.fromtimestamp(now, UTC) - timedelta(seconds=retain.keep_seconds) if retain else None
+    cutoff = retain.cutoff(now) if retain else None
     if retain is not None and cutoff is not None:
         for path, pieces in by_path([entry for entry in loaded if not entry.foreign]).items():
             if path not in done and _has_older(table.path / path, retain.time, cutoff):
