@@ -52,6 +52,12 @@ jobs:
     command: {run: "true", workers: 999}
 """
 
+KILLS = """
+pipeline: kills
+jobs:
+  j: {command: {run: "[ $RANK = 1 ] && kill -9 $$; exec sleep 300", workers: 2}}
+"""
+
 SCRIPT = """
 import json, os
 import numpy as np
@@ -86,14 +92,14 @@ def the_job(place: Place, run: str, name: str) -> dict:
     return next(job for job in jobs if job["job"]["job"]["name"] == name)
 
 
-def test_a_rank_killed_from_outside_restarts_the_gang_from_its_checkpoint(place: Place):
+def test_a_rank_that_is_killed_restarts_the_gang_from_its_checkpoint(place: Place):
     place.write(ELASTIC, "elastic.py")
-    text = "pipeline: p\njobs:\n  j: {command: {run: [python, elastic.py, FOLDER], workers: 2}}\n"
+    text = "pipeline: p\njobs:\n  j: {retries: 1, command: {run: [python, elastic.py, FOLDER], workers: 2}}\n"
     file = place.write(text.replace("FOLDER", str(place.folder)))
     done = place.gridmill("run", file, timeout=400)
     assert done.returncode == 0, done.stdout + place.gridmill("logs", "p-1").stdout
     job = the_job(place, "p-1", "j")
-    assert [one["state"] for one in job["attempts"]] == ["lost", "succeeded"]
+    assert [one["state"] for one in job["attempts"]] == ["failed", "succeeded"]
     assert job["attempts"][0]["message"] == "rank 1 of 2: killed by SIGKILL"
     logs = place.gridmill("logs", "p-1").stdout
     for rank, (first, second) in enumerate(zip(job["attempts"], job["ranks"], strict=True)):
@@ -102,6 +108,13 @@ def test_a_rank_killed_from_outside_restarts_the_gang_from_its_checkpoint(place:
     assert f"[1] began at 3 port {job['attempts'][1]['port']} of 2" in logs
     assert not list((place.home / "storage").glob("checkpoints/p/j/*")), "nothing is left of a success"
     assert eventually(lambda: not place.leftovers())
+
+
+def test_a_rank_that_kills_itself_is_not_tried_again_unless_retries_say_so(place: Place):
+    place.gridmill("run", place.write(KILLS), timeout=400)
+    job = the_job(place, "kills-1", "j")
+    assert [one["state"] for one in job["attempts"]] == ["failed"]
+    assert "SIGKILL" in job["job"]["message"]
 
 
 def test_ranks_end_together_write_together_and_have_roles(place: Place):

@@ -281,6 +281,32 @@ def test_a_job_over_its_memory_is_ended_and_its_neighbour_goes_on(any_grid):
     assert not any_grid.control.of("p-1.k.1", EventType.ENDED)
 
 
+EAT = "python -c \"b = []\nfor _ in range(60): b.append(b'x' * 10_000_000)\""
+POOL = """
+import multiprocessing, time
+def eat(number):
+    if number == 1:
+        b = []
+        for _ in range(60):
+            b.append(b"x" * 10_000_000)
+    return number
+if __name__ == "__main__":
+    with multiprocessing.Pool(2) as pool:
+        print("parts done", len(pool.map(eat, range(3), chunksize=1)))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [f"{EAT} | tee /dev/null | tail -1", f"{EAT}; true", ("python", "-c", POOL)],
+    ids=["pipe", "next-command", "pool-that-would-hang"],
+)
+def test_a_job_that_lost_any_process_to_its_memory_limit_has_failed_at_once(any_grid, command):
+    outcome = any_grid.control.run(any_grid.command("p-1.j.1", command))
+    assert (outcome.state, outcome.cause) == (AttemptState.FAILED, Cause.MEMORY)
+    assert outcome.message.startswith("used more than 256 MiB")
+
+
 def test_what_a_job_used_is_measured(any_grid):
     script = "import time; b = b'x' * 100_000_000; t = time.process_time()\n"
     script += "while time.process_time() < t + 0.3: pass"

@@ -25,7 +25,6 @@ from gridmill.planning.together import together
 from gridmill.pod.address import interface_of
 from gridmill.pod.folders import PodFolder
 from gridmill.pod.start import Starter
-from gridmill.pod.verdict import Ending, judge
 
 
 def an_attempt(rank=0, *, ranks=2, pod="a-1.0", address="10.0.0.1", outcome=None, **fields):
@@ -236,6 +235,14 @@ def test_a_lost_rank_goes_before_those_that_failed_when_it_was_cut_off():
         assert not head.stop_requested
 
 
+def test_a_killed_rank_goes_before_those_that_failed_when_it_was_cut_off():
+    members = [
+        an_attempt(0, outcome=failed("connection closed by peer"), ended=1.0),
+        an_attempt(1, outcome=failed("killed by SIGKILL", Cause.SIGNAL), ended=1.0),
+    ]
+    assert together(members)[1].message == "rank 1 of 2: killed by SIGKILL"
+
+
 def test_a_gang_that_was_stopped_is_stopped():
     members = [an_attempt(rank, outcome=STOPPED, ended=1.0, stop_requested=True) for rank in range(2)]
     head, whole = together(members)
@@ -255,14 +262,6 @@ def test_a_success_is_rank_0s_with_all_files_and_all_use():
     assert whole.outputs[0].size_bytes == 5
     assert (whole.use.wall_seconds, whole.use.cpu_seconds, whole.use.peak_memory_bytes) == (3.0, 5.0, 10)
     assert whole.use.disk_seconds is None
-
-
-@pytest.mark.parametrize("status", [9, 137 << 8])
-def test_a_rank_that_something_outside_killed_is_lost(status):
-    ending = Ending(status=status, is_command=True, use=Use())
-    assert judge(ending).state is AttemptState.FAILED
-    assert judge(replace(ending, in_gang=True)).state is AttemptState.LOST
-    assert judge(replace(ending, in_gang=True, over_memory=True)).cause is Cause.MEMORY
 
 
 def test_workers_follow_from_roles():

@@ -97,7 +97,7 @@ def test_lost_attempts_do_not_cost_retries_but_not_for_ever():
         job = replace(job, state=JobState.RUNNING)
     after = settled(job, an_end(AttemptState.LOST, message="its pod is gone"))
     assert after.state is JobState.FAILED
-    assert after.message == "lost with its pod 6 times; the last time: its pod is gone"
+    assert after.message == "lost 6 times; the last time: its pod is gone"
 
 
 def test_a_stop_that_nobody_asked_for_is_a_loss():

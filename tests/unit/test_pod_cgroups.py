@@ -1,7 +1,13 @@
+import signal
 from pathlib import Path
 
+import pytest
+
 from gridmill.model.amounts import MIB
-from gridmill.pod.cgroups import AttemptGroup, read_hierarchies
+from gridmill.pod import outer
+from gridmill.pod.cgroups import AttemptGroup, _limit_memory, read_hierarchies
+from gridmill.pod.limits import Meter
+from gridmill.pod.verdict import Shortage
 
 HYBRID_MOUNTS = """\
 30 23 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
@@ -60,3 +66,68 @@ def test_a_group_that_is_gone_has_no_figures(tmp_path):
     found = group(tmp_path / "gone")
     assert (found.used_bytes(), found.oom_kills(), found.pids(), found.kill()) == (0, 0, [], True)
     assert found.remove()
+
+
+def test_only_an_attempt_is_killed_as_a_whole(tmp_path):
+    """A pod's group holds several attempts: one that is over its limit must not take the others with it."""
+    for name in ("memory.max", "memory.oom.group", "memory.swap.max"):
+        for folder in (tmp_path, tmp_path / "p-1.j.1"):
+            folder.mkdir(exist_ok=True)
+            (folder / name).touch()
+    assert group(tmp_path / "p-1.j.1").limit(512 * MIB)
+    _limit_memory(tmp_path, 1024 * MIB)
+    assert (tmp_path / "p-1.j.1/memory.oom.group").read_text() == "1"
+    assert (tmp_path / "memory.oom.group").read_text() == "0"
+
+
+def version_1(peak_mib):
+    limit = {"memory.limit_in_bytes": f"{512 * MIB}\n"}
+    return {**limit, "memory.max_usage_in_bytes": f"{peak_mib * MIB}\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "shortage"),
+    [
+        ({"memory.events": "max 7\noom 0\noom_kill 0\n"}, None),
+        ({"memory.events": "max 7\noom 1\noom_kill 1\n"}, Shortage.ATTEMPT),
+        ({"memory.events": "max 0\noom 0\noom_kill 1\n"}, Shortage.MACHINE),
+        ({"memory.oom_control": "oom_kill 0\n", **version_1(512)}, None),
+        ({"memory.oom_control": "oom_kill 1\n", **version_1(512)}, Shortage.ATTEMPT),
+        ({"memory.oom_control": "oom_kill 1\n", **version_1(400)}, Shortage.MACHINE),
+    ],
+)
+def test_a_process_lost_to_memory_ends_the_attempt_while_it_runs(tmp_path, files, shortage):
+    meter = Meter(512 * MIB, group(tmp_path), 0.0)
+    (tmp_path / "memory.stat").write_text("anon 1\n")
+    assert not meter.sample([1], 0.1)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert meter.sample([1], 0.2) is (shortage is not None)
+    assert meter.shortage is shortage
+
+
+def test_without_a_cgroup_the_one_that_holds_the_pod_tells_of_a_lost_process(tmp_path, monkeypatch):
+    counter = tmp_path / "memory.events"
+    counter.write_text("oom 0\noom_kill 3\n")
+    monkeypatch.setattr(outer, "_counter", lambda: counter)
+    mine, other, short = (Meter(2**40, None, 0.0) for _ in range(3))
+    gone = 2**22 + 1
+    assert not mine.sample([gone, gone + 1], 0.1)
+    assert not other.sample([gone + 2], 0.1)
+    counter.write_text("oom 1\noom_kill 4\n")
+    assert mine.sample([gone], 0.2)
+    assert not other.sample([gone + 2], 0.2)
+    short.ended(gone, 0)
+    assert (mine.shortage, other.shortage, short.shortage) == (Shortage.ATTEMPT, None, None)
+
+
+def test_without_any_counter_the_machines_tells_of_a_killed_job(tmp_path, monkeypatch):
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("oom_kill 3\n")
+    monkeypatch.setattr(outer, "_counter", lambda: None)
+    monkeypatch.setattr(outer, "_VMSTAT", vmstat)
+    by_itself, by_kernel = Meter(0, None, 0.0), Meter(0, None, 0.0)
+    by_itself.ended(1, int(signal.SIGKILL))
+    vmstat.write_text("oom_kill 4\n")
+    by_kernel.ended(1, int(signal.SIGKILL))
+    assert (by_itself.shortage, by_kernel.shortage) == (None, Shortage.MACHINE)

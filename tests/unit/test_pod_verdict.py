@@ -7,7 +7,7 @@ from gridmill.model.amounts import MIB
 from gridmill.model.message import Outcome
 from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
-from gridmill.pod.verdict import Ending, judge
+from gridmill.pod.verdict import Ending, Shortage, judge
 
 COMMAND = Ending(status=0, is_command=True, use=Use(wall_seconds=1.0))
 BUILT_IN = replace(COMMAND, is_command=False)
@@ -52,15 +52,36 @@ def test_success_that_was_written_before_a_crash_is_no_success():
 
 def test_memory_comes_before_what_it_caused():
     use = Use(peak_memory_bytes=530 * MIB)
-    ending = replace(COMMAND, status=KILLED, over_memory=True, memory_limit=512 * MIB, use=use)
+    over = {"shortage": Shortage.ATTEMPT, "memory_limit": 512 * MIB}
+    ending = replace(COMMAND, status=KILLED, use=use, **over)
     outcome = judge(replace(ending, stop_reason="stopped", timed_out=True))
     assert (outcome.cause, outcome.message) == (Cause.MEMORY, "used more than 512 MiB (peak 530 MiB)")
     exactly = judge(replace(ending, use=Use(peak_memory_bytes=512 * MIB)))
     assert exactly.message == "used more than 512 MiB"
 
 
-def test_a_job_that_survives_the_kill_of_a_part_succeeds():
-    assert judge(replace(COMMAND, over_memory=True)).state == AttemptState.SUCCEEDED
+@pytest.mark.parametrize("ending", [COMMAND, replace(BUILT_IN, own=SUCCESS)])
+def test_a_job_that_lost_any_process_to_memory_has_failed_whatever_it_says(ending):
+    outcome = judge(replace(ending, shortage=Shortage.ATTEMPT, memory_limit=512 * MIB))
+    assert (outcome.state, outcome.cause) == (AttemptState.FAILED, Cause.MEMORY)
+
+
+def test_a_job_within_its_limit_is_not_blamed_when_the_machine_ran_out_of_memory():
+    use = Use(peak_memory_bytes=300 * MIB)
+    outcome = judge(
+        replace(COMMAND, status=KILLED, shortage=Shortage.MACHINE, memory_limit=512 * MIB, use=use)
+    )
+    assert (outcome.state, outcome.cause) == (AttemptState.LOST, Cause.LOST)
+    assert outcome.message == "the machine ran out of memory; the job used 300 MiB of its 512 MiB"
+
+
+@pytest.mark.parametrize("status", [KILLED, 137 << 8])
+def test_a_kill_that_nobody_explains_is_the_jobs_failure(status):
+    """Also a gang's rank, and its own `kill -9 $$`: `retries` decide."""
+    outcome = judge(replace(COMMAND, status=status))
+    assert outcome.state == AttemptState.FAILED
+    assert "SIGKILL" in outcome.message
+    assert "retries: 1" in outcome.hint
 
 
 def test_a_timeout_is_told_from_a_stop():

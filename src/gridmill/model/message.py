@@ -72,8 +72,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How an attempt ended. `state` is succeeded, failed or stopped; lost for a gang's rank that something
-    outside killed, or whose port somebody took: the gang is tried again. `carriage` is what a site in another
+    """How an attempt ended. `state` is succeeded, failed or stopped; lost if the machine ran out of memory,
+    and for a gang's rank whose port somebody took: it is tried again. `carriage` is what a site in another
     place had carried for it, which that site says."""
 
     state: AttemptState

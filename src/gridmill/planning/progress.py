@@ -23,7 +23,8 @@ from gridmill.planning.sizing import after_memory_kill
 from gridmill.planning.snapshot import Snapshot
 
 MOST_LOSSES = 5
-"""Attempts of one job that may be lost with their pods: more often, the job itself may be what kills them."""
+"""Attempts of one job that may be lost, with their pods or as the machine ran out of memory: more often, the
+job itself may be what kills them."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 
 
@@ -76,8 +77,10 @@ def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
     losses = job_run.losses + 1
     lost = replace(job_run, losses=losses)
     if losses > MOST_LOSSES:
-        return _failed(lost, now, f"lost with its pod {losses} times; the last time: {_reason(attempt)}")
-    return _again(lost, now, backoff_seconds(losses), f"attempt {job_run.attempts} was lost with its pod")
+        return _failed(lost, now, f"lost {losses} times; the last time: {_reason(attempt)}")
+    return _again(
+        lost, now, backoff_seconds(losses), f"attempt {job_run.attempts} was lost: {_reason(attempt)}"
+    )
 
 
 def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> JobRun:

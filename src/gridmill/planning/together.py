@@ -7,7 +7,7 @@ from gridmill.model.gang import CHIEF, SERVER, WORKER
 from gridmill.model.message import Outcome
 from gridmill.model.resource import Use
 from gridmill.model.run import Attempt
-from gridmill.model.state import AttemptState
+from gridmill.model.state import AttemptState, Cause
 from gridmill.model.way import Carriage
 
 
@@ -57,11 +57,13 @@ def _of(member: Attempt) -> Outcome:
     return member.outcome or Outcome(state=AttemptState.LOST)
 
 
-def _order(member: Attempt) -> tuple[bool, bool, float, int]:
+def _order(member: Attempt) -> tuple[bool, bool, bool, float, int]:
     """A lost rank goes before one that failed: others fail when it is cut off, are heard of first, and have
-    it told to end, which it does not hear. Then whichever ended first of those that ended by themselves."""
-    lost = _of(member).state is AttemptState.LOST
-    return not lost, member.stop_requested, member.ended or 0.0, member.rank
+    it told to end, which it does not hear. The same holds for one that was killed. Then whichever ended first
+    of those that ended by themselves."""
+    outcome = _of(member)
+    lost, killed = outcome.state is AttemptState.LOST, outcome.cause in (Cause.MEMORY, Cause.SIGNAL)
+    return not lost, member.stop_requested, not killed, member.ended or 0.0, member.rank
 
 
 def together_used(uses: Sequence[Use]) -> Use:

@@ -63,7 +63,6 @@ class Attempt:
     stop_reason: str | None = None
     grace_seconds: float = 0.0
     timed_out: bool = False
-    over_memory: bool = False
     kill_at: float | None = None
     look_again: float = 0.0
     give_up: float = 0.0

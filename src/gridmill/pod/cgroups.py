@@ -22,6 +22,8 @@ RECORD = "cgroups"
 
 _PERIOD_US = 100_000
 _SMALLEST_QUOTA_US = 10_000
+_REACHED = 0.98
+"""What part of its limit a group has used, at least, when a page was refused: pages come in batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,7 @@ class AttemptGroup:
         """Hold it to so much memory (0: no limit); False where the kernel refuses."""
         try:
             if self.memory is not None:
-                _limit_memory(self.memory, memory_bytes)
+                _limit_memory(self.memory, memory_bytes, ends_together=True)
         except OSError:
             return False
         return True
@@ -143,6 +145,17 @@ class AttemptGroup:
             return 0
         events = _figures(self.memory / "memory.events") or _figures(self.memory / "memory.oom_control")
         return events.get("oom_kill", 0)
+
+    def reached_limit(self) -> bool:
+        """Whether it ever wanted more memory than its own limit, not than a group above or the machine has.
+        Version 1 counts it also where letting go of cached files was enough."""
+        if self.memory is None:
+            return False
+        events = _figures(self.memory / "memory.events")
+        if events:
+            return events.get("oom", 0) > 0
+        limit = _read(self.memory / "memory.limit_in_bytes").strip()  # failcnt stays 0 in some kernels
+        return bool(limit) and self.highest_bytes() >= int(limit) * _REACHED
 
     def cpu_seconds(self) -> float | None:
         """CPU seconds of all its processes, those gone included; None when no cgroup counts them."""
@@ -204,7 +217,7 @@ class PodGroups:
             for folder in group.folders:
                 folder.mkdir()
             if group.memory is not None and memory_bytes:
-                _limit_memory(group.memory, memory_bytes)
+                _limit_memory(group.memory, memory_bytes, ends_together=True)
         except OSError:
             group.remove()
             return None
@@ -295,12 +308,14 @@ def _can_join(groups: PodGroups) -> bool:
     return joined
 
 
-def _limit_memory(folder: Path, memory_bytes: int) -> None:
+def _limit_memory(folder: Path, memory_bytes: int, *, ends_together: bool = False) -> None:
+    """With `ends_together` the kernel kills all processes of the group when it kills one for memory. Version
+    1 cannot: there the pod sees it in the group's counter, and kills the others."""
     if not memory_bytes:
         return
     if _write(folder / "memory.max", str(memory_bytes)):
         _write(folder / "memory.swap.max", "0")
-        _write(folder / "memory.oom.group", "0")
+        _write(folder / "memory.oom.group", "1" if ends_together else "0")
     else:
         (folder / "memory.limit_in_bytes").write_text(str(memory_bytes))
         _write(folder / "memory.memsw.limit_in_bytes", str(memory_bytes))

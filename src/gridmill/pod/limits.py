@@ -1,6 +1,8 @@
 """Memory and CPUs of attempts: held by cgroups where the machine permits, else by a guard that samples.
 
-The guard adds up the proportional set size of an attempt's processes and says when it is over. Peaks are
+The guard adds up the proportional set size of an attempt's processes and says when it is over. An attempt of
+which any process was killed for memory is ended as a whole: a pipe or a pool of processes that lost one would
+end well, or hang. Peaks are
 sampled (each 50 ms; slower after a while where there is no cgroup and every process must be read), never
 `ru_maxrss`, which a forked child inherits.
 """
@@ -12,9 +14,9 @@ from pathlib import Path
 
 from gridmill.model.amounts import Amounts
 from gridmill.pod.cgroups import AttemptGroup, PodGroups
-from gridmill.pod.outer import outer_oom_kills
+from gridmill.pod.outer import machine_oom_kills, outer_oom_kills
 from gridmill.pod.processes import stat
-from gridmill.pod.verdict import was_killed
+from gridmill.pod.verdict import Shortage, was_killed
 
 FIRST_SECONDS = 0.01
 QUICK_SECONDS = 0.05
@@ -27,6 +29,7 @@ class Meter:
     """One attempt's memory and CPU use, and its time for the disk. `group` is its cgroup, if it has one.
 
     `disk_seconds` adds up how long each of its processes was seen standing still for a disk (state D).
+    `shortage` says that one of its processes was killed for memory, or has to be.
     """
 
     def __init__(self, limit_bytes: int, group: AttemptGroup | None, now: float) -> None:
@@ -38,16 +41,23 @@ class Meter:
         self._samples = 0
         self._seen = now
         self.disk_seconds = 0.0
-        self._outer_kills = outer_oom_kills() if group is None else 0
+        self.shortage: Shortage | None = None
+        self._pids: frozenset[int] = frozenset()
+        self._outer_kills, self._machine_kills = (0, 0) if self._counts else _kills_outside()
+
+    @property
+    def _counts(self) -> bool:
+        """True when its cgroup counts those of its processes that were killed for memory."""
+        return self._group is not None and self._group.limits_memory
 
     @property
     def guards(self) -> bool:
         """True when nothing but this meter holds the limit."""
-        return self._limit > 0 and (self._group is None or not self._group.limits_memory)
+        return self._limit > 0 and not self._counts
 
     def sample(self, pids: Iterable[int], now: float) -> bool:
-        """Measure; True when the attempt is over its limit and must be killed. The memory of `pids` is read
-        only where no cgroup measures."""
+        """Measure; True when the attempt must be killed, as it is over its limit or has lost a process to
+        memory. The memory of `pids` is read only where no cgroup measures."""
         pids = tuple(pids)
         self.disk_seconds += sum(map(waits_for_disk, pids)) * (now - self._seen)
         self._seen = now
@@ -60,19 +70,34 @@ class Meter:
         self.due = now + (pause if self._group is None else min(pause, QUICK_SECONDS))
         if self.guards and used > self._limit // 2:
             self.due = now + QUICK_SECONDS
-        return self.guards and used > self._limit
+        if self.guards and used > self._limit:
+            self.shortage = self.shortage or Shortage.ATTEMPT
+        self._look_for_kills(pids)
+        return self.shortage is not None
 
-    def over(self, status: int | None = None) -> bool:
-        """True when the kernel killed a process of the attempt for its memory. Without a cgroup of its own,
-        `status` says that it was killed, and the cgroup that somebody else holds the pod in, why."""
-        if self._group is not None:
-            return self._group.oom_kills() > 0
-        return was_killed(status) and outer_oom_kills() > self._outer_kills
+    def ended(self, pid: int, status: int | None) -> None:
+        """Its first process has ended so: look a last time whether one was killed for memory."""
+        self._pids -= {pid}
+        self._look_for_kills((), killed=was_killed(status))
+        if self.shortage is None and not self._counts and was_killed(status):
+            self.shortage = Shortage.MACHINE if machine_oom_kills() > self._machine_kills else None
+
+    def _look_for_kills(self, pids: tuple[int, ...], *, killed: bool = False) -> None:
+        if self.shortage is not None:
+            return
+        if self._counts and self._group is not None:
+            self.shortage = _shortage_of(self._group)
+            return
+        kills, before = outer_oom_kills(), self._pids
+        self._pids = frozenset(pids)
+        if kills > self._outer_kills and (killed or before - self._pids):
+            self.shortage = Shortage.ATTEMPT
+        self._outer_kills = kills
 
     def finish(self) -> None:
         """Take the last figures before the cgroup is removed."""
-        if self._group is not None and self._group.limits_memory:
-            if self.over():
+        if self._group is not None and self._counts:
+            if self.shortage is Shortage.ATTEMPT:
                 self.peak_bytes = max(self.peak_bytes, self._limit)
             elif self._samples < _FEW_SAMPLES:
                 self.peak_bytes = self._group.highest_bytes()
@@ -86,6 +111,16 @@ class Meter:
         """The same of the kernel's work for it."""
         counted = self._group.system_seconds() if self._group else None
         return fallback if counted is None else counted
+
+
+def _shortage_of(group: AttemptGroup) -> Shortage | None:
+    if not group.oom_kills():
+        return None
+    return Shortage.ATTEMPT if group.reached_limit() else Shortage.MACHINE
+
+
+def _kills_outside() -> tuple[int, int]:
+    return outer_oom_kills(), machine_oom_kills()
 
 
 def _pause(age: float) -> float:

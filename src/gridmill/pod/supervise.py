@@ -252,7 +252,7 @@ class Supervisor:
         now = time.monotonic()
         attempt.exit, attempt.ended, attempt.stage = end, now, Stage.ENDING
         attempt.look_again, attempt.give_up = now, now + _GIVE_UP_SECONDS
-        attempt.over_memory = attempt.over_memory or attempt.meter.over(end.status)
+        attempt.meter.ended(attempt.pid, end.status)
         self._unwatch(attempt)
         self._try_to_end(attempt, now)
 
@@ -298,10 +298,9 @@ class Supervisor:
         return Ending(
             status=end.status,
             is_command=is_command,
-            in_gang=order.gang is not None,
             use=use,
             own=own_outcome(attempt.folder),
-            over_memory=attempt.over_memory,
+            shortage=attempt.meter.shortage,
             memory_limit=order.given.memory_bytes,
             timed_out=attempt.timed_out,
             timeout_seconds=order.job.timeout_seconds or 0.0,
@@ -386,7 +385,6 @@ class Supervisor:
             and attempt.meter.due <= now
             and attempt.meter.sample(self._leftovers.tree(attempt), now)
         ):
-            attempt.over_memory = True
             self._leftovers.kill(attempt, now)
 
     def close(self) -> None:

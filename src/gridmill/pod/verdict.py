@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import replace
+from enum import Enum
 
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.artifact import Output
@@ -11,14 +12,23 @@ from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
 
 MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
-KILL_HINT = "Something outside Gridmill killed it; perhaps the machine ran out of memory."
+KILL_HINT = "The job itself or another program sent SIGKILL. `retries: 1` on the job tries it once more."
+SHORT_HINT = "Let fewer jobs run on it at the same time (a smaller `memory` of its resources), or add memory."
 _KILLED = int(signal.SIGKILL)
 TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
+
+
+class Shortage(Enum):
+    """Whose memory ran out, when the kernel or the pod killed a process of an attempt for memory."""
+
+    ATTEMPT = "attempt"  # it wanted more than its own limit
+    MACHINE = "machine"  # it was within its limit: the machine, or the pod as a whole, had no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """What the pod saw. `status` is wait()'s; None when the process was never started or cannot be told.
+    `shortage`: one of its processes, whichever, was killed for memory.
 
     `own` is the outcome.json that the job's own process wrote, if it did; a command writes none unless it
     could not even be started. `trouble` is what the pod itself has to say.
@@ -27,9 +37,8 @@ class Ending:
     status: int | None
     is_command: bool
     use: Use
-    in_gang: bool = False
     own: Outcome | None = None
-    over_memory: bool = False
+    shortage: Shortage | None = None
     memory_limit: int = 0
     timed_out: bool = False
     timeout_seconds: float = 0.0
@@ -46,10 +55,12 @@ def judge(ending: Ending) -> Outcome:
 
 def _judge(ending: Ending, code: int | None) -> Outcome:
     own = ending.own
+    if ending.shortage is Shortage.ATTEMPT:
+        return _memory(ending)
+    if ending.shortage is Shortage.MACHINE:
+        return _machine_short(ending)
     if own is not None and own.state == AttemptState.SUCCEEDED and code == 0:
         return own
-    if ending.over_memory and code != 0:
-        return _memory(ending)
     if ending.timed_out:
         limit = show_seconds(ending.timeout_seconds)
         return _failed(Cause.TIMEOUT, f"ran longer than {limit}", TIMEOUT_HINT)
@@ -59,8 +70,6 @@ def _judge(ending: Ending, code: int | None) -> Outcome:
         return own
     if ending.trouble:
         return _failed(Cause.INTERNAL, ending.trouble)
-    if ending.in_gang and was_killed(ending.status):
-        return replace(_by_status(ending, code), state=AttemptState.LOST, hint=KILL_HINT)
     return _by_status(ending, code)
 
 
@@ -68,18 +77,30 @@ def _by_status(ending: Ending, code: int | None) -> Outcome:
     if ending.status is None:
         return _failed(Cause.INTERNAL, "its process could not be started")
     if code is None:
-        return _failed(Cause.SIGNAL, describe(ending.status), KILL_HINT if ending.status == _KILLED else "")
+        return _failed(Cause.SIGNAL, describe(ending.status), _kill_hint(ending.status))
     if code == 0 and ending.is_command:
         return Outcome(state=AttemptState.SUCCEEDED, outputs=ending.outputs)
     if code == 0:
         return _failed(Cause.INTERNAL, "the job ended without saying how")
-    return _failed(Cause.EXIT, f"exit code {code}{_shell_note(code)}")
+    return _failed(Cause.EXIT, f"exit code {code}{_shell_note(code)}", _kill_hint(ending.status))
+
+
+def _kill_hint(status: int) -> str:
+    return KILL_HINT if was_killed(status) else ""
 
 
 def _memory(ending: Ending) -> Outcome:
     peak, limit = ending.use.peak_memory_bytes, ending.memory_limit
     shown = f" (peak {show_bytes(peak)})" if peak > limit else ""
     return _failed(Cause.MEMORY, f"used more than {show_bytes(limit)}{shown}", MEMORY_HINT)
+
+
+def _machine_short(ending: Ending) -> Outcome:
+    """Not the job's fault, and nothing to learn its size from: it is tried again as it is."""
+    used = show_bytes(ending.use.peak_memory_bytes)
+    limit = f" of its {show_bytes(ending.memory_limit)}" if ending.memory_limit else ""
+    message = f"the machine ran out of memory; the job used {used}{limit}"
+    return Outcome(state=AttemptState.LOST, cause=Cause.LOST, message=message, hint=SHORT_HINT)
 
 
 def _failed(cause: Cause, message: str, hint: str = "") -> Outcome:
