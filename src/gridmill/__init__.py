@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from gridmill.model.amounts import Amounts
     from gridmill.model.artifact import Artifact, ArtifactKind
+    from gridmill.model.command import CommandSpec
     from gridmill.model.constraint import Constraint
     from gridmill.model.dataset import (
         Aggregate,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
         Window,
     )
     from gridmill.model.event import Event
-    from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+    from gridmill.model.job import Job, JobKind, JobSize
     from gridmill.model.outage import Outage
     from gridmill.model.pipeline import Pipeline
     from gridmill.model.prediction import PredictionSpec

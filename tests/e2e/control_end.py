@@ -134,7 +134,11 @@ class Grid:
 
     def command(self, attempt_id: str, run: str | tuple[str, ...], **changes: object) -> Order:
         """An order for a command; `changes` are fields of Order, Job or CommandSpec."""
-        spec = {name: changes.pop(name) for name in ("env", "folder", "environment") if name in changes}
+        spec = {
+            name: changes.pop(name)
+            for name in ("env", "folder", "environment", "shell", "outputs")
+            if name in changes
+        }
         job_fields = {name: changes.pop(name) for name in ("timeout_seconds",) if name in changes}
         fields: dict[str, object] = {
             "token": f"token of {attempt_id}",

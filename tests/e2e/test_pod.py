@@ -109,6 +109,25 @@ def test_an_input_of_a_job_without_files_is_empty_and_nothing_of_others(grid):
     assert (grid.control.log("p-1.j.1"), others.read_text()) == ("", "theirs")
 
 
+LINES = [
+    ("cd /nowhere\necho on", {}, False),
+    ("false; echo on", {}, False),
+    ("if false; then :; fi; false || true; ! true && echo on; echo on", {}, True),
+    ("false | true\necho on", {}, True),
+    ("false | true\necho on", {"shell": "bash -eo pipefail"}, False),
+    ("false\necho on", {"shell": "sh"}, True),
+]
+
+
+@pytest.mark.parametrize(("run", "said", "goes_on"), LINES)
+def test_a_command_ends_at_its_first_line_that_fails(grid, run, said, goes_on):
+    outcome = grid.control.run(grid.command("p-1.j.1", run, **said))
+    assert (outcome.state == AttemptState.SUCCEEDED, "on" in grid.control.log("p-1.j.1")) == (
+        goes_on,
+        goes_on,
+    )
+
+
 @pytest.mark.parametrize("scheme", ["tls", "spool"])
 def test_every_link_carries_jobs(tmp_path, scheme):
     grid = Grid(tmp_path)

@@ -5,7 +5,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from gridmill.errors import DataError, StorageError
+import pytest
+
+from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.main import failed_outcome
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
@@ -113,6 +115,26 @@ def test_an_input_without_files_is_an_empty_folder_of_the_attempt():
     found = command_environment(order, base={}, work=Path("/w"), pod_folder=Path("/pods/r-1.0"))
     assert found["GRIDMILL_INPUT_A"] == "/w/no-files/a"
     assert found["GRIDMILL_INPUT_NEVER_MADE"] == "/w/no-files/never-made"
+
+
+def test_a_string_runs_in_a_shell_and_a_list_as_it_is():
+    assert CommandSpec(run="a\nb").argv == ("/bin/sh", "-e", "-c", "a\nb")
+    assert CommandSpec(run="a", shell="bash -eo pipefail").argv == ("bash", "-eo", "pipefail", "-c", "a")
+    assert CommandSpec(run=("a", "b")).argv == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (CommandSpec(run=("a",), shell="bash"), "a list is executed as it is"),
+        (CommandSpec(run="a", shell="python -c"), "is no POSIX shell"),
+        (CommandSpec(run="a", shell="bash 'e"), "No closing quotation"),
+        (CommandSpec(run="a", shell=""), "is no POSIX shell"),
+    ],
+)
+def test_a_shell_that_cannot_run_the_command_is_refused(spec, told):
+    with pytest.raises(InputError, match=told):
+        spec.check()
 
 
 def test_pip_is_told_its_settings_where_an_environment_is_built():

@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 from gridmill.errors import InputError
 from gridmill.model.amounts import check_memory
+from gridmill.model.command import CommandSpec
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.each import Each
-from gridmill.model.gang import check_gang, count_workers
+from gridmill.model.gang import count_workers
 from gridmill.model.noun import dataclass
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.retention import Retention
@@ -30,45 +31,6 @@ class JobKind(StrEnum):
 
 
 _KINDS = tuple((kind.value, kind) for kind in JobKind)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandSpec:
-    """Any command. A string runs in a POSIX shell; a list is executed as it is.
-
-    The command starts in a private copy of the project's code bundle (or in `folder`: below the bundle
-    when relative, on the machine itself when absolute). `GRIDMILL_OUTPUT` names a folder whose content is
-    kept as the job's artifact; `GRIDMILL_INPUT_<JOB>` names that folder of each job in `needs`, or an empty
-    folder where the job left no files.
-    `environment` is a requirements file of the project; it is built once per content.
-    `workers` makes it a gang: so many ranks of it start together, all or none, and each finds in its
-    environment what torchrun, TensorFlow and JAX say. `roles` counts them by role (`chief`, `worker`, `ps`,
-    `evaluator`) for frameworks that tell ranks apart. A gang hands on to its next attempt what it leaves in
-    `GRIDMILL_CHECKPOINTS`. With `each` it runs once on every matching node of its site, and again in every
-    run; what it writes there is not kept.
-    """
-
-    run: str | tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    folder: str | None = None
-    environment: str | None = None
-    workers: int | None = None
-    roles: Mapping[str, int] = field(default_factory=dict)
-    each: Each | None = None
-
-    def references(self) -> tuple[str, ...]:
-        """Commands name what they need in `needs` only."""
-        return ()
-
-    def check(self) -> None:
-        """Raise InputError for workers or roles that make no gang, or none that runs on each node."""
-        check_gang(self.workers, self.roles, "command")
-        if self.each is not None and (self.workers or self.roles):
-            raise InputError(
-                "a command that runs once on each node has no ranks",
-                hint="Leave out `each`, or `workers` and `roles`.",
-                place="command.each",
-            )
 
 
 Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | CommandSpec

@@ -10,8 +10,9 @@ stored bytes count too, whichever gives more. What streams its data takes no mor
 from math import inf
 
 from gridmill.model.amounts import MIB
+from gridmill.model.command import CommandSpec
 from gridmill.model.dataset import DatasetSpec
-from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.prediction import PredictionSpec
 from gridmill.model.training import ModelKind, TrainingSpec

@@ -9,9 +9,9 @@ from typing import NoReturn
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE
 from gridmill.jobs.gang import gang_environment
+from gridmill.model.command import CommandSpec
 from gridmill.model.gang import Gang
 from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS, devices_of, share_of
-from gridmill.model.job import CommandSpec
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
 from gridmill.model.uri import below
@@ -222,8 +222,7 @@ def prepare(order: Order, home: Path, work: Path) -> Program:
     if spec.environment:
         requirements = read_requirements(spec.environment, code, order.bundle or "")
         enter_environment(ready_environment(home, requirements))
-    argv = ("/bin/sh", "-c", spec.run) if isinstance(spec.run, str) else spec.run
-    return Program(argv=argv, cwd=_folder(spec, code))
+    return Program(argv=spec.argv, cwd=_folder(spec, code))
 
 
 def unpack_code(order: Order, home: Path, work: Path) -> Path:

@@ -7,9 +7,10 @@ from gridmill.model.alteration import Alterations, AlterVerb, Change, SinkPart
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.backfill import Backfill, Chunk
+from gridmill.model.command import CommandSpec
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import Event
-from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource, Sizing, Use

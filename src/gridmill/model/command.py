@@ -1,0 +1,89 @@
+"""A command: a program of the user, run as one process, as a gang, or once on each node."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import PurePosixPath
+
+from gridmill.errors import InputError
+from gridmill.model.each import Each
+from gridmill.model.gang import check_gang
+from gridmill.model.noun import dataclass
+
+SHELL = "/bin/sh -e"
+"""What runs a command that is a string."""
+_SHELLS = ("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox")
+"""Those that read a value as it is quoted for a POSIX shell."""
+
+
+def check_shell(shell: str | None, run: str | tuple[str, ...]) -> None:
+    """Raise InputError for a `shell` that is none, or a command that needs none."""
+    if shell is None:
+        return
+    if not isinstance(run, str):
+        raise InputError(
+            "a list is executed as it is, without a shell",
+            hint="Leave out `shell`, or write `run` as one string.",
+            place="command.shell",
+        )
+    try:
+        words = shlex.split(shell)
+    except ValueError as error:
+        raise InputError(f"{shell!r} is no command line: {error}", place="command.shell") from error
+    if not words or PurePosixPath(words[0]).name not in _SHELLS:
+        raise InputError(
+            f"{shell!r} is no POSIX shell ({', '.join(_SHELLS)}) with its options",
+            hint="For example `shell: bash -eo pipefail`. For another program write `run` as a list.",
+            place="command.shell",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSpec:
+    """Any command. A list is executed as it is. A string runs in a POSIX shell: in `/bin/sh -e`, which ends
+    the command at the first line that fails, or in the one that `shell` names (`bash -eo pipefail`; `sh` for
+    a command that goes on after a failure).
+
+    The command starts in a private copy of the project's code bundle (or in `folder`: below the bundle
+    when relative, on the machine itself when absolute). `GRIDMILL_OUTPUT` names a folder whose content is
+    kept as the job's artifact; `GRIDMILL_INPUT_<JOB>` names that folder of each job in `needs`, or an empty
+    folder where the job left no files.
+    `environment` is a requirements file of the project; it is built once per content.
+    `workers` makes it a gang: so many ranks of it start together, all or none, and each finds in its
+    environment what torchrun, TensorFlow and JAX say. `roles` counts them by role (`chief`, `worker`, `ps`,
+    `evaluator`) for frameworks that tell ranks apart. A gang hands on to its next attempt what it leaves in
+    `GRIDMILL_CHECKPOINTS`. With `each` it runs once on every matching node of its site, and again in every
+    run; what it writes there is not kept.
+    """
+
+    run: str | tuple[str, ...]
+    shell: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    environment: str | None = None
+    workers: int | None = None
+    roles: Mapping[str, int] = field(default_factory=dict)
+    each: Each | None = None
+
+    def references(self) -> tuple[str, ...]:
+        """Commands name what they need in `needs` only."""
+        return ()
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The program that is executed, with its arguments."""
+        if isinstance(self.run, str):
+            return (*shlex.split(self.shell or SHELL), "-c", self.run)
+        return self.run
+
+    def check(self) -> None:
+        """Raise InputError for a shell that cannot run it, and for workers or roles that make no gang, or
+        none that runs on each node."""
+        check_shell(self.shell, self.run)
+        check_gang(self.workers, self.roles, "command")
+        if self.each is not None and (self.workers or self.roles):
+            raise InputError(
+                "a command that runs once on each node has no ranks",
+                hint="Leave out `each`, or `workers` and `roles`.",
+                place="command.each",
+            )
