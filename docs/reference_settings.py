@@ -42,7 +42,8 @@ Gridmill sets:
 | `PYTHONUNBUFFERED` | `1`: lines are seen as they are printed |
 | {quiet} | telemetry and update checks are off |
 
-What a job declares in `env` goes before all but Gridmill's own names.
+What a job declares in `env` goes before the rest. Gridmill's own names above, and in a gang the variables of
+its ranks, are refused.
 """
 
 

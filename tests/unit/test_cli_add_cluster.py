@@ -39,6 +39,7 @@ def test_what_is_wrong_spends_no_join_line(running: Running, cli: Cli) -> None:
     for words, wrong in (
         (("far", *asked, "--set", "rat=1MiB"), "settings.rat"),
         (("far", *asked, "--set", "rate=fast"), "settings.rate"),
+        (("far", *asked, "--set", "rate=1MiB", "--set", "rate=2MiB"), "--set rate is given twice"),
         (("far", *asked, "--export", "ftp://x"), "settings.export"),
         (("../far", *asked), "cannot be the name of a site"),
         (("other", *asked), "already, of kind slurm"),

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gridmill.errors import InputError
-from gridmill.jobs.gang import VARIABLES, gang_environment
+from gridmill.jobs.gang import gang_environment
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import ArtifactKind, Output
-from gridmill.model.gang import Gang, Member
+from gridmill.model.gang import RANK_VARIABLES, Gang, Member
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Order, Outcome
 from gridmill.model.resource import Use
@@ -104,7 +104,7 @@ def test_jax_finds_its_coordinator():
     assert set(values(found, "JAX_NUM_PROCESSES")) == {"4"}
 
 
-SHELL = {**dict.fromkeys(VARIABLES, "the shell's"), "HOME": "/home/u", "OWN": "own"}
+SHELL = {**dict.fromkeys(RANK_VARIABLES, "the shell's"), "HOME": "/home/u", "OWN": "own"}
 
 
 def environment_of(job, gang=None, base=SHELL):
@@ -135,7 +135,7 @@ def environment_of(job, gang=None, base=SHELL):
 )
 def test_ranks_of_the_shell_are_not_a_jobs(job):
     found = environment_of(job)
-    assert not VARIABLES & found.keys()
+    assert not RANK_VARIABLES & found.keys()
     assert found["HOME"] == "/home/u"
     declared = Job(name="train", command=CommandSpec(run="true", env={"RANK": "7"}))
     assert environment_of(declared)["RANK"] == "7"
@@ -144,7 +144,7 @@ def test_ranks_of_the_shell_are_not_a_jobs(job):
 def test_a_rank_finds_nothing_but_these_variables_and_none_of_the_shells():
     members = [an_attempt(rank, gpu_indices=(0,)) for rank in range(2)]
     gang = gang_of(members, 1, {}, by_pod=False, restarts=0)
-    assert gang_environment(gang).keys() == VARIABLES
+    assert gang_environment(gang).keys() == RANK_VARIABLES
     lone = gang_of([an_attempt(rank) for rank in range(2)], 1, {}, by_pod=False, restarts=0)
     training = TrainingSpec(dataset="d", model=ModelKind.LSTM, workers=2)
     found = environment_of(Job(name="train", training=training), lone)

@@ -198,6 +198,11 @@ def read_settings(given: list[str] | tuple[str, ...]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
             raise InputError(f"--set {word!r} is not NAME=VALUE")
+        if name.strip() in found:
+            raise InputError(
+                f"--set {name.strip()} is given twice: {found[name.strip()]!r} and {value!r}",
+                hint="Give it once.",
+            )
         found[name.strip()] = value
     return found
 

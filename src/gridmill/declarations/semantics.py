@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from gridmill.declarations.nodes import Document, Fields, Items, Value
 from gridmill.declarations.problems import Path, Problem, did_you_mean
 from gridmill.errors import InputError, PipelineError
+from gridmill.model.command import input_variable
 from gridmill.model.job import Job, JobKind
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.schedule import ScheduleSpec
@@ -24,7 +25,8 @@ def check(document: Document, pipeline: Pipeline) -> list[Problem]:
     """Everything that does not hold between jobs and resources."""
     if not pipeline.jobs:
         return [document.problem(("jobs",), "a pipeline needs at least one job")]
-    problems = [*_references(document, pipeline), *_schedules(document, pipeline)]
+    problems = [*_references(document, pipeline), *_same_variables(document, pipeline)]
+    problems += _schedules(document, pipeline)
     problems += _resource_types(document, pipeline)
     return problems or list(_cycle(document, pipeline))
 
@@ -68,6 +70,22 @@ def _references(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
             wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
             if wanted and name in jobs and jobs[name].kind != wanted:
                 yield document.problem(path, f"`{name}` is a {jobs[name].kind} job, not a {wanted} job")
+
+
+def _same_variables(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    """Needs of one command whose folders would be in the same variable."""
+    for job in pipeline.jobs:
+        seen: dict[str, str] = {}
+        for number, name in enumerate(job.needs if job.command is not None else ()):
+            first = seen.setdefault(input_variable(name), name)
+            if first != name:
+                lines = [document.locate(("jobs", one))[0] for one in (first, name)]
+                yield document.problem(
+                    ("jobs", job.name, "needs", number),
+                    f"`{first}` ({document.file}:{lines[0]}) and `{name}` ({document.file}:{lines[1]}) would "
+                    f"both be ${input_variable(name)} in `{job.name}`",
+                    "Rename one of the two jobs.",
+                )
 
 
 _ELSEWHERE = "A job of another pipeline is written `pipeline/job`."

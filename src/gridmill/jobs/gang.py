@@ -6,17 +6,6 @@ from collections.abc import Sequence
 from gridmill.model.gang import WORKER, Gang, Member
 
 EVALUATOR = "evaluator"
-VARIABLES = frozenset(
-    (
-        *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"),
-        *("GROUP_WORLD_SIZE", "GROUP_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "ROLE_RANK"),
-        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"),
-        *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS"),
-        "TF_CONFIG",
-    )
-)
-"""All that a rank may find. Of the shell in which Gridmill was started no job sees any of them: alone, it
-would wait for ranks that never come."""
 
 
 def gang_environment(gang: Gang) -> dict[str, str]:

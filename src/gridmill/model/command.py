@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from gridmill.errors import InputError
 from gridmill.model.each import Each
-from gridmill.model.gang import check_gang
+from gridmill.model.gang import RANK_VARIABLES, check_gang
 from gridmill.model.noun import dataclass
 
 SHELL = "/bin/sh -e"
@@ -36,6 +36,42 @@ def check_shell(shell: str | None, run: str | tuple[str, ...]) -> None:
             hint="For example `shell: bash -eo pipefail`. For another program write `run` as a list.",
             place="command.shell",
         )
+
+
+INPUT = "GRIDMILL_INPUT_"
+OWN_VARIABLES = frozenset(
+    f"GRIDMILL_{name}"
+    for name in (
+        *("RUN", "JOB", "ATTEMPT", "POD", "NODE", "EVENTS_FD"),
+        *("OUTPUT", "CHECKPOINTS", "GPU_SHARE"),
+    )
+)
+"""What Gridmill alone sets, beside the variables of inputs."""
+
+
+def input_variable(job: str) -> str:
+    """The variable with the folder of a needed job: `GRIDMILL_INPUT_MY_JOB` for `my-job`."""
+    return INPUT + "".join(letter if letter.isalnum() else "_" for letter in job).upper()
+
+
+def check_env(env: Mapping[str, str], *, in_gang: bool) -> None:
+    """Raise InputError for variables that cannot be set, or that Gridmill sets."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InputError(
+                f"the environment variable {name!r} cannot be set: it is empty, or '=' or NUL is in it",
+                place="command.env",
+            )
+        if name in OWN_VARIABLES or name.startswith(INPUT):
+            raise InputError(
+                f"{name} is set by Gridmill", hint="Give the variable another name.", place="command.env"
+            )
+        if in_gang and name in RANK_VARIABLES:
+            raise InputError(
+                f"{name} is set for each rank of a gang, and would be {value!r} in all of them",
+                hint="Leave it out, or leave out `workers` and `roles`.",
+                place="command.env",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +113,10 @@ class CommandSpec:
         return self.run
 
     def check(self) -> None:
-        """Raise InputError for a shell that cannot run it, and for workers or roles that make no gang, or
-        none that runs on each node."""
+        """Raise InputError for a shell that cannot run it, variables that are not its own to set, and for
+        workers or roles that make no gang, or none that runs on each node."""
         check_shell(self.shell, self.run)
+        check_env(self.env, in_gang=bool(self.workers or self.roles))
         check_gang(self.workers, self.roles, "command")
         if self.each is not None and (self.workers or self.roles):
             raise InputError(

@@ -9,6 +9,17 @@ CHIEF, WORKER, SERVER = "chief", "worker", "ps"
 ROLES = (CHIEF, WORKER, SERVER, "evaluator")
 """What a rank can be, where a framework tells ranks apart (TensorFlow's names)."""
 MOST_RANKS = 10_000
+RANK_VARIABLES = frozenset(
+    (
+        *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"),
+        *("GROUP_WORLD_SIZE", "GROUP_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "ROLE_RANK"),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"),
+        *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS"),
+        "TF_CONFIG",
+    )
+)
+"""All that a rank may find. Of the shell in which Gridmill was started no job sees any of them: alone, it
+would wait for ranks that never come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import NoReturn
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE
 from gridmill.jobs.gang import gang_environment
-from gridmill.model.command import CommandSpec
+from gridmill.model.command import CommandSpec, check_env, input_variable
 from gridmill.model.gang import Gang
 from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS, devices_of, share_of
 from gridmill.model.message import Order
@@ -29,8 +29,6 @@ INHERITED = (
 """What a command sees of the environment Gridmill was started in, beside LC_* and what Slurm says: no
 credentials by accident."""
 
-INPUT = "GRIDMILL_INPUT_"
-"""The variables of inputs: this, and the name of the job (see `variable`)."""
 NO_FILES = "no-files"
 """Below the work folder: an empty folder for each needed job that left no files."""
 
@@ -133,7 +131,7 @@ def command_environment(
     Raises InputError for a variable that cannot be set.
     """
     spec = _spec(order)
-    _check(spec.env)
+    check_env(spec.env, in_gang=order.gang is not None)
     kept = inherited(base, pip=spec.environment is not None)
     return {
         **kept,
@@ -147,7 +145,7 @@ def command_environment(
         **_checkpoints(order),
         **({"GRIDMILL_NODE": order.part.node} if order.part and order.part.node else {}),
         "GRIDMILL_OUTPUT": str(below(order.root, order.output_uri)),
-        **{f"{INPUT}{variable(name)}": str(path) for name, path in input_folders(order, work).items()},
+        **{input_variable(name): str(path) for name, path in input_folders(order, work).items()},
     }
 
 
@@ -163,12 +161,6 @@ def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
     return {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
 
 
-def _check(env: Mapping[str, str]) -> None:
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise InputError(f"the environment variable {name!r} cannot be set: '=' or NUL is in it")
-
-
 def input_folders(order: Order, work: Path) -> dict[str, Path]:
     """The folder of each job that the command needs, by the job's name. A job that left no files has an empty
     folder below `work`, which is the attempt's own: no input is ever the storage root, or unset."""
@@ -177,11 +169,6 @@ def input_folders(order: Order, work: Path) -> dict[str, Path]:
         name: below(order.root, uri) if (uri := inputs.get(name)) else work / NO_FILES / name
         for name in dict.fromkeys((*order.job.needs, *inputs))
     }
-
-
-def variable(name: str) -> str:
-    """`my-job` as part of a variable's name: `MY_JOB`."""
-    return "".join(letter if letter.isalnum() else "_" for letter in name).upper()
 
 
 def _spec(order: Order) -> CommandSpec:

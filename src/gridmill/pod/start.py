@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from gridmill.codec import decode
 from gridmill.errors import GridmillError, InputError
-from gridmill.jobs.gang import VARIABLES
 from gridmill.jobs.main import failed_outcome, write_outcome
+from gridmill.model.gang import RANK_VARIABLES
 from gridmill.model.job import JobKind
 from gridmill.model.message import Order
 from gridmill.pod.attempt import Attempt
@@ -37,7 +37,7 @@ class Starter:
     ) -> None:
         self.grace_seconds = grace_seconds
         self._folder, self._nursery, self._spares = folder, nursery, spares
-        self._base = {name: value for name, value in base.items() if name not in VARIABLES}
+        self._base = {name: value for name, value in base.items() if name not in RANK_VARIABLES}
 
     def spare(self, order: Order) -> Spare | None:
         """A process forked ahead for that order, which is the caller's."""
