@@ -109,6 +109,37 @@ def test_an_input_of_a_job_without_files_is_empty_and_nothing_of_others(grid):
     assert (grid.control.log("p-1.j.1"), others.read_text()) == ("", "theirs")
 
 
+def test_links_in_an_output_are_kept_as_what_they_point_to(any_grid):
+    """With thousands of files they are collected beside the pod's loop, which goes on."""
+    run = """
+    cd "$GRIDMILL_OUTPUT"; echo weights > model-2; ln -s model-2 latest; echo scratch > "$TMPDIR/x"
+    ln -s "$TMPDIR/x" x; mkdir many; cd many; seq 3000 | xargs touch
+    """
+    outcome = any_grid.control.run(any_grid.command("p-1.j.1", run))
+    assert (outcome.state, outcome.message) == (AttemptState.SUCCEEDED, "")
+    assert outcome.outputs[0].details == {"files": 3003}
+    folder = any_grid.home / "storage" / outcome.outputs[0].uri
+    assert [(folder / name).is_symlink() for name in ("latest", "x")] == [False, False]
+    assert [(folder / name).read_text() for name in ("latest", "x")] == ["weights\n", "scratch\n"]
+    assert "2 links in the output were replaced" in any_grid.control.log("p-1.j.1", "err")
+
+
+BAD_OUTPUTS = [
+    ('ln -s /nowhere "$GRIDMILL_OUTPUT/x"', {}, "a link x to /nowhere, which does not exist"),
+    ('ln -s /etc/passwd "$GRIDMILL_OUTPUT/x"', {}, "which is not the job's own and may change"),
+    ('rmdir "$GRIDMILL_OUTPUT"', {}, "the command removed its output folder"),
+    ('rmdir "$GRIDMILL_OUTPUT"; ln -s /tmp "$GRIDMILL_OUTPUT"', {}, "by a link to /tmp"),
+    ("true", {"outputs": ("model.bin",)}, "the command did not write its output 'model.bin'"),
+]
+
+
+@pytest.mark.parametrize(("run", "said", "problem"), BAD_OUTPUTS)
+def test_an_output_that_cannot_be_kept_fails_the_job(grid, run, said, problem):
+    outcome = grid.control.run(grid.command("p-1.j.1", run, **said))
+    assert (outcome.state, outcome.cause, outcome.outputs) == (AttemptState.FAILED, Cause.OUTPUT, ())
+    assert problem in outcome.message
+
+
 LINES = [
     ("cd /nowhere\necho on", {}, False),
     ("false; echo on", {}, False),

@@ -270,6 +270,17 @@ def test_workers_follow_from_roles():
     assert Job(name="a", command=CommandSpec(run="x")).gang == 0
 
 
+def test_of_the_files_that_all_ranks_share_the_last_to_end_decides():
+    files = (Output(kind=ArtifactKind.FILES, uri="files/x", size_bytes=1),)
+    fine = Outcome(state=AttemptState.SUCCEEDED, outputs=files)
+    bad = replace(fine, cause=Cause.OUTPUT, message="the command did not write its output 'a'")
+    members = [an_attempt(0, outcome=bad, ended=1.0), an_attempt(1, outcome=fine, ended=2.0)]
+    whole = together(members)[1]
+    assert (whole.state, whole.cause, whole.message) == (AttemptState.SUCCEEDED, None, "")
+    whole = together([replace(members[0], ended=3.0), members[1]])[1]
+    assert (whole.state, whole.cause, whole.outputs) == (AttemptState.FAILED, Cause.OUTPUT, ())
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

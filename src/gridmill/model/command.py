@@ -1,14 +1,16 @@
 """A command: a program of the user, run as one process, as a gang, or once on each node."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from gridmill.errors import InputError
+from gridmill.errors import InputError, UnsafePathError
 from gridmill.model.each import Each
 from gridmill.model.gang import RANK_VARIABLES, check_gang
 from gridmill.model.noun import dataclass
+from gridmill.model.uri import below
 
 SHELL = "/bin/sh -e"
 """What runs a command that is a string."""
@@ -74,6 +76,32 @@ def check_env(env: Mapping[str, str], *, in_gang: bool) -> None:
             )
 
 
+def check_outputs(outputs: tuple[str, ...]) -> None:
+    """Raise InputError for outputs that are not below GRIDMILL_OUTPUT."""
+    for name in outputs:
+        try:
+            below("GRIDMILL_OUTPUT", name)
+        except UnsafePathError as error:
+            raise InputError(
+                f"{name!r} is not below GRIDMILL_OUTPUT",
+                hint="Write a relative path, without '..': model.bin, or parts/*.parquet.",
+                place="command.outputs",
+            ) from error
+
+
+def has_output(name: str, files: Collection[str]) -> bool:
+    """Whether there is a file of that name or pattern among these, or one in a folder of that name."""
+    wanted = PurePosixPath(name).as_posix()
+    if any(letter in wanted for letter in "*?["):
+        return any(_matches(PurePosixPath(file).parts, PurePosixPath(wanted).parts) for file in files)
+    return wanted in files or any(file.startswith(f"{wanted}/") for file in files)
+
+
+def _matches(file: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Name by name: `*` stands for no slash."""
+    return len(file) >= len(pattern) and all(map(fnmatchcase, file, pattern))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec:
     """Any command. A list is executed as it is. A string runs in a POSIX shell: in `/bin/sh -e`, which ends
@@ -89,7 +117,9 @@ class CommandSpec:
     environment what torchrun, TensorFlow and JAX say. `roles` counts them by role (`chief`, `worker`, `ps`,
     `evaluator`) for frameworks that tell ranks apart. A gang hands on to its next attempt what it leaves in
     `GRIDMILL_CHECKPOINTS`. With `each` it runs once on every matching node of its site, and again in every
-    run; what it writes there is not kept.
+    run; it keeps no files. `outputs` are the files (or folders, or patterns as `parts/*.csv`) that it must
+    leave in `GRIDMILL_OUTPUT`: if one is missing, the job fails. Other files are kept too. Links are kept as
+    what they point to.
     """
 
     run: str | tuple[str, ...]
@@ -100,6 +130,7 @@ class CommandSpec:
     workers: int | None = None
     roles: Mapping[str, int] = field(default_factory=dict)
     each: Each | None = None
+    outputs: tuple[str, ...] = ()
 
     def references(self) -> tuple[str, ...]:
         """Commands name what they need in `needs` only."""
@@ -117,10 +148,22 @@ class CommandSpec:
         workers or roles that make no gang, or none that runs on each node."""
         check_shell(self.shell, self.run)
         check_env(self.env, in_gang=bool(self.workers or self.roles))
+        check_outputs(self.outputs)
         check_gang(self.workers, self.roles, "command")
-        if self.each is not None and (self.workers or self.roles):
+        if self.each is not None:
+            self._check_each()
+
+    def _check_each(self) -> None:
+        if self.workers or self.roles:
             raise InputError(
                 "a command that runs once on each node has no ranks",
                 hint="Leave out `each`, or `workers` and `roles`.",
+                place="command.each",
+            )
+        words = (self.run,) if isinstance(self.run, str) else self.run
+        if self.outputs or any("GRIDMILL_OUTPUT" in word for word in words):
+            raise InputError(
+                "a command that runs once on each node keeps no files",
+                hint="Write to a place of the node's own, or print it: the log is kept.",
                 place="command.each",
             )

@@ -69,6 +69,7 @@ class Cause(StrEnum):
     STOPPED = "stopped"
     LOST = "lost"
     INPUT = "input"  # the job's declaration or data is wrong: a retry cannot help
+    OUTPUT = "output"  # what it left cannot be kept, or a declared output is missing
     STORAGE = "storage"  # disk full, ...
     INTERNAL = "internal"
 

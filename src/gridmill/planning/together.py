@@ -24,14 +24,23 @@ def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
     outcome = _of(members[0] if deciding is None else deciding)
     outcomes = [_of(member) for member in members]
     if deciding is None:
-        outputs = max((one.outputs for one in outcomes), key=lambda made: sum(out.size_bytes for out in made))
-        outcome = replace(outcome, outputs=outputs)
+        outcome = _with_files(outcome, members)
     elif len(members) > 1 and not stopped:
         outcome = replace(outcome, message=f"rank {deciding.rank} of {len(members)}: {outcome.message}")
     asked = next((member.interrupted for member in bad if member.interrupted is not None), None)
     head = replace(members[0], stop_requested=stopped, interrupted=asked)
     used = together_used([one.use for one in outcomes])
     return head, replace(outcome, use=used, carriage=_carried([one.carriage for one in outcomes]))
+
+
+def _with_files(outcome: Outcome, members: Sequence[Attempt]) -> Outcome:
+    """A success with the files in the folder that all ranks share; a failure where the last one to end found
+    that they cannot be kept."""
+    last = _of(max(members, key=lambda one: (not one.dismissed, one.ended or 0.0, one.rank)))
+    if last.cause is Cause.OUTPUT:
+        return replace(last, state=AttemptState.FAILED, outputs=())
+    outputs = max((_of(one).outputs for one in members), key=lambda made: sum(out.size_bytes for out in made))
+    return replace(outcome, outputs=outputs, cause=None, message="", hint="")
 
 
 def _carried(carriages: Sequence[Carriage | None]) -> Carriage | None:

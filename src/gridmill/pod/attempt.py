@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gridmill.model.event import EventType
+from gridmill.model.job import JobKind
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
 from gridmill.pod.cgroups import AttemptGroup
+from gridmill.pod.collector import Collection
 from gridmill.pod.limits import Meter
 from gridmill.pod.lines import PROGRESS_SECONDS, LineBuffer, LogStream, parse_event
 from gridmill.pod.spare import Spare
@@ -70,12 +72,30 @@ class Attempt:
     ended: float = 0.0
     cut: bool = False
     spare: Spare | None = None
+    collection: Collection | None = None
 
     def begin(self, now: float) -> None:
         """Its process exists: time and timeout count from here, not from the wait for a warm process."""
         if self.deadline is not None:
             self.deadline += now - self.began
         self.began = now
+
+    @property
+    def leaves_files(self) -> bool:
+        """Whether it is a command that has ended well: what it left in its output folder is kept."""
+        well = self.exit is not None and self.exit.status == 0 and self.meter.shortage is None
+        return well and self.order.job.kind == JobKind.COMMAND
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for its log about the files that it left."""
+        found = self.collection.found() if self.collection is not None else None
+        if found is None:
+            return ()
+        if self.order.part is not None and found.files:
+            said = "a command that runs once on each node keeps no files"
+            return (*found.notes, f"the {found.files} files in GRIDMILL_OUTPUT are not kept: {said}\n")
+        return found.notes
 
     def may_be_cut(self, now: float) -> bool:
         """Whether somebody else told it to end: it waits a moment for news that the pod is to end too."""

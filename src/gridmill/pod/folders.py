@@ -7,7 +7,6 @@ from pathlib import Path
 
 from gridmill.codec import decode, encode
 from gridmill.errors import InputError
-from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.message import Order, Outcome
 from gridmill.model.noun import dataclass
 from gridmill.model.uri import below
@@ -53,17 +52,6 @@ def own_outcome(folder: Path) -> Outcome | None:
         return decode((folder / "outcome.json").read_bytes(), Outcome)
     except (OSError, InputError):
         return None
-
-
-def files_output(root: str, uri: str) -> tuple[Output, ...]:
-    """The files an attempt left in its output folder; () when there are none."""
-    count, size = 0, 0
-    for path, length in _files(below(root, uri)):
-        count, size = count + 1, size + length
-        del path
-    if count == 0:
-        return ()
-    return (Output(kind=ArtifactKind.FILES, uri=uri, size_bytes=size, details={"files": count}),)
 
 
 def drop_empty_output(root: str, uri: str) -> None:

@@ -17,11 +17,12 @@ from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
 from gridmill.pod.address import is_free
 from gridmill.pod.attempt import Attempt, Exit, Reader, Stage
+from gridmill.pod.collect import left_by
+from gridmill.pod.collector import Collection
 from gridmill.pod.folders import (
     PodFolder,
     create_attempt_folder,
     drop_empty_output,
-    files_output,
     own_outcome,
 )
 from gridmill.pod.janitor import Janitor
@@ -267,14 +268,26 @@ class Supervisor:
             return
         if attempt.may_be_cut(now):
             return
-        if (clean and not attempt.reader.open) or now > attempt.give_up:
+        if ((clean and not attempt.reader.open) or now > attempt.give_up) and self._has_collected(attempt):
             self._conclude(attempt, now)
+
+    def _has_collected(self, attempt: Attempt) -> bool:
+        """Whether what a command leaves is as it will be kept; begins to see to that."""
+        if not attempt.leaves_files:
+            return True
+        if attempt.collection is None:
+            attempt.collection = Collection(left_by(attempt.order, attempt.folder / "work"), attempt.folder)
+            if attempt.collection.pid:
+                self._by_pid[attempt.collection.pid] = attempt
+        return attempt.collection.found() is not None
 
     def _conclude(self, attempt: Attempt, now: float) -> None:
         attempt.reader.end(now)
+        for line in attempt.notes:
+            self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": f"gridmill: {line}"})
         attempt.meter.finish()
         outcome = judge(self._ending(attempt, now))
-        self._by_pid.pop(attempt.pid, None)
+        self._forget(attempt)
         with contextlib.suppress(OSError):  # a full disk must not keep the end from being said
             write_outcome(attempt.folder, outcome)
         del self._live[attempt.order.attempt_id]
@@ -282,6 +295,11 @@ class Supervisor:
         if not (attempt.cut and outcome.cause in _CUT):
             self._say_ended(attempt.order.attempt_id, attempt.order.token, outcome)
         self._untidy.append(attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
+        self._by_pid.pop(attempt.pid, None)
+        if attempt.collection is not None:
+            self._by_pid.pop(attempt.collection.pid, None)
 
     def _ending(self, attempt: Attempt, now: float) -> Ending:
         order, end = attempt.order, attempt.exit or Exit(status=None)
@@ -306,7 +324,9 @@ class Supervisor:
             timeout_seconds=order.job.timeout_seconds or 0.0,
             stop_reason=attempt.stop_reason,
             trouble=end.trouble,
-            outputs=files_output(order.root, order.output_uri) if is_command and end.status == 0 else (),
+            in_gang=order.gang is not None,
+            output_uri=order.output_uri,
+            collected=attempt.collection.found() if attempt.collection is not None else None,
         )
 
     def tidy(self) -> None:

@@ -5,11 +5,12 @@ from dataclasses import replace
 from enum import Enum
 
 from gridmill.model.amounts import show_bytes, show_seconds
-from gridmill.model.artifact import Output
+from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.message import Outcome
 from gridmill.model.noun import dataclass
 from gridmill.model.resource import Use
 from gridmill.model.state import AttemptState, Cause
+from gridmill.pod.collect import Collected
 
 MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
 KILL_HINT = "The job itself or another program sent SIGKILL. `retries: 1` on the job tries it once more."
@@ -44,7 +45,9 @@ class Ending:
     timeout_seconds: float = 0.0
     stop_reason: str | None = None
     trouble: str = ""
-    outputs: tuple[Output, ...] = ()
+    in_gang: bool = False
+    output_uri: str = ""
+    collected: Collected | None = None
 
 
 def judge(ending: Ending) -> Outcome:
@@ -79,10 +82,31 @@ def _by_status(ending: Ending, code: int | None) -> Outcome:
     if code is None:
         return _failed(Cause.SIGNAL, describe(ending.status), _kill_hint(ending.status))
     if code == 0 and ending.is_command:
-        return Outcome(state=AttemptState.SUCCEEDED, outputs=ending.outputs)
+        return _with_files(ending, ending.collected or Collected())
     if code == 0:
         return _failed(Cause.INTERNAL, "the job ended without saying how")
     return _failed(Cause.EXIT, f"exit code {code}{_shell_note(code)}", _kill_hint(ending.status))
+
+
+def _with_files(ending: Ending, left: Collected) -> Outcome:
+    """A rank of a gang says only what is wrong with the files: others may still write there, and the last one
+    to end decides (`planning.together`)."""
+    if left.problem and not ending.in_gang:
+        return _failed(Cause.OUTPUT, left.problem, left.hint)
+    return Outcome(
+        state=AttemptState.SUCCEEDED,
+        outputs=_files_output(ending.output_uri, left),
+        cause=Cause.OUTPUT if left.problem else None,
+        message=left.problem,
+        hint=left.hint,
+    )
+
+
+def _files_output(uri: str, left: Collected) -> tuple[Output, ...]:
+    if not left.files:
+        return ()
+    kind, size = ArtifactKind.FILES, left.size_bytes
+    return (Output(kind=kind, uri=uri, size_bytes=size, details={"files": left.files}),)
 
 
 def _kill_hint(status: int) -> str:

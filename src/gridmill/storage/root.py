@@ -57,13 +57,14 @@ class Root:
         return describe_source(source, folder)
 
     def remove(self, uri: str) -> None:
-        """Remove a folder or file below the root; what is gone is fine.
+        """Remove a folder or file below the root, or a link that lies there, not what it points to; what is
+        gone is fine.
 
         Raises UnsafePathError for what is not below the root, the root itself included; StorageError.
         """
-        path = self.path(uri)
-        if path == self._folder:
-            raise UnsafePathError("the storage root itself is not removed")
+        path = below(self._folder, uri)
+        if not _real(path.parent).is_relative_to(_real(self._folder)):
+            raise UnsafePathError(f"{uri!r} leaves the storage root {self._folder} through a link")
         try:
             _remove(path)
         except OSError as error:

@@ -1,0 +1,230 @@
+"""What a command left in its output folder, made fit to be kept: a version holds files and folders alone.
+
+A link is replaced by what it points to, if that is the attempt's own (its output, its work folder, its
+checkpoints) or a version that it reads: what else a link points to may change or vanish after the attempt.
+Sockets, pipes and devices mean nothing once their process has ended: they are removed, and the log says so.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from uuid import uuid4
+
+from gridmill.errors import InputError
+from gridmill.model.command import has_output
+from gridmill.model.message import Order
+from gridmill.model.noun import dataclass
+from gridmill.model.uri import below
+from gridmill.pod.commands import input_folders
+
+_DRAFT = ".gridmill-copy-"
+_MOST_COPIED = 1_000_000
+_COPY = "Write the file itself there, for example with `cp -L`."
+_EMPTY = 'To begin anew remove what is in it: `rm -rf "$GRIDMILL_OUTPUT"/*`.'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The files that are kept. `problem` says why they cannot be, `notes` are lines for the job's log."""
+
+    files: int = 0
+    size_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Where a command left its files: `output` is the folder, `own` are others that only its attempts write
+    to, `inputs` those of the versions that it reads. `wanted` are the outputs that it declares.
+
+    Of a gang all ranks share `output`: `others` says that they may still write there. The first of `own` is
+    a rank's alone.
+    """
+
+    output: Path
+    own: tuple[Path, ...]
+    inputs: tuple[Path, ...] = ()
+    wanted: tuple[str, ...] = ()
+    others: bool = False
+
+
+def left_by(order: Order, work: Path) -> Left:
+    """Of a command's attempt."""
+    return Left(
+        output=below(order.root, order.output_uri),
+        own=(work, below(order.root, order.checkpoint_uri)) if order.checkpoint_uri else (work,),
+        inputs=tuple(input_folders(order, work).values()),
+        wanted=order.job.command.outputs if order.job.command is not None else (),
+        others=order.gang is not None and order.gang.rank > 0,
+    )
+
+
+def look(left: Left, most: int) -> Collected | None:
+    """What is kept, where that is seen at once: at most so many files, and nothing to be replaced."""
+    try:
+        _check_folder(left.output)
+        entries = list(islice(_entries(left.output), most + 1))
+        if len(entries) > most or any(_is_odd(entry) for entry in entries):
+            return None
+        return _counted(left, entries, ())
+    except InputError as error:
+        return Collected(problem=error.message, hint=error.hint)
+    except OSError:
+        return None
+
+
+def collect(left: Left) -> Collected:
+    """The same, with links replaced, and whatever there is. May take long."""
+    try:
+        _check_folder(left.output)
+        notes = tuple(_Settling(left).run())
+        return _counted(left, _entries(left.output), notes)
+    except InputError as error:
+        return Collected(problem=error.message, hint=error.hint)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        return Collected(problem=f"its output cannot be kept: {error.strerror or error}{where}")
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        looked = folder.lstat()
+    except FileNotFoundError as error:
+        raise InputError("the command removed its output folder", hint=_EMPTY) from error
+    if stat.S_ISLNK(looked.st_mode):
+        target = os.readlink(folder)
+        folder.unlink()  # what removes the folder of a failed attempt must not find its way out
+        raise InputError(f"the command replaced its output folder by a link to {target}", hint=_COPY)
+    if not stat.S_ISDIR(looked.st_mode):
+        raise InputError("the command replaced its output folder by a file", hint=_EMPTY)
+
+
+def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
+    """All below but folders; links are not followed. Raises OSError for a folder that cannot be read."""
+    with os.scandir(folder) as found:
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _entries(Path(entry.path))
+            elif not entry.name.startswith(_DRAFT):  # another rank is at it
+                yield entry
+
+
+def _is_odd(entry: "os.DirEntry[str]") -> bool:
+    return not entry.is_file(follow_symlinks=False)
+
+
+def _counted(left: Left, entries: Iterable["os.DirEntry[str]"], notes: tuple[str, ...]) -> Collected:
+    files, size, found = 0, 0, set[str]()
+    for entry in entries:
+        files, size = files + 1, size + entry.stat(follow_symlinks=False).st_size
+        if left.wanted:
+            found.add(os.path.relpath(entry.path, left.output))
+    missing = [name for name in left.wanted if not has_output(name, found)]
+    problem = f"the command did not write its output {', '.join(map(repr, missing))}" if missing else ""
+    hint = f"It has to be in GRIDMILL_OUTPUT; {_there(found)}." if missing else ""
+    return Collected(files=files, size_bytes=size, notes=notes, problem=problem, hint=hint)
+
+
+def _there(found: set[str]) -> str:
+    if not found:
+        return "nothing is there"
+    names = sorted(found)
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"there is {', '.join(names[:5])}{more}"
+
+
+class _Settling:
+    """One pass over the odd entries of an output."""
+
+    def __init__(self, left: Left) -> None:
+        self._left = left
+        self._output = Path(os.path.realpath(left.output))
+        self._own = tuple(Path(os.path.realpath(one)) for one in left.own)
+        self._inputs = tuple(Path(os.path.realpath(one)) for one in left.inputs)
+        self._made = 0
+
+    def run(self) -> Iterator[str]:
+        """Replace and remove; lines for the log. Raises InputError, OSError."""
+        replaced = 0
+        for entry in [one for one in _entries(self._left.output) if _is_odd(one)]:
+            path = Path(entry.path)
+            if entry.is_symlink():
+                replaced += self._replace(path)
+            else:
+                path.unlink(missing_ok=True)
+                yield f"{self._name(path)} is no file (a socket, a pipe or a device), and is not kept\n"
+        if replaced:
+            yield f"{replaced} links in the output were replaced by what they point to\n"
+
+    def _name(self, path: Path) -> str:
+        return os.path.relpath(path, self._left.output)
+
+    def _replace(self, link: Path) -> bool:
+        """Put what the link points to into its place, at once. False where another rank's end will."""
+        target = self._target(link)
+        if self._left.others and not target.is_relative_to(self._own[0]):
+            return False
+        draft = link.with_name(f"{_DRAFT}{uuid4().hex}")
+        try:
+            self._copy(target, draft, (target,))
+            if draft.is_dir():
+                link.unlink(missing_ok=True)
+            draft.rename(link)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.unlink(missing_ok=True)
+            raise
+        return True
+
+    def _target(self, link: Path) -> Path:
+        """Where it leads in the end. Raises InputError for what cannot be kept."""
+        what = f"the output has a link {self._name(link)} to {os.readlink(link)}"
+        try:
+            target = Path(os.path.realpath(link, strict=True))
+        except FileNotFoundError as error:
+            raise InputError(f"{what}, which does not exist", hint=_COPY) from error
+        except OSError as error:
+            raise InputError(f"{what}: {error.strerror}", hint=_COPY) from error
+        if not _is_in(target, (self._output, *self._own, *self._inputs)):
+            raise InputError(f"{what}, which is not the job's own and may change", hint=_COPY)
+        if Path(os.path.realpath(link.parent)).is_relative_to(target):
+            raise InputError(f"{what}, a folder that it lies in", hint=_COPY)
+        return target
+
+    def _copy(self, source: Path, target: Path, trail: tuple[Path, ...]) -> None:
+        """`trail` are the real folders that this copy goes through: none twice."""
+        self._made += 1
+        if self._made > _MOST_COPIED:
+            raise InputError(f"links in the output lead to more than {_MOST_COPIED} files", hint=_COPY)
+        if source.is_file():
+            return self._copy_file(source, target)
+        if not source.is_dir():
+            raise InputError(f"the output has a link to {source}, which is no file", hint=_COPY)
+        target.mkdir()
+        for entry in sorted(source.iterdir()):
+            real = self._target(entry) if entry.is_symlink() else entry
+            if real in trail:
+                raise InputError(f"the output has links in a circle: {self._name(entry)}", hint=_COPY)
+            if real.is_dir() or real.is_file():
+                self._copy(real, target / entry.name, (*trail, real))
+        return None
+
+    def _copy_file(self, source: Path, target: Path) -> None:
+        """A second name where that file is the attempt's alone; it takes no space."""
+        mine = _is_in(source, self._own) and source.stat().st_nlink == 1
+        if mine or source.is_relative_to(self._output):
+            try:
+                return os.link(source, target)
+            except OSError:  # not here, or not between these two places
+                pass
+        shutil.copy2(source, target)
+        return None
+
+
+def _is_in(path: Path, places: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(place) for place in places)
