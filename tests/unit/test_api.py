@@ -80,6 +80,55 @@ def test_a_wrong_body_names_its_place(served: httpx.Client) -> None:
     assert answer.json()["place"] == "body.jobs.0.name"
 
 
+JOB = {"name": "a", "command": {"run": "true"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "place", "says"),
+    [
+        (
+            "POST",
+            "/v1/runs",
+            {"name": "p", "jobs": [{**JOB, "timeout": "5m"}]},
+            "body.jobs.0.timeout",
+            "timeout_seconds",
+        ),
+        ("POST", "/v1/runs", {"name": "p", "jobs": [], "jbos": []}, "body.jbos", "`jobs`"),
+        (
+            "POST",
+            "/v1/plans",
+            {"name": "p", "jobs": [{"name": "a", "command": {"run": "true", "rn": 1}}]},
+            "body.jobs.0.command.rn",
+            "`run`",
+        ),
+        ("POST", "/v1/runs?forse=true", {"name": "p", "jobs": [JOB]}, "query.forse", "`force`"),
+        ("GET", "/v1/runs?limits=3", None, "query.limits", "`limit`"),
+        (
+            "POST",
+            "/v1/backfills",
+            {"backfill": {"name": "p", "begins": "2013", "ends": "2014", "evry": 3}, "chunks": []},
+            "body.backfill.evry",
+            "every_",
+        ),
+        (
+            "PUT",
+            "/v1/resources/a",
+            {"name": "a", "type": "sink", "site_settings": {}},
+            "body.site_settings",
+            "/docs",
+        ),
+    ],
+)
+def test_an_unknown_field_is_refused_by_its_name(
+    served: httpx.Client, method: str, path: str, body: object, place: str, says: str
+) -> None:
+    answer = served.request(method, path, json=body)
+    said = answer.json()
+    assert answer.status_code == 422
+    assert said["place"] == place
+    assert says in said["message"] + said["hint"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [

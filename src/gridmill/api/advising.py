@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
-from gridmill.api.replies import Failure, Name, TheGrid, reply
+from gridmill.api.replies import Name, TheGrid, make_router, reply
 from gridmill.model.advice import Advice
 from gridmill.model.view import RunView
 
-router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
+router = make_router()
 
 
 @router.get("/advice/{name:path}", response_model=Advice, tags=["advice"])

@@ -1,15 +1,12 @@
 """The routes of sinks: altering them, and how they stand."""
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
-from gridmill.api.replies import Failure, Long, TheGrid, reply
+from gridmill.api.replies import Long, TheGrid, make_router, reply
 from gridmill.model.alteration import Alterations, Change
 from gridmill.model.task import LoadTask
 
-router = APIRouter(
-    prefix="/v1", tags=["sinks"], responses={"default": {"model": Failure, "description": "An error"}}
-)
+router = make_router("sinks")
 
 
 @router.get("/alterations", response_model=tuple[Alterations, ...])

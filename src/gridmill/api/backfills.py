@@ -3,15 +3,13 @@
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Body
+from fastapi import Body
 from starlette.responses import Response
 
-from gridmill.api.replies import Failure, Name, TheGrid, reply
+from gridmill.api.replies import Name, TheGrid, make_router, reply
 from gridmill.model.backfill import Backfill, BackfillView, Chunk
 
-router = APIRouter(
-    prefix="/v1", tags=["backfills"], responses={"default": {"model": Failure, "description": "An error"}}
-)
+router = make_router("backfills")
 
 
 @router.get("/backfills", response_model=tuple[BackfillView, ...])

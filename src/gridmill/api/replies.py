@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Request
 from starlette.responses import Response
 
+from gridmill.api.known import refuse_unknown
 from gridmill.codec import encode
 from gridmill.errors import InputError
 from gridmill.model.noun import dataclass
@@ -30,6 +31,16 @@ def _grid(request: Request) -> Grid:
 TheGrid = Annotated[Grid, Depends(_grid)]
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 Long = Annotated[str, Path(min_length=1, max_length=500)]
+
+
+def make_router(*tags: str) -> APIRouter:
+    """Routes under /v1 that refuse unknown fields and answer every error with the same body."""
+    return APIRouter(
+        prefix="/v1",
+        tags=list(tags),
+        dependencies=[Depends(refuse_unknown)],
+        responses={"default": {"model": Failure, "description": "An error"}},
+    )
 
 
 def reply(noun: object) -> Response:

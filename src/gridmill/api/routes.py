@@ -4,11 +4,11 @@ import time
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import Body, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
-from gridmill.api.replies import Failure, Name, TheGrid, check_name, done, reply
+from gridmill.api.replies import Name, TheGrid, check_name, done, make_router, reply
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.node import NodeView
@@ -33,7 +33,7 @@ class Presence:
 
 
 Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{8,128}$")]
-router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
+router = make_router()
 
 
 @router.get("/control", response_model=ControlView, tags=["control"])

@@ -1,12 +1,11 @@
 """The routes of schedules."""
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
-from gridmill.api.replies import Failure, Name, TheGrid, reply
+from gridmill.api.replies import Name, TheGrid, make_router, reply
 from gridmill.model.view import ScheduleView
 
-router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
+router = make_router()
 
 
 @router.get("/schedules", response_model=tuple[ScheduleView, ...], tags=["schedules"])

@@ -1,12 +1,11 @@
 """The routes of projects that share a grid."""
 
-from fastapi import APIRouter
 from starlette.responses import Response
 
-from gridmill.api.replies import Failure, Name, TheGrid, check_name, done, reply
+from gridmill.api.replies import Name, TheGrid, check_name, done, make_router, reply
 from gridmill.model.project import Project, ProjectView
 
-router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
+router = make_router()
 
 
 @router.get("/projects", response_model=tuple[ProjectView, ...], tags=["projects"])

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
-from gridmill.api.replies import Failure, Long, TheGrid, done, reply
+from gridmill.api.replies import Long, TheGrid, done, make_router, reply
 from gridmill.errors import InputError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
@@ -15,7 +15,7 @@ from gridmill.model.parcel import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.view import Removal, VersionView
 
-router = APIRouter(prefix="/v1", responses={"default": {"model": Failure, "description": "An error"}})
+router = make_router()
 
 
 @router.get("/artifacts", response_model=tuple[Artifact, ...], tags=["artifacts"])
