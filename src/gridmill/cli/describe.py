@@ -21,6 +21,7 @@ from gridmill.model.deployment import Deployment
 from gridmill.model.distribution import ColumnLine, column_lines, columns_left_out
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import DEFAULT, ProjectView
+from gridmill.model.remarks import remarks_of
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt
 from gridmill.model.site import Site, SiteKind
@@ -91,6 +92,9 @@ def _version(view: VersionView) -> Iterator[RenderableType]:
     names = f"({', '.join(view.names)})" if view.names else ""
     yield _head(one.id, one.kind, names, "removed" if one.removed else "")
     yield _facts(_version_facts(view))
+    if remarks := remarks_of(one):
+        yield Text("\nremarks", style="bold")
+        yield from (Text(f"{'warning: ' if remark.warning else ''}{remark.text}") for remark in remarks)
     if one.kind == ArtifactKind.MODEL:
         yield from _model(view)
     else:

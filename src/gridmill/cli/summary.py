@@ -10,8 +10,8 @@ from gridmill.cli.words import NODES, counts, elapsed, headline, newest, node_ro
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.loaded import remarks
 from gridmill.model.metric import read_metric
+from gridmill.model.remarks import remarks_of
 from gridmill.model.run import Attempt
 from gridmill.model.state import Cause, JobState, RunState
 from gridmill.model.view import JobView, PartView, RunView
@@ -32,8 +32,8 @@ def summarise(client: Client, view: RunView) -> None:
             print(f"\n{job.job.job.name} on each node")
             show_table(NODES, rows)
     print(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
-    for line in (line for job in view.jobs for one in job.artifacts for line in remarks(one)):
-        print(line)
+    for remark in (remark for job in view.jobs for one in job.artifacts for remark in remarks_of(one)):
+        print(remark.line)
     best = best_model(artifact for job in view.jobs for artifact in job.artifacts)
     if best is not None:
         print(f"best model: {best[0].id} ({best[1]} {show_number(best[0].output.metrics[best[1]])})")

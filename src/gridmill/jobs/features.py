@@ -102,6 +102,17 @@ def _fill(target: Floats, table: pa.Table, encoding: Encoding) -> None:
         target[:] = known[:, None] == np.arange(len(encoding.categories))
 
 
+def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers) -> int:
+    """How many of these rows have a category that the training rows did not have: all of its inputs are 0."""
+    unknown = np.zeros(len(rows), bool)
+    for encoding in encodings:
+        if encoding.categories:
+            column = table[encoding.column].take(rows).cast(pa.string())
+            known = pc.is_in(column, value_set=pa.array(encoding.categories, pa.string()))
+            unknown |= ~np.asarray(pc.or_(known, pc.is_null(column)).to_numpy(), bool)
+    return int(unknown.sum())
+
+
 def numbers(column: pa.ChunkedArray) -> Floats:
     """A numeric column as doubles; NaN where it is missing or infinite."""
     if pa.types.is_null(column.type):

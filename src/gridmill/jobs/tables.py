@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 from gridmill.codec import from_builtins
 from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.thrifty import thrifty
+from gridmill.jobs.thrifty import Thrifty, thrifty
 from gridmill.model.artifact import ArtifactKind, Column, Output
 from gridmill.model.outage import Outage
 
@@ -36,6 +36,19 @@ def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds
         raise StorageError(
             f"{output.uri} cannot be read any more: {error}", hint="Run its pipeline again with --force."
         ) from error
+
+
+def excluded_rows(context: JobContext, names: Sequence[str]) -> dict[str, int]:
+    """How many rows of each table lie in one of its outages, by the table's name."""
+    inputs = {name: context.input(name).output for name in names}
+    with_outages = {name: output for name, output in inputs.items() if output.details.get("outages")}
+    counts = {name: _excluded(open_table(context, output)) for name, output in with_outages.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _excluded(table: ds.Dataset) -> int:
+    everything: int = table.unfiltered.count_rows() if isinstance(table, Thrifty) else table.count_rows()
+    return everything - int(table.count_rows())
 
 
 def open_version(path: Path, output: Output, schema: pa.Schema | None = None) -> ds.Dataset:

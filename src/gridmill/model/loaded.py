@@ -1,10 +1,10 @@
-"""What a sink's version says of its last load: rows it rejected, how far its values drifted."""
+"""What a sink's version says of its last load: rows it rejected, how far its values drifted, where it is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from gridmill.model.amounts import show_count, show_number
+from gridmill.model.amounts import show_count
 from gridmill.model.artifact import Artifact
 
 _REASONS = 3
@@ -67,19 +67,14 @@ def _moment(position: Mapping[str, Any]) -> float | None:
     return int(milliseconds) / 1000 if milliseconds.isdigit() else None
 
 
-def remarks(artifact: Artifact) -> Iterator[str]:
-    """What somebody should know of a sink's version, a line each."""
-    if rejects_of(artifact):
-        yield rejects_line(artifact)
-    for column, index in shifted_of(artifact).items():
-        yield (
-            f"{artifact.id}: {column} has drifted since the load before "
-            f"(population stability index {show_number(index)})"
-        )
-
-
 def rejects_line(artifact: Artifact) -> str:
     """`shops/sales@3: 12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty without any."""
+    text = rejects_text(artifact)
+    return f"{artifact.id}: {text}" if text else ""
+
+
+def rejects_text(artifact: Artifact) -> str:
+    """`12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty without any."""
     found = rejects_of(artifact)
     if not found:
         return ""
@@ -87,4 +82,4 @@ def rejects_line(artifact: Artifact) -> str:
     listed = ", ".join(f"{count:,} {reason}" for reason, count in list(reasons.items())[:_REASONS])
     more = f", and {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
     counted = f"{rows:,} row{'s' * (rows != 1)} rejected, {added:,} by its last load"
-    return f"{artifact.id}: {counted}: {listed}{more}"
+    return f"{counted}: {listed}{more}"

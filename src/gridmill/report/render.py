@@ -28,6 +28,7 @@ from gridmill.model.loaded import rejects_of, shifted_of
 from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
 from gridmill.model.noun import dataclass
 from gridmill.model.project import DEFAULT
+from gridmill.model.remarks import remarks_of
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, PartView, RunView
@@ -112,6 +113,10 @@ def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()
         tables=[a for a in _artifacts(view) if a.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)],
         carried=carried_lines(view),
         rejects_of=rejects_of,
+        remarks=sorted(
+            (remark for artifact in _artifacts(view) for remark in remarks_of(artifact)),
+            key=lambda remark: not remark.warning,
+        ),
         columns_of=column_lines,
         columns_left_out=columns_left_out,
         shifted_of=shifted_of,

@@ -20,7 +20,7 @@ from gridmill.jobs.dataset.statistics import Sample, looked_at, statistics
 from gridmill.jobs.dataset.writing import Tally
 from gridmill.jobs.facts import describe, join_facts, note_facts
 from gridmill.jobs.features import is_number, is_text
-from gridmill.jobs.tables import columns_of
+from gridmill.jobs.tables import columns_of, excluded_rows
 from gridmill.jobs.thrifty import Thrifty, thrifty
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.dataset import DatasetSpec, Join, Label
@@ -112,6 +112,14 @@ def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:
     return [name for name in there if is_number(schema.field(name).type) or is_text(schema.field(name).type)]
 
 
+def _left_out(features: Sequence[str], schema: pa.Schema) -> Mapping[str, str]:
+    """The other columns that were to be features, and their types."""
+    taken = set(learnable(features, schema))
+    return {
+        name: str(schema.field(name).type) for name in features if name in schema.names and name not in taken
+    }
+
+
 def make_result(
     context: JobContext,
     query: Query,
@@ -135,6 +143,8 @@ def make_result(
         metrics={},
         details={
             "features": learnable(encoded_features(compiled.features, steps), table.schema),
+            "left_out": _left_out(encoded_features(compiled.features, steps), table.schema),
+            "excluded": excluded_rows(context, spec.references()),
             "encoders": describe_encoders(steps),
             "label": compiled.label,
             "label_column": _label_column(spec, compiled),

@@ -20,11 +20,12 @@ class Took:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardDone:
     """A shard. The first shard of a worker also tells how it opened the dataset and the model before (None:
-    not its first)."""
+    not its first). `unknown` rows have a category that training did not have."""
 
     rows: int
     took: Took
     opening: Took | None = None
+    unknown: int = 0
 
 
 def add_up(

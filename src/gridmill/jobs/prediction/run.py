@@ -63,6 +63,7 @@ def run(context: JobContext) -> JobResult:
         "workers": done.workers,
         "worker_deaths": done.deaths,
         "train_rows": learned.value,
+        "unknown_rows": sum(shard.unknown for shard in done.shards),
     } | ({"parts": len(context.order.parts)} if context.order.parts else {})
     parallel = add_up(
         done.shards,
@@ -184,6 +185,7 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
             [name, str(kind)] for name, kind in zip(table.schema.names, table.schema.types, strict=True)
         ],
         "metrics": measure(table, parts, card, spec.split),
+        "unpredicted_rows": table["prediction"].null_count,
         "details": {
             "model": choice.candidate.name,
             "kind": card.kind.value,
@@ -212,6 +214,6 @@ def _result(context: JobContext, found: dict[str, Any], facts: dict[str, Any]) -
         size_bytes=found["size_bytes"],
         columns=tuple(Column(name=name, type=kind) for name, kind in found["columns"]),
         metrics=found["metrics"],
-        details=found["details"] | facts,
+        details=found["details"] | facts | {"unpredicted_rows": found["unpredicted_rows"]},
     )
     return JobResult(outputs=(output,), metrics=found["metrics"], size=JobSize(rows=found["rows"]))

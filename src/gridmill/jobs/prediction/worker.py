@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.codec import to_builtins
-from gridmill.jobs.features import Floats, as_lists, encode, is_number, numbers, runs
+from gridmill.jobs.features import Floats, as_lists, count_unknown, encode, is_number, numbers, runs
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.held_out import HeldOut, load_held_out
 from gridmill.jobs.models import Card, Predictor, load_card, load_model, predict_rows
@@ -89,7 +89,8 @@ class ShardWork:
         first = "_opened" not in self.__dict__
         opened = self._opened
         begin, before = time.monotonic(), spent_so_far(opened.helpers)
-        table = pa.concat_tables([self._predict(span) for span in self.shards[shard]])
+        predicted = [self._predict(span) for span in self.shards[shard]]
+        table = pa.concat_tables([table for table, _ in predicted])
         path = self.output / part_name(self.first + shard)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         pq.write_table(table, partial)
@@ -99,10 +100,12 @@ class ShardWork:
             rows=table.num_rows,
             took=Took(seconds=time.monotonic() - begin, spent=spent),
             opening=opened.took if first else None,
+            unknown=sum(unknown for _, unknown in predicted),
         )
         return {"done": to_builtins(done)}
 
-    def _predict(self, span: Span) -> pa.Table:
+    def _predict(self, span: Span) -> tuple[pa.Table, int]:
+        """The predictions, and how many of their rows have a category that training did not have."""
         card = self._predictor.card
         lead = min(span.start, (card.sequence or 1) - 1)
         columns = _columns(card, self._parts, self.split)
@@ -114,15 +117,15 @@ class ShardWork:
         predicted = predict_rows(
             self._predictor, encode(table, card.encodings), runs(table, card.entity), kept
         )
-        rows = kept + (span.start - lead)
+        rows, unknown = kept + (span.start - lead), count_unknown(table, card.encodings, kept)
         if self._held_out is None:
-            return _result(table.take(kept), rows, predicted, card)
+            return _result(table.take(kept), rows, predicted, card), unknown
         there, place = self._held_out.find(rows)
         predicted[there] = self._held_out.predicted[place]
         folds = np.full(len(rows), np.nan)
         folds[there] = self._held_out.folds[place]
         found = _result(table.take(kept), rows, predicted, card)
-        return found.append_column("fold", pa.array(folds, from_pandas=True).cast(pa.int64()))
+        return found.append_column("fold", pa.array(folds, from_pandas=True).cast(pa.int64())), unknown
 
 
 def _columns(card: Card, parts: Partitions, split: str | None) -> list[str]:

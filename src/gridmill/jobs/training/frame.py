@@ -1,7 +1,7 @@
 """A dataset as arrays to learn from: inputs, label, splits, and where each entity begins."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -54,7 +54,9 @@ class Frame:
 
     `target` is the label [rows] (of several: [rows, labels]), or the number of its class; NaN where it is
     missing. `rows` are the numbers of the rows with all labels, per split. `starts` is for each row the first
-    row of its entity. `present` is like `target`: the label column's value at the basis time, NaN where there
+    row of its entity. `unlabelled` counts, per split, the rows without a label, and `unseen_classes` those of
+    a class that no training row has; `infinite` counts, per feature, infinite values, which are taken as
+    missing. `present` is like `target`: the label column's value at the basis time, NaN where there
     is none.
     """
 
@@ -67,6 +69,9 @@ class Frame:
     rows: Mapping[str, Integers]
     starts: Integers
     present: Floats
+    unlabelled: Mapping[str, int] = field(default_factory=dict)
+    unseen_classes: Mapping[str, int] = field(default_factory=dict)
+    infinite: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,7 +183,21 @@ def make_frame(
         rows=rows,
         starts=runs(table, subject.entity),
         present=present_values(table, subject.label_columns),
+        unlabelled=_counted({name: ~labelled & _mask(pc.equal(split, name)) for name in rows}),
+        unseen_classes=_counted({name: target[rows[name]] < 0 for name in rows} if classes else {}),
+        infinite=_counted({name: _infinite(table[name]) for name in subject.features}),
     )
+
+
+def _counted(found: Mapping[str, npt.NDArray[np.bool_]]) -> Mapping[str, int]:
+    counts = {name: int(rows.sum()) for name, rows in found.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _infinite(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    if not pa.types.is_floating(column.type):
+        return np.zeros(0, bool)
+    return _mask(pc.is_inf(column))
 
 
 def _mask(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

@@ -211,6 +211,9 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "seed": card.seed,
         "packages": dict(card.versions),
         "rows": {split: len(rows) for split, rows in frame.rows.items()},
+        "unlabelled": dict(frame.unlabelled),
+        "unseen_classes": dict(frame.unseen_classes),
+        "infinite": dict(frame.infinite),
         "curve": [list(point) for point in fitted.curve],
         "importance": dict(sorted(fitted.importance.items(), key=lambda item: -item[1])),
     }

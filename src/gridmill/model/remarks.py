@@ -1,0 +1,126 @@
+"""What a reader must know about a version: rows dropped, rejected, left out, unknown or converted with loss.
+
+Jobs count these in the details of their output. `remarks_of` puts the counts into sentences, which the
+terminal's summary, the report and `show` print. A job adds sentences of its own under REMARKS.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gridmill.model.amounts import show_count, show_number
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.loaded import rejects_of, rejects_text, shifted_of
+from gridmill.model.noun import dataclass
+
+REMARKS = "remarks"
+"""The key in the details of an output: a list of texts, or of [text, true] for a warning."""
+WARNING_SHARE = 0.1
+"""More than this share of the rows dropped or rejected is a warning."""
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """A sentence about the version `artifact` (its id). A `warning` can make the result wrong or useless."""
+
+    artifact: str
+    text: str
+    warning: bool = False
+
+    @property
+    def line(self) -> str:
+        """`warning: weather/features@1: 237 of 560 rows dropped (42 %): 237 no label`."""
+        return f"{'warning: ' if self.warning else ''}{self.artifact}: {self.text}"
+
+
+def remarks_of(artifact: Artifact) -> tuple[Remark, ...]:
+    """The remarks about a version, warnings first."""
+    found = [Remark(artifact=artifact.id, text=text, warning=warning) for text, warning in _remarks(artifact)]
+    return tuple(sorted(found, key=lambda one: not one.warning))
+
+
+_Said = Iterator[tuple[str, bool]]
+
+
+def _remarks(artifact: Artifact) -> _Said:
+    yield from _rejected(artifact)
+    yield from _OF_KIND.get(artifact.kind, _nothing)(artifact.output.details, artifact.output.rows or 0)
+    for said in artifact.output.details.get(REMARKS) or ():
+        text, warning = (said, False) if isinstance(said, str) else said
+        yield str(text), bool(warning)
+
+
+def _nothing(_details: Mapping[str, Any], _rows: int) -> _Said:
+    yield from ()
+
+
+def _rejected(artifact: Artifact) -> _Said:
+    rejects, rows = rejects_of(artifact).get("rows", 0), artifact.output.rows or 0
+    if rejects:
+        yield rejects_text(artifact), rejects > WARNING_SHARE * (rows + rejects)
+    for column, index in shifted_of(artifact).items():
+        drift = f"population stability index {show_number(index)}"
+        yield f"{column} has drifted since the load before ({drift})", True
+
+
+def _of_sink(details: Mapping[str, Any], _rows: int) -> _Said:
+    if vanished := details.get("vanished"):
+        yield f"{show_count(vanished, 'loaded file')} no longer in the source; the rows are kept", False
+
+
+def _of_dataset(details: Mapping[str, Any], rows: int) -> _Said:
+    dropped: Mapping[str, int] = details.get("dropped") or {}
+    total = sum(dropped.values())
+    if total:
+        share = total / (total + rows)
+        of_all = f"{total:,} of {total + rows:,} rows dropped ({_percent(share)})"
+        yield f"{of_all}: {_counts(dropped)}", share > WARNING_SHARE
+    excluded: Mapping[str, int] = details.get("excluded") or {}
+    if excluded:
+        yield f"rows excluded by outages: {_counts(excluded)}", False
+    left_out: Mapping[str, str] = details.get("left_out") or {}
+    if left_out:
+        listed = [f"{name} ({kind})" for name, kind in left_out.items()]
+        yield f"{show_count(len(listed), 'column')} left out as features: {_listed(listed)}", False
+
+
+def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
+    if unlabelled := details.get("unlabelled"):
+        yield f"rows not used because their label is missing: {_counts(unlabelled)}", False
+    if unseen := details.get("unseen_classes"):
+        yield f"rows of a class that no training row has: {_counts(unseen)}", True
+    if infinite := details.get("infinite"):
+        yield f"infinite values taken as missing: {_counts(infinite)}", False
+
+
+def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
+    if unknown := details.get("unknown_rows"):
+        share = unknown / max(rows, 1)
+        known = f"{unknown:,} of {rows:,} rows ({_percent(share)}) have a category that training did not have"
+        yield known, share > WARNING_SHARE
+    if details.get("train_rows") == "seen":
+        yield "the train rows are predicted by a model that learned from them", False
+    if unpredicted := details.get("unpredicted_rows"):
+        yield f"{unpredicted:,} of {rows:,} rows have no prediction", True
+
+
+_OF_KIND = {
+    ArtifactKind.SINK: _of_sink,
+    ArtifactKind.DATASET: _of_dataset,
+    ArtifactKind.MODEL: _of_model,
+    ArtifactKind.PREDICTION: _of_prediction,
+}
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else "below 1%"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    largest = sorted(counts.items(), key=lambda item: -item[1])
+    return _listed([f"{count:,} {name}" for name, count in largest])
+
+
+def _listed(texts: list[str]) -> str:
+    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+    return ", ".join(texts[:_NAMED]) + more
