@@ -14,6 +14,7 @@ MODULES = {
     "demo": "bench.demo",
     "sink": "bench.sink",
     "dataset": "bench.dataset",
+    "wide": "bench.wide",
     "flights": "bench.flights",
     "training": "bench.training",
     "swarm": "bench.swarm",

@@ -4,6 +4,7 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import floor
 
 from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number, show_seconds
 from gridmill.model.project import DEFAULT, ProjectView
@@ -80,6 +81,10 @@ def _of(split: str, values: Mapping[str, float]) -> Iterator[str]:
     return (name for name in values if name.startswith(f"{split}_"))
 
 
+MOST_SHOWN = 0.99
+"""A job that runs has something left to do: 100 % is shown of none."""
+
+
 def progress(view: JobView) -> str:
     """A bar with percent, or how much was done, and the job's own note."""
     if view.job.state != JobState.RUNNING:
@@ -90,7 +95,7 @@ def progress(view: JobView) -> str:
         return note
     if not isinstance(total, int | float) or total <= 0:
         return f"{done:g} {view.progress.get('unit') or ''} {note}".strip()
-    share = min(1.0, max(0.0, done / total))
+    share = min(MOST_SHOWN, max(0.0, floor(100 * done / total) / 100))
     full = round(share * _BAR)
     return f"{'━' * full}{'╌' * (_BAR - full)} {share:4.0%} {note}".rstrip()
 

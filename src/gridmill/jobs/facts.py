@@ -167,9 +167,11 @@ def _told(
 ) -> Facts:
     """What tables of counts say together."""
     told: dict[str, dict[str, Any]] = {name: {} for name in plain}
+    counted = engine.table(tables[0])
+    types = dict(zip(counted.columns, map(str, counted.types), strict=True))
     for first in range(0, len(plain), TOLD_AT_ONCE):
         numbers = range(first, min(first + TOLD_AT_ONCE, len(plain)))
-        for key, value in _told_of(engine, tables, numbers).items():
+        for key, value in _told_of(engine, tables, types, numbers).items():
             number, _, fact = key.partition(" ")
             told[plain[int(number)]][fact] = json_value(value)
     for name, found in _by_column(moments).items():
@@ -178,11 +180,12 @@ def _told(
 
 
 def _told_of(
-    engine: duckdb.DuckDBPyConnection, tables: Sequence[str], numbers: Sequence[int]
+    engine: duckdb.DuckDBPyConnection,
+    tables: Sequence[str],
+    there: Mapping[str, str],
+    numbers: Sequence[int],
 ) -> Mapping[str, Any]:
-    """The facts of some of the columns."""
-    counted = engine.table(tables[0])
-    there = dict(zip(counted.columns, map(str, counted.types), strict=True))
+    """The facts of some of the columns; `there` are the types of what was counted."""
     wanted = [
         f"{_told_in(_together(number, fact, len(tables)), there.get(f'{number} {fact}', ''))}"
         f" AS {_key(number, fact)}"

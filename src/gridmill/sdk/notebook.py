@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
+from gridmill.model.state import JobState
 from gridmill.model.view import DryRun, JobView, RunView
 
 if TYPE_CHECKING:
@@ -48,9 +49,15 @@ def run_html(view: RunView) -> str:
 def _job_row(view: JobView) -> tuple[str, ...]:
     metrics = ", ".join(f"{name} {show_number(value)}" for name, value in view.metrics.items())
     done, total = view.progress.get("done"), view.progress.get("total")
-    share = f"{100 * done / total:.0f} %" if isinstance(done, int | float) and total else ""
+    share = f"{_percent(view, done / total)} %" if isinstance(done, int | float) and total else ""
     job = view.job
     return (job.job.name, job.job.kind, job.state, job.resource, share, metrics, job.message or view.why)
+
+
+def _percent(view: JobView, share: float) -> int:
+    """Return whole percent; a job that runs has something left to do, and is never at 100."""
+    most = 99 if view.job.state == JobState.RUNNING else 100
+    return max(0, min(most, int(100 * share)))
 
 
 def plan_html(plan: DryRun) -> str:

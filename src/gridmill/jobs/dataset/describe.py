@@ -1,6 +1,7 @@
 """What a dataset version says about itself: parts its columns play, statistics, lineage."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gridmill.jobs.dataset.compile import Compiled
 from gridmill.jobs.dataset.encode import Step, describe_encoders, encoded_features
 from gridmill.jobs.dataset.incremental import Kept, describe_incremental
 from gridmill.jobs.dataset.labels import clocked
+from gridmill.jobs.dataset.phases import Phase, show_progress
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.statistics import Sample, looked_at, statistics
@@ -34,6 +36,7 @@ NOTE, SAMPLE = ".facts.duckdb", ".sample.arrow"
 class _Look:
     """A version's files as they are described: over the training rows (or all)."""
 
+    context: JobContext
     table: Thrifty
     names: Sequence[str]
     sample: Sample
@@ -47,24 +50,34 @@ class _Look:
 
     def files(self) -> Mapping[str, pa.RecordBatchReader]:
         """The rows of each file; the sample is taken as they go by."""
-        return {Path(one.path).name: self._passing(one) for one in self.table.get_fragments()}
+        rows, seen = self.table.count_rows(), Counter[str]()
+        return {Path(one.path).name: self._passing(one, rows, seen) for one in self.table.get_fragments()}
 
-    def _passing(self, file: ds.Fragment) -> pa.RecordBatchReader:
+    def _passing(self, file: ds.Fragment, all_rows: int, seen: Counter[str]) -> pa.RecordBatchReader:
         which = ds.field("split") == "train" if "split" in self.table.schema.names else None
         columns = list(dict.fromkeys((*self.names, *self.sample.columns)))
         schema = pa.schema([self.table.schema.field(name) for name in columns])
         rows = thrifty(ds.FileSystemDataset([file], self.table.schema, file.format, file.filesystem))
-        batches = self.sample.passing(rows.turns(columns, which).to_reader())
+        batches = self.sample.passing(self._counted(rows.turns(columns, which).to_reader(), all_rows, seen))
         return pa.RecordBatchReader.from_batches(schema, batches)
 
+    def _counted(
+        self, batches: pa.RecordBatchReader, rows: int, seen: Counter[str]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            show_progress(self.context, Phase.DESCRIBE, seen["rows"], rows)
+            seen["rows"] += batch.num_rows
+            yield batch
 
-def _look(query: Query, steps: Sequence[Step], folder: Path) -> _Look:
+
+def _look(context: JobContext, query: Query, steps: Sequence[Step], folder: Path) -> _Look:
     table = thrifty(ds.dataset(sorted(str(path) for path in folder.glob("*.parquet")), format="parquet"))
     further = {step.name for step in query.compiled.steps[1:]}
     features = learnable(encoded_features(query.compiled.features, steps), table.schema)
     columns = looked_at(table.schema, features, query.compiled.label)
     rows = max(query.rows, table.count_rows())
     return _Look(
+        context=context,
         table=table,
         names=[name for name in table.schema.names if name not in further],
         sample=Sample(schema=table.schema, columns=columns, rows=rows),
@@ -77,7 +90,7 @@ def describe_rows(
 ) -> Mapping[str, Any]:
     """Facts and statistics of the columns over the training rows (or all). Raises DataError for a constant
     label."""
-    look = _look(query, steps, folder)
+    look = _look(context, query, steps, folder)
     facts = describe(context, look.files(), look.names, look.table.schema)
     check_label(query.compiled.label, facts, look.over)
     return {"columns": facts, "statistics": {**statistics(look.sample), "of": look.of}}
@@ -87,17 +100,19 @@ def note_part(context: JobContext, query: Query, folder: Path) -> None:
     """Look at a part's rows, for `describe_parts`."""
     if not any(folder.glob("*.parquet")):
         return
-    look = _look(query, (), folder)
+    look = _look(context, query, (), folder)
     note_facts(context, look.files(), look.names, look.table.schema, folder / NOTE)
     sample = look.sample.table()
     with pa.OSFile(str(folder / SAMPLE), "wb") as sink, pa.ipc.new_file(sink, sample.schema) as writer:
         writer.write_table(sample)
 
 
-def describe_parts(query: Query, parts: Sequence[Path], folder: Path) -> Mapping[str, Any]:
+def describe_parts(
+    context: JobContext, query: Query, parts: Sequence[Path], folder: Path
+) -> Mapping[str, Any]:
     """What `describe_rows` says of the rows that several parts wrote. Raises DataError."""
     noted = [part for part in parts if (part / NOTE).exists()]
-    look = _look(query, (), folder)
+    look = _look(context, query, (), folder)
     for part in noted:
         with pa.OSFile(str(part / SAMPLE)) as source:
             look.sample.take(pa.ipc.open_file(source).read_all())

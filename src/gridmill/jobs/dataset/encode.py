@@ -23,13 +23,16 @@ from gridmill.jobs.dataset.encoders import (
     label_numbers,
     means_so_far,
 )
+from gridmill.jobs.dataset.raw import Raw
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.features import Floats, Integers
-from gridmill.jobs.thrifty import Thrifty
+from gridmill.jobs.parquet import BATCH_CELLS
 from gridmill.model.dataset import DatasetSpec, Label
 from gridmill.model.encoder import CATEGORICAL, SCALERS, Encoder, Method
 
 FILE = "encoders.json"
+HIDDEN = (DROPPED, TIME, LABEL_TIME)
+"""Columns of the raw rows that are not in the dataset."""
 SHOWN = 100
 """Most categories of an encoder that the version's details repeat; the file has all."""
 
@@ -49,19 +52,38 @@ def needs_times(encoders: Sequence[Encoder]) -> bool:
 
 
 def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: Compiled) -> tuple[Step, ...]:
-    """Each encoder of each column, fitted on the training rows of `raw`. Raises InputError."""
+    """Return each encoder of each column, fitted on the training rows of `raw`. Raises InputError."""
     steps: list[Step] = []
+    before: dict[str, list[Fitted]] = {}
+    known = frozenset(compiled.features)
+    later = _later_values(spec.label, compiled)
+    at_once = max(1, BATCH_CELLS // max(1, raw.count_rows()))
     for encoder in spec.encoders:
-        for column in encoder.columns:
-            _check_role(encoder, column, compiled)
-            before = [step.fitted for step in steps if step.fitted.column == column]
-            _check_there(encoder, column, before)
-            steps.append(_fit_one(spec, encoder, column, raw, compiled, before))
+        for columns in _batches(encoder.columns, at_once):
+            for column in columns:
+                _check_role(encoder, column, compiled, known)
+                _check_there(encoder, column, before.get(column, ()))
+            for step in _fit_some(encoder, columns, raw, compiled, before, later):
+                before.setdefault(step.fitted.column, []).append(step.fitted)
+                steps.append(step)
     return tuple(steps)
 
 
-def _check_role(encoder: Encoder, column: str, compiled: Compiled) -> None:
-    if column not in compiled.features and not (column in compiled.entity and encoder.keep):
+def _batches(columns: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    """Yield up to `most` different columns at a time: one reading of a file with thousands of columns takes
+    longer to find a column than to read it."""
+    batch: dict[str, None] = {}
+    for column in columns:
+        if column in batch or len(batch) == most:
+            yield tuple(batch)
+            batch = {}
+        batch[column] = None
+    if batch:
+        yield tuple(batch)
+
+
+def _check_role(encoder: Encoder, column: str, compiled: Compiled, known: frozenset[str]) -> None:
+    if column not in known and not (column in compiled.entity and encoder.keep):
         hint = f"Features are {', '.join(compiled.features)}; entities can be encoded with `keep: true`."
         raise InputError(f"{column!r} is no feature", hint=hint, place="dataset.encoders.columns")
 
@@ -84,23 +106,24 @@ def _check_there(encoder: Encoder, column: str, before: Sequence[Fitted]) -> Non
             )
 
 
-def _fit_one(
-    spec: DatasetSpec,
+def _fit_some(
     encoder: Encoder,
-    column: str,
+    columns: Sequence[str],
     raw: ds.Dataset,
     compiled: Compiled,
-    before: Sequence[Fitted],
-) -> Step:
+    before: Mapping[str, Sequence[Fitted]],
+    later: Mapping[str, Sequence[str]],
+) -> Iterator[Step]:
     target = encoder.method == Method.TARGET
     label = compiled.label if target else None
     times = [name for name in (TIME, LABEL_TIME) if target and name in raw.schema.names]
-    names = list(dict.fromkeys((column, *([label] if label else []), *times)))
+    names = list(dict.fromkeys((*columns, *([label] if label else []), *times)))
     train = raw.to_table(columns=names, filter=_training(raw, label))
-    train = apply(train, before)
-    labels = _later_values(spec.label, column, compiled) if encoder.method in SCALERS else ()
-    fitted = fit(encoder, column, train, label, labels)
-    return Step(fitted=fitted, smoothing=encoder.smoothing, seen=_seen(train, fitted, label))
+    train = apply(train, [one for column in columns for one in before.get(column, ())])
+    for column in columns:
+        labels = later.get(column, ()) if encoder.method in SCALERS else ()
+        fitted = fit(encoder, column, train, label, labels)
+        yield Step(fitted=fitted, smoothing=encoder.smoothing, seen=_seen(train, fitted, label))
 
 
 def _training(raw: ds.Dataset, label: str | None) -> ds.Expression | None:
@@ -112,12 +135,14 @@ def _training(raw: ds.Dataset, label: str | None) -> ds.Expression | None:
     return kept if train is None else train & kept
 
 
-def _later_values(label: Label | None, column: str, compiled: Compiled) -> tuple[str, ...]:
+def _later_values(label: Label | None, compiled: Compiled) -> Mapping[str, Sequence[str]]:
+    """Return the labels that are later values of a column, by column."""
     if label is None or label.is_own or label.table is not None:
-        return ()
-    if compiled.steps:
-        return tuple(step.name for step in compiled.steps if step.column == column)
-    return (label.name,) if label.column == column else ()
+        return {}
+    found: dict[str, list[str]] = {}
+    for step in compiled.steps:
+        found.setdefault(step.column, []).append(step.name)
+    return found or ({label.column: [label.name]} if label.column else {})
 
 
 def _seen(train: pa.Table, fitted: Fitted, label: str | None) -> tuple[Integers, Integers, Floats] | None:
@@ -136,20 +161,21 @@ def microseconds(times: pa.ChunkedArray) -> Integers:
 
 def encoded_schema(raw: pa.Schema, steps: Sequence[Step]) -> pa.Schema:
     """The columns that encoding leaves."""
-    hidden = [name for name in (DROPPED, TIME, LABEL_TIME) if name in raw.names]
+    hidden = [name for name in HIDDEN if name in raw.names]
     return apply(raw.empty_table().drop_columns(hidden), [step.fitted for step in steps]).schema
 
 
-def encode_batches(raw: Thrifty, steps: Sequence[Step]) -> Iterator[pa.Table]:
-    """The rows that stay, encoded, in order."""
-    schema = encoded_schema(raw.schema, steps)
-    for batch in raw.turns().to_reader():
-        kept = pa.Table.from_batches([batch]).filter(pc.is_null(batch.column(DROPPED)))
-        made = _own_means(kept, steps)
-        table = apply(kept, [step.fitted for step in steps])
-        for name, values in made.items():
-            table = table.set_column(table.column_names.index(name), name, values)
-        yield table.select(schema.names).cast(schema)
+def encode_batches(raw: Raw, steps: Sequence[Step]) -> Iterator[pa.Table]:
+    """Yield the rows that stay, encoded, in order."""
+    schema = encoded_schema(raw.table.schema, steps)
+    fitted = [step.fitted for step in steps]
+    for batch in raw.batches():
+        kept = pa.Table.from_batches([batch])
+        if batch.column(DROPPED).null_count < batch.num_rows:
+            kept = kept.filter(pc.is_null(batch.column(DROPPED)))
+        hidden = [name for name in HIDDEN if name in kept.column_names]
+        table = apply(kept.drop_columns(hidden), fitted, _own_means(kept, steps))
+        yield table if table.schema == schema else table.select(schema.names).cast(schema)
 
 
 def _own_means(kept: pa.Table, steps: Sequence[Step]) -> Mapping[str, pa.Array]:

@@ -12,6 +12,8 @@ from gridmill.errors import DataError, InputError
 from gridmill.jobs.features import Floats, Integers, is_number
 from gridmill.model.encoder import CATEGORICAL, SCALERS, Encoder, Method
 
+EMPTY: Mapping[str, pa.Array] = {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
@@ -56,23 +58,34 @@ def _numbers(values: pa.ChunkedArray, column: str, method: Method) -> Floats:
         raise InputError(
             f"`{method}` needs numbers, and {column!r} is {values.type}", place="dataset.encoders.columns"
         )
-    found: Floats = pc.cast(values, pa.float64()).to_numpy().astype(np.float64)
+    found: Floats = pc.cast(values, pa.float64(), safe=False).to_numpy().astype(np.float64)
     return found[np.isfinite(found)]
 
 
 def _scaler(empty: Fitted, known: Floats) -> Fitted:
     if len(known) == 0:
         return empty
-    match empty.method:
-        case Method.STANDARD:
-            center, scale = known.mean(), known.std()
-        case Method.MINMAX:
-            center, scale = known.min(), known.max() - known.min()
-        case _:
-            low, center, high = np.quantile(known, [0.25, 0.5, 0.75])
-            scale = high - low
+    with np.errstate(over="ignore", invalid="ignore"):
+        center, scale = _center_and_scale(empty.method, known)
+    if not np.isfinite(center) or not np.isfinite(scale):
+        raise InputError(
+            f"`{empty.method}` cannot scale {empty.column!r}: its values reach from {known.min():g} to "
+            f"{known.max():g}, and their spread is no number",
+            hint="Leave out what is wrong among them, or divide them in `features`.",
+            place="dataset.encoders.columns",
+        )
     usable = scale > 1e-12 * max(1.0, abs(center))
     return replace(empty, center=float(center), scale=float(scale) if usable else 1.0)
+
+
+def _center_and_scale(method: Method, known: Floats) -> tuple[float, float]:
+    match method:
+        case Method.STANDARD:
+            return known.mean(), known.std()
+        case Method.MINMAX:
+            return known.min(), known.max() - known.min()
+    low, center, high = np.quantile(known, [0.25, 0.5, 0.75])
+    return center, high - low
 
 
 def _fill(encoder: Encoder, values: pa.ChunkedArray, column: str) -> float | str | None:
@@ -131,7 +144,7 @@ def label_numbers(train: pa.Table, label: str | None) -> Floats:
         raise InputError(
             "`target` needs a label that is a number or true and false", place="dataset.encoders.method"
         )
-    found: Floats = pc.cast(train[label], pa.float64()).to_numpy().astype(np.float64)
+    found: Floats = pc.cast(train[label], pa.float64(), safe=False).to_numpy().astype(np.float64)
     return found
 
 
@@ -183,58 +196,92 @@ def _before(
     return sums, (high - low).astype(np.int64)
 
 
-def apply(table: pa.Table, fitted: Sequence[Fitted]) -> pa.Table:
-    """The table with the columns that the encoders make. Raises DataError for a column that is missing."""
+def apply(table: pa.Table, fitted: Sequence[Fitted], own: Mapping[str, pa.Array] = EMPTY) -> pa.Table:
+    """Return the table with the columns that the encoders make; those in `own` have these values instead.
+
+    Raises DataError for a column that is missing.
+    """
+    columns = _Columns(table)
     for one in fitted:
-        if one.column not in table.column_names:
+        if one.column not in columns.values:
             raise DataError(f"there is no column {one.column!r} to encode")
-        table = _APPLY.get(one.method, _imputed)(table, one)
-    return table
+        _APPLY.get(one.method, _imputed)(columns, one)
+    return columns.table(own)
 
 
-def _scaled(table: pa.Table, one: Fitted) -> pa.Table:
+class _Columns:
+    """The columns of a table while encoders change them.
+
+    Arrow's `set_column` copies the list of all columns: of thousands of columns each changed once, that is
+    the square of their number.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.values: dict[str, pa.ChunkedArray | pa.Array] = dict(
+            zip(table.column_names, table.columns, strict=True)
+        )
+        self._made: dict[str, list[tuple[str, pa.Array]]] = {}
+        self._left_out: set[str] = set()
+
+    def add(self, one: Fitted, made: Sequence[pa.Array]) -> None:
+        """Put the columns that an encoder makes behind the one that it encodes, or in its place."""
+        behind = self._made.get(one.column, [])
+        self._made[one.column] = [*zip(one.made, made, strict=True), *behind]
+        if not one.keep:
+            self._left_out.add(one.column)
+
+    def table(self, own: Mapping[str, pa.Array]) -> pa.Table:
+        """Return them as a table."""
+        pairs: list[tuple[str, pa.ChunkedArray | pa.Array]] = []
+        for name, values in self.values.items():
+            if name not in self._left_out:
+                pairs.append((name, values))
+            pairs += self._made.get(name, ())
+        return pa.Table.from_arrays([own.get(name, one) for name, one in pairs], [name for name, _ in pairs])
+
+
+def _scaled(columns: _Columns, one: Fitted) -> None:
     for name in (one.column, *one.labels):
-        if name in table.column_names:
-            values = pc.cast(table[name], pa.float64())
-            scaled = pc.divide(pc.subtract(values, one.center), one.scale)
-            table = table.set_column(table.column_names.index(name), name, scaled)
-    return table
+        if name in columns.values:
+            columns.values[name] = _scaled_values(columns.values[name], one.center, one.scale)
 
 
-def _imputed(table: pa.Table, one: Fitted) -> pa.Table:
-    values = table[one.column]
+def _scaled_values(
+    values: pa.ChunkedArray | pa.Array, center: float, scale: float
+) -> pa.ChunkedArray | pa.Array:
+    """Return (x - center) / scale. Without missing values numpy is several times as quick as Arrow, whose
+    functions look up a kernel for each call."""
+    if values.null_count == 0 and pa.types.is_float64(values.type):
+        found = np.subtract(values.to_numpy(), center)
+        return pa.array(np.divide(found, scale, out=found))
+    numbers = pc.cast(values, pa.float64(), safe=False)
+    return pc.divide(pc.subtract(numbers, center), scale)
+
+
+def _imputed(columns: _Columns, one: Fitted) -> None:
+    values = columns.values[one.column]
     if one.fill is None:
-        return table
+        return
     if pa.types.is_integer(values.type) and one.fill != int(one.fill):
-        values = values.cast(pa.float64())
+        values = values.cast(pa.float64(), safe=False)
     filled = pc.fill_null(values, pa.scalar(one.fill).cast(values.type))
     if pa.types.is_floating(filled.type):
         filled = pc.if_else(pc.is_nan(filled), pa.scalar(one.fill, filled.type), filled)
-    return table.set_column(table.column_names.index(one.column), one.column, filled)
+    columns.values[one.column] = filled
 
 
-def _one_hot(table: pa.Table, one: Fitted) -> pa.Table:
-    codes = codes_of(as_text(table[one.column]), one.categories)
-    made = [pa.array(codes == number) for number in range(len(one.categories))]
-    return _replaced(table, one, made)
+def _one_hot(columns: _Columns, one: Fitted) -> None:
+    codes = codes_of(as_text(columns.values[one.column]), one.categories)
+    columns.add(one, [pa.array(codes == number) for number in range(len(one.categories))])
 
 
-def _mapped(table: pa.Table, one: Fitted) -> pa.Table:
-    codes = codes_of(as_text(table[one.column]), one.categories)
+def _mapped(columns: _Columns, one: Fitted) -> None:
+    codes = codes_of(as_text(columns.values[one.column]), one.categories)
     values = np.append(np.asarray(one.values, np.float64), one.other)
-    return _replaced(table, one, [pa.array(values[codes])])
+    columns.add(one, [pa.array(values[codes])])
 
 
-def _replaced(table: pa.Table, one: Fitted, made: Sequence[pa.Array]) -> pa.Table:
-    at = table.column_names.index(one.column)
-    if not one.keep:
-        table = table.remove_column(at)
-    for offset, (name, values) in enumerate(zip(one.made, made, strict=True)):
-        table = table.add_column(at + offset + one.keep, name, values)
-    return table
-
-
-_APPLY: Mapping[Method, Callable[[pa.Table, Fitted], pa.Table]] = {
+_APPLY: Mapping[Method, Callable[[_Columns, Fitted], None]] = {
     **dict.fromkeys(SCALERS, _scaled),
     Method.ONEHOT: _one_hot,
     **dict.fromkeys((Method.ORDINAL, Method.FREQUENCY, Method.TARGET), _mapped),

@@ -71,9 +71,9 @@ def run(context: JobContext) -> JobResult:
         steps: tuple[Step, ...] = ()
         if spec.encoders:
             frozen = load_encoders(kept.folder) if kept else ()
-            steps = write_encoded(spec, query, draft, made.stem, frozen)
+            steps = write_encoded(context, spec, query, draft, made.stem, frozen)
         facts = _known_facts(kept, query) or (
-            describe_parts(query, parts, draft)
+            describe_parts(context, query, parts, draft)
             if parts and told
             else describe_rows(context, query, steps, draft)
         )

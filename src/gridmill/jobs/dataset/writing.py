@@ -28,13 +28,14 @@ from gridmill.jobs.dataset.chunks import (
 )
 from gridmill.jobs.dataset.encode import Step, encode_batches, encoded_schema, fit_all, save_encoders
 from gridmill.jobs.dataset.encoders import Fitted
+from gridmill.jobs.dataset.phases import Phase, show_progress
 from gridmill.jobs.dataset.prepare import Query
+from gridmill.jobs.dataset.raw import open_raw, write_raw
 from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.engine import BASE_BYTES, engine_bytes
 from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once, write_parquet
 from gridmill.jobs.tables import cast_plain, plain_schema
-from gridmill.jobs.thrifty import thrifty
 from gridmill.model.dataset import DatasetSpec
 
 CHUNK_ROWS = 65_536
@@ -82,7 +83,7 @@ def write_rows(
     The engine leaves `beside` bytes for what it does not hold itself. `tables` are those that it sees.
     Raises DataError.
     """
-    context.progress(0, query.rows or None, "rows", "sorting and joining")
+    show_progress(context, Phase.COMPUTE, 0, query.rows, "sorting and joining")
     make = _Maker(context=context, query=query, folder=folder, whole=whole, beside=beside)
     try:
         prepared = _prepare_chunks(engine, query, tables)
@@ -122,7 +123,11 @@ class _Maker:
         hidden = () if self.whole else (DROPPED, TIME, LABEL_TIME)
         schema = plain_schema(pa.schema([item for item in first.schema if item.name not in hidden]))
         batches = (batch for reader in chain([first], readers) for batch in reader)
-        write_parquet(_kept(self.context, batches, schema, self.query, tally), schema, self.folder, name)
+        kept = _kept(self.context, batches, schema, self.query, tally)
+        if self.whole and self.context.order.part is None:
+            write_raw(kept, schema, self.folder, name)
+        else:
+            write_parquet(kept, schema, self.folder, name)
 
 
 def _read_pieces(
@@ -183,14 +188,14 @@ def _write_chunks(
     room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(make.context, make.beside)
     for counted in in_turn(chunks, do, side_by_side(prepared, threads, room_bytes)):
         tally.add(counted)
-        make.context.progress(tally.kept + tally.dropped.total(), make.query.rows or None, "rows")
+        show_progress(make.context, Phase.COMPUTE, tally.kept + tally.dropped.total(), make.query.rows)
 
 
 def _kept(
     context: JobContext, batches: Iterable[pa.RecordBatch], schema: pa.Schema, query: Query, tally: Tally
 ) -> Iterator[pa.Table]:
     for batch in batches:
-        context.progress(tally.kept + tally.dropped.total(), query.rows or None, "rows")
+        show_progress(context, Phase.COMPUTE, tally.kept + tally.dropped.total(), query.rows)
         table = kept = pa.Table.from_batches([batch])
         if table[DROPPED].null_count < table.num_rows:
             _count_dropped(table, query, tally)
@@ -214,7 +219,12 @@ def _counts(values: pa.Array) -> dict[str, int]:
 
 
 def write_encoded(
-    spec: DatasetSpec, query: Query, draft: Path, stem: str = PART, frozen: Sequence[Fitted] = ()
+    context: JobContext,
+    spec: DatasetSpec,
+    query: Query,
+    draft: Path,
+    stem: str = PART,
+    frozen: Sequence[Fitted] = (),
 ) -> tuple[Step, ...]:
     """Fit the encoders on the raw rows below `draft` (or take `frozen` ones), and write there what they make
     of all rows that stay.
@@ -222,11 +232,19 @@ def write_encoded(
     Raises InputError for what cannot be encoded.
     """
     steps = tuple(Step(fitted=one) for one in frozen)
-    files = sorted(str(path) for path in (draft / RAW).glob("*.parquet"))
-    if files:
-        raw = thrifty(ds.dataset(files, format="parquet"))
-        steps = steps or fit_all(spec, raw, query.compiled)
-        write_parquet(encode_batches(raw, steps), encoded_schema(raw.schema, steps), draft, stem)
+    raw = open_raw(draft / RAW)
+    if raw is not None:
+        steps = steps or fit_all(spec, raw.table, query.compiled)
+        batches = _encoding(context, encode_batches(raw, steps), raw.table.count_rows())
+        write_parquet(batches, encoded_schema(raw.table.schema, steps), draft, stem)
     save_encoders(draft, steps)
     rmtree(draft / RAW, ignore_errors=True)
     return steps
+
+
+def _encoding(context: JobContext, batches: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    done = 0
+    for batch in batches:
+        show_progress(context, Phase.ENCODE, done, rows)
+        done += batch.num_rows
+        yield batch
