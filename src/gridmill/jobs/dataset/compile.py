@@ -65,6 +65,9 @@ BEFORE = "__before"
 """Stands for the stage that joins are made to, until it is known which one is the last."""
 
 
+LABELS = "/* the labels of all rows */"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """The query and the parts its columns play. It gives the columns and `DROPPED`: why a row is left out,
@@ -164,6 +167,8 @@ def _quick(
     if not asked:
         return None
     text = f"{stages.text}\n{final}"
+    if LABELS in text:
+        return None  # each chunk would find the labels of all rows again
     moves = " OVER (" in stages.text or " JOIN " in stages.text
     return Quick(
         sql=f'{text}\nORDER BY "{AT}"' if moves else text,
@@ -206,9 +211,10 @@ def _stages(
         values = (spec.label.column,) if spec.label.column else ()
         stages.add("labelled", merge(stages.last, feed, values, made, event=True))
     late: list[str] = []
-    for number, fed in enumerate(
-        find_feeds(spec, basis, tables, label_type(spec.label, types), scope), start=1
-    ):
+    feeds = find_feeds(spec, basis, tables, label_type(spec.label, types), scope)
+    if asked is not None:
+        feeds = tuple(_of_all_rows(fed, spec, basis, types, read, scope) for fed in feeds)
+    for number, fed in enumerate(feeds, start=1):
         late += _add_feed(stages, joined, fed, number, asked)
     for name in (*before, *late):
         refuse_duplicates((*stages.features, name))
@@ -218,6 +224,19 @@ def _stages(
     stages.add("joined", text.replace(BEFORE, stages.last))
     stages.add("featured", select(["*"], _expressions(spec.features), "joined"))
     return stages
+
+
+def _of_all_rows(
+    fed: Fed, spec: DatasetSpec, basis: Basis, types: Types, read: Sequence[str], scope: Scope
+) -> Fed:
+    """The feed of labels by another key than the entity with the labels of all rows: a chunk has those of its
+    own entities only."""
+    if fed.feed.source != PAST or set(basis.entity) <= set(fed.feed.on):
+        return fed
+    rows = _basis(spec, basis, read, scope)
+    labels = select(["*"], label_columns(spec.label, basis, types), "basis")
+    text = f"(\n{LABELS}\nWITH basis AS (\n{rows}\n)\n{labels}\n)"
+    return replace(fed, feed=replace(fed.feed, source=text))
 
 
 def _add_feed(stages: _Stages, joined: Joined, fed: Fed, number: int, asked: Asked | None) -> list[str]:

@@ -35,8 +35,6 @@ class Query:
     span_seconds: float = 0.0
     buckets: tuple[str, ...] = ()
     """The SQL of each bucket; without buckets that of all rows."""
-    whole: bool = False
-    """Whether all rows must be computed at once."""
     cut: bool = False
     """Whether it was declared how many buckets there are."""
     seen: datetime | None = None
@@ -95,7 +93,6 @@ def prepare(
         for scope in scopes
     ]
     return Query(
-        whole=_is_whole(spec, basis),
         cut=spec.buckets is not None,
         compiled=each[0],
         types=_bound_types(engine, spec, basis, tables, each[0]),

@@ -151,8 +151,7 @@ def _prepare_chunks(
         return None
     columns = len(query.compiled.columns) + len(quick.entity) + WORK_COLUMNS
     cut = -(-query.rows // len(query.buckets)) if query.cut else None
-    wanted = query.rows if query.whole else cut
-    return prepare_chunks(engine, _another(engine, tables), quick, columns, query.rows, wanted)
+    return prepare_chunks(engine, _another(engine, tables), quick, columns, query.rows, cut)
 
 
 def _another(
