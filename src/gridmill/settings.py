@@ -28,7 +28,7 @@ class Settings:
     orphan_seconds: float = 3600.0
     """GRIDMILL_ORPHAN: a pod without control node and without a running job ends after this."""
     grace_seconds: float = 5.0
-    """GRIDMILL_GRACE: from SIGTERM to SIGKILL when a job is stopped."""
+    """GRIDMILL_GRACE: from SIGTERM to SIGKILL when a job is stopped, or runs longer than its `timeout`."""
     observe_seconds: float = 1.0
     """GRIDMILL_OBSERVE: how often sites are asked for their pods. One call for all pods."""
     memory_bytes: int | None = None

@@ -321,6 +321,13 @@ def test_a_job_over_its_time_is_ended(any_grid):
     assert (outcome.cause, outcome.message) == (Cause.TIMEOUT, "ran longer than 200 ms")
 
 
+def test_a_job_that_was_suspended_hears_of_its_end(any_grid):
+    run = "trap 'echo bye; exit 1' TERM; echo up; kill -STOP $$; sleep 300"
+    outcome = any_grid.control.run(any_grid.command("p-1.j.1", run, timeout_seconds=0.2))
+    assert outcome.message == "ran longer than 200 ms"
+    assert any_grid.control.log("p-1.j.1") == "up\nbye\n"
+
+
 def test_a_job_over_its_memory_is_ended_and_its_neighbour_goes_on(any_grid):
     any_grid.control.send(Start(order=any_grid.command("p-1.k.1", "echo up; exec sleep 300")))
     script = "import time; b = []\nfor _ in range(60): b.append(b'x' * 10_000_000)\ntime.sleep(600)"

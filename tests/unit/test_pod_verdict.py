@@ -87,6 +87,9 @@ def test_a_kill_that_nobody_explains_is_the_jobs_failure(status):
 def test_a_timeout_is_told_from_a_stop():
     outcome = judge(replace(COMMAND, status=KILLED, timed_out=True, timeout_seconds=30.0))
     assert (outcome.cause, outcome.message) == (Cause.TIMEOUT, "ran longer than 30.0 s")
+    slow = {"timed_out": True, "timeout_seconds": 2.0, "ignored_term": True, "grace_seconds": 5.0}
+    outcome = judge(replace(COMMAND, status=KILLED, **slow))
+    assert outcome.message == "ran longer than 2.0 s, and did not end within 5.0 s of SIGTERM"
     outcome = judge(replace(COMMAND, status=KILLED, stop_reason="you asked"))
     assert (outcome.state, outcome.cause, outcome.message) == (
         AttemptState.STOPPED,

@@ -65,6 +65,7 @@ class Attempt:
     stop_reason: str | None = None
     grace_seconds: float = 0.0
     timed_out: bool = False
+    ignored_term: bool = False
     kill_at: float | None = None
     look_again: float = 0.0
     give_up: float = 0.0

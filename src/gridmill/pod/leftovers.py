@@ -23,11 +23,12 @@ class Leftovers:
         return processes.started(pid)
 
     def terminate(self, attempt: Attempt) -> None:
-        """SIGTERM to all its processes."""
+        """SIGTERM to all its processes; those that were stopped (SIGSTOP) go on, to hear of it."""
         if not attempt.pid:
             return
         pids = attempt.group.pids() if attempt.group else self.tree(attempt)
         processes.send(pids or [attempt.pid], signal.SIGTERM)
+        processes.send(pids or [attempt.pid], signal.SIGCONT)
 
     def kill(self, attempt: Attempt, now: float) -> bool:
         """SIGKILL to all its processes; True when there was none left (zombies aside)."""

@@ -322,6 +322,8 @@ class Supervisor:
             memory_limit=order.given.memory_bytes,
             timed_out=attempt.timed_out,
             timeout_seconds=order.job.timeout_seconds or 0.0,
+            ignored_term=attempt.ignored_term,
+            grace_seconds=self._starter.grace_seconds,
             stop_reason=attempt.stop_reason,
             trouble=end.trouble,
             in_gang=order.gang is not None,
@@ -396,7 +398,7 @@ class Supervisor:
     def _enforce(self, attempt: Attempt, now: float) -> None:
         if attempt.kill_at is not None and attempt.kill_at <= now:
             self._leftovers.kill(attempt, now)
-            attempt.kill_at = now + 1.0
+            attempt.kill_at, attempt.ignored_term = now + 1.0, True
         if attempt.deadline is not None and attempt.deadline <= now:
             attempt.timed_out, attempt.deadline = True, None
             self._terminate(attempt, self._starter.grace_seconds)

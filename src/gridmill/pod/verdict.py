@@ -29,7 +29,8 @@ class Shortage(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """What the pod saw. `status` is wait()'s; None when the process was never started or cannot be told.
-    `shortage`: one of its processes, whichever, was killed for memory.
+    `shortage`: one of its processes, whichever, was killed for memory. `ignored_term`: it was killed as it
+    had not ended within the grace after SIGTERM.
 
     `own` is the outcome.json that the job's own process wrote, if it did; a command writes none unless it
     could not even be started. `trouble` is what the pod itself has to say.
@@ -43,6 +44,8 @@ class Ending:
     memory_limit: int = 0
     timed_out: bool = False
     timeout_seconds: float = 0.0
+    ignored_term: bool = False
+    grace_seconds: float = 0.0
     stop_reason: str | None = None
     trouble: str = ""
     in_gang: bool = False
@@ -65,8 +68,7 @@ def _judge(ending: Ending, code: int | None) -> Outcome:
     if own is not None and own.state == AttemptState.SUCCEEDED and code == 0:
         return own
     if ending.timed_out:
-        limit = show_seconds(ending.timeout_seconds)
-        return _failed(Cause.TIMEOUT, f"ran longer than {limit}", TIMEOUT_HINT)
+        return _failed(Cause.TIMEOUT, f"ran longer than {_timeout(ending)}", TIMEOUT_HINT)
     if ending.stop_reason is not None:
         return Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=ending.stop_reason)
     if own is not None and own.state != AttemptState.SUCCEEDED:
@@ -74,6 +76,11 @@ def _judge(ending: Ending, code: int | None) -> Outcome:
     if ending.trouble:
         return _failed(Cause.INTERNAL, ending.trouble)
     return _by_status(ending, code)
+
+
+def _timeout(ending: Ending) -> str:
+    limit, grace = show_seconds(ending.timeout_seconds), show_seconds(ending.grace_seconds)
+    return f"{limit}, and did not end within {grace} of SIGTERM" if ending.ignored_term else limit
 
 
 def _by_status(ending: Ending, code: int | None) -> Outcome:
