@@ -103,6 +103,38 @@ def test_some_things_are_never_part_of_a_project(project: Path) -> None:
     assert bundled(project) == ["pipeline.yaml", "src/job.py"]
 
 
+def test_secrets_and_caches_are_left_out_unless_a_rule_includes_them(project: Path) -> None:
+    files = [".env", ".env.production", "src/.env", ".env.example", "node_modules/a/index.js", ".tox/x"]
+    write(project, dict.fromkeys(files, "x"))
+    bundle = make_bundle(project, project.parent / "cache")
+    assert names(bundle.path) == [".env.example", "pipeline.yaml", "src/job.py"]
+    assert bundle.secrets == (".env", ".env.production", "src/.env")
+    write(project, {".gridmillignore": "!/.env\n!node_modules\n.env.*\n/src/.env\n"})
+    bundle = make_bundle(project, project.parent / "cache")
+    assert {".env", "node_modules/a/index.js"} < set(names(bundle.path))
+    assert bundle.secrets == ()
+
+
+def test_permissions_and_empty_folders_are_kept(project: Path, tmp_path: Path) -> None:
+    write(
+        project, {"key": "secret", "run": "x", "logs/.gitignore": "", "out/a.log": "", ".gitignore": "*.log"}
+    )
+    for name, mode in {"key": 0o600, "run": 0o700, "src/job.py": 0o664, "pipeline.yaml": 0o775}.items():
+        (project / name).chmod(mode)
+    (project / "empty/deep").mkdir(parents=True)
+    bundle = make_bundle(project, tmp_path / "cache")
+    out = tmp_path / "unpacked"
+    unpack_bundle(bundle.path, out, expected=bundle.hash)
+    found = {
+        name: (out / name).stat().st_mode & 0o777 for name in ("key", "run", "src/job.py", "pipeline.yaml")
+    }
+    assert found == {"key": 0o600, "run": 0o700, "src/job.py": 0o644, "pipeline.yaml": 0o755}
+    assert (out / "empty/deep").is_dir()
+    assert list((out / "out").iterdir()) == []
+    (project / "key").chmod(0o644)
+    assert make_bundle(project, tmp_path / "cache").hash != bundle.hash
+
+
 def test_rules_of_the_work_tree_above_count(tmp_path: Path) -> None:
     write(tmp_path, {".git/HEAD": "", ".gitignore": "*.secret\n"})
     project = write(tmp_path / "examples/a", {"pipeline.yaml": "", "key.secret": ""})

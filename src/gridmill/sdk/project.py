@@ -83,6 +83,12 @@ def with_bundle(
             f"{pipeline.folder} is {show_bytes(bundle.size_bytes)} of code: every command gets a copy of it. "
             "Name what they do not need in .gridmillignore."
         )
+    if bundle.secrets:
+        names = ", ".join(bundle.secrets)
+        say(
+            f"{names}: left out of the code, as files of that name hold secrets. `!{bundle.secrets[0]}` in "
+            f".gridmillignore includes it; `{bundle.secrets[0]}` leaves it out without this message."
+        )
     if not grid.has_bundle(bundle.hash):
         grid.put_bundle(bundle.hash, bundle.path.read_bytes())
     return replace(pipeline, bundle=bundle.hash)

@@ -16,7 +16,17 @@ from gridmill.errors import ConflictError, InputError, StorageError, UnsafePathE
 from gridmill.model.amounts import show_bytes
 from gridmill.model.noun import dataclass
 from gridmill.storage.ignore import project_files, unreadable
-from gridmill.storage.unpack import MAX_BYTES, MAX_FILES, hash_lines, line
+from gridmill.storage.unpack import (
+    FILE_MODES,
+    FOLDER,
+    FOLDER_MODE,
+    LINK,
+    MAX_BYTES,
+    MAX_FILES,
+    file_kind,
+    hash_lines,
+    line,
+)
 
 _STILL = "Try again once they are still, or leave out what changes with lines in .gridmillignore."
 _LEAVE_OUT = "Leave out what jobs do not need, with lines in .gridmillignore."
@@ -24,22 +34,25 @@ _LEAVE_OUT = "Leave out what jobs do not need, with lines in .gridmillignore."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """`hash` is of the content alone; `size_bytes` is unpacked; `path` is the tar.gz, named by the hash."""
+    """`hash` is of the content alone; `size_bytes` is unpacked; `path` is the tar.gz, named by the hash.
+    `secrets` are files that were left out for their names (`.env`), though no rule speaks of them."""
 
     hash: str
     files: int
     size_bytes: int
     path: Path
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A file or (`link` is its target) a symbolic link, under its name in the bundle."""
+    """A file, an empty folder or (`link` is its target) a symbolic link, under its name in the bundle. `kind`
+    is the letter of `storage.unpack.line`."""
 
     name: str
     path: Path
+    kind: str
     size: int = 0
-    executable: bool = False
     link: str | None = None
 
 
@@ -54,17 +67,26 @@ def make_bundle(
     """Bundle the project in `folder` as `cache/<hash>.tar.gz`, unless that is there already.
 
     Ignored files (storage.ignore) and `leave_out` are not part of it. The hash covers each file's relative
-    path, executable bit and content, nothing else. Raises InputError (unreadable, too large, too many
-    files), UnsafePathError (a link that leads outside), StorageError (the cache cannot be written).
+    path and content, whether it is executable and whether it is its owner's alone, nothing else. Raises
+    InputError (unreadable, too large, too many files), UnsafePathError (a link that leads outside),
+    StorageError (the cache cannot be written).
     """
     folder = folder.resolve()
-    entries = _entries(folder, project_files(folder, (*leave_out, cache)), max_files)
+    secrets: list[Path] = []
+    found = project_files(folder, (*leave_out, cache), secrets=secrets)
+    entries = _entries(folder, found, max_files)
     _check_size(entries, max_bytes)
     digest = _digest((entry, _content_digest(entry)) for entry in entries)
     path = cache / f"{digest}.tar.gz"
     if not path.exists():
         _write_tar(entries, path, digest)
-    return Bundle(hash=digest, files=len(entries), size_bytes=sum(e.size for e in entries), path=path)
+    return Bundle(
+        hash=digest,
+        files=len(entries),
+        size_bytes=sum(entry.size for entry in entries),
+        path=path,
+        secrets=tuple(secret.relative_to(folder).as_posix() for secret in secrets),
+    )
 
 
 def _entries(folder: Path, paths: Iterable[Path], max_files: int) -> list[_Entry]:
@@ -82,12 +104,14 @@ def _entry(folder: Path, path: Path) -> _Entry:
     name = path.relative_to(folder).as_posix()
     _check_name(name, path)
     if path.is_symlink():
-        return _Entry(name=name, path=path, link=_link_inside(folder, path))
+        return _Entry(name=name, path=path, kind=LINK, link=_link_inside(folder, path))
     try:
         status = path.stat()
     except OSError as error:
         raise unreadable(path, error) from error
-    return _Entry(name=name, path=path, size=status.st_size, executable=bool(status.st_mode & stat.S_IXUSR))
+    if stat.S_ISDIR(status.st_mode):
+        return _Entry(name=name, path=path, kind=FOLDER)
+    return _Entry(name=name, path=path, kind=file_kind(status.st_mode), size=status.st_size)
 
 
 def _check_name(name: str, path: Path) -> None:
@@ -127,8 +151,8 @@ def _check_size(entries: Sequence[_Entry], max_bytes: int) -> None:
 
 
 def _content_digest(entry: _Entry) -> str:
-    if entry.link is not None:
-        return hashlib.sha256(entry.link.encode()).hexdigest()
+    if entry.kind in (LINK, FOLDER):
+        return hashlib.sha256((entry.link or "").encode()).hexdigest()
     try:
         with entry.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -137,10 +161,7 @@ def _content_digest(entry: _Entry) -> str:
 
 
 def _digest(contents: Iterable[tuple[_Entry, str]]) -> str:
-    return hash_lines(
-        line(entry.name, "l" if entry.link is not None else "x" if entry.executable else "f", digest)
-        for entry, digest in contents
-    )
+    return hash_lines(line(entry.name, entry.kind, digest) for entry, digest in contents)
 
 
 def _write_tar(entries: Sequence[_Entry], path: Path, expected: str) -> None:
@@ -175,9 +196,12 @@ def _add(archive: tarfile.TarFile, entry: _Entry) -> str:
     if entry.link is not None:
         info.type, info.linkname, content = tarfile.SYMTYPE, entry.link, entry.link.encode()
         archive.addfile(info)
+    elif entry.kind == FOLDER:
+        info.type, info.mode, content = tarfile.DIRTYPE, FOLDER_MODE, b""
+        archive.addfile(info)
     else:
         content = _content(entry.path)
-        info.size, info.mode = len(content), 0o755 if entry.executable else 0o644
+        info.size, info.mode = len(content), FILE_MODES[entry.kind]
         archive.addfile(info, io.BytesIO(content))
     return hashlib.sha256(content).hexdigest()
 

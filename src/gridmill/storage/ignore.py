@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 ALWAYS = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", ".gridmill", ".DS_Store"})
+BY_DEFAULT = frozenset(
+    {"node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".ipynb_checkpoints"}
+)
+"""Left out unless a rule (`!node_modules`) says that they are wanted; files of secrets (`.env`) as well."""
+_NO_SECRETS = (".example", ".sample", ".template", ".dist")
 COMPILED = ".pyc"
 RULE_FILES = (".gitignore", ".gridmillignore")
 
@@ -29,28 +34,36 @@ class _Rules:
         return self.spec.check_file(relative + "/" * is_folder).include
 
 
-def project_files(folder: Path, leave_out: Sequence[Path] = ()) -> Iterator[Path]:
-    """Every file and symbolic link that belongs to the project, sorted, without following links.
+def project_files(
+    folder: Path, leave_out: Sequence[Path] = (), *, secrets: list[Path] | None = None
+) -> Iterator[Path]:
+    """Every file and symbolic link that belongs to the project, and every folder in which there is none of
+    them; sorted, without following links.
 
     Rules of a deeper folder win, .gridmillignore wins over .gitignore beside it, and a folder that is
     ignored is not entered. Rules of folders above count up to the one that holds `.git`. Virtual
-    environments and `leave_out` are never entered. Sockets, pipes and devices are left out. Raises
-    InputError for a folder or a rule file that cannot be read.
+    environments and `leave_out` are never entered. Sockets, pipes and devices are left out. `secrets` takes
+    the files of secrets (`.env`) that are left out though no rule speaks of them. Raises InputError for a
+    folder or a rule file that cannot be read.
     """
     left_out = frozenset(path.absolute() for path in leave_out)
-    yield from _walk(folder, _rules_above(folder), left_out)
+    yield from _walk(folder, _rules_above(folder), left_out, [] if secrets is None else secrets)
 
 
-def _walk(folder: Path, above: Sequence[_Rules], left_out: frozenset[Path]) -> Iterator[Path]:
+def _walk(
+    folder: Path, above: Sequence[_Rules], left_out: frozenset[Path], secrets: list[Path]
+) -> Iterator[Path]:
     rules = (*above, *_rules_of(folder))
     for path in _entries(folder):
         link = path.is_symlink()
         enter = path.is_dir() and not link
-        if path in left_out or _ignored(path, enter, rules):
+        if path in left_out or _ignored(path, enter, rules, secrets):
             continue
         if enter:
             if not any((path / mark).exists() for mark in NOT_CODE):
-                yield from _walk(path, rules, left_out)
+                below = _walk(path, rules, left_out, secrets)
+                yield next(below, path)
+                yield from below
         elif link or path.is_file():
             yield path
 
@@ -66,11 +79,22 @@ def _entries(folder: Path) -> list[Path]:
         raise unreadable(folder, error) from error
 
 
-def _ignored(path: Path, is_folder: bool, rules: Sequence[_Rules]) -> bool:
+def _ignored(path: Path, is_folder: bool, rules: Sequence[_Rules], secrets: list[Path]) -> bool:
     if path.name in ALWAYS or path.name.endswith(COMPILED):
         return True
     verdicts = (rule.ignores(path, is_folder) for rule in reversed(rules))
-    return next((verdict for verdict in verdicts if verdict is not None), False)
+    verdict = next((verdict for verdict in verdicts if verdict is not None), None)
+    if verdict is not None:
+        return verdict
+    if holds_secrets(path.name) and not is_folder:
+        secrets.append(path)
+        return True
+    return path.name in BY_DEFAULT
+
+
+def holds_secrets(name: str) -> bool:
+    """Whether a file of that name holds secrets, as tools for the web have it: `.env`, `.env.production`."""
+    return name == ".env" or (name.startswith(".env.") and not name.endswith(_NO_SECRETS))
 
 
 def _rules_above(folder: Path) -> tuple[_Rules, ...]:

@@ -7,10 +7,11 @@ import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from shutil import rmtree
+from types import MappingProxyType
 from typing import BinaryIO
 from uuid import uuid4
 
@@ -19,6 +20,16 @@ from gridmill.model.amounts import MIB, show_bytes
 
 MAX_BYTES = 100 * MIB
 MAX_FILES = 20_000
+LINK, FOLDER = "l", "d"
+FILE_MODES: Mapping[str, int] = MappingProxyType({"f": 0o644, "x": 0o755, "p": 0o600, "q": 0o700})
+"""The permissions of a file by its letter; p and q are its owner's alone, as keys for SSH have to be."""
+FOLDER_MODE = 0o755
+
+
+def file_kind(mode: int) -> str:
+    """The letter of a file with these permissions."""
+    executable, shared = mode & stat.S_IXUSR, mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return ("x" if executable else "f") if shared else ("q" if executable else "p")
 
 
 def bundle_hash(tar: Path | bytes) -> str:
@@ -35,7 +46,7 @@ def bundle_hash(tar: Path | bytes) -> str:
 def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> None:
     """Unpack into `target`, which appears complete by a rename or not at all; one that is there stays.
 
-    Only files, and links that stay inside, are made; everything else is refused. With `expected` the
+    Only files, folders, and links that stay inside, are made; everything else is refused. With `expected` the
     content must have that hash. Raises InputError for a damaged or unsafe archive, StorageError.
     """
     if target.exists():
@@ -55,7 +66,8 @@ def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> No
 
 
 def line(name: str, mode: str, digest: str) -> str:
-    """What the hash of a bundle covers of one file: its content's digest, f, x or l, its name."""
+    """What the hash of a bundle covers of one file: its content's digest, the letter of its kind (a key of
+    FILE_MODES, LINK, or FOLDER for an empty one), its name."""
     return f"{digest} {mode} {name}\0"
 
 
@@ -86,15 +98,15 @@ def _members(archive: tarfile.TarFile) -> Iterable[tarfile.TarInfo]:
             raise InputError(f"the code bundle holds more than {MAX_FILES} files or {show_bytes(MAX_BYTES)}")
         name = PurePosixPath(member.name)
         inside = name.parts and not name.is_absolute() and ".." not in name.parts
-        if not inside or not (member.isreg() or member.issym()):
+        if not inside or not (member.isreg() or member.issym() or member.isdir()):
             raise UnsafePathError(f"the code bundle holds {member.name!r}, which is not a file inside it")
         yield member
 
 
 def _mode(member: tarfile.TarInfo) -> str:
     if member.issym():
-        return "l"
-    return "x" if member.mode & stat.S_IXUSR else "f"
+        return LINK
+    return FOLDER if member.isdir() else file_kind(member.mode)
 
 
 def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -108,8 +120,10 @@ def _extract(archive: tarfile.TarFile, draft: Path) -> None:
     for member in _members(archive):
         if member.issym():
             links.append(member)
+        elif member.isdir():
+            (draft / member.name).mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         else:
-            _write(draft / member.name, _read(archive, member), 0o755 if _mode(member) == "x" else 0o644)
+            _write(draft / member.name, _read(archive, member), FILE_MODES[_mode(member)])
     for member in links:
         place = draft / member.name
         place.parent.mkdir(parents=True, exist_ok=True)
