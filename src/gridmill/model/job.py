@@ -58,8 +58,8 @@ class Job:
     """Exactly one of `sink`, `dataset`, `training`, `prediction`, `command` is set.
 
     `retries` counts further attempts after a failure of the job itself; attempts lost with their pod, and
-    the one larger attempt after a memory kill, come on top. `timeout_seconds` bounds one attempt: it
-    gets SIGTERM then, and SIGKILL after the grace (`GRIDMILL_GRACE`, 5 s).
+    the one larger attempt after a memory kill, come on top. `timeout_seconds` bounds one attempt.
+    At its end it gets SIGTERM, and SIGKILL after `GRIDMILL_GRACE` (5 s).
     `at` names the site it is run at; a `resource` says it already. Of several `resources` it goes to the one
     where it is expected to be done first, its data carried there and back; `at` leaves those of one site.
     `memory_bytes` and `cpus` override the estimate for one attempt. A job whose kind, settings, code and
