@@ -41,6 +41,7 @@ def test_keys_and_parents():
         "Artifact": ("weather/model@1", "weather/model"),
         "Alias": ("weather/model@prod", "weather/model"),
         "Alterations": ("weather/hourly", ""),
+        "Latest": ("weather/model", ""),
         "Measurement": ("weather-1.work.1", "training/lstm"),
     }
 
@@ -50,6 +51,7 @@ def test_what_is_live_by_its_class():
         "Alias",
         "Alterations",
         "Artifact",
+        "Latest",
         "Measurement",
         "Pipeline",
     }

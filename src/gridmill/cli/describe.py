@@ -25,6 +25,7 @@ from gridmill.model.remarks import remarks_of
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt
 from gridmill.model.site import Site, SiteKind
+from gridmill.model.statement import Given, worded
 from gridmill.model.view import ControlView, JobView, PartView, ScheduleView, VersionView
 
 _SPLITS = ("train", "folds", "validation", "test")
@@ -122,6 +123,7 @@ def _version_facts(view: VersionView) -> Facts:
     one, output = view.artifact, view.artifact.output
     return [
         ("made", f"{moment(one.created)} by run {one.run_id}, attempt {one.attempt_id}"),
+        ("parameters", ", ".join(f"{name}={_given(value)}" for name, value in view.parameters.items())),
         ("size", f"{show_bytes(output.size_bytes)} in {output.uri}" if output.uri else ""),
         ("rows", f"{output.rows:,}" if output.rows is not None else ""),
         ("table version", output.table_version),
@@ -129,6 +131,10 @@ def _version_facts(view: VersionView) -> Facts:
         ("packages", ", ".join(f"{name} {is_}" for name, is_ in _mapping(one, "packages").items())),
         ("why", str(output.details.get("why") or "")),
     ]
+
+
+def _given(value: Given) -> str:
+    return ",".join(map(worded, value)) if isinstance(value, tuple) else worded(value)
 
 
 def _built_in(one: Artifact) -> str:
@@ -370,7 +376,7 @@ def _deployment(one: Deployment) -> Iterator[RenderableType]:
 
 def _pipeline(one: Pipeline) -> Iterator[RenderableType]:
     yield _head(one.name, one.description)
-    parameters = ", ".join(f"{name}={value}" for name, value in one.parameters.items())
+    parameters = ", ".join(f"{name}={_given(value)}" for name, value in one.parameters.items())
     yield _facts(
         [
             ("folder", one.folder),

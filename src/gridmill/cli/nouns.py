@@ -1,6 +1,7 @@
 """`show`, `list`, `remove`: any noun by its name."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ from gridmill.model.project import ProjectView
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run
 from gridmill.model.view import RunView, ScheduleView
+from gridmill.ports.grid import Grid
 from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun
 
 NounName = Annotated[
@@ -79,7 +81,7 @@ def list_all(
             return
         kind = read_noun(noun)
         found = list_nouns(client.grid, kind)
-        names = {} if json or kind not in ARTIFACTS else names_of(found, client.grid.aliases())
+        names = {} if json or kind not in ARTIFACTS else _names(client.grid, found)
     emit(found) if json else _tabulate(kind, found, names)
 
 
@@ -94,14 +96,28 @@ def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> Non
         show_text(table(*_ARTIFACTS, rows=[_artifact_row(one, names) for one in found]))
 
 
-def names_of(versions: Sequence[Artifact], aliases: Sequence[Alias]) -> Mapping[str, str]:
-    """Each version's id and the names that stand for it: `latest, prod`."""
+def _names(grid: Grid, versions: Sequence[Artifact]) -> Mapping[str, str]:
+    counts = Counter(one.name for one in versions)
+    latest = frozenset(
+        one.id if counts[one.name] == 1 else grid.artifact(one.name).id
+        for one in {one.name: one for one in versions}.values()
+    )
+    return names_of(versions, grid.aliases(), latest)
+
+
+def names_of(
+    versions: Sequence[Artifact], aliases: Sequence[Alias], latest: frozenset[str]
+) -> Mapping[str, str]:
+    """Each version's id and the names that stand for it: `latest, prod`. `latest` are the ids of the latest
+    versions."""
     names: dict[str, list[str]] = {}
     by_name: dict[str, list[Artifact]] = {}
     for one in versions:
         by_name.setdefault(one.name, []).append(one)
     for name, some in by_name.items():
-        names.setdefault(some[0].id, []).append(LATEST)
+        for one in some:
+            if one.id in latest:
+                names.setdefault(one.id, []).append(LATEST)
         metric = next((alias.metric for alias in aliases if alias.id == f"{name}@{BEST}"), "")
         best = best_of(some, metric)
         if best is not None and len(some) > 1:

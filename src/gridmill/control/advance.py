@@ -6,14 +6,15 @@ from functools import partial
 from gridmill.control.choosing import chosen_resource, joining_now, with_choice
 from gridmill.control.defects import defect
 from gridmill.control.inputs import (
-    external_references,
     fingerprint_of,
     inputs_of,
     size_of,
     unchanged_artifact,
 )
+from gridmill.control.latest import note_latest
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed, listed
+from gridmill.control.names import external_references
 from gridmill.control.parts import cut, gather
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
@@ -78,6 +79,8 @@ def _take(control: Control, transaction: Transaction, job_run: JobRun, after: Jo
     if after is job_run:
         return
     transaction.put(after)
+    if after.state in DONE_JOBS:
+        note_latest(control, transaction, after)
     if after.state in FINISHED_JOBS:
         dependents = control.ledger.snapshot.dependents_of(job_run.id)
         look = partial(control.candidates.add, job_run.run_id, [job.id for job in dependents])

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.ledger import Transaction
+from gridmill.control.names import settle_names
 from gridmill.control.parts import stop_attempt
 from gridmill.control.state import Control
 from gridmill.control.wishes import check_wishes
@@ -236,6 +237,7 @@ def begin_run(
         chunk=chunk,
         project=pipeline.project,
         only=only,
+        settled=settle_names(control, pipeline.jobs),
     )
     transaction.put(run)
     sizes = declared_sizes(control, pipeline, {})  # sources are listed when their jobs are ready
@@ -333,8 +335,10 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     if run.state == RunState.SUCCEEDED:
         return  # it may have ended since it was looked at: there is nothing left to do, and that is well
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
-    transaction.put(replace(run, state=RunState.ACTIVE, message="", ended=None))
     records = control.ledger.store.list(JobRun, parent=run_id)
+    jobs = [record.noun.job for record in records if isinstance(record.noun, JobRun)]
+    settled = {**settle_names(control, jobs), **run.settled}  # what was settled stays
+    transaction.put(replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled))
     for record in records:
         if isinstance(record.noun, JobRun):
             job_run = control.ledger.fetch(JobRun, record.noun.id)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from gridmill.control.choosing import crowded_among, made_before, readings_of
-from gridmill.control.inputs import external_references
+from gridmill.control.names import external_references
 from gridmill.control.references import find_version
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError, UnavailableError

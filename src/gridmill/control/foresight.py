@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from gridmill.control.names import external_references, unknown_name
 from gridmill.control.references import find_version
 from gridmill.control.state import Control
-from gridmill.errors import InputError, NotFoundError
+from gridmill.errors import InputError, NotFoundError, explained
 from gridmill.model.alteration import AlterVerb, Change
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.job import Job
@@ -20,7 +21,9 @@ def with_columns_checked(
     """The job with what it would fail with, or may: a table that is loaded again may get the column."""
     job = pipeline.job(planned.job)
     there, later = _known(control, pipeline, job, unchanged)
-    wrong, unsure = missing(job, there), missing(job, later)
+    unknown = (unknown_name(control, name, job) for name in external_references(job))
+    wrong = [*(explained(error) for error in unknown if error is not None), *missing(job, there)]
+    unsure = missing(job, later)
     return replace(planned, problem=planned.problem or "; ".join(wrong), doubt="; ".join(unsure))
 
 

@@ -6,8 +6,9 @@ from gridmill.codec import fingerprint, to_builtins
 from gridmill.control.gangs import gang_for
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed
+from gridmill.control.names import external_references, unknown_name
 from gridmill.control.parted import folders_of_parts, output_uri
-from gridmill.control.references import fetch_artifact, find_version
+from gridmill.control.references import fetch_artifact
 from gridmill.control.state import Control
 from gridmill.errors import InputError, NotFoundError
 from gridmill.model.artifact import Artifact, ArtifactKind, Input
@@ -20,7 +21,7 @@ from gridmill.model.site import LOCAL
 from gridmill.model.staging import Staging
 from gridmill.ports.storage import FileStat
 
-FINGERPRINT = 2
+FINGERPRINT = 3
 """Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
 
 
@@ -43,22 +44,20 @@ def table_uri(job_run: JobRun) -> str:
 
 
 def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tuple[Input, ...]:
-    """The versions a job reads: those of the jobs it needs, and those of other pipelines. The latter are what
-    their names stand for at first; once the job is ready they are settled, whatever is made meanwhile.
+    """The versions a job reads: those of the jobs it needs, and those of other pipelines that its run has
+    settled, whatever is made meanwhile.
 
     Raises InputError when one does not exist, or not any more, or is of another kind.
     """
+    run = transaction.get(Run, job_run.run_id)
     inputs: list[Input] = []
     for need in job_run.needs:
         needed = transaction.get(JobRun, need)
         for artifact_id in needed.artifacts if needed else ():
             artifact = fetch_artifact(control, artifact_id)
             inputs.append(Input(name=need.rpartition("/")[2], artifact=_kept(artifact, job_run)))
-    names = external_references(job_run.job)
-    settled = dict(zip(names, job_run.external, strict=False))
-    for name in names:
-        known = settled.get(name)
-        found = fetch_artifact(control, known) if known else external_artifact(control, name, job_run)
+    for name in external_references(job_run.job):
+        found = _settled(control, run, name, job_run)
         check_kind(job_run.job, name, found)
         inputs.append(Input(name=name, artifact=_kept(found, job_run)))
     return tuple(inputs)
@@ -73,24 +72,15 @@ def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
     return artifact
 
 
-def external_references(job: Job) -> tuple[str, ...]:
-    """Other pipelines' artifacts, as the declaration names them (`pipeline/job`, `pipeline/job@prod`)."""
-    return tuple(name for name in dict.fromkeys(job.spec.references()) if "/" in name)
-
-
-def external_artifact(control: Control, reference: str, job_run: JobRun) -> Artifact:
-    """The version of another pipeline that a reference stands for now. Raises InputError."""
-    try:
-        return find_version(control, reference)
-    except NotFoundError as error:
-        if control.newest_artifact(reference.partition("@")[0]) is not None:
-            raise InputError(
-                f"job {job_run.job.name!r} reads {reference!r}: {error}", hint=error.hint
-            ) from error
-        raise InputError(
-            f"job {job_run.job.name!r} reads {reference!r}, which does not exist",
-            hint=f"Run the pipeline {reference.partition('/')[0]!r} first.",
-        ) from error
+def _settled(control: Control, run: Run | None, name: str, job_run: JobRun) -> Artifact:
+    """The version that a name means in the run. Raises InputError where it meant none when the run began."""
+    known = run.settled.get(name) if run is not None else None
+    if known is not None:
+        return fetch_artifact(control, known)
+    raise unknown_name(control, name, job_run.job) or InputError(
+        f"job {job_run.job.name!r} reads {name!r}, which did not exist when run {job_run.run_id} began",
+        hint=f"It exists now: `gridmill resume {job_run.run_id}`, or start a new run.",
+    )
 
 
 def fingerprint_of(run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: Sequence[FileStat]) -> str:
@@ -108,11 +98,10 @@ def fingerprint_of(run: Run, job_run: JobRun, inputs: tuple[Input, ...], source:
     )
 
 
-def content_of(artifact: Artifact) -> tuple[str, int | str | None]:
-    """What makes one version differ from another for its readers: built-in kinds make the same from the
-    same; what a command made is known by its version alone."""
-    known = artifact.id if artifact.kind == ArtifactKind.FILES else artifact.output.table_version
-    return artifact.fingerprint, known
+def content_of(artifact: Artifact) -> str:
+    """What makes one version differ from another for its readers: a version of its own is another content,
+    also where it was made from the same (a script may draw random numbers, a query may read the clock)."""
+    return artifact.id
 
 
 def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:

@@ -10,6 +10,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.backfill import Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
+from gridmill.model.latest import Latest
 from gridmill.model.resource import Measurement
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.state import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
@@ -170,7 +171,7 @@ class Ledger:
 
 def _is_over(noun: Noun) -> bool:
     match noun:
-        case Artifact() | Alias() | Alterations() | Measurement():
+        case Artifact() | Alias() | Alterations() | Measurement() | Latest():
             return True
         case Chunk():
             return not noun.left

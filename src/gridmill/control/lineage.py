@@ -1,14 +1,16 @@
 """What a version was made from, all the way to its sources, and what was made from it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
+from gridmill.control.latest import latest_of
 from gridmill.control.references import aliases_of, best_by, fetch_artifact, find_version, versions_of
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError
 from gridmill.model.alias import BEST, LATEST, best_of
 from gridmill.model.artifact import Artifact
 from gridmill.model.run import JobRun, Run
+from gridmill.model.statement import Given
 from gridmill.model.view import VersionView
 
 
@@ -23,6 +25,7 @@ def version_view(control: Control, reference: str) -> VersionView:
         sources={one.id: found for one in (artifact, *lineage) if (found := _source(control, one))},
         used_by=tuple(one.id for one in users_of(control, {artifact.id})),
         bundle=code_of(control, artifact),
+        parameters=_parameters(control, artifact),
     )
 
 
@@ -34,11 +37,18 @@ def code_of(control: Control, artifact: Artifact) -> str:
     return (run.noun.bundle or "") if runs_code and run is not None and isinstance(run.noun, Run) else ""
 
 
+def _parameters(control: Control, artifact: Artifact) -> Mapping[str, Given]:
+    """The parameters of the run that made it; none where that run is not recorded any more."""
+    record = control.ledger.store.get(Run, artifact.run_id)
+    return record.noun.parameters if record is not None and isinstance(record.noun, Run) else {}
+
+
 def names_of(control: Control, artifact: Artifact) -> tuple[str, ...]:
     """The names that stand for a version now: `latest`, `best` where there are several, and aliases."""
     versions, aliases = versions_of(control, artifact.name), aliases_of(control, artifact.name)
     best = best_of(versions, best_by(control, artifact.name)) if len(versions) > 1 else None
-    named = [LATEST] if versions and versions[0].id == artifact.id else []
+    latest = latest_of(control, artifact.name) if versions else None
+    named = [LATEST] if latest is not None and latest.id == artifact.id else []
     named += [BEST] if best is not None and best.id == artifact.id else []
     return (*named, *(alias.alias for alias in aliases if alias.number == artifact.number))
 

@@ -1,16 +1,19 @@
 """Use cases of whole projects: export pipelines with all they made, import them into another grid."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from gridmill import __version__
 from gridmill.control.cases import Cases
+from gridmill.control.latest import find_latest
 from gridmill.control.references import aliases_of, versions_of
 from gridmill.control.removal import running
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.latest import Latest
 from gridmill.model.parcel import FORMAT, Moved, Parcel
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun, Run
@@ -74,6 +77,7 @@ class ProjectCases(Cases):
             artifacts=tuple(artifacts),
             aliases=tuple(alias for name in names for alias in aliases_of(self._control, name)),
             uris=tuple(dict.fromkeys(_folders(artifacts))),
+            latest=tuple(one for name in names if (one := find_latest(self._control, name)) is not None),
             bundles=tuple(sorted(one for one in bundles if one and self._control.storage.has_bundle(one))),
         )
 
@@ -90,7 +94,7 @@ class ProjectCases(Cases):
                 fresh = [noun for noun in _nouns(project) if self._is_new(noun)]
                 for uri in self._new_folders(project):
                     archive.place(uri, checked)
-                transaction.put(*fresh)
+                transaction.put(*fresh, *self._latest(project))
                 transaction.events.clear()  # what happened elsewhere is no event here
                 for run in project.runs:
                     self._control.counters.used(run.pipeline, int(run.id.rpartition("-")[2]))
@@ -102,6 +106,12 @@ class ProjectCases(Cases):
             size_bytes=Path(path).stat().st_size,
             there_already=len(project.artifacts) - len(made),
         )
+
+    def _latest(self, project: Parcel) -> Iterator[Latest]:
+        """What is the latest version of names that have none here; every run here is later than those."""
+        for one in project.latest:
+            if find_latest(self._control, one.name) is None:
+                yield replace(one, order=0)
 
     def _check_not_grown(self, project: Parcel) -> None:
         """Raise ConflictError for another state of a table that is here: an archive is taken as a whole."""

@@ -1,5 +1,6 @@
 """From what people write to a version: `pipeline/job`, `pipeline/job@3`, `pipeline/job@prod`."""
 
+from gridmill.control.latest import latest_of
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of, split_reference
@@ -59,12 +60,10 @@ def versions_of(control: Control, name: str) -> tuple[Artifact, ...]:
 
 
 def _latest(control: Control, name: str) -> Artifact:
-    newest = control.newest_artifact(name)
-    if newest is not None and newest.removed:
-        newest = next(iter(versions_of(control, name)), None)
-    if newest is None:
+    latest = latest_of(control, name)
+    if latest is None:
         raise NotFoundError(f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is.")
-    return newest
+    return latest
 
 
 def _best(control: Control, name: str, metric: str) -> Artifact:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from gridmill.control.inputs import external_references
 from gridmill.control.lineage import users_of
+from gridmill.control.names import external_references
 from gridmill.control.references import aliases_of, fetch_artifact, versions_of
 from gridmill.control.state import Control
 from gridmill.errors import ConflictError, InputError, NotFoundError

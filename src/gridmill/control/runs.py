@@ -18,6 +18,7 @@ from gridmill.control.carrying import Lacking, ask_lacking, forecast_carrying, v
 from gridmill.control.foresight import with_columns_checked
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.listings import list_sources
+from gridmill.control.names import check_names_known
 from gridmill.control.unchanged import unchanged_jobs
 from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import NotFoundError, PipelineError, explained
@@ -42,6 +43,7 @@ class RunCases(AlterationCases):
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with self._node.changing() as transaction:
+            check_names_known(self._control, pipeline.jobs)
             run = begin_run(self._control, transaction, pipeline, force=force, only=only)
         return self.run(run.id)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gridmill.control.inputs import fingerprint_of, inputs_of, unchanged_artifact
 from gridmill.control.listings import NOTHING, Listed
+from gridmill.control.names import settle_names
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError
 from gridmill.model.pipeline import Pipeline
@@ -25,7 +26,9 @@ def unchanged_jobs(control: Control, pipeline: Pipeline, listings: Mapping[str, 
         created=0.0,
         folder=pipeline.folder,
         bundle=pipeline.bundle,
+        settled=settle_names(control, pipeline.jobs),
     )
+    transaction.nouns[(Run, run.id)] = run
     unchanged: set[str] = set()
     jobs = {job.name: job for job in pipeline.jobs}
     for name in order(pipeline):

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from gridmill.control.lineage import names_of
 from gridmill.control.removal import running
 from gridmill.control.state import Control
-from gridmill.model.alias import LATEST
 from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
@@ -49,14 +48,10 @@ def old_versions(control: Control, records: Records, now: float) -> tuple[Artifa
     """Versions beyond what their jobs retain, that nothing needs."""
     wanted = _retentions(control, {one.name for one in records.artifacts})
     there = [one for one in records.artifacts if not one.removed]
-    stay = (one.id for one in there if one.name in wanted and _is_named(control, one))
+    stay = (one.id for one in there if one.name in wanted and names_of(control, one))
     busy = {name for name in wanted if any(running(control, name))}
     idle = {name: limits for name, limits in wanted.items() if name not in busy}
     return beyond(there, idle, now, frozenset(stay))
-
-
-def _is_named(control: Control, one: Artifact) -> bool:
-    return any(name != LATEST for name in names_of(control, one))
 
 
 def _retentions(control: Control, names: Iterable[str]) -> Mapping[str, Retention]:

@@ -2,6 +2,7 @@
 
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact
+from gridmill.model.latest import Latest
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun, Run
@@ -12,7 +13,8 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
     """Declarations that are kept, versions with the runs that made them, aliases. `uris` are the folders of
-    the versions that are there, below the storage root; `bundles` are the hashes of the runs' code."""
+    the versions that are there, below the storage root; `bundles` are the hashes of the runs' code; `latest`
+    says which version of each name is the latest one."""
 
     format: int
     gridmill: str
@@ -23,6 +25,7 @@ class Parcel:
     aliases: tuple[Alias, ...] = ()
     uris: tuple[str, ...] = ()
     bundles: tuple[str, ...] = ()
+    latest: tuple[Latest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

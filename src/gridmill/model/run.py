@@ -25,7 +25,8 @@ class Run:
     of the backfill's chunk that it is of; empty: of none. `probe` names the one job that it tries on a part
     of its data, to learn about its workers; empty: it is no probe. `only` are the jobs that were asked for,
     alone or by a schedule of theirs; what they need is run with them. Empty: all of the pipeline.
-    `project` is whose share and quota it counts against.
+    `project` is whose share and quota it counts against. `settled` are the names of other pipelines' versions
+    that its jobs read, each with the id of the version that it meant when the run began.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Run:
     probe: str = ""
     project: str = DEFAULT
     only: tuple[str, ...] = ()
+    settled: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +59,11 @@ class JobRun:
     `moves` counts how often it went from one of its resources to another while it waited.
     `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
     (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
-    reads, and `size` what was known of its size, both settled when it became ready. `force`: it runs although
-    nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is kept; None:
-    no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each a JobRun of its
-    own with its `part`; then an attempt of the job makes one version of what they made. `told` is what the
-    attempt that did a part told of it.
+    reads, as its run has settled them; `size` is what was known of its size when it became ready. `force`: it
+    runs although nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is
+    kept; None: no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each a
+    JobRun of its own with its `part`; then an attempt of the job makes one version of what they made. `told`
+    is what the attempt that did a part told of it.
     """
 
     id: str

@@ -12,6 +12,7 @@ from gridmill.model.noun import dataclass
 from gridmill.model.resource import Sizing
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
+from gridmill.model.statement import Given
 from gridmill.model.way import Way
 
 
@@ -61,7 +62,7 @@ class VersionView:
     """A version: `names` stand for it now (`latest`, `best`, aliases); `lineage` is everything it was made
     from, nearest first; `sources` says where the sinks among them (by id) are loaded from; `used_by` are
     the versions made directly from it; `bundle` is the hash of the code it was made with (empty: Gridmill's
-    own)."""
+    own); `parameters` are those of the run that made it."""
 
     artifact: Artifact
     names: tuple[str, ...] = ()
@@ -69,6 +70,7 @@ class VersionView:
     sources: Mapping[str, str] = field(default_factory=dict)
     used_by: tuple[str, ...] = ()
     bundle: str = ""
+    parameters: Mapping[str, Given] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

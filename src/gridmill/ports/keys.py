@@ -5,6 +5,7 @@ from gridmill.model.alteration import Alterations
 from gridmill.model.artifact import Artifact
 from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment
+from gridmill.model.latest import Latest
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource
@@ -18,7 +19,9 @@ from gridmill.ports.store import Noun
 def key_of(noun: Noun) -> str:
     """The key: unique within the class."""
     match noun:
-        case Site() | Resource() | Project() | Pipeline() | Schedule() | Backfill() | Alterations():
+        case (
+            Site() | Resource() | Project() | Pipeline() | Schedule() | Backfill() | Alterations() | Latest()
+        ):
             return noun.name
         case Measurement():
             return noun.attempt_id
@@ -43,7 +46,9 @@ def parent_of(noun: Noun) -> str:
             return noun.resource
         case Chunk():
             return noun.pipeline.name
-        case Site() | Resource() | Project() | Pipeline() | Schedule() | Backfill() | Alterations():
+        case (
+            Site() | Resource() | Project() | Pipeline() | Schedule() | Backfill() | Alterations() | Latest()
+        ):
             return ""
 
 
@@ -58,7 +63,7 @@ def is_live(noun: Noun) -> bool:
             return noun.state != DeploymentState.GONE
         case Chunk():
             return noun.left
-        case Artifact() | Alias() | Alterations() | Measurement() | Pipeline():
+        case Artifact() | Alias() | Alterations() | Measurement() | Pipeline() | Latest():
             return False
         case Site() | Resource() | Project() | Schedule() | Backfill() | JobRun():
             return True

@@ -9,6 +9,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
+from gridmill.model.latest import Latest
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
@@ -32,6 +33,7 @@ Noun: TypeAlias = (
     | Artifact
     | Alias
     | Alterations
+    | Latest
     | Measurement
 )
 

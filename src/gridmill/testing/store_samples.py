@@ -11,6 +11,7 @@ from gridmill.model.command import CommandSpec
 from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import Event
 from gridmill.model.job import Job, JobKind, JobSize
+from gridmill.model.latest import Latest
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource, Sizing, Use
@@ -119,6 +120,11 @@ def an_alias(number: int = 1, name: str = "weather/model") -> Alias:
     return Alias(id=f"{name}@prod", name=name, alias="prod", number=number, changed=3.5)
 
 
+def a_latest(number: int = 1, name: str = "weather/model") -> Latest:
+    """The latest version of `name`."""
+    return Latest(name=name, artifact=f"{name}@{number}", run=f"weather-{number}", order=number)
+
+
 def some_alterations(name: str = "weather/hourly") -> Alterations:
     """A constraint of `name` removed."""
     change = Change(verb=AlterVerb.REMOVE, part=SinkPart.CONSTRAINT, key="temp: missing")
@@ -172,6 +178,7 @@ def one_of_each() -> tuple[Noun, ...]:
         an_artifact(),
         an_alias(),
         some_alterations(),
+        a_latest(),
         a_project(),
         a_measurement(),
     )
