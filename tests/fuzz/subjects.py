@@ -11,6 +11,7 @@ Case = Callable[[int, Path], None]
 """One random case: the same seed always makes the same case."""
 
 SUBJECTS: dict[str, str] = {
+    "left-outputs": "tests.fuzz.left_outputs:case",
     "nasty-columns": "tests.fuzz.nasty_columns:case",
     "schedules": "tests.oracles.clock_cases:case",
 }

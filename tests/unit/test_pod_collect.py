@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.fuzz.left_outputs import case
 
 from gridmill.pod.collect import Left, collect, look
 
@@ -132,3 +133,8 @@ def test_a_rank_leaves_the_links_of_others_alone(left: Left, tmp_path: Path):
     rank = Left(output=left.output, own=left.own, inputs=left.inputs, others=True)
     assert collect(rank).problem == ""
     assert (mine.is_symlink(), shared.is_symlink()) == (False, True)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_through_random_links_the_same_bytes_are_read_as_before(seed: int, tmp_path: Path):
+    case(seed, tmp_path)

@@ -1,6 +1,7 @@
 """Collects what commands leave: at once where there is little, else in a process beside the pod's loop."""
 
 import os
+import signal
 from pathlib import Path
 
 from gridmill.codec import decode, encode
@@ -30,6 +31,11 @@ class Collection:
             self.pid = fork(lambda parent: _work(left, self._file, parent))
         except OSError as error:
             self._found = Collected(problem=f"no process could be made to keep its output: {error.strerror}")
+
+    def cancel(self) -> None:
+        """End the process that works on it: nothing is kept then."""
+        if self.pid:
+            processes.send([self.pid], signal.SIGKILL)
 
     def found(self) -> Collected | None:
         """What is kept; None while it is being seen to."""

@@ -203,6 +203,7 @@ _PATH_HINT = "A list is executed as it is; for shell syntax write the command as
 def prepare(order: Order, home: Path, work: Path) -> Program:
     """Everything the command needs on disk, made now. Raises InputError, StorageError."""
     spec = _spec(order)
+    spec.check()
     if not isinstance(spec.run, str) and not spec.run:
         raise InputError(f"command {order.job.name!r} has nothing to run")
     code = unpack_code(order, home, work)

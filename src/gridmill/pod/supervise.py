@@ -199,10 +199,18 @@ class Supervisor:
         if attempt is not None and attempt.stage != Stage.ENDING:
             attempt.stop_reason = attempt.stop_reason or reason
             self._terminate(attempt, grace_seconds)
+        elif attempt is not None:
+            self._stop_collecting(attempt, reason)
         elif attempt_id not in self._ever:
             self._ever.add(attempt_id)
             outcome = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=reason)
             self._say_ended(attempt_id, "", outcome)
+
+    def _stop_collecting(self, attempt: Attempt, reason: str) -> None:
+        """Its program has ended well, and to keep what it left takes long."""
+        if attempt.collection is not None and attempt.collection.found() is None:
+            attempt.stop_reason = attempt.stop_reason or reason
+            attempt.collection.cancel()
 
     def stop_all(self, reason: str, grace_seconds: float) -> None:
         """End every attempt."""
