@@ -189,7 +189,9 @@ def test_a_value_that_is_a_delayed_label_is_not_seen_before_it_is_known(
     assert [row["x_count_1d"] for row in rows[:8]] == [0, 0, 0, 0, 0, 0, 1, 2]
     assert rows[10]["x_max_1d"] == rows[10]["x_lag_1"] == 4.0
     own = replace(spec, windows=(replace(spec.windows[0], known_at="t"),), lags=())
-    assert [row["x_count_1d"] for row in case.rows(own)[:3]] == [0, 1, 2]
+    assert [row["x_count_1d"] for row in case.rows(own)[:8]] == [0, 0, 0, 0, 0, 0, 1, 2]
+    exempt = replace(own, windows=(replace(own.windows[0], exempt="it is public"),))
+    assert [row["x_count_1d"] for row in case.rows(exempt)[:3]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

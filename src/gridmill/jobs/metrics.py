@@ -53,7 +53,7 @@ def classification(truth: Integers, probabilities: Floats) -> dict[str, float]:
     }
     classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
     areas = [
-        _auc(truth == number, probabilities[:, number])
+        area_under_curve(truth == number, probabilities[:, number])
         for number in classes
         if 0 < np.count_nonzero(truth == number) < len(truth)
     ]
@@ -81,7 +81,7 @@ def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[
     ]
 
 
-def _auc(positive: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], score: Floats) -> float:
+def area_under_curve(positive: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], score: Floats) -> float:
     """The chance that a positive row scores higher than a negative one; ties count half."""
     _, place, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = (np.cumsum(count) - (count - 1) / 2)[place]

@@ -84,7 +84,9 @@ class AsOfJoin:
 
     `known_at` is the column (or SQL expression over the table) that says when a row became known;
     it is compared with the basis time: strictly earlier. `within_seconds` drops older rows. `columns` are
-    those it adds (default: all but `on` and the column `known_at`), each with `prefix` before its name.
+    those it adds (default: all but `on` and the column `known_at`), each with `prefix` before its name. What
+    it brings of the label is known when the label says so, if that is later; `exempt`, a reason, leaves it to
+    `known_at`, and the dataset shows it.
     """
 
     table: str
@@ -93,6 +95,7 @@ class AsOfJoin:
     columns: tuple[str, ...] = ()
     prefix: str = ""
     within_seconds: float | None = None
+    exempt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,9 @@ class Window:
     last `span_rows` rows. Missing values are passed over: without any value `count` and `distinct` are 0
     and the others are missing, as is `std` (of a sample) of a single one. `column` can also be the label's
     name: then only labels count that were known before. The features are called `temp_mean_1d`,
-    `temp_mean_24rows`, with `prefix` before it.
+    `temp_mean_24rows`, with `prefix` before it. A window over the column or the events that the label is made
+    of sees them when the label says that they are known, if that is later than `known_at`; `exempt`, a
+    reason, leaves it to `known_at`, and the dataset shows it.
     """
 
     column: str
@@ -115,11 +120,13 @@ class Window:
     on: tuple[str, ...] = ()
     known_at: str | None = None
     prefix: str = ""
+    exempt: str = ""
 
     def check(self) -> None:
-        """Raise InputError for a window that makes nothing."""
+        """Raise InputError for a window that makes nothing, and for an exemption from nothing."""
         if not self.aggregates:
             raise InputError("names no aggregates", place="windows.aggregates")
+        _check_exempt(self, "windows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +134,8 @@ class Lag:
     """Earlier values of `column` of the same entity: `temp_lag_1`, `temp_lag_7d`, ...
 
     `steps` are rows back among those strictly before the basis time (1 = the row before); `back_seconds`
-    times back: the value of the newest row that was known by then. `table`, `on`, `known_at` and `prefix` are
-    those of a window.
+    times back: the value of the newest row that was known by then. `table`, `on`, `known_at`, `prefix` and
+    `exempt` are those of a window.
     """
 
     column: str
@@ -138,15 +145,26 @@ class Lag:
     on: tuple[str, ...] = ()
     known_at: str | None = None
     prefix: str = ""
+    exempt: str = ""
 
     def check(self) -> None:
-        """Raise InputError for a lag that goes nowhere."""
+        """Raise InputError for a lag that goes nowhere, and for an exemption from nothing."""
+        _check_exempt(self, "lags")
         if not self.steps and not self.back_seconds:
             raise InputError("needs `steps` or `back`", place="lags.steps")
         if any(step < 1 for step in self.steps):
             raise InputError("`steps` must be 1 or more: 1 is the row before", place="lags.steps")
         if any(seconds <= 0 for seconds in self.back_seconds):
             raise InputError("`back` must be more than 0", place="lags.back")
+
+
+def _check_exempt(part: Window | Lag, place: str) -> None:
+    if part.exempt and part.known_at is None:
+        raise InputError(
+            "`exempt` leaves it to `known_at` when a row is known, and there is none",
+            hint="Add `known_at: COLUMN` (or an SQL expression).",
+            place=f"{place}.exempt",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +175,14 @@ class Label:
     feature. `next_rows` gives a label for each of that many rows ahead, of `column` or of several `columns`,
     step by step: `temp_label_1`, `temp_label_2`, ... A label is known with the row it is taken from (as the
     basis says), unless `known_at` (a column or SQL expression over that row) says when, and `delay_seconds`
-    later than that. No feature's expression may name it; windows, lags and as-of joins of the basis's table
-    see it once it is known.
+    later than that. No feature's expression may name it; windows, lags and joins of the basis's table see it
+    once it is known, whatever their `known_at` says, and so do those of a table that is a copy of it: of the
+    same columns, or made from it. A column whose later value is the label counts as known with the row where
+    it is a feature of the row.
 
     Of a `table` of events it is the `outcome` of those with the same `on` that become known (`known_at`)
     within `horizon_seconds` after the basis time: whether there is any, how many, an aggregate of `column`.
+    No part sees an event before it is known by the label's `known_at` and `delay_seconds`.
 
     `name` is the column's name in the dataset. Rows without a label are dropped, and counted.
     """
@@ -354,8 +375,39 @@ class DatasetSpec:
             if there:
                 raise InputError(f"an incremental dataset {problem}", place="dataset.incremental")
 
+    def _check_label_use(self) -> None:
+        """Raise InputError where the row's own label decides which rows it sees, and where two clocks are
+        given for a label's name."""
+        label = self.label
+        if label is None:
+            return
+        sources = {name.lower() for name in label.sources} if label.is_own else set()
+        entity = self.basis.entity if self.basis is not None else self.entity
+        keyed = {"entity": entity}
+        for place in ("joins", "asof_joins", "windows", "lags"):
+            parts: tuple[Join | AsOfJoin | Window | Lag, ...] = getattr(self, place)
+            keyed[f"{place}.on"] = tuple(name for part in parts if not part.exempt for name in part.on)
+        for place, names in keyed.items():
+            for name in names:
+                if name.lower() in sources:
+                    raise InputError(
+                        f"{name!r} is the label, and its value would decide which rows the row itself sees",
+                        hint="Leave it out; or, in a part, declare `exempt: REASON`.",
+                        place=place,
+                    )
+        counted: tuple[Window | Lag, ...] = (*self.windows, *self.lags)
+        for part in counted:
+            named = part.column == label.name and label.name not in label.sources
+            if named and part.table is None and part.known_at is not None:
+                raise InputError(
+                    f"{label.name!r} is the label's name, and the label itself says when it is known",
+                    hint="Leave out `known_at` here; the label has `known_at` and `delay`.",
+                    place=f"{'windows' if isinstance(part, Window) else 'lags'}.known_at",
+                )
+
     def check(self) -> None:
         """Raise InputError for parts that need a time, or SQL, where there is none."""
+        self._check_label_use()
         for name in self.features:
             if name == "split" or not name.strip():
                 raise InputError(f"a feature cannot be called {name!r}", place="features")

@@ -14,22 +14,27 @@ from gridmill.jobs.dataset.checks import check_label
 from gridmill.jobs.dataset.compile import Compiled
 from gridmill.jobs.dataset.encode import Step, describe_encoders, encoded_features
 from gridmill.jobs.dataset.incremental import Kept, describe_incremental
+from gridmill.jobs.dataset.label_clock import clock_remarks
 from gridmill.jobs.dataset.labels import clocked
 from gridmill.jobs.dataset.phases import Phase, show_progress
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.splits import Bounds
-from gridmill.jobs.dataset.statistics import Sample, looked_at, statistics
+from gridmill.jobs.dataset.statistics import Sample, looked_at, other_numbers, statistics
+from gridmill.jobs.dataset.suspects import suspect_lines, suspects
 from gridmill.jobs.dataset.writing import Tally
-from gridmill.jobs.facts import describe, join_facts, note_facts
+from gridmill.jobs.facts import Facts, describe, join_facts, note_facts
 from gridmill.jobs.features import is_number, is_text
 from gridmill.jobs.tables import columns_of, excluded_rows
 from gridmill.jobs.thrifty import Thrifty, thrifty
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.dataset import DatasetSpec, Join, Label
 from gridmill.model.job import JobSize
+from gridmill.model.remarks import REMARKS
 
-NOTE, SAMPLE = ".facts.duckdb", ".sample.arrow"
+NOTE, SAMPLE, WIDE = ".facts.duckdb", ".sample.arrow", ".wide.arrow"
 """What a part leaves beside its rows."""
+WIDE_CELLS = 4 * 2**20
+"""Values of the sample in which only the label is held against each of many features: 32 MiB of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,7 @@ class _Look:
     table: Thrifty
     names: Sequence[str]
     sample: Sample
+    wide: Sample
     of: int
     """How many columns could have statistics."""
 
@@ -55,10 +61,11 @@ class _Look:
 
     def _passing(self, file: ds.Fragment, all_rows: int, seen: Counter[str]) -> pa.RecordBatchReader:
         which = ds.field("split") == "train" if "split" in self.table.schema.names else None
-        columns = list(dict.fromkeys((*self.names, *self.sample.columns)))
+        columns = list(dict.fromkeys((*self.names, *self.sample.columns, *self.wide.columns)))
         schema = pa.schema([self.table.schema.field(name) for name in columns])
         rows = thrifty(ds.FileSystemDataset([file], self.table.schema, file.format, file.filesystem))
         batches = self.sample.passing(self._counted(rows.turns(columns, which).to_reader(), all_rows, seen))
+        batches = self.wide.passing(batches) if self.wide.columns else batches
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def _counted(
@@ -75,12 +82,14 @@ def _look(context: JobContext, query: Query, steps: Sequence[Step], folder: Path
     further = {step.name for step in query.compiled.steps[1:]}
     features = learnable(encoded_features(query.compiled.features, steps), table.schema)
     columns = looked_at(table.schema, features, query.compiled.label)
+    others = other_numbers(table.schema, features, query.compiled.label)
     rows = max(query.rows, table.count_rows())
     return _Look(
         context=context,
         table=table,
         names=[name for name in table.schema.names if name not in further],
         sample=Sample(schema=table.schema, columns=columns, rows=rows),
+        wide=Sample(schema=table.schema, columns=others, rows=rows, most=WIDE_CELLS // (len(others) or 1)),
         of=len(dict.fromkeys((*features, *filter(None, [query.compiled.label])))),
     )
 
@@ -93,7 +102,18 @@ def describe_rows(
     look = _look(context, query, steps, folder)
     facts = describe(context, look.files(), look.names, look.table.schema)
     check_label(query.compiled.label, facts, look.over)
-    return {"columns": facts, "statistics": {**statistics(look.sample), "of": look.of}}
+    return _told(look, facts, query)
+
+
+def _told(look: _Look, facts: Facts, query: Query) -> Mapping[str, Any]:
+    label = query.compiled.label
+    found = [one for sample in (look.sample, look.wide) for one in suspects(sample.table(), label)]
+    found.sort(key=lambda one: -abs(one.get("correlation", one.get("auc", 0.0))))
+    return {
+        "columns": facts,
+        "statistics": {**statistics(look.sample), "of": look.of},
+        "suspects": found,
+    }
 
 
 def note_part(context: JobContext, query: Query, folder: Path) -> None:
@@ -102,9 +122,10 @@ def note_part(context: JobContext, query: Query, folder: Path) -> None:
         return
     look = _look(context, query, (), folder)
     note_facts(context, look.files(), look.names, look.table.schema, folder / NOTE)
-    sample = look.sample.table()
-    with pa.OSFile(str(folder / SAMPLE), "wb") as sink, pa.ipc.new_file(sink, sample.schema) as writer:
-        writer.write_table(sample)
+    for one, name in ((look.sample, SAMPLE), (look.wide, WIDE)):
+        sample = one.table()
+        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_file(sink, sample.schema) as writer:
+            writer.write_table(sample)
 
 
 def describe_parts(
@@ -114,11 +135,12 @@ def describe_parts(
     noted = [part for part in parts if (part / NOTE).exists()]
     look = _look(context, query, (), folder)
     for part in noted:
-        with pa.OSFile(str(part / SAMPLE)) as source:
-            look.sample.take(pa.ipc.open_file(source).read_all())
+        for sample, name in ((look.sample, SAMPLE), (look.wide, WIDE)):
+            with pa.OSFile(str(part / name)) as source:
+                sample.take(pa.ipc.open_file(source).read_all())
     facts = join_facts([part / NOTE for part in noted], look.names, look.table.schema)
     check_label(query.compiled.label, facts, look.over)
-    return {"columns": facts, "statistics": {**statistics(look.sample), "of": look.of}}
+    return _told(look, facts, query)
 
 
 def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:
@@ -147,6 +169,8 @@ def make_result(
     spec = context.order.job.dataset
     assert spec is not None
     files = sorted(context.below_root(context.order.output_uri).glob("*.parquet"))
+    remarks: list[Any] = list(clock_remarks(spec, {name: context.input(name) for name in spec.references()}))
+    remarks += [[line, True] for line in suspect_lines(facts.get("suspects") or ())]
     compiled, size_bytes = query.compiled, sum(path.stat().st_size for path in files)
     table = ds.dataset([str(path) for path in files], format="parquet")
     output = Output(
@@ -179,6 +203,7 @@ def make_result(
             "static": [join.table for join in spec.joins if _is_static(join, context)],
             "predictions": [name for name in spec.references() if _is_prediction(name, context)],
             "exempt": [join.table for join in spec.joins if join.exempt],
+            REMARKS: remarks,
             "sql": compiled.sql if spec.sql is None or spec.time is None else f"{spec.sql}\n\n{compiled.sql}",
         },
     )

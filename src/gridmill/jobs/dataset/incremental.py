@@ -50,7 +50,7 @@ def find_kept(
     folder = context.below_root(earlier.output.uri)
     if earlier.removed or not told or not folder.is_dir():
         return None, "the version before is not there, or was not made to be built on"
-    if told["format"] != FORMAT or told["spec"] != _text(context, spec):
+    if told["format"] != FORMAT or told["spec"] != _text(context):
         return None, "the declaration has changed"
     seen = datetime.fromisoformat(told["seen"])
     if any(_outages(context, spec).values()):
@@ -63,8 +63,10 @@ def find_kept(
     return Kept(folder=folder, after=after, details=earlier.output.details, rows=earlier.output.rows or 0), ""
 
 
-def _text(context: JobContext, spec: DatasetSpec) -> str:
+def _text(context: JobContext) -> str:
     """Of all that is declared and decides which rows there are."""
+    spec = context.order.job.dataset
+    assert spec is not None
     return json.dumps([to_builtins(spec), _outages(context, spec)], sort_keys=True)
 
 
@@ -195,7 +197,7 @@ def describe_incremental(
     return {
         "incremental": {
             "format": FORMAT,
-            "spec": _text(context, spec),
+            "spec": _text(context),
             "inputs": inputs,
             "seen": seen.isoformat(),
             "after": after.isoformat(),

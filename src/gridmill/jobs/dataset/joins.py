@@ -54,15 +54,16 @@ def _by_clock(
     asof: AsOfJoin, label: Label | None, basis: Basis, tables: Mapping[str, Types]
 ) -> Iterator[AsOfJoin]:
     """The join; where it brings the rows' own labels, known late, these apart: known when both say so."""
-    known = own_known(label, basis) if label is not None and asof.table == basis.table else ""
+    mine = asof.table == basis.table and not asof.exempt
+    known = own_known(label, basis) if label is not None and mine else ""
     added = _added_as_of(asof, tables)
     late = tuple(name for name in added if known and label is not None and name in label.sources)
     others = tuple(name for name in added if name not in late)
     if others or not late:
         yield replace(asof, columns=others)
     if late:
-        mine = f"({sql_text(asof.known_at)})::TIMESTAMP"
-        later = f"CASE WHEN {mine} >= {known} THEN {mine} WHEN {mine} < {known} THEN {known} END"
+        told = f"({sql_text(asof.known_at)})::TIMESTAMP"
+        later = f"CASE WHEN {told} >= {known} THEN {told} WHEN {told} < {known} THEN {known} END"
         yield replace(asof, columns=late, known_at=later)
 
 

@@ -53,8 +53,11 @@ def prepare(
     tables: dict[str, Types],
     after: datetime | None = None,
     sources: Mapping[str, ds.Dataset] | None = None,
+    *,
+    declared: DatasetSpec | None = None,
 ) -> Query:
-    """The query; of the rows `after` a moment, if one is given. `sources` are the tables themselves.
+    """The query; of the rows `after` a moment, if one is given. `sources` are the tables themselves; the
+    `declared` parts are checked in place of those of `spec`.
 
     Raises InputError and DataError for what does not make sense with these tables.
     """
@@ -68,7 +71,7 @@ def prepare(
         _keep_result(engine, found.sql)
         tables[SQL_RESULT] = found.types
     basis = spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
-    used = check_tables(engine, spec, basis, tables)
+    used = check_tables(engine, declared or spec, basis, tables)
     rows, first, last = known_span((sources or {}).get(basis.table), basis.time) or time_span(
         engine, basis, f"table {basis.table!r}" if spec.basis else "the result of `sql`"
     )

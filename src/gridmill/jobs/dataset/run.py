@@ -16,6 +16,7 @@ from gridmill.jobs.dataset.chunks import held_beside
 from gridmill.jobs.dataset.describe import describe_parts, describe_rows, make_result, note_part
 from gridmill.jobs.dataset.encode import Step, load_encoders
 from gridmill.jobs.dataset.incremental import Kept, find_kept, link_files, recent_rows
+from gridmill.jobs.dataset.label_clock import with_label_clock
 from gridmill.jobs.dataset.parts import take_together, write_tally
 from gridmill.jobs.dataset.predicted import with_predictions
 from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
@@ -45,13 +46,11 @@ class _Made:
 
 def run(context: JobContext) -> JobResult:
     """Make the dataset. Raises InputError, DataError, StorageError; nothing is visible then."""
-    spec = context.order.job.dataset
-    if spec is None:
+    if context.order.job.dataset is None:
         raise InputError(f"job {context.order.job.name!r} is no dataset")
-    inputs = {name: context.input(name).output for name in spec.references()}
-    spec = with_predictions(
-        spec, {name: one for name, one in inputs.items() if one.kind == ArtifactKind.PREDICTION}
-    )
+    inputs = {name: context.input(name).output for name in context.order.job.dataset.references()}
+    spec = _declared(context, inputs)
+    spec = with_label_clock(spec, {name: context.input(name) for name in inputs})
     target = context.below_root(context.order.output_uri)
     draft = target.with_name(f".{target.name}.draft")
     part, parts = context.order.part, [context.below_root(uri) for uri in context.order.parts]
@@ -108,10 +107,24 @@ def _make_rows_beside(
     with open_engine(context, beside=beside) as engine:
         register_tables(engine, _with_short_names(tables))
         kept, why = find_kept(context, engine, spec, tables)
-        query = prepare(engine, spec, types_of_all(engine, tables), kept.after if kept else None, unfiltered)
+        query = prepare(
+            engine,
+            spec,
+            types_of_all(engine, tables),
+            kept.after if kept else None,
+            unfiltered,
+            declared=_declared(context, inputs),
+        )
         if kept is not None and not _holds(spec, query, kept):
             kept, why = None, "the training rows have changed"
-            query = prepare(engine, spec, types_of_all(engine, tables), None, unfiltered)
+            query = prepare(
+                engine,
+                spec,
+                types_of_all(engine, tables),
+                None,
+                unfiltered,
+                declared=_declared(context, inputs),
+            )
         seen = _with_short_names(tables)
         if kept is not None:
             recent = recent_rows(context, spec, tables, kept.after)
@@ -140,6 +153,14 @@ def _make_rows_beside(
     return _Made(query=query, kept=kept, tally=tally, stem=stem)
 
 
+def _declared(context: JobContext, inputs: Mapping[str, Output]) -> DatasetSpec:
+    """Return the declaration with the times as users wrote them: errors show these."""
+    spec = context.order.job.dataset
+    assert spec is not None
+    predictions = {name: one for name, one in inputs.items() if one.kind == ArtifactKind.PREDICTION}
+    return with_predictions(spec, predictions)
+
+
 def _holds(spec: DatasetSpec, query: Query, kept: Kept) -> bool:
     """Whether the kept encoders hold: no row that is new is one to train on."""
     return not spec.encoders or _is_trained(query, kept)
@@ -154,7 +175,7 @@ def _known_facts(kept: Kept | None, query: Query) -> Mapping[str, Any]:
     """Facts and statistics are those of the training rows: the same while these are."""
     if kept is None or not _is_trained(query, kept):
         return {}
-    return {name: kept.details[name] for name in ("columns", "statistics")}
+    return {name: kept.details.get(name, []) for name in ("columns", "statistics", "suspects")}
 
 
 def _continue(kept: Kept | None, tally: Tally, draft: Path) -> str:

@@ -27,20 +27,27 @@ def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> 
     return tuple(name for name in chosen if name in schema.names)
 
 
+def other_numbers(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
+    """The numbers among the other features, and the label: only held against each other."""
+    names = [name for name in features[MOST_COLUMNS:] if is_number(schema.field(name).type)]
+    return (*names, label) if names and label is not None and label in schema.names else ()
+
+
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """Every n-th of each file's rows that go by, in `columns`; of so many `rows` about SAMPLE_ROWS."""
+    """Every n-th of each file's rows that go by, in `columns`; of so many `rows` about `most`."""
 
     schema: pa.Schema
     columns: Sequence[str]
     rows: int
+    most: int = SAMPLE_ROWS
     _parts: list[pa.RecordBatch] = field(default_factory=list)
     _seen: int = 0
 
     @property
     def every(self) -> int:
         """The n."""
-        return max(1, -(-self.rows // SAMPLE_ROWS))
+        return max(1, -(-self.rows // self.most))
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches, of one file."""

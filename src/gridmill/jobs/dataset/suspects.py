@@ -1,0 +1,96 @@
+"""Features that say too much of the label: they may hold what is to be predicted."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.jobs.features import Floats, is_number, is_text, numbers
+from gridmill.jobs.metrics import area_under_curve
+
+CORRELATION, AREA = 0.95, 0.98
+LEAST_ROWS, LEAST_OF_CLASS = 30, 10
+"""With fewer rows, or rows of a class, chance alone reaches the limits."""
+MOST_ROWS = 20_000
+_NAMED = 5
+
+
+def suspects(sample: pa.Table, label: str | None) -> list[dict[str, Any]]:
+    """Return the features whose correlation with the label is at least CORRELATION (either sign), or, of a
+    label of two values, whose area under the ROC curve is at least AREA (either way): [{column, correlation
+    or auc}], the closest first. A constant, and a label of other text, is close to nothing."""
+    if label is None or label not in sample.column_names or sample.num_rows < LEAST_ROWS:
+        return []
+    every = -(-sample.num_rows // MOST_ROWS)
+    sample = sample.take(np.arange(0, sample.num_rows, every)) if every > 1 else sample
+    truth = _label_numbers(sample[label])
+    if truth is None:
+        return []
+    names = [name for name in sample.column_names if name != label and is_number(sample[name].type)]
+    found = [one for name in names for one in _held_against(name, numbers(sample[name]), truth)]
+    return sorted(found, key=lambda one: -abs(one.get("correlation", one.get("auc", 0.0))))
+
+
+def _label_numbers(label: pa.ChunkedArray) -> Floats | None:
+    """Return the label as numbers; of two texts 0 and 1."""
+    if is_number(label.type):
+        return numbers(label)
+    if not is_text(label.type):
+        return None
+    values = sorted(value for value in pc.unique(label).to_pylist() if value is not None)
+    if len(values) != 2:
+        return None
+    codes = pc.index_in(label.cast(pa.string()), value_set=pa.array(values, pa.string()))
+    found: Floats = pc.cast(codes, pa.float64()).to_numpy().astype(np.float64)
+    return found
+
+
+def _held_against(name: str, values: Floats, truth: Floats) -> Iterator[dict[str, Any]]:
+    both = ~(np.isnan(values) | np.isnan(truth))
+    x, y = values[both], truth[both]
+    if len(x) < LEAST_ROWS or x.min() == x.max() or y.min() == y.max():
+        return
+    area = _area(x, y)
+    if area is not None:
+        if area >= AREA:
+            yield {"column": name, "auc": round(area, 4)}
+        return
+    correlation = _correlation(x, y)
+    if abs(correlation) >= CORRELATION:
+        yield {"column": name, "correlation": round(correlation, 4)}
+
+
+def _area(x: Floats, y: Floats) -> float | None:
+    """Return the area of a label of two values, at least a half; None for another label."""
+    positive = y == y.max()
+    ones = int(np.count_nonzero(positive))
+    if not (positive | (y == y.min())).all():
+        return None
+    if min(ones, len(y) - ones) < LEAST_OF_CLASS:
+        return 0.5
+    area = area_under_curve(positive, x)
+    return max(area, 1 - area)
+
+
+def _correlation(x: Floats, y: Floats) -> float:
+    """Return Pearson's correlation; the values are brought near 1, so that no square overflows."""
+    with np.errstate(all="ignore"):
+        one, other = (values / np.abs(values).max() for values in (x, y))
+        one, other = one - one.mean(), other - other.mean()
+        found = float(one @ other / np.sqrt((one @ one) * (other @ other)))
+    return max(-1.0, min(1.0, found)) if np.isfinite(found) else 0.0
+
+
+def suspect_lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for the first few, and one for the others."""
+    for one in found[:_NAMED]:
+        measure = (
+            f"separates the two labels with an area under the ROC curve of {one['auc']:.3f}"
+            if "auc" in one
+            else f"has a correlation of {one['correlation']:.3f} with the label"
+        )
+        yield f"{one['column']} alone {measure}: check that it is known before the label"
+    if len(found) > _NAMED:
+        yield f"{len(found) - _NAMED} more features are as close to the label (`suspects` in --json)"
