@@ -1,17 +1,22 @@
 """Runs that make the same artifact take turns; a defect at one job is that job's alone."""
 
+import os
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
-from tests.sim.test_races import command, finish, job_of, run_of, simulation
+from tests.sim.test_races import command, finish, job_of, run_of, service, simulation
 
 from gridmill.model.artifact import Artifact
+from gridmill.model.command import CommandSpec
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
-from gridmill.model.state import FINISHED_RUNS, AttemptState, JobState, RunState
+from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
 from gridmill.planning.why import why_waiting
+from gridmill.storage.house import HouseFolder
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation
 
@@ -47,13 +52,102 @@ def test_two_runs_of_a_pipeline_write_one_after_the_other_and_overlap_otherwise(
 
 def test_runs_with_other_parameters_wait_only_where_they_load_one_sink():
     grid = simulation(slow)
-    jobs = (sink("load", "a.csv"), command("train"))
     for rate in (0.1, 0.2, 0.3):
+        jobs = (sink("load", "a.csv"), using("train", f"train {rate}"))
         grid.submit(Pipeline(name="p", jobs=jobs, parameters={"rate": rate}))
     assert grid.run_until(lambda: all_over(grid))
     loads, trains = ([e for e in grid.world.executions if e.order.job.name == n] for n in ("load", "train"))
     assert all(earlier.ended <= later.began for earlier, later in pairwise(loads))
     assert max(e.began for e in trains) < min(e.ended for e in trains), "all at once"
+
+
+def using(name: str, line: str, **settings) -> Job:
+    return replace(command(name, resumable=True, **settings), command=CommandSpec(run=line))
+
+
+def test_what_does_not_use_a_parameter_takes_turns_and_is_made_once():
+    grid = simulation(slow)
+    jobs = (using("train", "train"),)
+    runs = [
+        grid.submit(Pipeline(name="p", jobs=jobs, parameters={"rate": rate}), force=False)
+        for rate in (0.1, 0.2)
+    ]
+    assert grid.run_until(lambda: all_over(grid))
+    assert [job_of(grid, run, "train").state for run in runs] == [JobState.SUCCEEDED, JobState.UNCHANGED]
+
+
+def test_runs_at_once_share_no_checkpoints_unless_they_take_turns():
+    grid = simulation(slow)
+    for rate in (0.1, 0.2, 0.3, 0.3):
+        jobs = (
+            using("load", f"load {rate}"),
+            using("train", "train", needs=("load",)),
+            using("same", "same"),
+        )
+        grid.submit(Pipeline(name="p", jobs=jobs, parameters={"rate": rate}))
+    grid.submit(Pipeline(name="p", jobs=(using("same", "same"),)))
+    assert grid.run_until(lambda: all_over(grid))
+    spans = {}
+    for one in grid.world.executions:
+        spans.setdefault(one.order.checkpoint_uri, []).append(one)
+    assert "" not in spans
+    for some in spans.values():
+        assert all(earlier.ended <= later.began for earlier, later in pairwise(some))
+    trains = {one.order.checkpoint_uri for one in grid.world.executions if one.order.job.name == "train"}
+    assert len(trains) == 4, "the parameter reaches them by what they read"
+
+
+def test_the_success_of_a_run_removes_no_checkpoints_but_its_own():
+    grid = simulation(lambda order: Behaviour(seconds=60.0 if "0.2" in order.job.command.run else 1.0))
+    runs = [
+        grid.submit(Pipeline(name="p", jobs=(using("a", f"a {rate}"),), parameters={"rate": rate}))
+        for rate in (0.1, 0.2)
+    ]
+    finish(grid, runs[0])
+    quick, slow_one = (job_of(grid, run, "a") for run in runs)
+    assert slow_one.state == JobState.RUNNING
+    assert [one for one in grid.storage.removed if one.startswith("checkpoints")] == [quick.checkpoints]
+    assert slow_one.checkpoints != quick.checkpoints
+
+
+def test_what_is_made_again_does_not_use_the_folder_that_is_being_removed():
+    grid = simulation()
+    folders = []
+    for _ in range(3):
+        run = grid.submit(Pipeline(name="p", jobs=(using("a", "a"),)))
+        finish(grid, run)
+        folders.append(job_of(grid, run, "a").checkpoints)
+    assert len(set(folders)) == 3
+
+
+def test_a_resumed_run_goes_on_from_its_checkpoints_whatever_ran_meanwhile():
+    grid = simulation(lambda order: Behaviour(outcome=AttemptState.FAILED, cause=Cause.EXIT))
+    run = grid.submit(Pipeline(name="p", jobs=(using("a", "a 1"),), parameters={"rate": 1}))
+    finish(grid, run)
+    before = job_of(grid, run, "a").checkpoints
+    grid.world._behave = lambda order: Behaviour(seconds=1.0)
+    finish(grid, grid.submit(Pipeline(name="p", jobs=(using("a", "a 2"),), parameters={"rate": 2})))
+    grid.resume(run.id)
+    assert finish(grid, run).state == RunState.SUCCEEDED
+    assert job_of(grid, run, "a").checkpoints == before
+
+
+def test_cleaning_removes_checkpoints_that_nothing_goes_on_from(tmp_path: Path):
+    grid = simulation(lambda order: Behaviour(seconds=1e6 if order.run_id == "p-3" else 1.0))
+    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    for line in ("a", "b"):
+        finish(grid, grid.submit(Pipeline(name="p", jobs=(using("a", line),))))
+    active = grid.submit(Pipeline(name="p", jobs=(using("a", "c"),)))
+    assert grid.run_until(lambda: job_of(grid, active, "a").state == JobState.RUNNING)
+    old = ("checkpoints/p/a/abandoned", job_of(grid, active, "a").checkpoints, "checkpoints/other/home/x")
+    for folder in old:
+        (tmp_path / "root" / folder).mkdir(parents=True)
+        os.utime(tmp_path / "root" / folder, (0, 0))
+    (tmp_path / "root/checkpoints/p/a/fresh").mkdir()
+    told = [one for one in service(grid).clean() if one.kind == "checkpoints"]
+    assert [(one.name, one.why) for one in told] == [(old[0], "its job has succeeded since (p/a@2)")]
+    left = {path.name for path in (tmp_path / "root/checkpoints/p/a").iterdir()}
+    assert left == {"fresh", old[1].rpartition("/")[2]}
 
 
 def test_the_one_that_waits_says_for_which_run():

@@ -6,8 +6,10 @@ from functools import partial
 from gridmill.control.choosing import chosen_resource, joining_now, with_choice
 from gridmill.control.defects import defect
 from gridmill.control.inputs import (
+    checkpoints_of,
     fingerprint_of,
     inputs_of,
+    leaves_checkpoints,
     size_of,
     unchanged_artifact,
 )
@@ -122,18 +124,20 @@ def _ready(
     except GridmillError as error:
         return _failed(job_run, now, explained(error))
     job_run = replace(job_run, external=_external(job_run, inputs), size=size)
-    if job_run.job.may_be_unchanged and not job_run.force:
-        same = unchanged_artifact(control, job_run, fingerprint)
-        if same is not None:
-            return replace(
-                job_run,
-                state=JobState.UNCHANGED,
-                fingerprint=fingerprint,
-                artifacts=(same.id,),
-                message=f"as {same.run_id} made it",
-                ready=now,
-                ended=now,
-            )
+    may_stand = job_run.job.may_be_unchanged and not job_run.force
+    look = may_stand or leaves_checkpoints(job_run.job)
+    same = unchanged_artifact(control, job_run, fingerprint) if look else None
+    if may_stand and same is not None:
+        return replace(
+            job_run,
+            state=JobState.UNCHANGED,
+            fingerprint=fingerprint,
+            artifacts=(same.id,),
+            message=f"as {same.run_id} made it",
+            ready=now,
+            ended=now,
+        )
+    job_run = replace(job_run, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
     snapshot, choice = control.ledger.snapshot, None
     if job_run.job.resources:
         try:

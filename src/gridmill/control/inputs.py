@@ -25,17 +25,23 @@ FINGERPRINT = 3
 """Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
 
 
-def checkpoints_uri(job_run: JobRun) -> str:
-    """Where attempts of a training, a gang or a job that can resume leave what the next one goes on from;
-    emptied when one succeeds."""
-    leaves = job_run.job.kind == JobKind.TRAINING or job_run.job.gang or job_run.job.can_resume
-    return f"checkpoints/{job_run.name}" if leaves else ""
+def leaves_checkpoints(job: Job) -> bool:
+    """Whether its attempts leave something that the next attempt goes on from."""
+    return job.kind == JobKind.TRAINING or bool(job.gang) or job.can_resume
 
 
-def checkpoint_uri(job_run: JobRun) -> str:
-    """The same for this very work: the same declaration, code and inputs."""
-    folder = checkpoints_uri(job_run)
-    return f"{folder}/{job_run.fingerprint[:32]}" if folder and job_run.fingerprint else ""
+def checkpoints_of(run: Run, job_run: JobRun, fingerprint: str, same: Artifact | None) -> str:
+    """Where attempts of a training, a gang or a job that can resume leave what the next one goes on from; the
+    folder is removed when one succeeds. Empty for other jobs.
+
+    Only attempts at the same work share it (the fingerprint), and only where they take turns
+    (`planning.lines`): runs without parameters do so with other jobs than runs with some. What is made
+    again although a version of it exists (`same`) has another folder: the old one may still be being removed.
+    """
+    if not leaves_checkpoints(job_run.job):
+        return ""
+    again = f"-after-{same.number}" if same is not None else ""
+    return f"checkpoints/{job_run.name}/{fingerprint[:32]}{'' if run.parameters else '-plain'}{again}"
 
 
 def table_uri(job_run: JobRun) -> str:
@@ -188,7 +194,7 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         root=control.storage.location,
         output_uri=output_uri(job_run, attempt.gang or attempt.id),
         table_uri=table_uri(job_run),
-        checkpoint_uri=checkpoint_uri(job_run),
+        checkpoint_uri=job_run.checkpoints,
         folder=run.folder,
         bundle=run.bundle,
         bundle_path=_shared_bundle(control, job_run, run.bundle, attempt),

@@ -6,7 +6,6 @@ from functools import partial
 
 from gridmill.control.defects import defect
 from gridmill.control.gangs import note_end
-from gridmill.control.inputs import checkpoints_uri
 from gridmill.control.latest import note_latest
 from gridmill.control.ledger import Transaction
 from gridmill.control.parted import discard_parts, left_behind, parts_of
@@ -93,8 +92,8 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
     elif after.state in DONE_JOBS and job_run.part is None:
         after = publish(control, transaction, after, attempt_id=ended.id, outputs=outcome.outputs)
         note_latest(control, transaction, after)
-        if checkpoints := checkpoints_uri(job_run):
-            transaction.then(partial(control.discarded.append, checkpoints))
+        if job_run.checkpoints:
+            transaction.then(partial(control.discarded.append, job_run.checkpoints))
     if job_run.part is not None:
         after = replace(after, told=_told(ended))
     transaction.put(after)

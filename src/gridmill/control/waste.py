@@ -94,6 +94,8 @@ def rubbish(
                 pass
             case Place.OUTPUT if thing.name not in kept:
                 why = _why_output(control, thing.name, removed)
+            case Place.CHECKPOINTS if settled:
+                why = _why_checkpoints(control, thing, old=old)
             case Place.POD if thing.ended and settled and thing.name not in pods:
                 why = "its pod has ended"
             case Place.IMPORT if settled and thing.ended:
@@ -128,6 +130,17 @@ def _why_output(control: Control, uri: str, removed: set[str]) -> str:
     if isinstance(attempt, Attempt) and attempt.state not in LIVE_ATTEMPTS and attempt.ended is not None:
         return f"its attempt {attempt.state}"
     return ""
+
+
+def _why_checkpoints(control: Control, thing: Thing, *, old: bool) -> str:
+    """Why no attempt goes on from them; empty where one may. A job that has succeeded since needs none but
+    its own, which were removed then."""
+    if any(job_run.checkpoints == thing.name for job_run in control.ledger.snapshot.job_runs.values()):
+        return ""
+    newest = control.newest_artifact("/".join(thing.name.split("/")[1:3]))
+    if newest is not None and newest.created > thing.changed:
+        return f"its job has succeeded since ({newest.id})"
+    return "old" if old and newest is not None else ""
 
 
 def _bundles_wanted(control: Control, records: Records, before: float) -> frozenset[str]:

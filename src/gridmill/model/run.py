@@ -63,7 +63,8 @@ class JobRun:
     runs although nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is
     kept; None: no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each a
     JobRun of its own with its `part`; then an attempt of the job makes one version of what they made. `told`
-    is what the attempt that did a part told of it.
+    is what the attempt that did a part told of it. `checkpoints` is the folder, below the storage root, that
+    an attempt goes on from; empty for a job that leaves none.
     """
 
     id: str
@@ -96,6 +97,7 @@ class JobRun:
     part: Part | None = None
     parts: int = 0
     told: Told | None = None
+    checkpoints: str = ""
     ready: float | None = None
     started: float | None = None
     ended: float | None = None

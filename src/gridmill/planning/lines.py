@@ -130,8 +130,9 @@ class Lines:
                 self._place_again(other, following)
 
     def turn_of(self, job_run: JobRun) -> str:
-        """Which jobs it takes turns with: those that load the same sink, else those that make the same
-        artifact with the same parameters. Runs with other parameters do not wait for each other."""
+        """Which jobs it takes turns with: those that load the same sink or work on the same nodes; those of
+        one name where runs have no parameters; else those of one name that make the same from the same. What
+        differs by a parameter does not wait for each other."""
         return _turn(job_run, self.runs.get(job_run.run_id))
 
     def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
@@ -193,11 +194,12 @@ class Lines:
 
 
 def _turn(job_run: JobRun, run: Run | None) -> str:
+    job = job_run.job
     if job_run.part is not None:
         return job_run.id
-    if job_run.job.sink is not None or run is None or not run.parameters:
+    if job.sink is not None or job.each is not None or run is None or not run.parameters:
         return job_run.name
-    return f"{job_run.name} {sorted(run.parameters.items())}"
+    return f"{job_run.name} {job_run.fingerprint}"
 
 
 def forget(index: dict[str, dict[str, None]], key: str, member: str) -> None:

@@ -13,6 +13,7 @@ class Place(StrEnum):
     """Sorts of things that take space."""
 
     OUTPUT = "output"  # below the storage root: KIND/PIPELINE/JOB/FOLDER
+    CHECKPOINTS = "checkpoints"  # below the storage root: checkpoints/PIPELINE/JOB/FOLDER
     IMPORT = "import"  # below the storage root: an archive, unpacked
     STORE = "store"
     POD = "pod"

@@ -22,7 +22,7 @@ _FOLDERS: Mapping[Place, str] = {
 }
 _OUTPUT_DEPTH = 4  # KIND/PIPELINE/JOB/FOLDER
 _LOCK = ".lock"
-_IN_ROOT = (Place.OUTPUT, Place.SHARED_BUNDLE, Place.IMPORT)
+_IN_ROOT = (Place.OUTPUT, Place.CHECKPOINTS, Place.SHARED_BUNDLE, Place.IMPORT)
 _STAGED = (STAGING, f"{GOING}{STAGING}")
 
 
@@ -41,7 +41,8 @@ class HouseFolder:
         for path in _at_depth(self._root, _OUTPUT_DEPTH):
             name = str(path.relative_to(self._root))
             if not name.startswith("."):  # on its way in, or going
-                yield from _thing(Place.OUTPUT, name, path)
+                place = Place.CHECKPOINTS if name.startswith("checkpoints/") else Place.OUTPUT
+                yield from _thing(place, name, path)
         for path in _entries(self._root):
             if path.name.startswith(_STAGED):
                 yield from _thing(Place.IMPORT, path.name, path)
