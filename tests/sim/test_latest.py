@@ -4,7 +4,7 @@ import pytest
 from test_races import command, finish, job_of, run_of, service, simulation
 
 from gridmill.control.begin import begin_run
-from gridmill.errors import InputError
+from gridmill.errors import InputError, PipelineError
 from gridmill.model.alias import Alias
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job
@@ -150,6 +150,36 @@ def test_what_exists_only_since_the_run_began_is_read_once_it_is_resumed(grid: S
     assert "did not exist when run use-1 began" in job_of(grid, late, "p").message
     grid.resume(late.id)
     assert finish(grid, late).state == RunState.SUCCEEDED
+
+
+def test_a_command_reads_a_result_of_another_pipeline_as_its_run_has_settled_it(grid: Simulation) -> None:
+    for _ in range(2):
+        finish(grid, grid.submit(Pipeline(name="w", jobs=(command("model"),))))
+    service(grid).set_alias(Alias(id="w/model@prod", name="w/model", alias="prod", number=1))
+    use = Pipeline(name="use", jobs=(command("copy", needs=("w/model", "w/model@prod", "w/model@1")),))
+    assert service(grid).plan_run(use).jobs[0].problem == ""
+    run = grid.submit(use, force=False)
+    assert finish(grid, run).state == RunState.SUCCEEDED
+    order = next(one.order for one in grid.world.executions if one.order.run_id == run.id)
+    assert [(one.name, one.artifact.id) for one in order.inputs] == [
+        ("w/model", "w/model@2"),
+        ("w/model@prod", "w/model@1"),
+        ("w/model@1", "w/model@1"),
+    ]
+    assert service(grid).version("use/copy").lineage
+    again = grid.submit(use, force=False)
+    finish(grid, again)
+    assert job_of(grid, again, "copy").state == JobState.UNCHANGED
+
+
+def test_an_unknown_result_of_another_pipeline_is_refused_for_a_command_too(grid: Simulation) -> None:
+    finish(grid, grid.submit(Pipeline(name="w", jobs=(command("model"),))))
+    with pytest.raises(InputError, match="job 'c' reads 'w/modle', which does not exist") as caught:
+        service(grid).start_run(Pipeline(name="use", jobs=(command("c", needs=("w/modle",)),)))
+    assert "Did you mean 'w/model'?" in caught.value.hint
+    wrong = Pipeline(name="use", jobs=(dataset("d", "", needs=("w/model",)),))
+    with pytest.raises(PipelineError, match="job 'd' needs 'w/model', a result of another pipeline"):
+        service(grid).start_run(wrong)
 
 
 def test_a_new_version_of_the_same_declaration_makes_its_readers_run_again(grid: Simulation) -> None:

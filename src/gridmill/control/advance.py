@@ -16,7 +16,6 @@ from gridmill.control.inputs import (
 from gridmill.control.latest import note_latest
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed, listed
-from gridmill.control.names import external_references
 from gridmill.control.parts import cut, gather
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
@@ -174,7 +173,7 @@ def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
 
 def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
     """The versions of other pipelines, so that every attempt reads the same ones and its record says so."""
-    names = external_references(job_run.job)
+    names = job_run.job.external_names
     return tuple(entry.artifact.id for entry in inputs if entry.name in names)
 
 

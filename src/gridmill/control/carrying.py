@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from gridmill.control.choosing import crowded_among, made_before, readings_of
-from gridmill.control.names import external_references
 from gridmill.control.references import find_version
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError, UnavailableError
@@ -78,7 +77,7 @@ def forecast_carrying(
 
 
 def _names(job: Job) -> tuple[str, ...]:
-    return (*job.all_needs, *external_references(job))
+    return (*job.all_needs, *job.external_names)
 
 
 def _version(control: Control, pipeline: Pipeline, name: str) -> Artifact | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gridmill.control.names import external_references, unknown_name
+from gridmill.control.names import unknown_name
 from gridmill.control.references import find_version
 from gridmill.control.state import Control
 from gridmill.errors import InputError, NotFoundError, explained
@@ -21,7 +21,7 @@ def with_columns_checked(
     """The job with what it would fail with, or may: a table that is loaded again may get the column."""
     job = pipeline.job(planned.job)
     there, later = _known(control, pipeline, job, unchanged)
-    unknown = (unknown_name(control, name, job) for name in external_references(job))
+    unknown = (unknown_name(control, name, job) for name in job.external_names)
     wrong = [*(explained(error) for error in unknown if error is not None), *missing(job, there)]
     unsure = missing(job, later)
     return replace(planned, problem=planned.problem or "; ".join(wrong), doubt="; ".join(unsure))

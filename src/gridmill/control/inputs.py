@@ -6,7 +6,7 @@ from gridmill.codec import fingerprint, to_builtins
 from gridmill.control.gangs import gang_for
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed
-from gridmill.control.names import external_references, unknown_name
+from gridmill.control.names import unknown_name
 from gridmill.control.parted import folders_of_parts, output_uri
 from gridmill.control.references import fetch_artifact
 from gridmill.control.state import Control
@@ -62,7 +62,7 @@ def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tu
         for artifact_id in needed.artifacts if needed else ():
             artifact = fetch_artifact(control, artifact_id)
             inputs.append(Input(name=need.rpartition("/")[2], artifact=_kept(artifact, job_run)))
-    for name in external_references(job_run.job):
+    for name in job_run.job.external_names:
         found = _settled(control, run, name, job_run)
         check_kind(job_run.job, name, found)
         inputs.append(Input(name=name, artifact=_kept(found, job_run)))

@@ -11,15 +11,10 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.job import Job
 
 
-def external_references(job: Job) -> tuple[str, ...]:
-    """Other pipelines' artifacts, as the declaration names them (`pipeline/job`, `pipeline/job@prod`)."""
-    return tuple(name for name in dict.fromkeys(job.spec.references()) if "/" in name)
-
-
 def settle_names(control: Control, jobs: Iterable[Job]) -> Mapping[str, str]:
     """The id of the version that each name in these jobs means now. A name without a version is left out."""
     settled: dict[str, str] = {}
-    for name in dict.fromkeys(name for job in jobs for name in external_references(job)):
+    for name in dict.fromkeys(name for job in jobs for name in job.external_names):
         try:
             settled[name] = find_version(control, name).id
         except NotFoundError:
@@ -30,7 +25,7 @@ def settle_names(control: Control, jobs: Iterable[Job]) -> Mapping[str, str]:
 def check_names_known(control: Control, jobs: Iterable[Job]) -> None:
     """Raise InputError for a name that no version has."""
     for job in jobs:
-        for name in external_references(job):
+        for name in job.external_names:
             unknown = unknown_name(control, name, job)
             if unknown is not None:
                 raise unknown

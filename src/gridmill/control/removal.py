@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from gridmill.control.lineage import users_of
-from gridmill.control.names import external_references
 from gridmill.control.references import aliases_of, fetch_artifact, versions_of
 from gridmill.control.state import Control
 from gridmill.errors import ConflictError, InputError, NotFoundError
@@ -68,7 +67,7 @@ def _size(versions: Sequence[Artifact]) -> int:
 def running(control: Control, name: str) -> Iterator[str]:
     """Active runs of its pipeline, or of one whose jobs read it."""
     for job_run in control.ledger.snapshot.job_runs.values():
-        read = {split_reference(reference)[0] for reference in external_references(job_run.job)}
+        read = {split_reference(reference)[0] for reference in job_run.job.external_names}
         if job_run.pipeline == name.partition("/")[0] or name in read:
             yield job_run.run_id
 

@@ -1,5 +1,6 @@
 """What must hold between the parts of a pipeline: references lead somewhere, no cycles, resources fit."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from gridmill.declarations.nodes import Document, Fields, Items, Value
@@ -9,7 +10,7 @@ from gridmill.model.command import input_variable
 from gridmill.model.job import Job, JobKind
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.schedule import ScheduleSpec
-from gridmill.planning.graph import order
+from gridmill.planning.graph import NAMED_WHERE_READ, order
 from gridmill.planning.schedules import check_spec
 
 _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
@@ -60,7 +61,9 @@ def _references(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
                 yield document.problem(at, f"`{job.name}` needs `{name}` twice", "Name each once.")
         words = list(_words(document.value, ("jobs", job.name, job.kind.value)))
         for name, path in (*_needs(job), *_read(job, words)):
-            if name == job.name:
+            if "/" in name:
+                yield from _of_another(document, job, name, path)
+            elif name == job.name:
                 yield document.problem(path, f"`{name}` needs itself")
             elif name not in jobs:
                 yield document.problem(
@@ -79,16 +82,29 @@ def _same_variables(document: Document, pipeline: Pipeline) -> Iterator[Problem]
         for number, name in enumerate(job.needs if job.command is not None else ()):
             first = seen.setdefault(input_variable(name), name)
             if first != name:
-                lines = [document.locate(("jobs", one))[0] for one in (first, name)]
+                called = [_with_line(document, one) for one in (first, name)]
                 yield document.problem(
                     ("jobs", job.name, "needs", number),
-                    f"`{first}` ({document.file}:{lines[0]}) and `{name}` ({document.file}:{lines[1]}) would "
-                    f"both be ${input_variable(name)} in `{job.name}`",
+                    f"{called[0]} and {called[1]} would both be ${input_variable(name)} in `{job.name}`",
                     "Rename one of the two jobs.",
                 )
 
 
+def _with_line(document: Document, name: str) -> str:
+    """A job with the line that it is declared in; the result of another pipeline has none here."""
+    return f"`{name}`" if "/" in name else f"`{name}` ({document.file}:{document.locate(('jobs', name))[0]})"
+
+
 _ELSEWHERE = "A job of another pipeline is written `pipeline/job`."
+_REFERENCE = re.compile(r"[^/@]+/[^/@]+(@[^/@]+)?")
+
+
+def _of_another(document: Document, job: Job, name: str, path: Path) -> Iterator[Problem]:
+    if job.command is None:
+        yield document.problem(path, f"`{name}` is a result of another pipeline", NAMED_WHERE_READ)
+    elif not _REFERENCE.fullmatch(name):
+        hint = "Write `pipeline/job`, `pipeline/job@3` or `pipeline/job@prod`."
+        yield document.problem(path, f"`{name}` is no name of a result of another pipeline", hint)
 
 
 def _needs(job: Job) -> Iterator[tuple[str, Path]]:

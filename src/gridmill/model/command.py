@@ -52,7 +52,8 @@ OWN_VARIABLES = frozenset(
 
 
 def input_variable(job: str) -> str:
-    """The variable with the folder of a needed job: `GRIDMILL_INPUT_MY_JOB` for `my-job`."""
+    """The variable with the folder of a needed job: `GRIDMILL_INPUT_MY_JOB` for `my-job`,
+    `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result `other/job@prod` of another pipeline."""
     return INPUT + "".join(letter if letter.isalnum() else "_" for letter in job).upper()
 
 
@@ -110,8 +111,9 @@ class CommandSpec:
 
     The command starts in a private copy of the project's code bundle (or in `folder`: below the bundle
     when relative, on the machine itself when absolute). `GRIDMILL_OUTPUT` names a folder whose content is
-    kept as the job's artifact; `GRIDMILL_INPUT_<JOB>` names that folder of each job in `needs`, or an empty
-    folder where the job left no files.
+    kept as the job's artifact; `GRIDMILL_INPUT_<JOB>` names that folder of each job in `needs`
+    (`GRIDMILL_INPUT_OTHER_MODEL_PROD` for `other/model@prod`), or an empty folder where the job left no
+    files.
     `environment` is a requirements file of the project; it is built once per content.
     `workers` makes it a gang: so many ranks of it start together, all or none, and each finds in its
     environment what torchrun, TensorFlow and JAX say. `roles` counts them by role (`chief`, `worker`, `ps`,

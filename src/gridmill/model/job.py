@@ -57,6 +57,8 @@ class JobSize:
 class Job:
     """Exactly one of `sink`, `dataset`, `training`, `prediction`, `command` is set.
 
+    `needs` are jobs that must be done before. A command can also name a result of another pipeline in it:
+    `other/job`, `other/job@3`, `other/job@prod`; it is read as it was when the run began.
     `retries` counts further attempts after a failure of the job itself; attempts lost with their pod, and
     the one larger attempt after a memory kill, come on top. `timeout_seconds` bounds one attempt.
     At its end it gets SIGTERM, and SIGKILL after `GRIDMILL_GRACE` (5 s).
@@ -155,7 +157,19 @@ class Job:
     def all_needs(self) -> tuple[str, ...]:
         """Declared needs and those that follow from the names the spec refers to, each once, in order.
 
-        A reference with a slash (`pipeline/job`) is to another pipeline's artifact and is no need.
+        A name with a slash (`pipeline/job`) is that of another pipeline's result: see `external_names`.
         """
-        implied = (name for name in self.spec.references() if "/" not in name)
-        return tuple(dict.fromkeys((*self.needs, *implied)))
+        named = dict.fromkeys((*self.needs, *self.spec.references()))
+        return tuple(name for name in named if "/" not in name)
+
+    @property
+    def external_names(self) -> tuple[str, ...]:
+        """Results of other pipelines that it reads, each once, in order: `pipeline/job` for its latest
+        version, `pipeline/job@3`, `pipeline/job@prod`."""
+        named = dict.fromkeys((*self.needs, *self.spec.references()))
+        return tuple(name for name in named if "/" in name)
+
+    @property
+    def misplaced_need(self) -> str:
+        """A result of another pipeline in the `needs` of a job that cannot read it; empty: there is none."""
+        return "" if self.command is not None else next((name for name in self.needs if "/" in name), "")

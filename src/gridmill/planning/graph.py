@@ -8,6 +8,10 @@ from gridmill.errors import PipelineError
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
 
+NAMED_WHERE_READ = (
+    "Only commands name it in `needs`. Other jobs name it where they read it: `dataset`, `models`."
+)
+
 
 def order(pipeline: Pipeline) -> tuple[str, ...]:
     """Job names, each after its needs, otherwise as declared.
@@ -38,6 +42,12 @@ def order(pipeline: Pipeline) -> tuple[str, ...]:
 
 def _known_needs(job: Job, pipeline: Pipeline, names: Mapping[str, int]) -> tuple[str, ...]:
     needs = job.all_needs
+    if job.misplaced_need:
+        raise PipelineError(
+            f"job {job.name!r} needs {job.misplaced_need!r}, a result of another pipeline",
+            place=f"{pipeline.name}: jobs.{job.name}.needs",
+            hint=NAMED_WHERE_READ,
+        )
     for need in needs:
         if need not in names:
             close = get_close_matches(need, names, n=1)
