@@ -1,5 +1,6 @@
 """Each source file exactly once, whatever is done to it."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -87,6 +88,53 @@ def test_a_renamed_file_is_not_loaded_twice(case: SinkCase) -> None:
     (case.folder / "a.csv").rename(case.folder / "c.csv")
     case.load()
     assert len(case.rows()) == 3
+
+
+def place(case: SinkCase, name: str, text: str, day: int) -> Path:
+    """A file last modified on that day of a year."""
+    path = case.write(name, text)
+    os.utime(path, (1_700_000_000 + 86_400 * day,) * 2)
+    return path
+
+
+def test_files_moved_away_once_they_are_loaded_stay_though_later_ones_hold_the_same(case: SinkCase) -> None:
+    values = [1, 2, 2, 3, 2, 2, 1, 4, 4]
+    for day, value in enumerate(values):
+        path = place(case, f"day-{day}.csv", f"a\n{value}\n", day)
+        output = case.load()
+        path.unlink()
+    assert [row["a"] for row in case.rows()] == sorted(values)
+    assert output.details["copies"] == ["day-8.csv"]
+
+
+def test_of_two_files_with_the_same_content_one_new_one_is_the_rename_of_one(case: SinkCase) -> None:
+    first, second = place(case, "a.csv", "a\n1\n", 0), place(case, "b.csv", "a\n1\n", 0)
+    place(case, "z.csv", "a\n9\n", 0)
+    case.load()
+    first.rename(case.folder / "c.csv")
+    second.unlink()
+    assert case.load().details["vanished"] == 1
+    assert [row["a"] for row in case.rows()] == [1, 1, 9]
+
+
+def test_a_renamed_file_is_known_once_it_is_in_a_file_with_others(case: SinkCase) -> None:
+    for number in range(40):
+        place(case, f"{number:02d}.csv", f"a\n{number}\n", number)
+    case.load()
+    (case.folder / "07.csv").rename(case.folder / "seven.csv")
+    case.load()
+    assert sorted(row["a"] for row in case.rows()) == list(range(40))
+
+
+def test_two_files_that_changed_their_names_with_each_other_are_loaded_once(case: SinkCase) -> None:
+    first, second = place(case, "a.csv", "a\n1\n", 0), place(case, "b.csv", "a\n2\n", 1)
+    place(case, "z.csv", "a\n9\n", 0)
+    case.load()
+    first.rename(case.folder / "x")
+    second.rename(case.folder / "a.csv")
+    (case.folder / "x").rename(case.folder / "b.csv")
+    case.load()
+    assert [row["a"] for row in case.rows()] == [1, 2, 9]
 
 
 def test_two_files_may_hold_the_same(case: SinkCase) -> None:

@@ -66,6 +66,9 @@ def _rejected(artifact: Artifact) -> _Said:
 def _of_sink(details: Mapping[str, Any], _rows: int) -> _Said:
     if vanished := details.get("vanished"):
         yield f"{show_count(vanished, 'loaded file')} no longer in the source; the rows are kept", False
+    if copies := details.get("copies"):
+        names = ", ".join(copies[:_NAMED]) + ", ..." * (len(copies) > _NAMED)
+        yield f"loaded beside the rows of files that are gone and held exactly the same: {names}", True
 
 
 def _of_dataset(details: Mapping[str, Any], rows: int) -> _Said:

@@ -26,7 +26,7 @@ from gridmill.jobs.sink.reading import HastyError
 from gridmill.jobs.sink.rejects import at_version, commit_rejects
 from gridmill.jobs.sink.sieve import open_sieve, top
 from gridmill.jobs.sink.stretch import decide_stretch
-from gridmill.jobs.sink.table import Mark, SinkTable, add_columns, commit, rules_number
+from gridmill.jobs.sink.table import Mark, SinkTable, add_columns, commit, rules_number, times_of
 from gridmill.jobs.sink.times import check_times
 from gridmill.jobs.sink.upkeep import rewrite, spare
 from gridmill.jobs.sink.writing import Writing, Written, kept_rows, rows_of
@@ -222,7 +222,9 @@ class Bench:
         outdated = [entry for entry in self.rejects.loaded if entry.path in gone]
         rejected = table.rejects
         if rejects or outdated:
-            rejected = commit_rejects(self.rejects.path, self.rejects.loaded, outdated, rejects)
+            rejected = commit_rejects(
+                self.rejects.path, self.rejects.loaded, outdated, rejects, times_of(plan.load, ())
+            )
         note = noted.write(at_version(self.rejects.path, rejected), rejected, rejects_uri(self.context))
         kept = replace(plan, remove=tuple(entry for entry in plan.remove if entry not in outdated))
         mark = Mark(rules=self.rules, rejects=rejected, note=note)

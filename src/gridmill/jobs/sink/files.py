@@ -54,6 +54,11 @@ class SourceFile:
     fetch: Callable[[Path], None] | None = None
     written: str = ""
 
+    @property
+    def modified_ms(self) -> int:
+        """When it was last modified, in milliseconds since 1970; 0 for what is not a file of this machine."""
+        return self.mtime_ns // 1_000_000
+
     def local(self) -> Path:
         """Its path, once it is there. Raises DataError or UnavailableError when it cannot be fetched."""
         if self.fetch is not None and not self.path.exists():

@@ -52,6 +52,7 @@ class Noted:
         drift = self._drift(before)
         details = {
             "loaded": [file.name for file in self.plan.load][:MOST_NAMES],
+            "copies": list(self.plan.copies[:MOST_NAMES]),
             "rows_added": self.rows,
             "loaded_anew": self.plan.anew,
             "columns": self._columns(before.get("details", {}).get("columns", {}), measured),

@@ -1,6 +1,7 @@
 """Which source files to load and which rows they replace, from what is loaded and what is there."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -22,6 +23,8 @@ class Loaded:
     content: str = ""
     start: int = 0
     """The first of its rows in the data file, which may hold rows of several source files."""
+    modified_ms: int = 0
+    """When the source file was last modified, in milliseconds since 1970; 0 where nobody knows."""
 
     @property
     def foreign(self) -> bool:
@@ -42,6 +45,8 @@ class LoadPlan:
     seen: int = 0
     least: int = 0
     positions: Positions = field(default_factory=dict)
+    copies: tuple[str, ...] = ()
+    """Of the files to load, those that hold just what a file held that is gone, whose rows stay."""
     partial: bool = False
     """Whether the source gives the rows of a stretch of time alone, of which there may be none."""
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -53,21 +58,24 @@ def decide(
 ) -> LoadPlan:
     """What to load.
 
-    A new file is added. A changed one replaces its rows, as does a renamed one. Rows of a file that is there
-    no more stay. When nothing that is loaded would stay, all is loaded anew.
+    A new file is added. A changed one replaces its rows, as does a renamed one (`find_renamed`). Rows of a
+    file that is there no more stay. When nothing that is loaded would stay, all is loaded anew.
     Raises ConflictError when it must be loaded anew and that would lose rows.
     """
     there = {file.key: file.content for file in files}
     same = {(entry.key, entry.content) for entry in loaded}
     fresh = tuple(file for file in files if (file.key, file.content) not in same)
-    moved = {file.content for file in fresh}
-    outdated = tuple(entry for entry in loaded if _is_outdated(entry, there, moved))
+    renamed = find_renamed(files, loaded)
+    outdated = tuple(entry for entry in loaded if _is_outdated(entry, there, renamed))
     if len(outdated) == len(loaded):
         return load_anew(files, loaded, positions)
+    vanished = _vanished(files, loaded)
+    held = {entry.content for entry in vanished}
     return LoadPlan(
         load=fresh,
         remove=outdated,
-        vanished=len(_vanished(files, loaded)),
+        vanished=len(vanished),
+        copies=tuple(file.name for file in fresh if file.content in held),
         seen=len(files),
         positions=positions or {},
     )
@@ -104,17 +112,36 @@ def load_anew(
     )
 
 
-def _is_outdated(entry: Loaded, there: dict[str, str], moved: set[str]) -> bool:
+def find_renamed(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> frozenset[str]:
+    """The keys of loaded files that are there under another name.
+
+    That is a file not loaded before, with the content and the time of modification of one that is gone; each
+    stands for one file. A file of the same content written at another time is a file of its own, as are
+    objects and what HTTP servers have, which keep no time when they are copied.
+    """
+    keys = {entry.key for entry in loaded}
+    there = {file.key for file in files}
+    fresh = Counter(
+        (file.content, file.modified_ms) for file in files if file.key not in keys and file.modified_ms
+    )
+    renamed: set[str] = set()
+    for key, like in {entry.key: (entry.content, entry.modified_ms) for entry in loaded}.items():
+        if key and key not in there and fresh[like]:
+            fresh[like] -= 1
+            renamed.add(key)
+    return frozenset(renamed)
+
+
+def _is_outdated(entry: Loaded, there: Mapping[str, str], renamed: Container[str]) -> bool:
     if entry.foreign:
         return False
     if entry.key in there:
         return there[entry.key] != entry.content
-    return entry.content in moved
+    return entry.key in renamed
 
 
 def _vanished(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> tuple[Loaded, ...]:
     """Data files with rows that no file of the source gives any more."""
-    keys = {file.key for file in files}
-    contents = {file.content for file in files}
-    lost = (entry for entry in loaded if entry.key not in keys and entry.content not in contents)
+    keys = {file.key for file in files} | find_renamed(files, loaded)
+    lost = (entry for entry in loaded if entry.key not in keys)
     return tuple(entry for entry in lost if entry.rows)

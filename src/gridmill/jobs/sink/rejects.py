@@ -23,6 +23,7 @@ from gridmill.jobs.sink.sieve import Spool
 from gridmill.jobs.sink.table import (
     LostRaceError,
     SinkTable,
+    Times,
     create,
     move,
     open_sink_table,
@@ -74,7 +75,7 @@ def count_reasons(table: SinkTable) -> Counter[str]:
 
 
 def commit_rejects(
-    path: Path, before: Sequence[Loaded], outdated: Iterable[Loaded], parts: Sequence[Part]
+    path: Path, before: Sequence[Loaded], outdated: Iterable[Loaded], parts: Sequence[Part], times: Times
 ) -> int | None:
     """A version with the files of `before`, less the outdated, and the parts; None for a table never needed.
 
@@ -89,7 +90,7 @@ def commit_rejects(
         path.mkdir(parents=True, exist_ok=True)
         delta = head.delta or create(path, REJECTS)
         try:
-            return _commit(delta, path, head.loaded, kept, parts)
+            return _commit(delta, path, head.loaded, kept, parts, times)
         except CommitFailedError as error:
             raise LostRaceError(str(error)) from error
 
@@ -100,6 +101,7 @@ def _commit(
     there: Sequence[Loaded],
     kept: dict[str, Loaded],
     parts: Sequence[Part],
+    times: Times,
 ) -> int:
     now = int(time.time() * 1000)
     removed = [RemoveAction(entry.path, True, now) for entry in there if entry.path not in kept]
@@ -109,7 +111,7 @@ def _commit(
         return delta.version()
     before = delta.version()
     delta.create_write_transaction(
-        [*move(parts, path), *restored, *removed],
+        [*move(parts, path, times), *restored, *removed],
         mode="append",
         schema=REJECTS,
         commit_properties=CommitProperties(max_commit_retries=0),
@@ -121,4 +123,4 @@ def _commit(
 
 
 def _again(entry: Loaded) -> AddAction:
-    return record_file(entry.path, entry.rows, entry.size_bytes)
+    return record_file(entry.path, entry.rows, entry.size_bytes, entry.modified_ms)

@@ -8,10 +8,10 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -28,7 +28,8 @@ from gridmill.jobs.sink.plan import Loaded, LoadPlan, Positions
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")
 SOURCES = b"gridmill.sources"
-"""In the metadata of a compacted file: key, content and number of rows of each source file in it."""
+"""In the metadata of a compacted file, of each source file in it: key, content, number of rows and time of
+modification (milliseconds; files of earlier versions have none)."""
 _LOADS = "gridmill.load"
 _RULES = "gridmill.rules"
 _REJECTS = "gridmill.rejects"
@@ -54,7 +55,8 @@ class SinkTable:
         """Its data files."""
         if self.delta is None:
             return ()
-        actions = pa.table(self.delta.get_add_actions()).select(["path", "size_bytes", "num_records"])
+        columns = ["path", "size_bytes", "num_records", "modification_time"]
+        actions = pa.table(self.delta.get_add_actions()).select(columns)
         rows = sorted(actions.to_pylist(), key=lambda row: str(row["path"]))
         return tuple(entry for row in rows for entry in _loaded(self.path, row))
 
@@ -114,7 +116,12 @@ def _loaded(folder: Path, row: dict[str, Any]) -> Iterator[Loaded]:
         return
     key, content = match.groups() if match else ("", "")
     yield Loaded(
-        path=row["path"], size_bytes=row["size_bytes"], rows=row["num_records"] or 0, key=key, content=content
+        path=row["path"],
+        size_bytes=row["size_bytes"],
+        rows=row["num_records"] or 0,
+        key=key,
+        content=content,
+        modified_ms=row["modification_time"],
     )
 
 
@@ -122,9 +129,15 @@ def _several(folder: Path, row: dict[str, Any]) -> Iterator[Loaded]:
     """The pieces of a compacted file; its size is told once."""
     start, size_bytes = 0, row["size_bytes"]
     sources = json.loads((pq.read_schema(folder / row["path"]).metadata or {})[SOURCES])
-    for key, content, rows in sources:
+    for key, content, rows, *modified in sources:
         yield Loaded(
-            path=row["path"], size_bytes=size_bytes, rows=rows, key=key, content=content, start=start
+            path=row["path"],
+            size_bytes=size_bytes,
+            rows=rows,
+            key=key,
+            content=content,
+            start=start,
+            modified_ms=modified[0] if modified else 0,
         )
         start, size_bytes = start + rows, 0
 
@@ -169,7 +182,8 @@ def commit(
             if delta is None:
                 table.path.mkdir(parents=True, exist_ok=True)
                 delta = create(table.path, schema)
-            return _commit(delta, plan, schema, move(parts, table.path), mark, overwrite)
+            added = move(parts, table.path, times_of(plan.load, table.loaded))
+            return _commit(delta, plan, schema, added, mark, overwrite)
         except CommitFailedError as error:
             _remove(parts, table.path)
             raise LostRaceError(str(error)) from error
@@ -232,7 +246,7 @@ def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[Part])
     with storage_errors(table.path):
         try:
             table.delta.create_write_transaction(
-                [*move(parts, table.path), *removed],
+                [*move(parts, table.path, times_of((), table.loaded)), *removed],
                 mode="append",
                 schema=table.schema,
                 commit_properties=CommitProperties(
@@ -274,23 +288,35 @@ def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
     return open_sink_table(table.path, table.delta.version())
 
 
-def move(parts: Sequence[Part], folder: Path) -> list[AddAction]:
+Times: TypeAlias = Mapping[tuple[str, str], int]
+"""By key and content of a source file: when it was last modified, in milliseconds since 1970."""
+
+
+def times_of(files: Iterable[SourceFile], loaded: Iterable[Loaded]) -> Times:
+    """When these source files, and those that are loaded, were last modified."""
+    known = {(entry.key, entry.content): entry.modified_ms for entry in loaded}
+    return known | {(file.key, file.content): file.modified_ms for file in files}
+
+
+def move(parts: Sequence[Part], folder: Path, times: Times) -> list[AddAction]:
     """Put the parts beside the table; what adds them to it."""
     actions: list[AddAction] = []
     for part in parts:
         part.path.rename(folder / part.path.name)
-        actions.append(record_file(part.path.name, part.rows, part.size_bytes))
+        match = _NAME.fullmatch(part.path.name)
+        modified_ms = times.get((match[1], match[2]), 0) if match else 0
+        actions.append(record_file(part.path.name, part.rows, part.size_bytes, modified_ms))
     _sync_folder(folder)
     return actions
 
 
-def record_file(name: str, rows: int, size_bytes: int) -> AddAction:
-    """What adds a data file to a table."""
+def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> AddAction:
+    """What adds a data file to a table; it is as old as the source file whose rows it holds."""
     return AddAction(
         path=name,
         size=size_bytes,
         partition_values={},
-        modification_time=int(time.time() * 1000),
+        modification_time=modified_ms or int(time.time() * 1000),
         data_change=True,
         stats=json.dumps({"numRecords": rows}),
     )

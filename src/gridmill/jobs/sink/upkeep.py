@@ -123,7 +123,10 @@ def write_group(
     if len(group.pieces) == 1:
         stem, marked = f"{group.pieces[0].key}-{group.pieces[0].content}-{uuid4().hex}", schema
     else:
-        sources = [[one.key, one.content, rows] for one, rows in zip(group.pieces, counts, strict=True)]
+        sources = [
+            [one.key, one.content, rows, one.modified_ms]
+            for one, rows in zip(group.pieces, counts, strict=True)
+        ]
         stem, marked = f"compact-{uuid4().hex}", schema.with_metadata({SOURCES: json.dumps(sources)})
     if not sum(counts):
         return _empty(folder / f"{stem}-00000.parquet", marked)
