@@ -175,7 +175,9 @@ def test_a_name_alone_removes_all_its_versions_and_may_be_repeated(grid: Simulat
     cases.remove_artifact("w/m", force=True)
     assert cases.artifacts(name="w/m") == ()
     cases.remove_artifact("w/m")
-    assert sorted(grid.storage.removed) == sorted(2 * [f"models/w/m/{number}" for number in (1, 2, 3)])
+    gone = [f"models/w/m/{number}" for number in (1, 2, 3)]
+    gone += [f"manifests/w/m/{number}.json" for number in (1, 2, 3)]
+    assert sorted(grid.storage.removed) == sorted(2 * gone)
     with pytest.raises(NotFoundError):
         cases.remove_artifact("w/never")
 
@@ -197,7 +199,7 @@ def test_a_sinks_table_is_removed_as_a_whole(grid: Simulation, cases: Service) -
     with pytest.raises(ConflictError, match="share"):
         cases.remove_artifact("w/t@1")
     assert cases.remove_artifact("w/t").size_bytes == 7
-    assert set(grid.storage.removed) == {"sinks/w/t"}
+    assert set(grid.storage.removed) == {"sinks/w/t", *(f"manifests/w/t/{n}.json" for n in (1, 2))}
 
 
 def test_cleaning_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_cleaning_retires_old_versions_of_a_sink_and_leaves_its_table(tmp_path: 
     told = service(grid).clean()
     assert [(one.name, one.size_bytes) for one in told if one.kind == "version"] == [("p/t@1", 0)]
     assert [one.number for one in service(grid).artifacts(name="p/t")] == [3, 2], "p/d was made from 2"
-    assert grid.storage.removed == []
+    assert grid.storage.removed == ["manifests/p/t/1.json"]
     with pytest.raises(ConflictError, match="one version of a table"):
         service(grid).remove_artifact("p/t@2")
 

@@ -19,6 +19,7 @@ from gridmill.model.reading import check_kind
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import LOCAL
 from gridmill.model.staging import Staging
+from gridmill.model.stored import contents_uri
 from gridmill.ports.storage import FileStat
 
 FINGERPRINT = 3
@@ -184,6 +185,7 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         raise NotFoundError(f"attempt {attempt.id} has no job")
     inputs = inputs_of(control, transaction, job_run)
     earlier = control.newest_artifact(job_run.name)
+    uri = output_uri(job_run, attempt.gang or attempt.id)
     return Order(
         attempt_id=attempt.id,
         token=attempt.token,
@@ -192,7 +194,7 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         job=job_run.job,
         given=attempt.given,
         root=control.storage.location,
-        output_uri=output_uri(job_run, attempt.gang or attempt.id),
+        output_uri=uri,
         table_uri=table_uri(job_run),
         checkpoint_uri=job_run.checkpoints,
         folder=run.folder,
@@ -209,4 +211,5 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         parts=folders_of_parts(transaction, job_run),
         gang=gang_for(control, transaction, attempt, job_run),
         staging=_staging(control, attempt),
+        contents_uri=contents_uri(uri) if job_run.part is None and job_run.probe is None else "",
     )

@@ -1,6 +1,7 @@
 """Recording and finding the latest version of each name."""
 
 from gridmill.control.ledger import Transaction
+from gridmill.control.moves import note_latest_move
 from gridmill.control.state import Control
 from gridmill.model.artifact import Artifact
 from gridmill.model.latest import Latest
@@ -20,6 +21,7 @@ def note_latest(control: Control, transaction: Transaction, job_run: JobRun) -> 
     after = Latest(name=job_run.name, artifact=job_run.artifacts[-1], run=run.id, order=run.order)
     if known is None or (known.order <= run.order and known != after):
         transaction.put(after)
+        note_latest_move(control, transaction, known, after)
 
 
 def _recorded(control: Control, name: str) -> Latest | None:

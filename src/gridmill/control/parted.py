@@ -7,6 +7,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
 from gridmill.model.job import JobKind
 from gridmill.model.run import JobRun
+from gridmill.model.stored import contents_uri
 
 FOLDERS = {
     JobKind.SINK: "sinks",
@@ -24,8 +25,9 @@ def output_uri(job_run: JobRun, attempt_id: str) -> str:
 
 def left_behind(job_run: JobRun, attempt_id: str) -> tuple[str, ...]:
     """What an attempt that did not succeed may have left below the storage root."""
-    folder, _, name = output_uri(job_run, attempt_id).rpartition("/")
-    return (f"{folder}/{name}", f"{folder}/.{name}.draft")
+    uri = output_uri(job_run, attempt_id)
+    folder, _, name = uri.rpartition("/")
+    return (uri, f"{folder}/.{name}.draft", contents_uri(uri))
 
 
 def part_id(job_run_id: str, number: int) -> str:

@@ -7,7 +7,7 @@ from gridmill.control.gangs import members_of
 from gridmill.control.ledger import Transaction
 from gridmill.control.parted import discard_parts, part_id, parts_of
 from gridmill.control.post import send_to_pod, stop_message
-from gridmill.control.settle import measure_nodes, publish, runs
+from gridmill.control.settle import NotKeptError, measure_nodes, publish, runs
 from gridmill.control.state import Control
 from gridmill.model.each import Each
 from gridmill.model.job import JobSize
@@ -105,7 +105,10 @@ def gather(control: Control, transaction: Transaction, run: Run, job_run: JobRun
         measure_nodes(transaction, job_run, parts)
         discard_parts(control, transaction, job_run)
         done = replace(job_run, state=JobState.SUCCEEDED, ended=transaction.now)
-        return publish(control, transaction, done, attempt_id="", outputs=())
+        try:
+            return publish(control, transaction, done, attempt=None, outputs=())
+        except NotKeptError as error:
+            return replace(done, state=JobState.FAILED, message=str(error))
     if not bad and run.state == RunState.ACTIVE:
         return replace(job_run, state=JobState.WAITING, ready=transaction.now)
     discard_parts(control, transaction, job_run)

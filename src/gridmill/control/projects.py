@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 from gridmill import __version__
 from gridmill.control.cases import Cases
 from gridmill.control.latest import find_latest
+from gridmill.control.ledger import Transaction
+from gridmill.control.moves import note_latest_move, note_set
 from gridmill.control.references import aliases_of, versions_of
 from gridmill.control.removal import running
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
@@ -94,7 +96,9 @@ class ProjectCases(Cases):
                 fresh = [noun for noun in _nouns(project) if self._is_new(noun)]
                 for uri in self._new_folders(project):
                     archive.place(uri, checked)
-                transaction.put(*fresh, *self._latest(project))
+                latest = tuple(self._latest(project))
+                transaction.put(*fresh, *latest)
+                self._note_moves(transaction, [*fresh, *latest], f"import of {path}")
                 transaction.events.clear()  # what happened elsewhere is no event here
                 for run in project.runs:
                     self._control.counters.used(run.pipeline, int(run.id.rpartition("-")[2]))
@@ -106,6 +110,13 @@ class ProjectCases(Cases):
             size_bytes=Path(path).stat().st_size,
             there_already=len(project.artifacts) - len(made),
         )
+
+    def _note_moves(self, transaction: Transaction, nouns: Iterable[_Moved | Latest], by: str) -> None:
+        for noun in nouns:
+            if isinstance(noun, Alias):
+                note_set(self._control, transaction, None, noun, by)
+            elif isinstance(noun, Latest):
+                note_latest_move(self._control, transaction, None, noun, by)
 
     def _latest(self, project: Parcel) -> Iterator[Latest]:
         """What is the latest version of names that have none here; every run here is later than those."""

@@ -8,9 +8,9 @@ from gridmill.control.defects import defect
 from gridmill.control.gangs import note_end
 from gridmill.control.latest import note_latest
 from gridmill.control.ledger import Transaction
-from gridmill.control.parted import discard_parts, left_behind, parts_of
+from gridmill.control.parted import discard_parts, left_behind, output_uri, parts_of
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError
+from gridmill.errors import GridmillError, StorageError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.message import Outcome
@@ -30,6 +30,7 @@ from gridmill.model.state import (
     JobState,
     check_move,
 )
+from gridmill.model.stored import contents_uri
 from gridmill.model.way import Way
 from gridmill.planning.fair import charged
 from gridmill.planning.history import PROBE
@@ -43,6 +44,10 @@ from gridmill.planning.whole import parallel_of_swarm, parallel_of_whole, use_of
 LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
 
 
+class NotKeptError(Exception):
+    """The manifest of a version could not be written: there is no such version."""
+
+
 def runs(attempt: Attempt) -> bool:
     """Whether it may still say something: it has not ended, nor is it a rank that waits for others to end."""
     return attempt.state in LIVE_ATTEMPTS and attempt.outcome is None
@@ -51,13 +56,19 @@ def runs(attempt: Attempt) -> bool:
 def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
     """Everything that follows from the end of an attempt, in one transaction.
 
-    An end that cannot be taken in, by a defect of Gridmill, is the failure of that attempt alone.
+    An end that cannot be taken in, by a defect of Gridmill, is the failure of that attempt alone; so is one
+    whose versions' manifests cannot be written.
     """
     inner = transaction.within()
     try:
         _settle(control, inner, attempt, outcome)
     except GridmillError:
         raise
+    except NotKeptError as error:
+        inner = transaction.within()
+        control.newest.clear()
+        failed = Outcome(state=AttemptState.FAILED, cause=Cause.STORAGE, message=str(error))
+        _settle(control, inner, attempt, failed)
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         inner = transaction.within()
         control.newest.clear()
@@ -90,7 +101,7 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
     if after.state in DONE_JOBS and job_run.probe is not None:
         transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
     elif after.state in DONE_JOBS and job_run.part is None:
-        after = publish(control, transaction, after, attempt_id=ended.id, outputs=outcome.outputs)
+        after = publish(control, transaction, after, attempt=ended, outputs=outcome.outputs)
         note_latest(control, transaction, after)
         if job_run.checkpoints:
             transaction.then(partial(control.discarded.append, job_run.checkpoints))
@@ -215,12 +226,15 @@ def publish(
     transaction: Transaction,
     job_run: JobRun,
     *,
-    attempt_id: str,
+    attempt: Attempt | None,
     outputs: tuple[Output, ...],
 ) -> JobRun:
-    """Commit the versions the attempt made. A command without files makes an empty one: it can be
-    found unchanged too."""
+    """Commit the versions the attempt made, whose manifests are on the disk before. A command without files
+    makes an empty one: it can be found unchanged too. Raises NotKeptError."""
     outputs = outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
+    listed = contents_uri(output_uri(job_run, attempt.gang or attempt.id)) if attempt is not None else ""
+    if listed:
+        transaction.then(partial(control.storage.drop_listed, listed))
     same = _found_nothing_new(control, job_run, outputs)
     if same is not None:
         message = f"as {same.run_id} made it"
@@ -238,13 +252,22 @@ def publish(
             fingerprint=job_run.fingerprint,
             made_from=sources,
             run_id=job_run.run_id,
-            attempt_id=attempt_id,
+            attempt_id=attempt.id if attempt is not None else "",
             created=transaction.now,
         )
+        _keep_manifest(control, artifact, listed, attempt)
         control.newest[job_run.name] = artifact
         transaction.put(artifact)
         made.append(artifact.id)
     return replace(job_run, artifacts=tuple(made))
+
+
+def _keep_manifest(control: Control, version: Artifact, listed: str, attempt: Attempt | None) -> None:
+    shared = attempt is not None and bool(attempt.ranks) and version.kind == ArtifactKind.FILES
+    try:
+        control.storage.keep_manifest(version, listed if version.output.uri else "", shared=shared)
+    except StorageError as error:
+        raise NotKeptError(f"its manifest could not be written: {error}") from error
 
 
 def _found_nothing_new(control: Control, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:

@@ -4,7 +4,9 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from gridmill.control.cases import Cases
+from gridmill.control.ledger import Transaction
 from gridmill.control.lineage import code_of, names_of, version_view
+from gridmill.control.moves import note_set
 from gridmill.control.references import aliases_of, best_by, find_alias, find_version, versions_of
 from gridmill.control.removal import check_removal, plan_removal, removed_uris
 from gridmill.errors import InputError, NotFoundError, StaleVersionError, explained
@@ -16,6 +18,7 @@ from gridmill.model.look import Look, Preview, VersionDiff
 from gridmill.model.metric import read_metric
 from gridmill.model.run import Attempt
 from gridmill.model.side_by_side import LAST, check_models, references_of, side_by_side
+from gridmill.model.stored import manifest_uri
 from gridmill.model.view import Removal, VersionView
 from gridmill.registry import find
 
@@ -57,6 +60,7 @@ class VersionCases(Cases):
                 self._ledger.fetch(Alias, alias.id)
             kept = replace(alias, changed=transaction.now)
             transaction.put(kept)
+            note_set(self._control, transaction, before, kept)
         return kept
 
     def _check_alive(self, artifact_id: str) -> None:
@@ -77,9 +81,14 @@ class VersionCases(Cases):
     def remove_alias(self, alias_id: str) -> None:
         """Forget an alias; one that is not there is fine."""
         with self._node.changing() as transaction:
-            if find_alias(self._control, alias_id) is not None:
-                self._ledger.fetch(Alias, alias_id)
-                transaction.delete(Alias, alias_id)
+            self._delete_alias(transaction, alias_id)
+
+    def _delete_alias(self, transaction: Transaction, alias_id: str) -> None:
+        before = find_alias(self._control, alias_id)
+        if before is not None:
+            self._ledger.fetch(Alias, alias_id)
+            transaction.delete(Alias, alias_id)
+            note_set(self._control, transaction, before, None)
 
     def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
         """The first rows of a version, or its files."""
@@ -148,12 +157,13 @@ class VersionCases(Cases):
             for one in versions:
                 transaction.put(replace(self._ledger.fetch(Artifact, one.id), removed=True))
             for alias_id in plan.aliases:
-                self._ledger.fetch(Alias, alias_id)
-                transaction.delete(Alias, alias_id)
+                self._delete_alias(transaction, alias_id)
             self._control.newest.pop(versions[0].name, None)
             self._control.versions.clear()
         for uri in removed_uris(self._control, versions):  # without the lock: it may take long
             self._control.storage.remove(uri)
+        for one in versions:
+            self._control.storage.remove(manifest_uri(one.name, one.number))
         return plan
 
 

@@ -94,6 +94,8 @@ def rubbish(
                 pass
             case Place.OUTPUT if thing.name not in kept:
                 why = _why_output(control, thing.name, removed)
+            case Place.MANIFEST:
+                why = _why_manifest(control, thing, settled=settled)
             case Place.CHECKPOINTS if settled:
                 why = _why_checkpoints(control, thing, old=old)
             case Place.POD if thing.ended and settled and thing.name not in pods:
@@ -130,6 +132,17 @@ def _why_output(control: Control, uri: str, removed: set[str]) -> str:
     if isinstance(attempt, Attempt) and attempt.state not in LIVE_ATTEMPTS and attempt.ended is not None:
         return f"its attempt {attempt.state}"
     return ""
+
+
+def _why_manifest(control: Control, thing: Thing, *, settled: bool) -> str:
+    """Why a version's manifest, or the list that an attempt made for one, is of no use; empty where it is,
+    and where no record of this home knows it."""
+    _, pipeline, job, name = thing.name.split("/")
+    if name.startswith("."):
+        return _why_output(control, thing.name, set()) if settled else ""
+    record = control.ledger.store.get(Artifact, f"{pipeline}/{job}@{name.removesuffix('.json')}")
+    gone = record is not None and isinstance(record.noun, Artifact) and record.noun.removed
+    return "its version was removed" if gone else ""
 
 
 def _why_checkpoints(control: Control, thing: Thing, *, old: bool) -> str:

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, MemoryExceededError, StorageError
+from gridmill.jobs.contents import list_made
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.model.message import Order, Outcome
 from gridmill.model.state import AttemptState, Cause
@@ -102,7 +103,9 @@ def _result(folder: Path) -> JobResult:
     keep_pandas_out: Callable[[], None] = import_module("gridmill.jobs.arrow").keep_pandas_out
     keep_pandas_out()
     limit_threads(context.threads)
-    return job(context)
+    result = job(context)
+    list_made(order, result.outputs)
+    return result
 
 
 def failed_outcome(error: Exception) -> Outcome:

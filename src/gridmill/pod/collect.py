@@ -9,19 +9,23 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from gridmill.errors import InputError
+from gridmill.errors import InputError, StorageError
 from gridmill.model.command import has_output
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
 from gridmill.model.uri import below
 from gridmill.pod.commands import input_folders
+from gridmill.staging.contents import NOTHING, list_contents, read_contents, write_contents
 
 _DRAFT = ".gridmill-copy-"
 _MOST_COPIED = 1_000_000
+_FEW, _LITTLE_BYTES = 200, 1 << 20
+"""So much is hashed at once: it takes some milliseconds."""
 _COPY = "Write the file itself there, for example with `cp -L`."
 _EMPTY = 'To begin anew remove what is in it: `rm -rf "$GRIDMILL_OUTPUT"/*`.'
 
@@ -43,7 +47,8 @@ class Left:
     to, `inputs` those of the versions that it reads. `wanted` are the outputs that it declares.
 
     Of a gang all ranks share `output`: `others` says that they may still write there. The first of `own` is
-    a rank's alone.
+    a rank's alone. `listed` is where the files are to be listed with their hashes; of a gang's (`shared`) the
+    control node looks again which there are.
     """
 
     output: Path
@@ -51,6 +56,8 @@ class Left:
     inputs: tuple[Path, ...] = ()
     wanted: tuple[str, ...] = ()
     others: bool = False
+    listed: Path | None = None
+    shared: bool = False
 
 
 def left_by(order: Order, work: Path) -> Left:
@@ -61,6 +68,8 @@ def left_by(order: Order, work: Path) -> Left:
         inputs=tuple(input_folders(order, work).values()),
         wanted=order.job.command.outputs if order.job.command is not None else (),
         others=order.gang is not None and order.gang.rank > 0,
+        listed=below(order.root, order.contents_uri) if order.contents_uri else None,
+        shared=order.gang is not None,
     )
 
 
@@ -71,9 +80,12 @@ def look(left: Left, most: int) -> Collected | None:
         entries = list(islice(_entries(left.output), most + 1))
         if len(entries) > most or any(_is_odd(entry) for entry in entries):
             return None
-        return _counted(left, entries, ())
-    except InputError as error:
-        return Collected(problem=error.message, hint=error.hint)
+        found = _counted(left, entries, ())
+        if left.listed is not None and (found.files > _FEW or found.size_bytes > _LITTLE_BYTES):
+            return None
+        return _listed(left, found)
+    except (InputError, StorageError) as error:
+        return Collected(problem=str(error), hint=error.hint)
     except OSError:
         return None
 
@@ -83,9 +95,9 @@ def collect(left: Left) -> Collected:
     try:
         _check_folder(left.output)
         notes = tuple(_Settling(left).run())
-        return _counted(left, _entries(left.output), notes)
-    except InputError as error:
-        return Collected(problem=error.message, hint=error.hint)
+        return _listed(left, _counted(left, _entries(left.output), notes))
+    except (InputError, StorageError) as error:
+        return Collected(problem=str(error), hint=error.hint)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         return Collected(problem=f"its output cannot be kept: {error.strerror or error}{where}")
@@ -128,6 +140,16 @@ def _counted(left: Left, entries: Iterable["os.DirEntry[str]"], notes: tuple[str
     problem = f"the command did not write its output {', '.join(map(repr, missing))}" if missing else ""
     hint = f"It has to be in GRIDMILL_OUTPUT; {_there(found)}." if missing else ""
     return Collected(files=files, size_bytes=size, notes=notes, problem=problem, hint=hint)
+
+
+def _listed(left: Left, found: Collected) -> Collected:
+    """The same, once the files are listed with their hashes. Of a gang each rank lists what it sees at its
+    end, and reads only what no other has."""
+    if left.listed is not None and found.files and not found.problem:
+        known = read_contents(left.listed) or NOTHING
+        with suppress(StorageError) if left.shared else nullcontext():  # files of others come and go
+            write_contents(left.listed, list_contents(left.output, known))
+    return found
 
 
 def _there(found: set[str]) -> str:

@@ -14,6 +14,7 @@ class Place(StrEnum):
 
     OUTPUT = "output"  # below the storage root: KIND/PIPELINE/JOB/FOLDER
     CHECKPOINTS = "checkpoints"  # below the storage root: checkpoints/PIPELINE/JOB/FOLDER
+    MANIFEST = "manifest"  # below the storage root: manifests/PIPELINE/JOB/FILE
     IMPORT = "import"  # below the storage root: an archive, unpacked
     STORE = "store"
     POD = "pod"

@@ -2,8 +2,10 @@
 
 from typing import Protocol
 
+from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
 from gridmill.model.source import Source
+from gridmill.model.stored import AliasMove
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,23 @@ class Storage(Protocol):
 
     def remove(self, uri: str) -> None:
         """Remove a folder below the root; what is gone is fine. Raises UnsafePathError."""
+        ...
+
+    def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
+        """Write the manifest of a version that is about to be committed; it is on the disk then.
+
+        `listed` is the URI where its attempt listed the files; empty, or nothing there: the manifest has no
+        list. `shared`: several processes wrote to its folder, which is looked at again. May be repeated.
+        Raises StorageError.
+        """
+        ...
+
+    def drop_listed(self, listed: str) -> None:
+        """Remove such a list, which a manifest has now. Never raises."""
+        ...
+
+    def note_move(self, move: AliasMove) -> None:
+        """Append a move of an alias to those of its name. Raises StorageError."""
         ...
 
     def claim(self, pipeline: str, owner: str) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gridmill.errors import StorageError
+from gridmill.model.stored import MANIFESTS
 from gridmill.ports.house import GOING, Place, Thing
 from gridmill.storage.root import SHARED_BUNDLES
 from gridmill.storage.staging import STAGING, is_left
@@ -20,9 +21,10 @@ _FOLDERS: Mapping[Place, str] = {
     Place.CODE: "cache/bundles",
     Place.ENVIRONMENT: "cache/environments",
 }
+_PLACES = {"checkpoints": Place.CHECKPOINTS, MANIFESTS: Place.MANIFEST}
 _OUTPUT_DEPTH = 4  # KIND/PIPELINE/JOB/FOLDER
 _LOCK = ".lock"
-_IN_ROOT = (Place.OUTPUT, Place.CHECKPOINTS, Place.SHARED_BUNDLE, Place.IMPORT)
+_IN_ROOT = (Place.OUTPUT, Place.MANIFEST, Place.CHECKPOINTS, Place.SHARED_BUNDLE, Place.IMPORT)
 _STAGED = (STAGING, f"{GOING}{STAGING}")
 
 
@@ -41,8 +43,7 @@ class HouseFolder:
         for path in _at_depth(self._root, _OUTPUT_DEPTH):
             name = str(path.relative_to(self._root))
             if not name.startswith("."):  # on its way in, or going
-                place = Place.CHECKPOINTS if name.startswith("checkpoints/") else Place.OUTPUT
-                yield from _thing(place, name, path)
+                yield from _thing(_PLACES.get(name.partition("/")[0], Place.OUTPUT), name, path)
         for path in _entries(self._root):
             if path.name.startswith(_STAGED):
                 yield from _thing(Place.IMPORT, path.name, path)

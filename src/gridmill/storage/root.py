@@ -8,11 +8,14 @@ from shutil import disk_usage, rmtree
 from uuid import uuid4
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
+from gridmill.model.artifact import Artifact
 from gridmill.model.source import Source
+from gridmill.model.stored import AliasMove
 from gridmill.model.uri import below
 from gridmill.ports.house import GOING
 from gridmill.ports.storage import FileStat
 from gridmill.storage.claims import claim
+from gridmill.storage.manifests import keep_manifest, note_move
 from gridmill.storage.sources import describe_source
 from gridmill.storage.unpack import bundle_hash
 
@@ -69,6 +72,19 @@ class Root:
             _remove(path)
         except OSError as error:
             raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
+
+    def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
+        """See Storage."""
+        keep_manifest(self._folder, version, listed, shared=shared)
+
+    def drop_listed(self, listed: str) -> None:
+        """See Storage."""
+        with suppress(OSError):
+            self.path(listed).unlink()
+
+    def note_move(self, move: AliasMove) -> None:
+        """See Storage."""
+        note_move(self._folder, move)
 
     def claim(self, pipeline: str, owner: str) -> None:
         """See Storage."""

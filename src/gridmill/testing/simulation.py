@@ -10,12 +10,14 @@ from gridmill.control.node import ControlNode
 from gridmill.control.pipelines import PipelineCases
 from gridmill.control.state import Alarms, Control, Counters, Limits
 from gridmill.errors import StorageError
+from gridmill.model.artifact import Artifact
 from gridmill.model.job import Job
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.source import Source
+from gridmill.model.stored import AliasMove
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store
 from gridmill.testing.behaviour import Behaviour
@@ -24,13 +26,16 @@ from gridmill.testing.simulated import SimulatedWorld
 
 
 class NoStorage:
-    """Storage of a simulation: no files at all. `removed` lists what was to be removed."""
+    """Storage of a simulation: no files at all. `removed` lists what was to be removed, `manifests` the
+    versions that have one, `moves` those of aliases."""
 
     location = "/simulated"
     bundles_location = "/simulated"
 
     def __init__(self) -> None:
         self.removed: list[str] = []
+        self.manifests: set[str] = set()
+        self.moves: list[AliasMove] = []
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """No files."""
@@ -39,6 +44,17 @@ class NoStorage:
     def remove(self, uri: str) -> None:
         """Nothing to remove, but to remember."""
         self.removed.append(uri)
+
+    def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
+        """Nothing is kept, but remembered."""
+        self.manifests.add(version.id)
+
+    def drop_listed(self, listed: str) -> None:
+        """Nothing is there."""
+
+    def note_move(self, move: AliasMove) -> None:
+        """Nothing is kept, but remembered."""
+        self.moves.append(move)
 
     def claim(self, pipeline: str, owner: str) -> None:
         """Nobody else is there."""

@@ -26,6 +26,7 @@ from gridmill.model.farm import Manifest, Place
 from gridmill.model.message import Events, Order, Outcome
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState
+from gridmill.model.stored import contents_uri
 from gridmill.model.uri import below
 from gridmill.model.way import Carriage, Crossing
 from gridmill.sites.cluster.carriers import Carriers
@@ -47,6 +48,7 @@ from gridmill.sites.cluster.trees import (
     read_by,
 )
 from gridmill.staging.carry import Carrier, Terms, push
+from gridmill.staging.contents import list_contents, write_contents
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.progress import Carried, Progress
 from gridmill.staging.refused import RefusedError
@@ -151,6 +153,7 @@ class HomeCarrying:
             checkpoint_uri=checkpoints_there(order),
             inputs=tuple(map(input_there, order.inputs)),
             earlier=tuple(map(input_there, kept_from(order))),
+            contents_uri="",  # they are listed here, once they have come
         )
 
     def _refuse_ended(self, attempt_id: str) -> None:
@@ -306,6 +309,8 @@ class HomeCarrying:
             if done and note.output_uri:
                 with self._bearing(event.attempt_id):
                     self._fetch(note, event.attempt_id, progress)
+                if not note.part:
+                    self._list(note.output_uri)
         except NotFoundError as error:
             if must:
                 event = ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
@@ -365,6 +370,10 @@ class HomeCarrying:
         self._comes.fetch(
             uri, uri, note.staging, alike=alike, progress=progress, stop=self._closed, came=came
         )
+
+    def _list(self, uri: str) -> None:
+        """The files that have come, with their hashes, for the version's manifest."""
+        write_contents(below(self._here, contents_uri(uri)), list_contents(below(self._here, uri)))
 
     def _fetch_checkpoints(
         self, attempt_id: str, note: Note, manifest: Manifest | None = None, stop: Event | None = None

@@ -1,0 +1,71 @@
+"""What is kept beside a version's data, below `manifests/` of the storage root: its manifest, and the moves
+of its aliases."""
+
+from gridmill.model.artifact import Artifact
+from gridmill.model.noun import dataclass
+
+MANIFEST_FORMAT = 1
+MANIFESTS = "manifests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file as it was when its version succeeded. `path` is relative to the version's folder, with `/`; `%`
+    and bytes that are not UTF-8 are written `%XX`. `sha256` is of its content, in hex."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """All files of a version, by path. Of a sink: the data files that exactly this version has, and as much
+    of the table's log as tells of it."""
+
+    files: tuple[StoredFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionManifest:
+    """`manifests/PIPELINE/JOB/NUMBER.json`. `version` is the record as it was committed, with its fingerprint
+    and the versions that it was made from. `contents` is None where nobody listed the files."""
+
+    format: int
+    gridmill: str
+    version: Artifact
+    contents: Contents | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasMove:
+    """A line of `manifests/PIPELINE/JOB/aliases.jsonl`: from then on `alias` stood for `after`.
+
+    `before` and `after` are a version (`weather/lstm@3`), `best by METRIC`, or empty for none. `time` is in
+    Unix seconds. `by` is a run, an import, or the Unix user that the control node belongs to.
+    """
+
+    time: float
+    name: str
+    alias: str
+    before: str
+    after: str
+    by: str
+
+
+def manifest_uri(name: str, number: int) -> str:
+    """The manifest of version `number` of `name` (`pipeline/job`), below the storage root."""
+    return f"{MANIFESTS}/{name}/{number}.json"
+
+
+def moves_uri(name: str) -> str:
+    """The moves of the aliases of `name`, below the storage root."""
+    return f"{MANIFESTS}/{name}/aliases.jsonl"
+
+
+def contents_uri(output_uri: str) -> str:
+    """Where an attempt that writes to `KIND/PIPELINE/JOB/ATTEMPT` lists the files that it leaves, until the
+    version is committed. `gridmill clean` knows whose it is by its name."""
+    _, pipeline, job, attempt = output_uri.split("/")
+    return f"{MANIFESTS}/{pipeline}/{job}/.{attempt}.draft"

@@ -1,0 +1,165 @@
+"""The files of a version with the hashes of their content: listed once, when it succeeds."""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes
+from uuid import uuid4
+
+from gridmill.codec import decode, encode
+from gridmill.errors import InputError, NotFoundError, StorageError
+from gridmill.model.artifact import Artifact
+from gridmill.model.noun import dataclass
+from gridmill.model.stored import Contents, StoredFile, VersionManifest, manifest_uri
+from gridmill.model.uri import below
+
+NOTHING = Contents()
+_THREADS = 4
+_ALONE_BYTES = 4 << 20
+"""Less is hashed without threads, which cost about as much to start."""
+_PLAIN = re.compile("[^%\ud800-\udfff]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    path: str
+    place: str
+    stat: os.stat_result
+
+
+def list_contents(folder: Path, known: Contents = NOTHING, names: Iterable[str] | None = None) -> Contents:
+    """The files below `folder` (with `names` these alone) by path; links are left out.
+
+    A file that `known` has with the same size and time of change is not read again. Raises StorageError.
+    """
+    before = {one.path: one for one in known.files}
+    try:
+        found = sorted(_found(folder, names), key=lambda one: one.path)
+        new = [one for one in found if not _is_same(before.get(one.path), one.stat)]
+        hashes = dict(zip((one.path for one in new), _hashed(new), strict=True))
+    except OSError as error:
+        raise StorageError(
+            f"cannot be read: {error.strerror or error}", place=str(error.filename or folder)
+        ) from error
+    return Contents(files=tuple(_stored(one, hashes, before) for one in found))
+
+
+def _stored(found: _Found, hashes: dict[str, str], before: dict[str, StoredFile]) -> StoredFile:
+    if found.path not in hashes:
+        return before[found.path]
+    return StoredFile(
+        path=found.path,
+        size_bytes=found.stat.st_size,
+        mtime_ns=found.stat.st_mtime_ns,
+        sha256=hashes[found.path],
+    )
+
+
+def _is_same(known: StoredFile | None, looked: os.stat_result) -> bool:
+    return known is not None and (known.size_bytes, known.mtime_ns) == (looked.st_size, looked.st_mtime_ns)
+
+
+def _found(folder: Path, names: Iterable[str] | None) -> Iterator[_Found]:
+    places = _walk(str(folder)) if names is None else (os.path.join(folder, name) for name in names)
+    begin = len(str(folder)) + 1
+    for place in places:
+        looked = os.lstat(place)
+        if stat.S_ISREG(looked.st_mode):
+            yield _Found(path=_written(place[begin:]), place=place, stat=looked)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(entry.path)
+            else:
+                yield entry.path
+
+
+def _written(path: str) -> str:
+    """As JSON can have it, and as no two files have it."""
+    return (
+        path if _PLAIN.fullmatch(path) else quote(os.fsencode(path), safe="/ !\"#$&'()*+,:;<=>?@[\\]^`{|}~")
+    )
+
+
+def place_of(folder: Path, path: str) -> Path:
+    """Where a stored file's path is below its version's folder. Raises UnsafePathError."""
+    return below(folder, os.fsdecode(unquote_to_bytes(path)) if "%" in path else path)
+
+
+def _hashed(found: list[_Found]) -> list[str]:
+    """Large files first, so that no thread is left alone with one at the end."""
+    if len(found) < 2 or sum(one.stat.st_size for one in found) < _ALONE_BYTES:
+        return [hash_of(one.place) for one in found]
+    order = sorted(range(len(found)), key=lambda at: -found[at].stat.st_size)
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+        hashes = dict(zip(order, threads.map(lambda at: hash_of(found[at].place), order), strict=True))
+    return [hashes[at] for at in range(len(found))]
+
+
+def hash_of(path: str | Path) -> str:
+    """SHA-256 of a file's content, in hex; `sha256sum` prints the same. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_contents(path: Path, contents: Contents) -> None:
+    """Whole or not at all. Raises StorageError."""
+    write_whole(path, encode(contents), sync=False)
+
+
+def write_whole(path: Path, *pieces: bytes, sync: bool = True) -> None:
+    """A file that appears with all its content; `sync`: which is on the disk by then. Raises StorageError."""
+    draft = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "xb") as file:
+            file.writelines(pieces)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        draft.replace(path)
+        if sync:
+            _sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_contents(path: Path) -> Contents | None:
+    """What an attempt listed; None where it did not. Raises StorageError for what cannot be read."""
+    try:
+        return decode(path.read_bytes(), Contents)
+    except FileNotFoundError:
+        return None
+    except (OSError, InputError) as error:
+        raise StorageError(f"the list of its files cannot be read: {error}", place=str(path)) from error
+
+
+def read_manifest(root: str | Path, version: Artifact) -> VersionManifest:
+    """The manifest of a version. Raises NotFoundError where there is none, StorageError for a damaged one."""
+    path = below(root, manifest_uri(version.name, version.number))
+    try:
+        return decode(path.read_bytes(), VersionManifest)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{version.id} has no manifest", place=str(path)) from error
+    except (OSError, InputError) as error:
+        raise StorageError(
+            f"the manifest of {version.id} cannot be read: {error}", place=str(path)
+        ) from error

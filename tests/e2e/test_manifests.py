@@ -1,0 +1,95 @@
+"""Every version has a manifest outside its data, and every move of an alias is on the disk."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from tests.e2e.conftest import Place
+
+pytestmark = pytest.mark.e2e
+
+PIPELINE = """
+pipeline: kept
+jobs:
+  rows: {sink: {source: "*.csv"}}
+  features:
+    dataset:
+      basis: {table: rows, time: time, entity: [station]}
+  files: {needs: rows, command: "mkdir $GRIDMILL_OUTPUT/a; echo hi > $GRIDMILL_OUTPUT/a/b; seq 300 | xargs -I{} touch $GRIDMILL_OUTPUT/{}"}
+  nothing: {command: "true"}
+"""  # noqa: E501
+
+
+def manifest(place: Place, name: str, number: int):
+    return json.loads((place.home / f"storage/manifests/{name}/{number}.json").read_text())
+
+
+def check_files(folder: Path, found) -> set[str]:
+    for one in found["contents"]["files"]:
+        content = (folder / one["path"]).read_bytes()
+        assert (one["size_bytes"], one["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    return {one["path"] for one in found["contents"]["files"]}
+
+
+def test_every_version_has_a_manifest_that_goes_with_it(place: Place):
+    pipeline = place.write(PIPELINE)
+    rows = "".join(f"2024-01-{day:02}T00:00:00,a,{day}\n" for day in range(1, 29))
+    place.write(f"time,station,value\n{rows}", "one.csv")
+    done = place.gridmill("run", pipeline)
+    assert done.returncode == 0, done.stderr + done.stdout
+    storage = place.home / "storage"
+    records = {one["id"]: one for one in place.json("list", "artifact")}
+    for name in ("rows", "features", "files", "nothing"):
+        found = manifest(place, f"kept/{name}", 1)
+        record = records[f"kept/{name}@1"]
+        assert found["version"] == record
+        assert record["fingerprint"]
+        folder = storage / record["output"]["uri"]
+        paths = check_files(folder, found) if record["output"]["uri"] else set()
+        there = {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()}
+        if name in ("features", "files"):
+            assert paths == there
+    assert manifest(place, "kept/features", 1)["version"]["made_from"] == ["kept/rows@1"]
+    dataset = storage / manifest(place, "kept/features", 1)["version"]["output"]["uri"]
+    assert pq.read_table(dataset).num_rows == 28, "nothing but data lies in its folder"
+
+    place.write("time,station,value\n2024-02-01T00:00:00,a,1\n", "two.csv")
+    assert place.gridmill("run", pipeline).returncode == 0
+    table = storage / "sinks/kept/rows/table"
+    for number in (1, 2):
+        found = manifest(place, "kept/rows", number)
+        paths = check_files(table, found)
+        delta = DeltaTable(table, version=found["version"]["output"]["table_version"])
+        assert {one for one in paths if not one.startswith("_delta_log/")} == {
+            str(Path(one).relative_to(table)) for one in delta.file_uris()
+        }
+        assert any(one.startswith("_delta_log/") for one in paths)
+    assert not list((storage / "manifests").rglob("*.draft"))
+
+    assert place.gridmill("remove", "dataset", "kept/features@1").returncode == 0
+    assert not (storage / "manifests/kept/features/1.json").exists()
+    assert (storage / "manifests/kept/features/2.json").exists()
+
+
+def test_every_move_of_an_alias_is_a_line(place: Place):
+    pipeline = place.write('pipeline: moved\njobs: {j: {cache: false, command: "date > $GRIDMILL_OUTPUT/x"}}')
+    for _ in range(2):
+        assert place.gridmill("run", pipeline).returncode == 0
+    for number in (1, 2):
+        assert place.gridmill("configure", "model", "moved/j", "--alias", f"prod={number}").returncode == 0
+    assert place.gridmill("remove", "alias", "moved/j@prod").returncode == 0
+    lines = (place.home / "storage/manifests/moved/j/aliases.jsonl").read_text().splitlines()
+    moves = [json.loads(line) for line in lines]
+    assert [(one["alias"], one["before"], one["after"]) for one in moves] == [
+        ("latest", "", "moved/j@1"),
+        ("latest", "moved/j@1", "moved/j@2"),
+        ("prod", "", "moved/j@1"),
+        ("prod", "moved/j@1", "moved/j@2"),
+        ("prod", "moved/j@2", ""),
+    ]
+    assert [one["by"] for one in moves[:2]] == ["moved-1", "moved-2"]
+    assert all(one["by"] and one["time"] > 1e9 for one in moves)

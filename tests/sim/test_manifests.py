@@ -1,0 +1,60 @@
+"""A version counts only once its manifest is written, whatever fails in between."""
+
+import pytest
+from test_races import command, finish, job_of, simulation
+
+from gridmill.errors import StorageError
+from gridmill.model.artifact import Artifact
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import Attempt
+from gridmill.model.state import Cause, JobState, RunState
+from gridmill.stores.memory import make as make_memory
+from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.simulation import NoStorage, Simulation
+
+
+class FullDisk(NoStorage):
+    """No manifest can be written, `times` times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
+        if self.times:
+            self.times -= 1
+            raise StorageError("cannot be written: No space left on device")
+        super().keep_manifest(version, listed, shared=shared)
+
+
+def versions(grid: Simulation) -> set[str]:
+    return {record.noun.id for record in grid.store.list(Artifact)}
+
+
+def test_a_manifest_that_cannot_be_written_fails_its_attempt_alone():
+    grid = simulation()
+    grid.storage = FullDisk(1)
+    grid.node.control.storage = grid.storage
+    run = grid.submit(Pipeline(name="p", jobs=(command("a"), command("b"))))
+    assert finish(grid, run).state == RunState.FAILED
+    states = sorted(job_of(grid, run, name).state for name in "ab")
+    assert states == [JobState.FAILED, JobState.SUCCEEDED]
+    failed = next(one.noun for one in grid.store.list(Attempt) if one.noun.cause is not None)
+    assert failed.cause == Cause.STORAGE
+    assert "its manifest could not be written: cannot be written: No space left" in failed.message
+    assert versions(grid) == grid.storage.manifests
+    grid.resume(run.id)
+    assert finish(grid, run).state == RunState.SUCCEEDED
+    assert versions(grid) == grid.storage.manifests == {"p/a@1", "p/b@1"}
+
+
+@pytest.mark.parametrize("commit", range(2, 14))
+@pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.FAIL_AFTER])
+def test_no_committed_version_lacks_its_manifest(commit: int, fault: Fault):
+    script = FaultScript(*[Fault.NONE] * commit, fault)
+    grid = simulation(store=FaultyStore(make_memory(), script))
+    run = grid.submit(Pipeline(name="p", jobs=(command("a"), command("b", needs=("a",)))))
+    finish(grid, run)
+    assert versions(grid) == {"p/a@1", "p/b@1"} <= grid.storage.manifests
+    latest = [move for move in grid.storage.moves if move.alias == "latest"]
+    assert {move.after for move in latest} <= versions(grid)
