@@ -93,3 +93,31 @@ def test_every_move_of_an_alias_is_a_line(place: Place):
     ]
     assert [one["by"] for one in moves[:2]] == ["moved-1", "moved-2"]
     assert all(one["by"] and one["time"] > 1e9 for one in moves)
+
+
+CHANGED = """
+pipeline: changed
+jobs:
+  make: {command: "echo 12345 > $GRIDMILL_OUTPUT/x"}
+  break:
+    needs: make
+    command: "chmod u+w $GRIDMILL_INPUT_MAKE/x; echo 54321 > $GRIDMILL_INPUT_MAKE/x; exit 1"
+    retries: 1
+  read: {needs: make, command: "cat $GRIDMILL_INPUT_MAKE/x; echo READ"}
+"""
+
+
+def test_a_job_never_reads_a_version_that_was_changed(place: Place):
+    pipeline = place.write(CHANGED)
+    done = place.gridmill("run", pipeline, "--only", "make")
+    assert done.returncode == 0, done.stderr
+    made = next((place.home / "storage/files/changed/make").glob("*/x"))
+    assert made.stat().st_mode & 0o777 == 0o444
+    assert place.gridmill("run", pipeline, "--only", "break").returncode == 1
+    attempts = place.json("show", "job", "changed-2", "break")["attempts"]
+    assert [one["cause"] for one in attempts] == ["exit", "input"]
+    assert "changed/make@1 is not what it was when it was made: x was changed" in attempts[1]["message"]
+    assert "gridmill verify changed/make@1" in attempts[1]["hint"]
+    done = place.gridmill("run", pipeline, "--force", "--only", "make", "--only", "read")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "12345\nREAD" in place.gridmill("logs", "changed-3", "read").stdout

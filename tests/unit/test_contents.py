@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.codec import decode, encode
-from gridmill.errors import NotFoundError, StorageError
+from gridmill.errors import NotFoundError, StorageError, UnsafePathError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.stored import Contents, VersionManifest, contents_uri, manifest_uri
 from gridmill.staging.contents import (
@@ -57,8 +57,15 @@ def test_every_name_comes_back_from_json(tmp_path_factory: pytest.TempPathFactor
         with open(os.path.join(os.fsencode(folder), name), "wb") as file:
             file.write(name)
     found = decode(encode(list_contents(folder)), Contents)
-    assert {os.fsencode(place_of(folder, one.path).name) for one in found.files} == names
-    assert all(os.fsencode(place_of(folder, one.path).read_bytes()) for one in found.files)
+    places = [os.fsencode(place_of(folder, one.path)) for one in found.files]
+    assert {os.path.basename(place) for place in places} == names
+    assert all(os.path.isfile(place) for place in places)
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a/..", "%2Fetc/passwd", "%2E%2E/x"])
+def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, path: str):
+    with pytest.raises(UnsafePathError, match="no path of a version's file"):
+        place_of(tmp_path, path)
 
 
 def test_what_is_known_and_looks_the_same_is_not_read_again(tmp_path: Path):

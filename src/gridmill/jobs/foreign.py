@@ -42,7 +42,7 @@ class CodePredictor:
         try:
             process = subprocess.Popen(
                 [
-                    *(self.python, str(RUNNER), "predict"),
+                    *(self.python, "-B", str(RUNNER), "predict"),  # nothing is written into the version
                     *(str(writing), str(self.folder), str(self.folder / self.card.predict)),
                 ],
                 stdin=subprocess.PIPE,

@@ -1,6 +1,8 @@
 """What is kept beside a version's data, below `manifests/` of the storage root: its manifest, and the moves
 of its aliases."""
 
+from enum import StrEnum
+
 from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
 
@@ -69,3 +71,29 @@ def contents_uri(output_uri: str) -> str:
     version is committed. `gridmill clean` knows whose it is by its name."""
     _, pipeline, job, attempt = output_uri.split("/")
     return f"{MANIFESTS}/{pipeline}/{job}/.{attempt}.draft"
+
+
+class Trouble(StrEnum):
+    """What is wrong with a stored file."""
+
+    MISSING = "missing"
+    CHANGED = "changed"
+    EXTRA = "extra"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTrouble:
+    """A file of a version that is not as its manifest says; `path` as there."""
+
+    path: str
+    trouble: Trouble
+
+    @property
+    def told(self) -> str:
+        """`rows.parquet was changed`."""
+        match self.trouble:
+            case Trouble.MISSING:
+                return f"{self.path} is missing"
+            case Trouble.CHANGED:
+                return f"{self.path} was changed"
+        return f"{self.path} was added"

@@ -20,6 +20,7 @@ from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
 from gridmill.model.uri import below
 from gridmill.pod.commands import input_folders
+from gridmill.staging.checking import seal
 from gridmill.staging.contents import NOTHING, list_contents, read_contents, write_contents
 
 _DRAFT = ".gridmill-copy-"
@@ -148,7 +149,10 @@ def _listed(left: Left, found: Collected) -> Collected:
     if left.listed is not None and found.files and not found.problem:
         known = read_contents(left.listed) or NOTHING
         with suppress(StorageError) if left.shared else nullcontext():  # files of others come and go
-            write_contents(left.listed, list_contents(left.output, known))
+            contents = list_contents(left.output, known)
+            write_contents(left.listed, contents)
+            if not left.shared:
+                seal(left.output, contents)
     return found
 
 

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from gridmill.errors import InputError, InternalError
+from gridmill.jobs.contents import check_read
 from gridmill.jobs.context import CODE
 from gridmill.jobs.gang import gang_environment
 from gridmill.model.command import CommandSpec, check_env, input_variable
@@ -179,6 +180,7 @@ def _spec(order: Order) -> CommandSpec:
 
 def execute(order: Order, home: Path, work: Path) -> NoReturn:
     """Prepare the command's folder and become it. Raises InputError, StorageError, OSError."""
+    check_read(order)
     program = prepare(order, home, work)
     Path(os.environ["GRIDMILL_OUTPUT"]).mkdir(parents=True, exist_ok=True)
     for folder in input_folders(order, work).values():

@@ -12,14 +12,14 @@ from urllib.parse import quote, unquote_to_bytes
 from uuid import uuid4
 
 from gridmill.codec import decode, encode
-from gridmill.errors import InputError, NotFoundError, StorageError
+from gridmill.errors import InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
 from gridmill.model.stored import Contents, StoredFile, VersionManifest, manifest_uri
 from gridmill.model.uri import below
 
 NOTHING = Contents()
-_THREADS = 4
+THREADS = 4
 _ALONE_BYTES = 4 << 20
 """Less is hashed without threads, which cost about as much to start."""
 _PLAIN = re.compile("[^%\ud800-\udfff]*")
@@ -73,6 +73,14 @@ def _found(folder: Path, names: Iterable[str] | None) -> Iterator[_Found]:
             yield _Found(path=_written(place[begin:]), place=place, stat=looked)
 
 
+def list_paths(folder: Path) -> Iterator[str]:
+    """Files below, as a list of contents would have them; links are left out. Raises OSError."""
+    begin = len(str(folder)) + 1
+    for place in _walk(str(folder)):
+        if not os.path.islink(place):
+            yield _written(place[begin:])
+
+
 def _walk(folder: str) -> Iterator[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -89,9 +97,12 @@ def _written(path: str) -> str:
     )
 
 
-def place_of(folder: Path, path: str) -> Path:
+def place_of(folder: Path, path: str) -> str:
     """Where a stored file's path is below its version's folder. Raises UnsafePathError."""
-    return below(folder, os.fsdecode(unquote_to_bytes(path)) if "%" in path else path)
+    name = os.fsdecode(unquote_to_bytes(path)) if "%" in path else path
+    if name[:1] in ("", "/") or (".." in name and ".." in name.split("/")):
+        raise UnsafePathError(f"{path!r} is no path of a version's file", place=str(folder))
+    return os.path.join(folder, name)
 
 
 def _hashed(found: list[_Found]) -> list[str]:
@@ -99,7 +110,7 @@ def _hashed(found: list[_Found]) -> list[str]:
     if len(found) < 2 or sum(one.stat.st_size for one in found) < _ALONE_BYTES:
         return [hash_of(one.place) for one in found]
     order = sorted(range(len(found)), key=lambda at: -found[at].stat.st_size)
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
         hashes = dict(zip(order, threads.map(lambda at: hash_of(found[at].place), order), strict=True))
     return [hashes[at] for at in range(len(found))]
 

@@ -16,6 +16,7 @@ from gridmill.model.stored import (
     moves_uri,
 )
 from gridmill.model.uri import below
+from gridmill.staging.checking import seal
 from gridmill.staging.contents import NOTHING, list_contents, read_contents, write_whole
 
 
@@ -25,7 +26,9 @@ def keep_manifest(root: Path, version: Artifact, listed: str, *, shared: bool = 
     if not version.output.uri:
         contents = NOTHING
     if listed and shared:
-        contents = list_contents(below(root, version.output.uri), contents or NOTHING)
+        folder = below(root, version.output.uri)
+        contents = list_contents(folder, contents or NOTHING)
+        seal(folder, contents)
     write_manifest(root, version, contents)
 
 

@@ -48,6 +48,7 @@ from gridmill.sites.cluster.trees import (
     read_by,
 )
 from gridmill.staging.carry import Carrier, Terms, push
+from gridmill.staging.checking import check_inputs, seal
 from gridmill.staging.contents import list_contents, write_contents
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.progress import Carried, Progress
@@ -135,6 +136,7 @@ class HomeCarrying:
         ):
             spent = 0.0
             self._refuse_ended(order.attempt_id)
+            check_inputs(self._here, (entry.artifact for entry in (*order.inputs, *kept_from(order))))
             try:
                 if order.checkpoint_uri and counts(order):
                     self.checkpoints.take_over(order.checkpoint_uri, order.attempt_id)
@@ -373,7 +375,10 @@ class HomeCarrying:
 
     def _list(self, uri: str) -> None:
         """The files that have come, with their hashes, for the version's manifest."""
-        write_contents(below(self._here, contents_uri(uri)), list_contents(below(self._here, uri)))
+        folder = below(self._here, uri)
+        contents = list_contents(folder)
+        write_contents(below(self._here, contents_uri(uri)), contents)
+        seal(folder, contents)
 
     def _fetch_checkpoints(
         self, attempt_id: str, note: Note, manifest: Manifest | None = None, stop: Event | None = None

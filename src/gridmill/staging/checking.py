@@ -1,0 +1,116 @@
+"""Whether the files of a version are what its manifest says."""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from gridmill.errors import DataError, NotFoundError, StorageError
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.stored import Contents, FileTrouble, StoredFile, Trouble
+from gridmill.model.uri import below
+from gridmill.staging.contents import THREADS, hash_of, list_paths, place_of, read_manifest
+
+SMALL_BYTES, SMALL_FILES = 16 << 20, 1000
+"""A version up to this is read each time it is looked at: that takes some hundredths of a second."""
+_LITTER = ("/__pycache__/", "/.nfs")
+"""What Python and NFS clients leave beside files that are read."""
+_MOST_TOLD = 3
+
+
+def seal(folder: Path, contents: Contents) -> None:
+    """Take the right to write away from the files; where that is refused they stay as they are."""
+    for one in contents.files:
+        with suppress(OSError):
+            place = place_of(folder, one.path)
+            mode = os.lstat(place).st_mode
+            if mode & 0o222:
+                os.chmod(place, stat.S_IMODE(mode) & ~0o222)
+
+
+def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:
+    """Raise DataError for a version that is not any more what it was when it was made; StorageError."""
+    for version in versions:
+        found = find_troubles(root, version)
+        if found:
+            raise DataError(
+                f"{version.id} is not what it was when it was made: {told(found)}",
+                hint=f"`gridmill verify {version.id}` lists all such files. Run pipeline "
+                f"{version.name.partition('/')[0]!r} again with --force: it makes a new version.",
+            )
+
+
+def told(found: tuple[FileTrouble, ...]) -> str:
+    """The first of them in words."""
+    more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+    return ", ".join(one.told for one in found[:_MOST_TOLD]) + more
+
+
+def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False) -> tuple[FileTrouble, ...]:
+    """What is wrong with its files, by path; nothing where no list of them was ever made.
+
+    The content is read where a file's time of change is another, of small versions always, with `read_all` of
+    every version. Raises StorageError for what cannot be read.
+    """
+    if not version.output.uri:
+        return ()
+    try:
+        contents = read_manifest(root, version).contents
+    except NotFoundError:
+        return ()
+    if contents is None:
+        return ()
+    folder = below(root, version.output.uri)
+    small = (
+        len(contents.files) <= SMALL_FILES and sum(one.size_bytes for one in contents.files) <= SMALL_BYTES
+    )
+    extra = () if version.kind == ArtifactKind.SINK else _extra(folder, contents)
+    found = (*_differing(folder, contents, read_all=read_all or small), *extra)
+    return tuple(sorted(found, key=lambda one: one.path))
+
+
+def _differing(folder: Path, contents: Contents, *, read_all: bool) -> Iterator[FileTrouble]:
+    doubtful: list[StoredFile] = []
+    for one in contents.files:
+        looked = _looked(place_of(folder, one.path))
+        if looked is None:
+            yield FileTrouble(path=one.path, trouble=Trouble.MISSING)
+        elif not stat.S_ISREG(looked.st_mode) or looked.st_size != one.size_bytes:
+            yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
+        elif read_all or looked.st_mtime_ns != one.mtime_ns:
+            doubtful.append(one)
+    for one, hashed in zip(doubtful, _hashes(folder, doubtful), strict=True):
+        if hashed != one.sha256:
+            yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
+
+
+def _looked(place: str) -> os.stat_result | None:
+    try:
+        return os.lstat(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=place) from error
+
+
+def _hashes(folder: Path, files: list[StoredFile]) -> Iterator[str]:
+    try:
+        if sum(one.size_bytes for one in files) <= SMALL_BYTES:
+            yield from [hash_of(place_of(folder, one.path)) for one in files]
+            return
+        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
+            yield from threads.map(lambda one: hash_of(place_of(folder, one.path)), files)
+    except OSError as error:
+        raise StorageError(
+            f"cannot be read: {error.strerror or error}", place=str(error.filename or folder)
+        ) from error
+
+
+def _extra(folder: Path, contents: Contents) -> Iterator[FileTrouble]:
+    known = {one.path for one in contents.files}
+    with suppress(FileNotFoundError):
+        for path in list_paths(folder):
+            if path not in known and not any(part in f"/{path}" for part in _LITTER):
+                yield FileTrouble(path=path, trouble=Trouble.EXTRA)

@@ -1,0 +1,109 @@
+"""Whatever happens to the files of a version is noticed before a job reads them."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gridmill.errors import DataError
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
+from gridmill.model.stored import FileTrouble
+from gridmill.staging import checking
+from gridmill.staging.checking import check_inputs, find_troubles, seal
+from gridmill.staging.contents import list_contents
+from gridmill.storage.manifests import write_manifest
+
+URI = "files/p/j/p-1.j.1"
+
+
+def version(kind: ArtifactKind = ArtifactKind.FILES) -> Artifact:
+    return Artifact(id="p/j@1", name="p/j", number=1, output=Output(kind=kind, uri=URI), fingerprint="f")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / URI
+    (made / "deep").mkdir(parents=True)
+    (made / "a").write_text("12345")
+    (made / "deep/b%41").write_text("")
+    write_manifest(tmp_path, version(), list_contents(made))
+    return made
+
+
+def keeping_times(path: Path, text: str) -> None:
+    looked = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(looked.st_atime_ns, looked.st_mtime_ns))
+
+
+CHANGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda it: (it / "a").write_text("54321"), "a was changed"),
+    (lambda it: keeping_times(it / "a", "54321"), "a was changed"),
+    (lambda it: (it / "a").write_text("1234567"), "a was changed"),
+    (lambda it: (it / "a").unlink(), "a is missing"),
+    (lambda it: (it / "deep/b%41").unlink(), "deep/b%2541 is missing"),
+    (lambda it: ((it / "a").unlink(), (it / "a").symlink_to("deep/b%41")), "a was changed"),
+    (lambda it: ((it / "a").unlink(), (it / "a").mkdir()), "a was changed"),
+    (lambda it: (it / "deep/c").write_text(""), "deep/c was added"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), CHANGES, ids=[str(n) for n in range(len(CHANGES))])
+def test_a_change_is_named(tmp_path: Path, folder: Path, change: Callable[[Path], object], said: str):
+    check_inputs(tmp_path, [version()])
+    change(folder)
+    with pytest.raises(DataError, match="p/j@1 is not what it was when it was made") as raised:
+        check_inputs(tmp_path, [version()])
+    assert said in raised.value.message
+    assert "gridmill verify p/j@1" in raised.value.hint
+    assert "--force" in raised.value.hint
+
+
+def test_what_does_not_change_the_content_is_no_change(tmp_path: Path, folder: Path):
+    os.utime(folder / "a", ns=(1, 1))
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__/x.pyc").write_text("")
+    (folder / ".nfs0001").write_text("")
+    assert find_troubles(tmp_path, version()) == ()
+
+
+def test_many_troubles_are_counted(tmp_path: Path, folder: Path):
+    for number in range(5):
+        (folder / f"x{number}").write_text("")
+    with pytest.raises(DataError, match="x0 was added, x1 was added, x2 was added and 2 more"):
+        check_inputs(tmp_path, [version()])
+
+
+def test_large_versions_are_read_only_where_a_time_has_changed(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checking, "SMALL_BYTES", 0)
+    keeping_times(folder / "a", "54321")
+    assert find_troubles(tmp_path, version()) == ()
+    assert [one.told for one in find_troubles(tmp_path, version(), read_all=True)] == ["a was changed"]
+    os.utime(folder / "a", ns=(1, 1))
+    assert [one.told for one in find_troubles(tmp_path, version())] == ["a was changed"]
+
+
+def test_other_files_of_a_table_are_of_its_other_versions(tmp_path: Path):
+    made = tmp_path / URI
+    made.mkdir(parents=True)
+    (made / "one.parquet").write_text("1")
+    write_manifest(tmp_path, version(ArtifactKind.SINK), list_contents(made))
+    (made / "two.parquet").write_text("2")
+    check_inputs(tmp_path, [version(ArtifactKind.SINK)])
+    (made / "one.parquet").unlink()
+    found = find_troubles(tmp_path, version(ArtifactKind.SINK))
+    assert found == (FileTrouble(path="one.parquet", trouble="missing"),)
+
+
+def test_a_version_of_before_there_were_manifests_is_not_checked(tmp_path: Path):
+    check_inputs(tmp_path, [version()])
+
+
+def test_sealed_files_cannot_be_written(tmp_path: Path, folder: Path):
+    (folder / "run").write_text("#!/bin/sh")
+    (folder / "run").chmod(0o755)
+    seal(folder, list_contents(folder))
+    assert [(folder / name).stat().st_mode & 0o777 for name in ("a", "run", "deep")] == [0o444, 0o555, 0o755]
