@@ -121,3 +121,34 @@ def test_a_job_never_reads_a_version_that_was_changed(place: Place):
     done = place.gridmill("run", pipeline, "--force", "--only", "make", "--only", "read")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "12345\nREAD" in place.gridmill("logs", "changed-3", "read").stdout
+
+
+def test_files_that_were_lost_are_made_again_before_anybody_reads_them(place: Place):
+    pipeline = place.write(
+        "pipeline: lost\njobs:\n"
+        "  make: {command: 'date > $GRIDMILL_OUTPUT/x; touch $GRIDMILL_OUTPUT/y'}\n"
+        "  read: {needs: make, command: 'cat $GRIDMILL_INPUT_MAKE/x > $GRIDMILL_OUTPUT/z'}\n"
+    )
+    assert place.gridmill("run", pipeline).returncode == 0
+    next((place.home / "storage/files/lost/make").glob("*/y")).unlink()
+    planned = place.gridmill("plan", pipeline).stdout
+    assert "unchanged" not in planned, planned
+    done = place.gridmill("run", pipeline)
+    assert done.returncode == 0, done.stderr
+    assert "runs again: of lost/make@1 y is missing" in done.stderr + done.stdout
+    assert len(place.json("list", "artifact")) == 4
+
+
+def test_a_table_that_has_lost_files_is_not_added_to(place: Place):
+    pipeline = place.write("pipeline: lost\njobs: {rows: {sink: {source: '*.csv'}}}")
+    place.write("a\n1\n", "one.csv")
+    assert place.gridmill("run", pipeline).returncode == 0
+    next((place.home / "storage/sinks/lost/rows/table").glob("*.parquet")).unlink()
+    for _ in range(2):
+        done = place.gridmill("run", pipeline)
+        assert done.returncode == 1
+        assert "lost/rows@1 is not what it was when it was made" in done.stderr + done.stdout
+        place.write("a\n2\n", "two.csv")
+    assert place.gridmill("remove", "sink", "lost/rows", "--force").returncode == 0
+    assert place.gridmill("run", pipeline).returncode == 0
+    assert place.json("preview", "lost/rows")["rows"] == [[1], [2]]

@@ -1,13 +1,14 @@
 """A version counts only once its manifest is written, whatever fails in between."""
 
 import pytest
-from test_races import command, finish, job_of, simulation
+from test_races import command, finish, job_of, service, simulation
 
 from gridmill.errors import StorageError
 from gridmill.model.artifact import Artifact
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Attempt
 from gridmill.model.state import Cause, JobState, RunState
+from gridmill.model.stored import FileTrouble, Trouble
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
 from gridmill.testing.simulation import NoStorage, Simulation
@@ -58,3 +59,26 @@ def test_no_committed_version_lacks_its_manifest(commit: int, fault: Fault):
     assert versions(grid) == {"p/a@1", "p/b@1"} <= grid.storage.manifests
     latest = [move for move in grid.storage.moves if move.alias == "latest"]
     assert {move.after for move in latest} <= versions(grid)
+
+
+def test_a_job_whose_version_has_lost_files_runs_again_and_says_why():
+    grid = simulation()
+    pipeline = Pipeline(name="p", jobs=(command("a"), command("b", needs=("a",)), command("c")))
+    finish(grid, grid.submit(pipeline, force=False))
+    again = grid.submit(pipeline, force=False)
+    finish(grid, again)
+    assert {job_of(grid, again, name).state for name in "abc"} == {JobState.UNCHANGED}
+    lost = FileTrouble(path="rows.parquet", trouble=Trouble.MISSING)
+    grid.storage.wrong["p/a@1"] = (lost,)
+    planned = service(grid).plan_run(pipeline)
+    assert [one.job for one in planned.jobs if not one.unchanged] == ["a", "b"]
+    last = grid.submit(pipeline, force=False)
+    finish(grid, last)
+    states = [job_of(grid, last, name).state for name in "abc"]
+    assert states == [JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.UNCHANGED]
+    said = [one.body["message"] for one in grid.store.events(run_id=last.id) if one.type == "state"]
+    assert "runs again: of p/a@1 rows.parquet is missing" in said
+    assert job_of(grid, last, "b").artifacts == ("p/b@2",)
+    newest = grid.submit(pipeline, force=False)
+    finish(grid, newest)
+    assert {job_of(grid, newest, name).state for name in "abc"} == {JobState.UNCHANGED}

@@ -1,8 +1,10 @@
 """The tick that moves runs on: jobs whose needs are met, jobs that need not run, runs that have ended."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from gridmill.control.aside import done
 from gridmill.control.choosing import chosen_resource, joining_now, with_choice
 from gridmill.control.defects import defect
 from gridmill.control.inputs import (
@@ -18,9 +20,10 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed, listed
 from gridmill.control.parts import cut, gather
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
+from gridmill.control.whole import why_broken
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
 from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Input
+from gridmill.model.artifact import Artifact, Input
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import (
     DONE_JOBS,
@@ -98,7 +101,10 @@ def _looked_at(
         if found is None:
             return job_run
         source = found.get(job_run.job.name, NOTHING)
-        return _ready(control, joining, transaction, run, job_run, source)
+        after = _ready(control, joining, transaction, run, job_run, source, again)
+        if after is job_run and found:
+            control.listings[job_run.id] = done(lambda: found)  # not listed twice
+        return after
     except GridmillError:
         raise
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
@@ -106,10 +112,17 @@ def _looked_at(
 
 
 def _ready(
-    control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun, source: Listed
+    control: Control,
+    joining: Joining,
+    transaction: Transaction,
+    run: Run,
+    job_run: JobRun,
+    source: Listed,
+    again: Callable[[], None],
 ) -> JobRun:
     """WAITING with fingerprint and size; UNCHANGED; FAILED where an input is not there; SKIPPED in a run that
-    a schedule started where an input has no rows yet, which is nobody's mistake and may be so for long."""
+    a schedule started where an input has no rows yet, which is nobody's mistake and may be so for long. As it
+    is while the files of the version that may stand are looked at: then `again` is called."""
     now = transaction.now
     try:
         inputs = inputs_of(control, transaction, job_run)
@@ -122,20 +135,15 @@ def _ready(
         raise
     except GridmillError as error:
         return _failed(job_run, now, explained(error))
-    job_run = replace(job_run, external=_external(job_run, inputs), size=size)
     may_stand = job_run.job.may_be_unchanged and not job_run.force
     look = may_stand or leaves_checkpoints(job_run.job)
     same = unchanged_artifact(control, job_run, fingerprint) if look else None
-    if may_stand and same is not None:
-        return replace(
-            job_run,
-            state=JobState.UNCHANGED,
-            fingerprint=fingerprint,
-            artifacts=(same.id,),
-            message=f"as {same.run_id} made it",
-            ready=now,
-            ended=now,
-        )
+    broken = why_broken(control, same, job_run.id, then=again) if may_stand and same is not None else ""
+    if broken is None:
+        return job_run
+    job_run = replace(job_run, external=_external(job_run, inputs), size=size)
+    if may_stand and same is not None and not broken:
+        return _unchanged(job_run, same, fingerprint, now)
     job_run = replace(job_run, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
     snapshot, choice = control.ledger.snapshot, None
     if job_run.job.resources:
@@ -160,7 +168,20 @@ def _ready(
     )
     sizing = with_choice(sizing, choice)
     waiting = replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
+    waiting = replace(waiting, message=broken) if broken else waiting
     return cut(control, transaction, waiting)
+
+
+def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float) -> JobRun:
+    return replace(
+        job_run,
+        state=JobState.UNCHANGED,
+        fingerprint=fingerprint,
+        artifacts=(same.id,),
+        message=f"as {same.run_id} made it",
+        ready=now,
+        ended=now,
+    )
 
 
 def _no_rows(tables: tuple[str, ...]) -> str:

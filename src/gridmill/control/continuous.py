@@ -62,7 +62,7 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
         watch.message = f"{len(new)} new files wait for their block to be closed"
         return min(left, continuous.check_seconds)
     sinks = {job.name for job in pipeline.jobs if job.sink is not None}
-    if not unchanged_jobs(control, pipeline, found) >= sinks:  # else as seen before a restart
+    if not unchanged_jobs(control, pipeline, found).keys() >= sinks:  # else as seen before a restart
         _start(control, schedule, pipeline, found)
     watch.seen, watch.waiting_since = there, None
     return continuous.check_seconds

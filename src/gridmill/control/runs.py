@@ -19,7 +19,7 @@ from gridmill.control.foresight import with_columns_checked
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.listings import list_sources
 from gridmill.control.names import check_names_known
-from gridmill.control.unchanged import unchanged_jobs
+from gridmill.control.unchanged import find_broken, unchanged_jobs
 from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import NotFoundError, PipelineError, explained
 from gridmill.model.event import Event
@@ -53,6 +53,7 @@ class RunCases(AlterationCases):
         pipeline = as_altered(self._control, pipeline)
         listings = list_sources(self._control.storage, pipeline.jobs, pipeline.folder)
         lacking = self._lacking(pipeline)
+        broken = find_broken(self._control, pipeline, listings, self._node.lock)
         with self._node.lock:
             snapshot, resources = self._ledger.snapshot, self._resources(pipeline)
             used = resources_used(self._control, pipeline, resources)
@@ -61,7 +62,7 @@ class RunCases(AlterationCases):
                 for job in pipeline.jobs
             )
             sizes = declared_sizes(self._control, pipeline, listings)
-            unchanged = unchanged_jobs(self._control, pipeline, listings)
+            unchanged = frozenset(unchanged_jobs(self._control, pipeline, listings, broken))
             carrying = forecast_carrying(self._control, pipeline, unchanged, lacking)
             made = dry_run(
                 replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, self._control.now()

@@ -27,7 +27,7 @@ def start_scheduled(
     listings: Mapping[str, Listed],
 ) -> Schedule:
     """Begin the run that is due, unless nothing in it would run. The schedule, having noted it."""
-    if unchanged_jobs(control, pipeline, listings) >= {job.name for job in pipeline.jobs}:
+    if unchanged_jobs(control, pipeline, listings).keys() >= {job.name for job in pipeline.jobs}:
         return replace(schedule, unchanged=schedule.unchanged + 1, message="there was nothing new")
     inner = transaction.within()
     run = begin_run(control, inner, pipeline, force=False, only=schedule.only, due=due)

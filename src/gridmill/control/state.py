@@ -182,6 +182,7 @@ class Control:
     troubles: dict[str, str] = field(default_factory=dict)  # what was told of what, until it is over
     discarded: list[str] = field(default_factory=list)
     listings: dict[str, Future[Any]] = field(default_factory=dict)
+    looked: dict[str, Future[Any]] = field(default_factory=dict)  # files of versions
     not_before: dict[str, float] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -218,6 +219,7 @@ class Control:
         self.newest.clear()
         self.versions.clear()
         self.listings.clear()
+        self.looked.clear()
         self.brought_up &= snapshot.places.owners.keys()
         self.silent_since = {d: t for d, t in self.silent_since.items() if d in snapshot.deployments}
         self.progress = {j: body for j, body in self.progress.items() if j in snapshot.job_runs}

@@ -1,22 +1,29 @@
 """What a run of a pipeline would not do again, told before it starts."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from gridmill.control.inputs import fingerprint_of, inputs_of, unchanged_artifact
 from gridmill.control.listings import NOTHING, Listed
 from gridmill.control.names import settle_names
 from gridmill.control.state import Control
-from gridmill.errors import GridmillError
+from gridmill.errors import GridmillError, StorageError
+from gridmill.model.artifact import Artifact
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import JobState, RunState
 from gridmill.planning.graph import order
 
 
-def unchanged_jobs(control: Control, pipeline: Pipeline, listings: Mapping[str, Listed]) -> frozenset[str]:
-    """Jobs that would not run again, as far as can be told before anything has run; `listings` is what their
-    sources hold."""
+def unchanged_jobs(
+    control: Control,
+    pipeline: Pipeline,
+    listings: Mapping[str, Listed],
+    broken: frozenset[str] = frozenset(),
+) -> Mapping[str, Artifact]:
+    """Jobs that would not run again, as far as can be told before anything has run, and the versions that
+    stand. `listings` is what their sources hold, `broken` the versions that have lost files."""
     transaction = control.begin()
     run = Run(
         id=pipeline.name,
@@ -29,7 +36,7 @@ def unchanged_jobs(control: Control, pipeline: Pipeline, listings: Mapping[str, 
         settled=settle_names(control, pipeline.jobs),
     )
     transaction.nouns[(Run, run.id)] = run
-    unchanged: set[str] = set()
+    unchanged: dict[str, Artifact] = {}
     jobs = {job.name: job for job in pipeline.jobs}
     for name in order(pipeline):
         job = jobs[name]
@@ -52,7 +59,29 @@ def unchanged_jobs(control: Control, pipeline: Pipeline, listings: Mapping[str, 
         except GridmillError:
             continue
         same = unchanged_artifact(control, job_run, wanted)
-        if same is not None:
+        if same is not None and same.id not in broken:
             transaction.nouns[(JobRun, job_run.id)] = replace(job_run, artifacts=(same.id,))
-            unchanged.add(name)
-    return frozenset(unchanged)
+            unchanged[name] = same
+    return unchanged
+
+
+def find_broken(
+    control: Control, pipeline: Pipeline, listings: Mapping[str, Listed], lock: AbstractContextManager[object]
+) -> frozenset[str]:
+    """The versions that would stand if they had not lost files. Reads them without the lock."""
+    whole, broken = set[str](), set[str]()
+    while True:
+        with lock:
+            standing = unchanged_jobs(control, pipeline, listings, frozenset(broken))
+        new = [one for one in standing.values() if one.id not in whole]
+        if not new:
+            return frozenset(broken)
+        for one in new:
+            (broken if _is_broken(control, one) else whole).add(one.id)
+
+
+def _is_broken(control: Control, version: Artifact) -> bool:
+    try:
+        return bool(control.storage.troubles(version))
+    except StorageError:
+        return True

@@ -28,9 +28,10 @@ def list_made(order: Order, outputs: Sequence[Output]) -> None:
 
 
 def check_read(order: Order) -> None:
-    """Raise DataError for a version that the job is to read and that is not any more what it was."""
+    """Raise DataError for a version that the job reads, or adds to, and that is not any more what it was."""
     spec = order.job.dataset
-    builds_on = order.earlier if spec is not None and spec.incremental else ()
+    goes_on = order.job.sink is not None or (spec is not None and spec.incremental)
+    builds_on = order.earlier if goes_on else ()
     check_inputs(order.root, (entry.artifact for entry in (*order.inputs, *builds_on)))
 
 

@@ -1,6 +1,7 @@
 """What is kept beside a version's data, below `manifests/` of the storage root: its manifest, and the moves
 of its aliases."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from gridmill.model.artifact import Artifact
@@ -8,6 +9,7 @@ from gridmill.model.noun import dataclass
 
 MANIFEST_FORMAT = 1
 MANIFESTS = "manifests"
+_MOST_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +99,9 @@ class FileTrouble:
             case Trouble.CHANGED:
                 return f"{self.path} was changed"
         return f"{self.path} was added"
+
+
+def told(found: Sequence[FileTrouble]) -> str:
+    """The first of them in words."""
+    more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+    return ", ".join(one.told for one in found[:_MOST_TOLD]) + more

@@ -5,7 +5,7 @@ from typing import Protocol
 from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
 from gridmill.model.source import Source
-from gridmill.model.stored import AliasMove
+from gridmill.model.stored import AliasMove, FileTrouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,14 @@ class Storage(Protocol):
 
     def drop_listed(self, listed: str) -> None:
         """Remove such a list, which a manifest has now. Never raises."""
+        ...
+
+    def troubles(self, version: Artifact, *, read_all: bool = False) -> tuple[FileTrouble, ...]:
+        """Files of a version that are not as its manifest says; nothing where it has none.
+
+        `read_all`: all content is read, not only where a file looks changed. May take long: not for holders
+        of the lock. Raises StorageError.
+        """
         ...
 
     def note_move(self, move: AliasMove) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gridmill.errors import DataError, NotFoundError, StorageError
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.stored import Contents, FileTrouble, StoredFile, Trouble
+from gridmill.model.stored import Contents, FileTrouble, StoredFile, Trouble, told
 from gridmill.model.uri import below
 from gridmill.staging.contents import THREADS, hash_of, list_paths, place_of, read_manifest
 
@@ -17,7 +17,6 @@ SMALL_BYTES, SMALL_FILES = 16 << 20, 1000
 """A version up to this is read each time it is looked at: that takes some hundredths of a second."""
 _LITTER = ("/__pycache__/", "/.nfs")
 """What Python and NFS clients leave beside files that are read."""
-_MOST_TOLD = 3
 
 
 def seal(folder: Path, contents: Contents) -> None:
@@ -37,15 +36,18 @@ def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:
         if found:
             raise DataError(
                 f"{version.id} is not what it was when it was made: {told(found)}",
-                hint=f"`gridmill verify {version.id}` lists all such files. Run pipeline "
-                f"{version.name.partition('/')[0]!r} again with --force: it makes a new version.",
+                hint=f"`gridmill verify {version.id}` lists all such files. {_way_out(version)}",
             )
 
 
-def told(found: tuple[FileTrouble, ...]) -> str:
-    """The first of them in words."""
-    more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
-    return ", ".join(one.told for one in found[:_MOST_TOLD]) + more
+def _way_out(version: Artifact) -> str:
+    pipeline = version.name.partition("/")[0]
+    if version.kind != ArtifactKind.SINK:
+        return f"Run pipeline {pipeline!r} again with --force: it makes a new version."
+    return (
+        f"Restore them from a backup; or `gridmill remove sink {version.name} --force`, and run pipeline "
+        f"{pipeline!r} again: the table is loaded anew from its source."
+    )
 
 
 def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False) -> tuple[FileTrouble, ...]:

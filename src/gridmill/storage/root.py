@@ -10,10 +10,11 @@ from uuid import uuid4
 from gridmill.errors import InputError, StorageError, UnsafePathError
 from gridmill.model.artifact import Artifact
 from gridmill.model.source import Source
-from gridmill.model.stored import AliasMove
+from gridmill.model.stored import AliasMove, FileTrouble
 from gridmill.model.uri import below
 from gridmill.ports.house import GOING
 from gridmill.ports.storage import FileStat
+from gridmill.staging.checking import find_troubles
 from gridmill.storage.claims import claim
 from gridmill.storage.manifests import keep_manifest, note_move
 from gridmill.storage.sources import describe_source
@@ -81,6 +82,10 @@ class Root:
         """See Storage."""
         with suppress(OSError):
             self.path(listed).unlink()
+
+    def troubles(self, version: Artifact, *, read_all: bool = False) -> tuple[FileTrouble, ...]:
+        """See Storage."""
+        return find_troubles(self._folder, version, read_all=read_all)
 
     def note_move(self, move: AliasMove) -> None:
         """See Storage."""

@@ -17,7 +17,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.source import Source
-from gridmill.model.stored import AliasMove
+from gridmill.model.stored import AliasMove, FileTrouble
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store
 from gridmill.testing.behaviour import Behaviour
@@ -27,7 +27,7 @@ from gridmill.testing.simulated import SimulatedWorld
 
 class NoStorage:
     """Storage of a simulation: no files at all. `removed` lists what was to be removed, `manifests` the
-    versions that have one, `moves` those of aliases."""
+    versions that have one, `moves` those of aliases; `wrong` is what is wrong with versions."""
 
     location = "/simulated"
     bundles_location = "/simulated"
@@ -36,6 +36,7 @@ class NoStorage:
         self.removed: list[str] = []
         self.manifests: set[str] = set()
         self.moves: list[AliasMove] = []
+        self.wrong: dict[str, tuple[FileTrouble, ...]] = {}
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """No files."""
@@ -51,6 +52,10 @@ class NoStorage:
 
     def drop_listed(self, listed: str) -> None:
         """Nothing is there."""
+
+    def troubles(self, version: Artifact, *, read_all: bool = False) -> tuple[FileTrouble, ...]:
+        """What a test says."""
+        return self.wrong.get(version.id, ())
 
     def note_move(self, move: AliasMove) -> None:
         """Nothing is kept, but remembered."""
