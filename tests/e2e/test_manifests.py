@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.e2e.conftest import Place
+from tests.e2e.conftest import Place, a_place
 
 pytestmark = pytest.mark.e2e
 
@@ -152,3 +153,61 @@ def test_a_table_that_has_lost_files_is_not_added_to(place: Place):
     assert place.gridmill("remove", "sink", "lost/rows", "--force").returncode == 0
     assert place.gridmill("run", pipeline).returncode == 0
     assert place.json("preview", "lost/rows")["rows"] == [[1], [2]]
+
+
+def keeping_times(path: Path, content: bytes) -> None:
+    looked = path.stat()
+    path.chmod(0o644)
+    path.write_bytes(content)
+    os.utime(path, ns=(looked.st_atime_ns, looked.st_mtime_ns))
+
+
+def test_verify_reads_everything_and_names_what_is_wrong(place: Place):
+    pipeline = place.write(PIPELINE)
+    for name, rows in (("one.csv", "2024-01-01,a,1\n"), ("two.csv", "2024-01-02,a,2\n")):
+        place.write(f"time,station,value\n{rows}", name)
+        assert place.gridmill("run", pipeline).returncode == 0
+    done = place.gridmill("verify")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 versions verified" in done.stdout
+    assert "all are what they were" in done.stdout
+    folder = next((place.home / "storage/files/kept/files").glob("*/a/b")).parent.parent
+    keeping_times(folder / "a/b", b"ho\n")
+    (folder / "1").unlink()
+    (folder / "new").write_text("")
+    data = next((place.home / "storage/sinks/kept/rows/table").glob("*.parquet"))
+    keeping_times(data, bytes(data.stat().st_size))
+    done = place.gridmill("verify", "kept")
+    assert done.returncode == 1
+    assert "1 missing, 1 changed, 1 extra" in done.stdout
+    number = folder.name.split("-")[1].split(".")[0]
+    for line in ("a/b was changed", "1 is missing", "new was added"):
+        assert f"kept/files@{number}: {line}" in done.stdout
+    wrong = {one["version"] for one in place.json("verify") if one["troubles"]}
+    assert wrong - {"kept/rows@1", "kept/rows@2"} == {f"kept/files@{number}"}
+    assert wrong & {"kept/rows@1", "kept/rows@2"}
+    assert place.gridmill("verify", "kept/features").returncode == 0
+    assert place.gridmill("verify", "kept/features@latest").returncode == 0
+    assert place.gridmill("verify", f"kept/files@{number}").returncode == 1
+    assert "there is no 'kept/nobody'" in place.gridmill("verify", "kept/nobody").stderr
+
+
+def test_a_changed_version_is_not_exported_and_what_is_imported_can_be_verified(place: Place, tmp_path: Path):
+    pipeline = place.write(PIPELINE)
+    place.write("time,station,value\n2024-01-01,a,1\n", "one.csv")
+    assert place.gridmill("run", pipeline).returncode == 0
+    assert place.gridmill("export", "kept", "-o", tmp_path / "kept.zip").returncode == 0
+    with a_place(tmp_path / "other") as other:
+        done = other.gridmill("import", tmp_path / "kept.zip")
+        assert done.returncode == 0, done.stderr
+        assert all(one["files"] for one in other.json("verify") if one["version"] != "kept/nothing@1")
+        assert not any(one["troubles"] or one["problem"] for one in other.json("verify"))
+        found = next((other.home / "storage/files/kept/files").glob("*/a/b"))
+        assert found.stat().st_mode & 0o777 == 0o444
+        listed = manifest(other, "kept/files", 1)["contents"]["files"]
+        assert found.stat().st_mtime_ns in {one["mtime_ns"] for one in listed}
+    keeping_times(next((place.home / "storage/files/kept/files").glob("*/a/b")), b"ho\n")
+    done = place.gridmill("export", "kept", "-o", tmp_path / "changed.zip")
+    assert done.returncode != 0
+    assert "kept/files@1 is not what it was when it was made: a/b was changed" in done.stderr
+    assert not (tmp_path / "changed.zip").exists()

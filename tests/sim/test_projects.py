@@ -16,8 +16,10 @@ from gridmill.errors import ConflictError, InputError, NotFoundError, StorageErr
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.pipeline import Pipeline
 from gridmill.ports.store import Put
+from gridmill.staging.contents import list_contents
 from gridmill.storage import archive as archives
 from gridmill.storage.archive import Manifest
+from gridmill.storage.manifests import new_manifest, write_manifest
 from gridmill.storage.root import Root
 from gridmill.testing.simulation import Simulation
 
@@ -37,12 +39,14 @@ def keep(grid: Simulation, place: Path, one: Artifact, contents: dict[str, bytes
         path = place / "root" / one.output.uri / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+    contents_of = list_contents(place / "root" / one.output.uri) if contents else None
+    write_manifest(place / "root", new_manifest(one, contents_of))
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """But the moves of aliases: an import says that it was one."""
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "aliases.jsonl")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    """But manifests: these have times, and the moves of aliases tell of imports."""
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if "manifests" not in Path(name).parts}
 
 
 @pytest.fixture

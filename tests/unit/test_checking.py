@@ -12,7 +12,7 @@ from gridmill.model.stored import FileTrouble
 from gridmill.staging import checking
 from gridmill.staging.checking import check_inputs, find_troubles, seal
 from gridmill.staging.contents import list_contents
-from gridmill.storage.manifests import write_manifest
+from gridmill.storage.manifests import new_manifest, write_manifest
 
 URI = "files/p/j/p-1.j.1"
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     (made / "deep").mkdir(parents=True)
     (made / "a").write_text("12345")
     (made / "deep/b%41").write_text("")
-    write_manifest(tmp_path, version(), list_contents(made))
+    write_manifest(tmp_path, new_manifest(version(), list_contents(made)))
     return made
 
 
@@ -90,7 +90,7 @@ def test_other_files_of_a_table_are_of_its_other_versions(tmp_path: Path):
     made = tmp_path / URI
     made.mkdir(parents=True)
     (made / "one.parquet").write_text("1")
-    write_manifest(tmp_path, version(ArtifactKind.SINK), list_contents(made))
+    write_manifest(tmp_path, new_manifest(version(ArtifactKind.SINK), list_contents(made)))
     (made / "two.parquet").write_text("2")
     check_inputs(tmp_path, [version(ArtifactKind.SINK)])
     (made / "one.parquet").unlink()

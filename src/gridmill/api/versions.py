@@ -13,6 +13,7 @@ from gridmill.model.compared import ModelComparison
 from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.parcel import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
+from gridmill.model.stored import Verified
 from gridmill.model.view import Removal, VersionView
 
 router = make_router()
@@ -88,6 +89,13 @@ def clean(
 ) -> Response:
     """Take away what nobody needs, and history older than `days`; what that is."""
     return reply(grid.clean(days=days, dry_run=dry_run))
+
+
+@router.post("/verify", response_model=tuple[Verified, ...], tags=["artifacts"])
+def verify(grid: TheGrid, reference: str = "") -> Response:
+    """Read all content of a version (`pipeline/job@N`), of all of a job or a pipeline, or of all there are,
+    and compare it with what it was when it was made."""
+    return reply(grid.verify(reference))
 
 
 @router.get("/aliases", response_model=tuple[Alias, ...], tags=["aliases"])

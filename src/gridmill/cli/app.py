@@ -23,6 +23,7 @@ COMMANDS = {
     "list": ("gridmill.cli.nouns:list_all", "List runs, resources, models, ..."),
     "preview": ("gridmill.cli.versions:preview", "Show the first rows of a version, or its files."),
     "diff": ("gridmill.cli.versions:diff", "Show how two versions differ."),
+    "verify": ("gridmill.cli.verify:verify", "Check that versions are what they were when they were made."),
     "compare": ("gridmill.cli.compare:compare", "Show versions of a model side by side."),
     "du": ("gridmill.cli.space:du", "Show what takes how much space."),
     "clean": ("gridmill.cli.space:clean", "Take away what nobody needs any more."),

@@ -88,6 +88,7 @@ class ProjectCases(Cases):
         with find("archives", "read")(Path(path), Path(self._control.storage.location)) as archive:
             project: Parcel = archive.project
             _check(project)
+            archive.check_versions()
             for digest in project.bundles:
                 self._control.storage.put_bundle(digest, archive.bundle(digest))
             self._check_not_grown(project)
@@ -96,6 +97,9 @@ class ProjectCases(Cases):
                 fresh = [noun for noun in _nouns(project) if self._is_new(noun)]
                 for uri in self._new_folders(project):
                     archive.place(uri, checked)
+                for noun in fresh:
+                    if isinstance(noun, Artifact):
+                        archive.place_manifest(noun)
                 latest = tuple(self._latest(project))
                 transaction.put(*fresh, *latest)
                 self._note_moves(transaction, [*fresh, *latest], f"import of {path}")

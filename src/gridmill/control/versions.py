@@ -10,7 +10,7 @@ from gridmill.control.moves import note_set
 from gridmill.control.references import aliases_of, best_by, find_alias, find_version, versions_of
 from gridmill.control.removal import check_removal, plan_removal, removed_uris
 from gridmill.errors import InputError, NotFoundError, StaleVersionError, explained
-from gridmill.model.alias import Alias, check_alias
+from gridmill.model.alias import Alias, check_alias, split_reference
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.compared import ModelComparison
 from gridmill.model.comparison import differences, key_of_rows
@@ -18,7 +18,7 @@ from gridmill.model.look import Look, Preview, VersionDiff
 from gridmill.model.metric import read_metric
 from gridmill.model.run import Attempt
 from gridmill.model.side_by_side import LAST, check_models, references_of, side_by_side
-from gridmill.model.stored import manifest_uri
+from gridmill.model.stored import Verified, manifest_uri
 from gridmill.model.view import Removal, VersionView
 from gridmill.registry import find
 
@@ -114,6 +114,20 @@ class VersionCases(Cases):
             if key:
                 raise
             return replace(made, rows_why=explained(error))
+
+    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+        """Read all content of versions, and compare it with their manifests. Reads without the lock."""
+        name, number = split_reference(reference)
+        if number:
+            return tuple(self._control.storage.verify([self._there(reference)]))
+        found = [
+            one for one in self.artifacts() if not name or name in (one.name, one.name.partition("/")[0])
+        ]
+        if name and not found:
+            raise NotFoundError(
+                f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is."
+            )
+        return tuple(self._control.storage.verify(reversed(found)))
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
         """Versions of a model side by side."""

@@ -105,3 +105,24 @@ def told(found: Sequence[FileTrouble]) -> str:
     """The first of them in words."""
     more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
     return ", ".join(one.told for one in found[:_MOST_TOLD]) + more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What was found when all content of a version was read: of `files` these `troubles`.
+
+    `problem` says why nothing was compared, or what is wrong with the manifest. `known`: it has a list of its
+    files; a version of before there were manifests has none, which is not wrong.
+    """
+
+    version: str
+    files: int = 0
+    size_bytes: int = 0
+    troubles: tuple[FileTrouble, ...] = ()
+    problem: str = ""
+    known: bool = True
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is not what it was when it was made, or nobody can tell although somebody should."""
+        return bool(self.troubles) or (self.known and bool(self.problem))

@@ -1,11 +1,12 @@
 """What the control node asks of storage: where the root is, what sources hold, code bundles, removal."""
 
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
 from gridmill.model.source import Source
-from gridmill.model.stored import AliasMove, FileTrouble
+from gridmill.model.stored import AliasMove, FileTrouble, Verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +55,14 @@ class Storage(Protocol):
         """Remove such a list, which a manifest has now. Never raises."""
         ...
 
-    def troubles(self, version: Artifact, *, read_all: bool = False) -> tuple[FileTrouble, ...]:
-        """Files of a version that are not as its manifest says; nothing where it has none.
-
-        `read_all`: all content is read, not only where a file looks changed. May take long: not for holders
-        of the lock. Raises StorageError.
+    def troubles(self, version: Artifact) -> tuple[FileTrouble, ...]:
+        """Files of a version that are not as its manifest says, as far as a quick look tells; nothing where
+        it has none. May take long: not for holders of the lock. Raises StorageError.
         """
+        ...
+
+    def verify(self, versions: Iterable[Artifact]) -> Iterator[Verified]:
+        """The same, one after the other, from all of their content."""
         ...
 
     def note_move(self, move: AliasMove) -> None:

@@ -8,6 +8,7 @@ from gridmill.model.compared import ModelComparison
 from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.parcel import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
+from gridmill.model.stored import Verified
 from gridmill.model.view import Removal, VersionView
 from gridmill.ports.alterations import Altering
 
@@ -83,6 +84,14 @@ class Versions(Altering, Protocol):
 
         `versions` are numbers, aliases or other models (`pipeline/job`); without any the last five, oldest
         first. Raises InputError for what is no model, and where there is only one.
+        """
+        ...
+
+    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+        """Read all content of versions, and compare it with what it was when they were made.
+
+        `reference` is a version, `pipeline/job` for all versions of it, a pipeline for all of its, or empty
+        for all there are. Raises NotFoundError where nothing has that name.
         """
         ...
 

@@ -11,6 +11,7 @@ from gridmill.model.compared import ModelComparison
 from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.parcel import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
+from gridmill.model.stored import Verified
 from gridmill.model.view import Removal, VersionView
 
 T = TypeVar("T")
@@ -60,6 +61,10 @@ class HttpVersions:
     def compare(self: Sender, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
         """See Versions."""
         return self._get(f"/comparisons/{quoted(name)}", ModelComparison, version=list(versions))
+
+    def verify(self: Sender, reference: str = "") -> tuple[Verified, ...]:
+        """See Versions."""
+        return decode(self._send("POST", "/verify", params={"reference": reference}), tuple[Verified, ...])
 
     def remove_artifact(
         self: Sender, artifact_id: str, *, force: bool = False, dry_run: bool = False

@@ -9,6 +9,7 @@ from gridmill.model.compared import ModelComparison
 from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.parcel import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
+from gridmill.model.stored import Verified
 from gridmill.model.view import Removal, VersionView
 from gridmill.sdk.connected import Connected
 
@@ -67,6 +68,11 @@ class VersionVerbs(Connected):
     def remove_alias(self, reference: str) -> None:
         """Forget an alias (`weather/lstm@prod`); the version stays."""
         self.grid.remove_alias(reference)
+
+    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+        """Read all files of `weather/lstm@3`, of all versions of `weather/lstm`, of all of `weather`, or of
+        all versions, and compare them with what they were when they were made (see `Verified.is_wrong`)."""
+        return self.grid.verify(reference)
 
     def export_project(self, *pipelines: str, path: str | Path) -> Moved:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive.

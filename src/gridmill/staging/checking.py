@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from gridmill.errors import DataError, NotFoundError, StorageError
+from gridmill.errors import DataError, GridmillError, NotFoundError, StorageError
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.stored import Contents, FileTrouble, StoredFile, Trouble, told
+from gridmill.model.stored import Contents, FileTrouble, StoredFile, Trouble, Verified, told
 from gridmill.model.uri import below
 from gridmill.staging.contents import THREADS, hash_of, list_paths, place_of, read_manifest
 
@@ -56,24 +56,61 @@ def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False
     The content is read where a file's time of change is another, of small versions always, with `read_all` of
     every version. Raises StorageError for what cannot be read.
     """
+    contents = _contents(root, version)
+    return _compared(root, version, contents, read_all=read_all) if contents is not None else ()
+
+
+def verify(root: str | Path, version: Artifact, read: dict[str, str]) -> Verified:
+    """All that can be said of a version, from all of its content. `read` are hashes of files that were read
+    just now, by their places: versions of a table share files. Raises nothing but defects."""
     if not version.output.uri:
-        return ()
+        return Verified(version=version.id)
     try:
-        contents = read_manifest(root, version).contents
+        manifest = read_manifest(root, version)
+        if (manifest.version.attempt_id, manifest.version.fingerprint) != (
+            version.attempt_id,
+            version.fingerprint,
+        ):
+            return Verified(version=version.id, problem="its manifest is of another version")
+        if manifest.contents is None:
+            return Verified(version=version.id, problem="its files were never listed", known=False)
+        found = _compared(root, version, manifest.contents, read_all=True, read=read)
     except NotFoundError:
-        return ()
-    if contents is None:
-        return ()
+        return Verified(version=version.id, problem="it has no manifest", known=False)
+    except GridmillError as error:
+        return Verified(version=version.id, problem=str(error))
+    files = manifest.contents.files
+    size = sum(one.size_bytes for one in files)
+    return Verified(version=version.id, files=len(files), size_bytes=size, troubles=found)
+
+
+def _contents(root: str | Path, version: Artifact) -> Contents | None:
+    try:
+        return read_manifest(root, version).contents if version.output.uri else None
+    except NotFoundError:
+        return None
+
+
+def _compared(
+    root: str | Path,
+    version: Artifact,
+    contents: Contents,
+    *,
+    read_all: bool,
+    read: dict[str, str] | None = None,
+) -> tuple[FileTrouble, ...]:
     folder = below(root, version.output.uri)
     small = (
         len(contents.files) <= SMALL_FILES and sum(one.size_bytes for one in contents.files) <= SMALL_BYTES
     )
     extra = () if version.kind == ArtifactKind.SINK else _extra(folder, contents)
-    found = (*_differing(folder, contents, read_all=read_all or small), *extra)
+    found = (*_differing(folder, contents, read_all or small, {} if read is None else read), *extra)
     return tuple(sorted(found, key=lambda one: one.path))
 
 
-def _differing(folder: Path, contents: Contents, *, read_all: bool) -> Iterator[FileTrouble]:
+def _differing(
+    folder: Path, contents: Contents, read_all: bool, read: dict[str, str]
+) -> Iterator[FileTrouble]:
     doubtful: list[StoredFile] = []
     for one in contents.files:
         looked = _looked(place_of(folder, one.path))
@@ -83,8 +120,11 @@ def _differing(folder: Path, contents: Contents, *, read_all: bool) -> Iterator[
             yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
         elif read_all or looked.st_mtime_ns != one.mtime_ns:
             doubtful.append(one)
-    for one, hashed in zip(doubtful, _hashes(folder, doubtful), strict=True):
-        if hashed != one.sha256:
+    new = [one for one in doubtful if place_of(folder, one.path) not in read]
+    for one, hashed in zip(new, _hashes(folder, new), strict=True):
+        read[place_of(folder, one.path)] = hashed
+    for one in doubtful:
+        if read[place_of(folder, one.path)] != one.sha256:
             yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
 
 
@@ -114,5 +154,10 @@ def _extra(folder: Path, contents: Contents) -> Iterator[FileTrouble]:
     known = {one.path for one in contents.files}
     with suppress(FileNotFoundError):
         for path in list_paths(folder):
-            if path not in known and not any(part in f"/{path}" for part in _LITTER):
+            if path not in known and not is_litter(path):
                 yield FileTrouble(path=path, trouble=Trouble.EXTRA)
+
+
+def is_litter(path: str) -> bool:
+    """Whether it is no file of anybody's, but left by who read others."""
+    return any(part in f"/{path}" for part in _LITTER)

@@ -70,7 +70,7 @@ def _found(folder: Path, names: Iterable[str] | None) -> Iterator[_Found]:
     for place in places:
         looked = os.lstat(place)
         if stat.S_ISREG(looked.st_mode):
-            yield _Found(path=_written(place[begin:]), place=place, stat=looked)
+            yield _Found(path=written(place[begin:]), place=place, stat=looked)
 
 
 def list_paths(folder: Path) -> Iterator[str]:
@@ -78,7 +78,7 @@ def list_paths(folder: Path) -> Iterator[str]:
     begin = len(str(folder)) + 1
     for place in _walk(str(folder)):
         if not os.path.islink(place):
-            yield _written(place[begin:])
+            yield written(place[begin:])
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -90,8 +90,8 @@ def _walk(folder: str) -> Iterator[str]:
                 yield entry.path
 
 
-def _written(path: str) -> str:
-    """As JSON can have it, and as no two files have it."""
+def written(path: str) -> str:
+    """A path as a list of contents has it: as JSON can, and as no two files have it."""
     return (
         path if _PLAIN.fullmatch(path) else quote(os.fsencode(path), safe="/ !\"#$&'()*+,:;<=>?@[\\]^`{|}~")
     )

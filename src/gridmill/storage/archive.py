@@ -17,14 +17,17 @@ from uuid import uuid4
 from gridmill.codec import decode, encode
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.amounts import show_bytes
-from gridmill.model.artifact import ArtifactKind
+from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.noun import dataclass
 from gridmill.model.parcel import Parcel
+from gridmill.model.stored import manifest_uri
 from gridmill.model.uri import below
+from gridmill.storage.archived import FILES, check_archived, manifests_of, renew_manifests
+from gridmill.storage.archived import homes as manifest_homes
 from gridmill.storage.staging import staging
 
 _MANIFEST = "manifest.json"
-_FILES, _BUNDLES = "files", "bundles"
+_FILES, _BUNDLES = FILES, "bundles"
 _CHUNK_BYTES = 1 << 20
 _ENCRYPTED = 0x1  # in the flags of a zip's entry
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same project gives the same archive
@@ -59,6 +62,15 @@ class Unpacked:
         """The records."""
         return self.manifest.project
 
+    def check_versions(self) -> None:
+        """Compare the files of the versions with their manifests, and make these fit where it was unpacked.
+
+        Raises ConflictError for a version that was changed, UnsafePathError.
+        """
+        hashes = {name: one.sha256 for name, one in self.manifest.files.items()}
+        check_archived(self.project.artifacts, self.folder, hashes)
+        renew_manifests(self.project.artifacts, self.folder, hashes)
+
     def check(self, uris: Iterable[str]) -> frozenset[str]:
         """Those of these folders that are there already: they must be the same, which reading them tells.
 
@@ -81,6 +93,14 @@ class Unpacked:
         elif staged.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             staged.rename(target)
+
+    def place_manifest(self, version: Artifact) -> None:
+        """Put a version's manifest where it belongs. Only renames."""
+        uri = manifest_uri(version.name, version.number)
+        target, staged = below(self.root, uri), below(self.folder, uri)
+        if staged.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staged.replace(target)
 
     def _check_same(self, uri: str, target: Path) -> None:
         prefix = f"{_FILES}/{uri}/"
@@ -110,6 +130,9 @@ def write_archive(target: Path, project: Parcel, root: Path, bundles: Path, chec
         target.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
             entries = {name: _add(archive, name, path) for name, path in _sources(project, root, bundles)}
+            for name, content in manifests_of(project.artifacts, root):
+                entries[name] = _add_bytes(archive, name, content)
+            check_archived(project.artifacts, root, {name: one.sha256 for name, one in entries.items()})
             content = encode(Manifest(project=project, files=entries))
             archive.writestr(zipfile.ZipInfo(_MANIFEST, _EPOCH), content)
         _sync(draft)
@@ -165,6 +188,11 @@ def _add(archive: zipfile.ZipFile, name: str, path: Path) -> Entry:
     info = zipfile.ZipInfo(name, _EPOCH)
     with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as target:
         return _copy(source, target)
+
+
+def _add_bytes(archive: zipfile.ZipFile, name: str, content: bytes) -> Entry:
+    archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
+    return Entry(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> Entry:
@@ -224,6 +252,7 @@ def _manifest(archive: zipfile.ZipFile, source: Path) -> Manifest:
     if sorted(names) != sorted([_MANIFEST, *manifest.files]):
         raise InputError("what it holds is not what its manifest says", place=str(source))
     homes = (*(f"{_FILES}/{uri}/" for uri in manifest.project.uris), f"{_BUNDLES}/")
+    homes = (*homes, *manifest_homes(manifest.project.artifacts))
     for name in manifest.files:
         _check_name(name, homes)
     return manifest

@@ -29,13 +29,18 @@ def keep_manifest(root: Path, version: Artifact, listed: str, *, shared: bool = 
         folder = below(root, version.output.uri)
         contents = list_contents(folder, contents or NOTHING)
         seal(folder, contents)
-    write_manifest(root, version, contents)
+    write_manifest(root, new_manifest(version, contents))
 
 
-def write_manifest(root: Path, version: Artifact, contents: Contents | None) -> None:
+def new_manifest(version: Artifact, contents: Contents | None) -> VersionManifest:
+    """As this Gridmill writes it."""
+    return VersionManifest(format=MANIFEST_FORMAT, gridmill=__version__, version=version, contents=contents)
+
+
+def write_manifest(root: Path, manifest: VersionManifest) -> None:
     """Whole or not at all. Raises StorageError."""
-    made = VersionManifest(format=MANIFEST_FORMAT, gridmill=__version__, version=version, contents=contents)
-    write_whole(below(root, manifest_uri(version.name, version.number)), encode(made))
+    uri = manifest_uri(manifest.version.name, manifest.version.number)
+    write_whole(below(root, uri), encode(manifest))
 
 
 def note_move(root: Path, move: AliasMove) -> None:

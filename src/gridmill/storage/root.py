@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from shutil import disk_usage, rmtree
@@ -10,11 +11,11 @@ from uuid import uuid4
 from gridmill.errors import InputError, StorageError, UnsafePathError
 from gridmill.model.artifact import Artifact
 from gridmill.model.source import Source
-from gridmill.model.stored import AliasMove, FileTrouble
+from gridmill.model.stored import AliasMove, FileTrouble, Verified
 from gridmill.model.uri import below
 from gridmill.ports.house import GOING
 from gridmill.ports.storage import FileStat
-from gridmill.staging.checking import find_troubles
+from gridmill.staging.checking import find_troubles, verify
 from gridmill.storage.claims import claim
 from gridmill.storage.manifests import keep_manifest, note_move
 from gridmill.storage.sources import describe_source
@@ -83,9 +84,14 @@ class Root:
         with suppress(OSError):
             self.path(listed).unlink()
 
-    def troubles(self, version: Artifact, *, read_all: bool = False) -> tuple[FileTrouble, ...]:
+    def troubles(self, version: Artifact) -> tuple[FileTrouble, ...]:
         """See Storage."""
-        return find_troubles(self._folder, version, read_all=read_all)
+        return find_troubles(self._folder, version)
+
+    def verify(self, versions: Iterable[Artifact]) -> Iterator[Verified]:
+        """See Storage."""
+        read: dict[str, str] = {}
+        yield from (verify(self._folder, one, read) for one in versions)
 
     def note_move(self, move: AliasMove) -> None:
         """See Storage."""

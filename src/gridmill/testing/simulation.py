@@ -1,6 +1,6 @@
 """A whole grid on a fake clock: the real control node over a simulated world, with a schedule of faults."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -17,7 +17,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.source import Source
-from gridmill.model.stored import AliasMove, FileTrouble
+from gridmill.model.stored import AliasMove, FileTrouble, Verified
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store
 from gridmill.testing.behaviour import Behaviour
@@ -53,9 +53,13 @@ class NoStorage:
     def drop_listed(self, listed: str) -> None:
         """Nothing is there."""
 
-    def troubles(self, version: Artifact, *, read_all: bool = False) -> tuple[FileTrouble, ...]:
+    def troubles(self, version: Artifact) -> tuple[FileTrouble, ...]:
         """What a test says."""
         return self.wrong.get(version.id, ())
+
+    def verify(self, versions: Iterable[Artifact]) -> Iterator[Verified]:
+        """What a test says."""
+        yield from (Verified(version=one.id, troubles=self.troubles(one)) for one in versions)
 
     def note_move(self, move: AliasMove) -> None:
         """Nothing is kept, but remembered."""

@@ -11,6 +11,7 @@ from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.parcel import Moved
 from gridmill.model.side_by_side import check_models, references_of, side_by_side
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
+from gridmill.model.stored import Verified
 from gridmill.model.view import Removal, VersionView
 from gridmill.testing.backfills import FakeBackfills
 
@@ -54,6 +55,11 @@ class FakeVersions(FakeBackfills):
         one = self.artifact(artifact_id)
         cells = tuple((number,) for number in range(min(rows, one.output.rows or 0)))
         return Preview(columns=(Column(name="n", type="int64"),), rows=cells, total=one.output.rows or 0)
+
+    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+        """See Versions. (All are as they were.)"""
+        found = [self.artifact(reference)] if "@" in reference else self._artifacts.values()
+        return tuple(Verified(version=one.id) for one in found if one.id.startswith(reference))
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
         """See Versions. (Rows are not compared.)"""

@@ -1,0 +1,124 @@
+"""The manifests of the versions in an archive: what leaves and what comes is what was made."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gridmill.codec import encode
+from gridmill.errors import ConflictError, NotFoundError
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.stored import (
+    MANIFESTS,
+    Contents,
+    FileTrouble,
+    StoredFile,
+    Trouble,
+    VersionManifest,
+    manifest_uri,
+    told,
+)
+from gridmill.model.uri import below
+from gridmill.staging.checking import is_litter, seal
+from gridmill.staging.contents import place_of, read_manifest, written
+from gridmill.storage.manifests import new_manifest, write_manifest
+
+FILES = "files"
+
+
+def homes(versions: Iterable[Artifact]) -> tuple[str, ...]:
+    """The folders of an archive in which manifests may lie."""
+    return tuple(dict.fromkeys(f"{MANIFESTS}/{one.name}/" for one in versions))
+
+
+def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str, bytes]]:
+    """The manifests that go into an archive, by their names there. Without times, which are other ones where
+    the files are unpacked: the same project gives the same archive."""
+    for one in _there(versions):
+        found = _manifest(one, root)
+        if found is not None:
+            timeless = (
+                (replace(each, mtime_ns=0) for each in found.contents.files) if found.contents else None
+            )
+            contents = Contents(files=tuple(timeless)) if timeless is not None else None
+            yield manifest_uri(one.name, one.number), encode(replace(found, contents=contents))
+
+
+def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str, str]) -> None:
+    """Raise ConflictError for a version that is not what its manifest below `root` says; `hashes` are those
+    of an archive's files, by their names there."""
+    for one in _there(versions):
+        manifest = _manifest(one, root)
+        found = tuple(_troubles(one, manifest.contents if manifest else None, hashes))
+        if found:
+            raise ConflictError(
+                f"{one.id} is not what it was when it was made: {told(found)}",
+                hint=f"`gridmill verify {one.id}` lists all such files in the grid that it is from. There, "
+                f"run its pipeline again or remove it (`gridmill remove {one.kind} {one.id}`).",
+            )
+
+
+def renew_manifests(versions: Iterable[Artifact], folder: Path, hashes: Mapping[str, str]) -> None:
+    """Bring the manifests below `folder`, where an archive was unpacked, to the times of the files there.
+    Archives of before there were manifests get them, but for tables, whose versions share files."""
+    for one in _there(versions):
+        found = _manifest(one, folder) or new_manifest(one, _made_of(one, hashes))
+        if found.contents is not None and one.output.uri:
+            data = below(folder / FILES, one.output.uri)
+            contents = Contents(files=tuple(_dated(data, each) for each in found.contents.files))
+            seal(data, contents)
+            found = replace(found, contents=contents)
+        write_manifest(folder, found)
+
+
+def _there(versions: Iterable[Artifact]) -> Iterator[Artifact]:
+    return (one for one in versions if not one.removed)
+
+
+def _manifest(version: Artifact, root: Path) -> VersionManifest | None:
+    try:
+        return read_manifest(root, version)
+    except NotFoundError:
+        return None
+
+
+def _troubles(
+    version: Artifact, contents: Contents | None, hashes: Mapping[str, str]
+) -> Iterator[FileTrouble]:
+    if contents is None or not version.output.uri:
+        return
+    known = {f"{_name(version, one.path)}": one for one in contents.files}
+    for name, one in known.items():
+        if name not in hashes:
+            yield FileTrouble(path=one.path, trouble=Trouble.MISSING)
+        elif hashes[name] != one.sha256:
+            yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
+    if version.kind != ArtifactKind.SINK:
+        prefix = _name(version, "")
+        for name in hashes:
+            if name.startswith(prefix) and name not in known and not is_litter(name):
+                yield FileTrouble(path=name.removeprefix(prefix), trouble=Trouble.EXTRA)
+
+
+def _name(version: Artifact, path: str) -> str:
+    """In an archive."""
+    folder = f"{FILES}/{version.output.uri}"
+    return place_of(Path(folder), path) if path else f"{folder}/"
+
+
+def _made_of(version: Artifact, hashes: Mapping[str, str]) -> Contents | None:
+    if version.kind == ArtifactKind.SINK:
+        return None
+    prefix = _name(version, "")
+    names = sorted(name for name in hashes if version.output.uri and name.startswith(prefix))
+    return Contents(
+        files=tuple(
+            StoredFile(path=written(name.removeprefix(prefix)), size_bytes=0, mtime_ns=0, sha256=hashes[name])
+            for name in names
+        )
+    )
+
+
+def _dated(data: Path, one: StoredFile) -> StoredFile:
+    looked = os.lstat(place_of(data, one.path))
+    return replace(one, size_bytes=looked.st_size, mtime_ns=looked.st_mtime_ns)
