@@ -211,3 +211,34 @@ def test_a_changed_version_is_not_exported_and_what_is_imported_can_be_verified(
     assert done.returncode != 0
     assert "kept/files@1 is not what it was when it was made: a/b was changed" in done.stderr
     assert not (tmp_path / "changed.zip").exists()
+
+
+SINKS = """
+pipeline: shop
+jobs:
+  rows: {{sink: {{source: "*.csv"}}}}
+  count:
+    needs: rows
+    command:
+      run: |
+        python -c "
+        import os, pyarrow.parquet as pq
+        print('ROWS', sorted(map(tuple, map(dict.values, pq.read_table(os.environ['GRIDMILL_INPUT_ROWS']).to_pylist()))))"
+        test -e {go}
+"""  # noqa: E501
+
+
+def test_a_command_reads_exactly_its_version_of_a_sink(place: Place):
+    go = place.folder / "go"
+    pipeline = place.write(SINKS.format(go=go))
+    for edit in range(3):
+        place.write(f"a,b\n1,{edit}\n2,{edit}\n", "one.csv")
+        assert place.gridmill("run", pipeline).returncode == 1
+        assert (
+            f"ROWS [(1, {edit}), (2, {edit})]" in place.gridmill("logs", f"shop-{edit + 1}", "count").stdout
+        )
+    go.touch()
+    assert place.gridmill("resume", "shop-1").returncode == 0
+    said = place.gridmill("logs", "shop-1", "count").stdout
+    assert said.count("ROWS [(1, 0), (2, 0)]") == 2, said
+    assert not list((place.home / "attempts").glob("*/work/inputs"))

@@ -96,6 +96,8 @@ def rubbish(
                 why = _why_output(control, thing.name, removed)
             case Place.MANIFEST:
                 why = _why_manifest(control, thing, settled=settled)
+            case Place.HANDED if settled:
+                why = _why_output(control, thing.name, set())
             case Place.CHECKPOINTS if settled:
                 why = _why_checkpoints(control, thing, old=old)
             case Place.POD if thing.ended and settled and thing.name not in pods:

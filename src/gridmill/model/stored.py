@@ -4,11 +4,14 @@ of its aliases."""
 from collections.abc import Sequence
 from enum import StrEnum
 
-from gridmill.model.artifact import Artifact
+from gridmill.model.artifact import Artifact, Output
 from gridmill.model.noun import dataclass
 
 MANIFEST_FORMAT = 1
 MANIFESTS = "manifests"
+HANDED = "inputs"
+"""Below the storage root: what is handed to attempts whose work folders are on another disk."""
+_VERSIONS = "versions"
 _MOST_TOLD = 3
 
 
@@ -73,6 +76,16 @@ def contents_uri(output_uri: str) -> str:
     version is committed. `gridmill clean` knows whose it is by its name."""
     _, pipeline, job, attempt = output_uri.split("/")
     return f"{MANIFESTS}/{pipeline}/{job}/.{attempt}.draft"
+
+
+def version_uri(output: Output) -> str:
+    """Where a version of a table lies at a farm, alone: it is only ever made there, never changed."""
+    return f"{_VERSIONS}/{output.uri}@{output.table_version}"
+
+
+def lies_alone(uri: str) -> bool:
+    """Whether a table's folder has one version only."""
+    return uri.startswith(f"{_VERSIONS}/")
 
 
 class Trouble(StrEnum):

@@ -19,7 +19,7 @@ from gridmill.model.command import has_output
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
 from gridmill.model.uri import below
-from gridmill.pod.commands import input_folders
+from gridmill.pod.handing import input_folders
 from gridmill.staging.checking import seal
 from gridmill.staging.contents import NOTHING, list_contents, read_contents, write_contents
 

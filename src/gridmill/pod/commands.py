@@ -19,6 +19,7 @@ from gridmill.model.uri import below
 from gridmill.pod.address import interface_of
 from gridmill.pod.bundles import private_copy, unpacked
 from gridmill.pod.environments import Requirements, ready_environment
+from gridmill.pod.handing import hand_over, input_folders
 from gridmill.pod.launch import EVENTS_FD
 from gridmill.pod.threads import thread_environment
 
@@ -29,9 +30,6 @@ INHERITED = (
 )
 """What a command sees of the environment Gridmill was started in, beside LC_* and what Slurm says: no
 credentials by accident."""
-
-NO_FILES = "no-files"
-"""Below the work folder: an empty folder for each needed job that left no files."""
 
 GPU_SHARE = "GRIDMILL_GPU_SHARE"
 """To a job: how much of its GPU is its own, where that is not all of it."""
@@ -162,16 +160,6 @@ def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
     return {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
 
 
-def input_folders(order: Order, work: Path) -> dict[str, Path]:
-    """The folder of each job that the command needs, by the job's name. A job that left no files has an empty
-    folder below `work`, which is the attempt's own: no input is ever the storage root, or unset."""
-    inputs = {entry.name: entry.artifact.output.uri for entry in order.inputs}
-    return {
-        name: below(order.root, uri) if (uri := inputs.get(name)) else work / NO_FILES / name
-        for name in dict.fromkeys((*order.job.needs, *inputs))
-    }
-
-
 def _spec(order: Order) -> CommandSpec:
     if order.job.command is None:
         raise InternalError(f"job {order.job.name!r} is no command")
@@ -183,9 +171,7 @@ def execute(order: Order, home: Path, work: Path) -> NoReturn:
     check_read(order)
     program = prepare(order, home, work)
     Path(os.environ["GRIDMILL_OUTPUT"]).mkdir(parents=True, exist_ok=True)
-    for folder in input_folders(order, work).values():
-        if folder.is_relative_to(work):
-            folder.mkdir(parents=True, exist_ok=True)
+    hand_over(order, work)
     if order.checkpoint_uri:
         Path(os.environ["GRIDMILL_CHECKPOINTS"]).mkdir(parents=True, exist_ok=True)
     os.chdir(program.cwd)

@@ -25,6 +25,7 @@ from gridmill.pod.folders import (
     drop_empty_output,
     own_outcome,
 )
+from gridmill.pod.handing import take_back
 from gridmill.pod.janitor import Janitor
 from gridmill.pod.journal import Journal
 from gridmill.pod.launch import make_pipes
@@ -346,6 +347,7 @@ class Supervisor:
             if attempt.group is not None:
                 self._limits.release(attempt.group)
             self._janitor.remove(attempt.folder / "work")
+            take_back(attempt.order)
             if attempt.order.gang is None:  # else other ranks may be about to write there
                 drop_empty_output(attempt.order.root, attempt.order.output_uri)
 

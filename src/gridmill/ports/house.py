@@ -15,6 +15,7 @@ class Place(StrEnum):
     OUTPUT = "output"  # below the storage root: KIND/PIPELINE/JOB/FOLDER
     CHECKPOINTS = "checkpoints"  # below the storage root: checkpoints/PIPELINE/JOB/FOLDER
     MANIFEST = "manifest"  # below the storage root: manifests/PIPELINE/JOB/FILE
+    HANDED = "handed"  # below the storage root: inputs/ATTEMPT, where pods have another disk
     IMPORT = "import"  # below the storage root: an archive, unpacked
     STORE = "store"
     POD = "pod"

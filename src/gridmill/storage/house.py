@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gridmill.errors import StorageError
-from gridmill.model.stored import MANIFESTS
+from gridmill.model.stored import HANDED, MANIFESTS
 from gridmill.ports.house import GOING, Place, Thing
 from gridmill.storage.root import SHARED_BUNDLES
 from gridmill.storage.staging import STAGING, is_left
@@ -18,13 +18,14 @@ _FOLDERS: Mapping[Place, str] = {
     Place.REPORT: "reports",
     Place.BUNDLE: "bundles",
     Place.SHARED_BUNDLE: SHARED_BUNDLES,
+    Place.HANDED: HANDED,
     Place.CODE: "cache/bundles",
     Place.ENVIRONMENT: "cache/environments",
 }
 _PLACES = {"checkpoints": Place.CHECKPOINTS, MANIFESTS: Place.MANIFEST}
 _OUTPUT_DEPTH = 4  # KIND/PIPELINE/JOB/FOLDER
 _LOCK = ".lock"
-_IN_ROOT = (Place.OUTPUT, Place.MANIFEST, Place.CHECKPOINTS, Place.SHARED_BUNDLE, Place.IMPORT)
+_IN_ROOT = (Place.OUTPUT, Place.HANDED, Place.MANIFEST, Place.CHECKPOINTS, Place.SHARED_BUNDLE, Place.IMPORT)
 _STAGED = (STAGING, f"{GOING}{STAGING}")
 
 

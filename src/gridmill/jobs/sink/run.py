@@ -13,6 +13,7 @@ from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.sink.bench import Load, clear, open_bench, rejects_path
 from gridmill.jobs.sink.note import by_source
 from gridmill.jobs.sink.parts import load_part
+from gridmill.jobs.sink.plain import PLAIN, is_plain
 from gridmill.jobs.sink.rejects import at_version
 from gridmill.jobs.sink.sieve import top
 from gridmill.jobs.sink.table import LostRaceError, SinkTable, open_sink_table
@@ -128,6 +129,7 @@ def _result(context: JobContext, spec: SinkSpec, load: Load) -> JobResult:
             "sources": by_source(load.plan.origins, table, at_version(rejects_path(context), table.rejects)),
             "positions": table.positions,
             "outages": to_builtins(spec.outages),
+            PLAIN: is_plain(context, spec, table),
         },
     )
     size = JobSize(rows=rows, columns=len(output.columns), input_bytes=size_bytes)

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.model.artifact import Artifact, ArtifactKind, Input
 from gridmill.model.farm import Manifest
 from gridmill.model.look import Look
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
+from gridmill.model.stored import version_uri
 from gridmill.model.uri import below
 from gridmill.registry import find
 from gridmill.sites.cluster.known import Known
@@ -71,7 +72,7 @@ class Trees:
         look = Look(root=str(self._here), artifact=entry.artifact, files=True)
         files = find("looks", "process")(look).files
         manifest = scan_files(path, files, cache=self._known.cache(path))
-        return Tree(path=path, uri=_version_uri(output), manifest=manifest)
+        return Tree(path=path, uri=version_uri(output), manifest=manifest)
 
 
 def counts(order: Order) -> bool:
@@ -97,15 +98,10 @@ def read_by(order: Order) -> frozenset[str]:
     return frozenset(order.parts) | {entry.artifact.output.uri for entry in entries} - {""}
 
 
-def _version_uri(output: Output) -> str:
-    """A table's versions are folders of their own there: each is only ever made, never changed."""
-    return f"versions/{output.uri}@{output.table_version}"
-
-
 def input_there(entry: Input) -> Input:
     """As it is named there."""
     output = entry.artifact.output
     if output.kind != ArtifactKind.SINK:
         return entry
-    moved = replace(output, uri=_version_uri(output))
+    moved = replace(output, uri=version_uri(output))
     return replace(entry, artifact=replace(entry.artifact, output=moved))

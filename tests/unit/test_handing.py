@@ -1,0 +1,167 @@
+"""A command is handed exactly the rows of a sink's version, whatever the table's folder holds besides."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from sink_case import SinkCase
+
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.look import files_of
+from gridmill.jobs.sink.run import run
+from gridmill.jobs.tables import open_version
+from gridmill.model.artifact import Artifact, Input, Output
+from gridmill.model.command import CommandSpec
+from gridmill.model.job import Job
+from gridmill.model.outage import Outage
+from gridmill.model.sink import ColumnType
+from gridmill.model.stored import version_uri
+from gridmill.pod.handing import hand_over, input_folders, take_back
+from gridmill.staging.contents import list_contents
+from gridmill.storage.manifests import new_manifest, write_manifest
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> SinkCase:
+    return SinkCase(tmp_path)
+
+
+def version(output: Output, number: int = 1) -> Artifact:
+    return Artifact(id=f"p/s@{number}", name="p/s", number=number, output=output, fingerprint="f")
+
+
+def list_files(sink: SinkCase, output: Output) -> None:
+    root = sink.folder / "root"
+    contents = list_contents(root / output.uri, names=files_of(root, output))
+    write_manifest(root, new_manifest(version(output), contents))
+
+
+def handed(sink: SinkCase, output: Output, name: str = "s", *, listed: bool = True) -> Path:
+    """The folder that a command would find."""
+    if listed:
+        list_files(sink, output)
+    order = replace(
+        sink.context(sink.context_spec("*.csv")).order,
+        job=Job(name="c", command=CommandSpec(run="true"), needs=(name,)),
+        inputs=(Input(name=name, artifact=version(output)),),
+    )
+    work = sink.folder / "handed" / str(sink.attempts)
+    work.mkdir(parents=True)
+    hand_over(order, work)
+    return input_folders(order, work)[name]
+
+
+def rows(table: pa.Table) -> list[str]:
+    return sorted(map(str, table.to_pylist()))
+
+
+def check(sink: SinkCase, output: Output, *, listed: bool = True) -> Path:
+    folder = handed(sink, output, listed=listed)
+    wanted = open_version(sink.folder / "root" / output.uri, output)
+    found = ds.dataset(folder, format="parquet")
+    assert found.schema.names == wanted.schema.names
+    assert rows(found.to_table()) == rows(wanted.to_table())
+    assert all(path.suffix == ".parquet" for path in folder.iterdir())
+    return folder
+
+
+def test_a_version_after_edits_is_its_own_rows(sink: SinkCase):
+    outputs = []
+    for edit in range(4):
+        sink.write("one.csv", f"a,b\n1,{edit}\n2,{edit}\n")
+        outputs.append(sink.load())
+    for edit, output in enumerate(outputs):
+        assert output.details["plain"]
+        folder = check(sink, output)
+        assert rows(ds.dataset(folder).to_table()) == [f"{{'a': {a}, 'b': {edit}}}" for a in (1, 2)]
+        assert all(path.stat().st_nlink == 2 for path in folder.iterdir()), "they take no space"
+
+
+def test_without_a_manifest_the_rows_are_written(sink: SinkCase):
+    sink.write("one.csv", "a\n1\n")
+    output = sink.load()
+    (sink.folder / "root/sinks/p/s/table/of-another-version.parquet").write_text("")
+    assert [path.name for path in check(sink, output, listed=False).iterdir()] == ["rows.parquet"]
+
+
+def test_at_a_farm_a_version_lies_alone(sink: SinkCase):
+    sink.write("one.csv", "a\n1\n")
+    output = sink.load()
+    there = replace(output, uri=version_uri(output))
+    for name in files_of(sink.folder / "root", output):
+        target = sink.folder / "root" / there.uri / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((sink.folder / "root" / output.uri / name).read_bytes())
+    folder = check(sink, there, listed=False)
+    assert [path.name for path in folder.iterdir()] != ["rows.parquet"]
+
+
+def test_columns_that_came_later_are_in_all_files(sink: SinkCase):
+    sink.write("one.csv", "a\n1\n")
+    first = sink.load()
+    sink.write("two.csv", "a,b\n2,x\n")
+    second = sink.load()
+    assert (first.details["plain"], second.details["plain"]) == (True, False)
+    for output in (first, second):
+        check(sink, output)
+
+
+def test_rows_in_an_outage_are_left_out_as_in_datasets(sink: SinkCase):
+    sink.write("one.csv", "t,a\n2024-01-01T00:00:00Z,1\n2024-01-02T00:00:00Z,2\n")
+    output = sink.load(outages=(Outage(time="t", begins="2024-01-02", ends="2024-01-03"),))
+    assert ds.dataset(check(sink, output)).count_rows() == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_version_of_a_random_history_stays_what_it_was(sink: SinkCase, seed: int):
+    random, outputs = Random(seed), list[Output]()
+    columns = ["a"]
+    for step in range(6):
+        if random.random() < 0.3:
+            columns.append(f"c{step}")
+        name = f"{random.randrange(3)}.csv"
+        cell = random.choice(["1", "2", "3"] if step < 4 else ["1.5", "2.5"])
+        lines = [",".join(columns), *[",".join([cell] * len(columns))] * random.randrange(1, 4)]
+        sink.write(name, "\n".join(lines) + "\n")
+        context = sink.context(sink.context_spec("*.csv"))
+        earlier = tuple(Input(name="s", artifact=version(one)) for one in outputs[-1:])
+        outputs.append(
+            run(JobContext(order=replace(context.order, earlier=earlier), work=context.work)).outputs[0]
+        )
+    for output in outputs:
+        check(sink, output)
+
+
+def test_a_table_without_rows_is_one_file_without_rows(sink: SinkCase):
+    sink.write("one.csv", "a\n")
+    output = sink.load(columns={"a": ColumnType.INTEGER})
+    assert ds.dataset(check(sink, output), format="parquet").count_rows() == 0
+
+
+def test_an_input_of_another_pipeline_has_a_folder_of_its_own(sink: SinkCase):
+    sink.write("one.csv", "a\n1\n")
+    folder = handed(sink, sink.load(), "weather/rows@prod")
+    assert folder.name == "weather.rows@prod"
+
+
+def test_where_the_work_folder_is_on_another_disk_it_is_handed_beside_the_versions(sink: SinkCase):
+    if not Path("/dev/shm").is_dir() or os.stat("/dev/shm").st_dev == os.stat(sink.folder).st_dev:
+        pytest.skip("needs another file system at /dev/shm")
+    sink.write("one.csv", "a\n1\n")
+    output = sink.load()
+    list_files(sink, output)
+    order = replace(
+        sink.context(sink.context_spec("*.csv")).order,
+        inputs=(Input(name="s", artifact=version(output)),),
+    )
+    folder = input_folders(order, Path("/dev/shm"))["s"]
+    assert folder == sink.folder / "root/inputs" / order.attempt_id / "s"
+    hand_over(order, Path("/dev/shm"))
+    assert all(path.stat().st_nlink == 2 for path in folder.iterdir())
+    for _ in range(2):
+        take_back(order)
+        assert not folder.exists()
