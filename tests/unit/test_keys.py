@@ -42,6 +42,7 @@ def test_keys_and_parents():
         "Alias": ("weather/model@prod", "weather/model"),
         "Alterations": ("weather/hourly", ""),
         "Latest": ("weather/model", ""),
+        "Origin": ("weather", ""),
         "Measurement": ("weather-1.work.1", "training/lstm"),
     }
 
@@ -52,6 +53,7 @@ def test_what_is_live_by_its_class():
         "Alterations",
         "Artifact",
         "Latest",
+        "Origin",
         "Measurement",
         "Pipeline",
     }

@@ -56,9 +56,9 @@ def list_pipelines(grid: TheGrid) -> Response:
 
 
 @router.post("/pipelines", response_model=Pipeline, tags=["pipelines"])
-def apply_pipeline(grid: TheGrid, pipeline: Pipeline) -> Response:
-    """Keep a pipeline without running it."""
-    return reply(grid.apply(pipeline))
+def apply_pipeline(grid: TheGrid, pipeline: Pipeline, adopt: bool = False) -> Response:
+    """Keep a pipeline without running it; `adopt` moves its name to its folder."""
+    return reply(grid.apply(pipeline, adopt=adopt))
 
 
 @router.get("/pipelines/{name}", response_model=Pipeline, tags=["pipelines"])
@@ -82,10 +82,14 @@ def plan_run(grid: TheGrid, pipeline: Pipeline) -> Response:
 
 @router.post("/runs", response_model=RunView, tags=["runs"])
 def start_run(
-    grid: TheGrid, pipeline: Pipeline, force: bool = False, only: Annotated[tuple[str, ...], Query()] = ()
+    grid: TheGrid,
+    pipeline: Pipeline,
+    force: bool = False,
+    only: Annotated[tuple[str, ...], Query()] = (),
+    adopt: bool = False,
 ) -> Response:
-    """Start a run; answers at once."""
-    return reply(grid.start_run(pipeline, force=force, only=only))
+    """Start a run; answers at once. `adopt` moves the pipeline's name to its folder."""
+    return reply(grid.start_run(pipeline, force=force, only=only, adopt=adopt))
 
 
 @router.get("/runs", response_model=tuple[Run, ...], tags=["runs"])

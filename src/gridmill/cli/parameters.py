@@ -18,6 +18,10 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Give a parameter its value; repeatable."),
 ]
+Adopt = Annotated[
+    bool,
+    typer.Option("--adopt", help="Move the pipeline's name, with its tables and versions, to this folder."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Run unchanged jobs too.")]
 
 

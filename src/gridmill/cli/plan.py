@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gridmill.cli.parameters import File, Set, read_set
+from gridmill.cli.parameters import Adopt, File, Set, read_set
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.tables import fitted
 from gridmill.cli.words import amounts, moment
@@ -92,10 +92,12 @@ def _row(job: PlannedJob) -> tuple[str, ...]:
     )
 
 
-def apply(context: typer.Context, file: FileOption, set: Set = None, json: Json = False) -> None:
+def apply(
+    context: typer.Context, file: FileOption, set: Set = None, adopt: Adopt = False, json: Json = False
+) -> None:
     """Keep the pipelines, resources and sites a file declares under their names, without running anything."""
     with session(context) as client:
-        kept = client.apply(file, set=read_set(set or ()))
+        kept = client.apply(file, set=read_set(set or ()), adopt=adopt)
         schedules = {view.name: view for view in client.list_schedules()}
     if json:
         return emit(kept)

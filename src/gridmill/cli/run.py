@@ -15,7 +15,7 @@ import typer
 from gridmill.cli.backfilling import stop_backfill
 from gridmill.cli.complete import complete_jobs, complete_runs
 from gridmill.cli.interrupts import Interrupts
-from gridmill.cli.parameters import File, Force, Set, read_set
+from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
 from gridmill.cli.session import Json, emit, say, session
 from gridmill.errors import TABLE, InputError, InterruptedRunError, JobError
 from gridmill.model.state import RunState
@@ -56,6 +56,7 @@ def run(
     set: Set = None,
     force: Force = False,
     only: Only = None,
+    adopt: Adopt = False,
     detach: Detach = False,
     json: Json = False,
 ) -> None:
@@ -73,7 +74,7 @@ def run(
                 f"this runs it once: its schedule ({texts}) needs `gridmill up` and "
                 f"`gridmill apply -f {file}`"
             )
-        return client.run(pipeline, force=force, only=tuple(only or ()), wait=False)
+        return client.run(pipeline, force=force, only=tuple(only or ()), adopt=adopt, wait=False)
 
     _run(context, begin, detach=detach, as_json=json)
 
@@ -92,6 +93,7 @@ def start(
     set: Set = None,
     force: Force = False,
     only: Only = None,
+    adopt: Adopt = False,
     detach: Detach = False,
     json: Json = False,
 ) -> None:
@@ -101,7 +103,7 @@ def start(
     if noun == Started.BACKFILL:
         raise InputError("options of a backfill stand behind it", hint=f"gridmill start backfill {what} ...")
     if noun == Started.RUN:
-        return run(context, what, set, force, only, detach, json)
+        return run(context, what, set, force, only, adopt, detach, json)
     with session(context) as client:
         view = client.start_schedule(str(what))
     return emit(view) if json else print(f"schedule {view.name} goes on")

@@ -14,6 +14,7 @@ from gridmill.control.begin import check_names, resources_used
 from gridmill.control.cases import Cases
 from gridmill.control.chunking import chunks_of
 from gridmill.control.ledger import Transaction
+from gridmill.control.origins import note_origin
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
 from gridmill.model.backfill import Backfill, BackfillView, Chunk
 from gridmill.model.pipeline import Pipeline
@@ -63,6 +64,8 @@ class BackfillCases(Cases):
             raise InputError("these are not the chunks of the backfill", place="chunks")
         with self._node.changing() as transaction:
             self._check(chunks)
+            for chunk in chunks[:1]:
+                note_origin(self._control, transaction, chunk.pipeline, adopt=False)
             self._make_way(transaction, backfill)
             self._put_chunks(transaction, backfill, chunks or self._known(backfill))
             transaction.put(replace(backfill, stopped=False))

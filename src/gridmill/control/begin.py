@@ -6,6 +6,7 @@ from dataclasses import replace
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.ledger import Transaction
 from gridmill.control.names import settle_names
+from gridmill.control.origins import note_origin
 from gridmill.control.parts import stop_attempt
 from gridmill.control.state import Control
 from gridmill.control.wishes import check_wishes
@@ -204,6 +205,7 @@ def begin_run(
     pipeline: Pipeline,
     *,
     force: bool,
+    adopt: bool = False,
     only: tuple[str, ...] = (),
     due: float | None = None,
     chunk: str = "",
@@ -215,6 +217,7 @@ def begin_run(
     order(pipeline)
     check_names(pipeline)
     check_times(pipeline)
+    note_origin(control, transaction, pipeline, adopt=adopt)
     _claim(control, pipeline.name)
     resources = declare_resources(control, transaction, pipeline)
     used = resources_used(control, pipeline, resources)

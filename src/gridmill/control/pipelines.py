@@ -5,6 +5,7 @@ from dataclasses import replace
 from gridmill.control.begin import check_names, declare_resources, resources_used
 from gridmill.control.cases import Cases
 from gridmill.control.ledger import Transaction
+from gridmill.control.origins import note_origin
 from gridmill.control.schedules import schedule_view
 from gridmill.errors import ConflictError, NotFoundError
 from gridmill.model.pipeline import Pipeline
@@ -17,11 +18,12 @@ from gridmill.planning.schedules import check_spec
 class PipelineCases(Cases):
     """What may be asked about kept pipelines."""
 
-    def apply(self, pipeline: Pipeline) -> Pipeline:
+    def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
         """Keep the declaration and its resources."""
         with self._node.changing() as transaction:
             order(pipeline)
             check_names(pipeline)
+            note_origin(self._control, transaction, pipeline, adopt=adopt)
             resources = declare_resources(self._control, transaction, pipeline)
             resources_used(self._control, pipeline, resources)
             self._know(Pipeline, pipeline.name)

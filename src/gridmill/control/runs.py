@@ -37,14 +37,16 @@ from gridmill.planning.probes import has_workers, may_be_cut
 class RunCases(AlterationCases):
     """What may be asked about runs."""
 
-    def start_run(self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = ()) -> RunView:
+    def start_run(
+        self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
+    ) -> RunView:
         """Start a run and return at once."""
         pipeline = chosen(as_altered(self._control, pipeline), only)
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with self._node.changing() as transaction:
             check_names_known(self._control, pipeline.jobs)
-            run = begin_run(self._control, transaction, pipeline, force=force, only=only)
+            run = begin_run(self._control, transaction, pipeline, force=force, only=only, adopt=adopt)
         return self.run(run.id)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:

@@ -28,7 +28,8 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """`folder` is where the file lies (relative source paths and the code bundle start there).
+    """`folder` is where the file lies (relative source paths and the code bundle start there), on the machine
+    `host` (empty: not known). Its name belongs to that folder.
 
     `schedule` says when a kept pipeline runs by itself, under `gridmill up`; jobs may have their own.
     `at` is the site of jobs that name neither a site nor a resource (default: this machine, `local`).
@@ -49,6 +50,7 @@ class Pipeline:
     at: str | None = None
     project: str = DEFAULT
     folder: str = ""
+    host: str = ""
     bundle: str | None = None
     written: Written | None = None
     awaits: tuple[str, ...] = ()

@@ -27,18 +27,22 @@ class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advisi
         """The control node itself."""
         ...
 
-    def apply(self, pipeline: Pipeline) -> Pipeline:
+    def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
         """Keep the declaration (and its resources) under its name, without running it.
 
-        Raises PipelineError for references that lead nowhere, CapacityError.
+        `adopt` moves the name to the pipeline's folder. Raises PipelineError for references that lead
+        nowhere, CapacityError, ConflictError for a name that belongs to another folder.
         """
         ...
 
-    def start_run(self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = ()) -> RunView:
+    def start_run(
+        self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
+    ) -> RunView:
         """Start a run and return at once. `only` names jobs: they run with what they need.
 
         `force` runs unchanged jobs too; with `only`, those that are named.
-        A bundle the pipeline names must have been put before.
+        A bundle the pipeline names must have been put before. `adopt` moves the name to the pipeline's
+        folder. Raises ConflictError for a name that belongs to another folder.
         """
         ...
 

@@ -6,6 +6,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.backfill import Backfill, Chunk
 from gridmill.model.deployment import Deployment
 from gridmill.model.latest import Latest
+from gridmill.model.origin import Origin
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource
@@ -20,7 +21,15 @@ def key_of(noun: Noun) -> str:
     """The key: unique within the class."""
     match noun:
         case (
-            Site() | Resource() | Project() | Pipeline() | Schedule() | Backfill() | Alterations() | Latest()
+            Site()
+            | Resource()
+            | Project()
+            | Pipeline()
+            | Schedule()
+            | Backfill()
+            | Alterations()
+            | Latest()
+            | Origin()
         ):
             return noun.name
         case Measurement():
@@ -47,7 +56,15 @@ def parent_of(noun: Noun) -> str:
         case Chunk():
             return noun.pipeline.name
         case (
-            Site() | Resource() | Project() | Pipeline() | Schedule() | Backfill() | Alterations() | Latest()
+            Site()
+            | Resource()
+            | Project()
+            | Pipeline()
+            | Schedule()
+            | Backfill()
+            | Alterations()
+            | Latest()
+            | Origin()
         ):
             return ""
 
@@ -63,7 +80,7 @@ def is_live(noun: Noun) -> bool:
             return noun.state != DeploymentState.GONE
         case Chunk():
             return noun.left
-        case Artifact() | Alias() | Alterations() | Measurement() | Pipeline() | Latest():
+        case Artifact() | Alias() | Alterations() | Measurement() | Pipeline() | Latest() | Origin():
             return False
         case Site() | Resource() | Project() | Schedule() | Backfill() | JobRun():
             return True

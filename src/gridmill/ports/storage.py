@@ -76,6 +76,10 @@ class Storage(Protocol):
         """
         ...
 
+    def has_left(self, folder: str, host: str) -> bool:
+        """Whether `folder` of that machine is known not to exist any more: only where it is this machine."""
+        ...
+
     def free_bytes(self) -> int:
         """How much can still be written."""
         ...

@@ -11,6 +11,7 @@ from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.latest import Latest
 from gridmill.model.noun import dataclass
+from gridmill.model.origin import Origin
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource
@@ -34,6 +35,7 @@ Noun: TypeAlias = (
     | Alias
     | Alterations
     | Latest
+    | Origin
     | Measurement
 )
 

@@ -56,8 +56,10 @@ class BackfillVerbs(Connected):
         if declared is None:
             return self._ask(lambda grid: grid.backfill_pipeline(backfill, words(set)))
         made = [_chunk(Path(pipeline), declared, set or {}, span) for span in spans(backfill)]
-        bundle = with_bundle(made[0].pipeline, self.grid, self.settings).bundle
-        chunks = tuple(replace(one, pipeline=replace(one.pipeline, bundle=bundle)) for one in made)
+        first = with_bundle(made[0].pipeline, self.grid, self.settings)
+        chunks = tuple(
+            replace(one, pipeline=replace(one.pipeline, bundle=first.bundle, host=first.host)) for one in made
+        )
         return self._ask(lambda grid: grid.start_backfill(backfill, chunks))
 
     def resume_backfill(self, name: str) -> BackfillView:

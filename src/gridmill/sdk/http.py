@@ -49,13 +49,17 @@ class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations, Http
         """See Grid."""
         return self._get("/control", ControlView)
 
-    def apply(self, pipeline: Pipeline) -> Pipeline:
+    def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
         """See Grid."""
-        return decode(self._send("POST", "/pipelines", body=encode(pipeline)), Pipeline)
+        return decode(
+            self._send("POST", "/pipelines", body=encode(pipeline), params={"adopt": adopt}), Pipeline
+        )
 
-    def start_run(self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = ()) -> RunView:
+    def start_run(
+        self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
+    ) -> RunView:
         """See Grid."""
-        asked = {"force": force, "only": list(only)}
+        asked = {"force": force, "only": list(only), "adopt": adopt}
         return decode(self._send("POST", "/runs", body=encode(pipeline), params=asked), RunView)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:

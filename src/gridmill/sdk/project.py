@@ -1,6 +1,7 @@
 """A pipeline on its way to the control node: read, its parameters in, its code bundle put."""
 
 import json
+import socket
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -40,7 +41,7 @@ def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
         )
     read = import_module("gridmill.declarations").read_again
     again: Pipeline = read(kept.written, folder=kept.folder, set_values=words(values))
-    return replace(again, bundle=kept.bundle)
+    return replace(again, bundle=kept.bundle, host=kept.host)
 
 
 def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: bool = False) -> Pipeline:
@@ -70,7 +71,10 @@ LARGE_BYTES = 20 * MIB
 def with_bundle(
     pipeline: Pipeline, grid: Grid, settings: Settings, *, say: Callable[[str], None] = warnings.warn
 ) -> Pipeline:
-    """The pipeline with its project folder kept as a code bundle, when a job of it runs commands there."""
+    """The pipeline with its project folder kept as a code bundle, when a job of it runs commands there,
+    and with the name of this machine."""
+    if pipeline.folder and not pipeline.host:
+        pipeline = replace(pipeline, host=socket.gethostname())
     in_bundle = any(job.runs_code for job in pipeline.jobs)
     if pipeline.bundle is not None or not pipeline.folder or not in_bundle:
         return pipeline

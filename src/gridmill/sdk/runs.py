@@ -52,6 +52,7 @@ class RunVerbs(Connected):
         set: Mapping[str, Any] | None = None,
         force: bool = False,
         only: tuple[str, ...] = (),
+        adopt: bool = False,
         wait: bool = True,
         check: bool = False,
         on_tick: Callable[[Tick], None] | None = None,
@@ -59,9 +60,10 @@ class RunVerbs(Connected):
         """Run a pipeline file, a kept one by its name, or a noun; with `wait`, until it ends. `set` gives
         parameters.
 
-        `on_tick` is called a few times a second. With `check` a run that does not succeed raises JobError.
+        `adopt` moves the name to the pipeline's folder, where it belonged to another. `on_tick` is called a
+        few times a second. With `check` a run that does not succeed raises JobError.
         """
-        view = self.grid.start_run(self.prepare(pipeline, set), force=force, only=only)
+        view = self.grid.start_run(self.prepare(pipeline, set), force=force, only=only, adopt=adopt)
         return self.wait(view.run.id, on_tick=on_tick, check=check) if wait else view
 
     def prepare(self, pipeline: Source, set: Mapping[str, Any] | None = None) -> Pipeline:
@@ -75,15 +77,18 @@ class RunVerbs(Connected):
         """What a run would do: sizes and why, order, expected memory and time. Nothing starts."""
         return self.grid.plan_run(self.prepare(pipeline, set))
 
-    def apply(self, file: Source, *, set: Mapping[str, Any] | None = None) -> tuple[Kept, ...]:
-        """Keep what a file declares (pipelines, resources, sites) without running it; what was kept."""
+    def apply(
+        self, file: Source, *, set: Mapping[str, Any] | None = None, adopt: bool = False
+    ) -> tuple[Kept, ...]:
+        """Keep what a file declares (pipelines, resources, sites) without running it; what was kept. `adopt`
+        moves a pipeline's name to its folder. Raises ConflictError for a name of another folder."""
         if isinstance(file, Pipeline):
-            return (self.grid.apply(self.prepare(file)),)
-        return tuple(self._keep(noun) for noun in read_all(Path(file), set))
+            return (self.grid.apply(self.prepare(file), adopt=adopt),)
+        return tuple(self._keep(noun, adopt=adopt) for noun in read_all(Path(file), set))
 
-    def _keep(self, noun: object) -> Kept:
+    def _keep(self, noun: object, *, adopt: bool) -> Kept:
         if isinstance(noun, Pipeline):
-            return self.grid.apply(self.prepare(noun))
+            return self.grid.apply(self.prepare(noun), adopt=adopt)
         if isinstance(noun, Resource):
             return self.grid.configure_resource(noun)[0]
         if isinstance(noun, Site):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from shutil import disk_usage, rmtree
+from socket import gethostname
 from uuid import uuid4
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
@@ -100,6 +101,10 @@ class Root:
     def claim(self, pipeline: str, owner: str) -> None:
         """See Storage."""
         claim(self._folder, pipeline, owner, str(self._bundles.parent))
+
+    def has_left(self, folder: str, host: str) -> bool:
+        """See Storage."""
+        return host == gethostname() and not Path(folder).exists()
 
     def free_bytes(self) -> int:
         """How much can still be written. Raises StorageError."""

@@ -87,14 +87,16 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
             deployments=len(self._deployments),
         )
 
-    def apply(self, pipeline: Pipeline) -> Pipeline:
+    def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
         """See Grid."""
         self.calls.append(f"apply {pipeline.name}")
         self._pipelines[pipeline.name] = pipeline
         self._resources.update({resource.name: resource for resource in pipeline.resources})
         return pipeline
 
-    def start_run(self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = ()) -> RunView:
+    def start_run(
+        self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
+    ) -> RunView:
         """See Grid."""
         self.calls.append(f"start {pipeline.name}")
         unknown = set(only) - {job.name for job in pipeline.jobs}

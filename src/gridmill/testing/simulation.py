@@ -68,6 +68,10 @@ class NoStorage:
     def claim(self, pipeline: str, owner: str) -> None:
         """Nobody else is there."""
 
+    def has_left(self, folder: str, host: str) -> bool:
+        """All folders are where they were, but those of the host `moved`."""
+        return host == "moved"
+
     def free_bytes(self) -> int:
         """Plenty."""
         return 2**40
@@ -157,10 +161,10 @@ class Simulation:
             control.ledger.commit(transaction)
         control.ledger.doubtful = True
 
-    def submit(self, pipeline: Pipeline, *, force: bool = True) -> Run:
+    def submit(self, pipeline: Pipeline, *, force: bool = True, adopt: bool = False) -> Run:
         """Start a run; raises what the store raises."""
         with self.node.changing() as transaction:
-            return begin_run(self.node.control, transaction, pipeline, force=force)
+            return begin_run(self.node.control, transaction, pipeline, force=force, adopt=adopt)
 
     def apply(self, pipeline: Pipeline) -> None:
         """Keep a pipeline, with its schedule."""

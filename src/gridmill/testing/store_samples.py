@@ -12,6 +12,7 @@ from gridmill.model.deployment import Deployment, Pod
 from gridmill.model.event import Event
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.latest import Latest
+from gridmill.model.origin import Origin
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
 from gridmill.model.resource import Measurement, Resource, Sizing, Use
@@ -125,6 +126,11 @@ def a_latest(number: int = 1, name: str = "weather/model") -> Latest:
     return Latest(name=name, artifact=f"{name}@{number}", run=f"weather-{number}", order=number)
 
 
+def an_origin(number: int = 1, name: str = "weather") -> Origin:
+    """The folder of `name`."""
+    return Origin(name=name, folder=f"/projects/{number}", host="laptop")
+
+
 def some_alterations(name: str = "weather/hourly") -> Alterations:
     """A constraint of `name` removed."""
     change = Change(verb=AlterVerb.REMOVE, part=SinkPart.CONSTRAINT, key="temp: missing")
@@ -179,6 +185,7 @@ def one_of_each() -> tuple[Noun, ...]:
         an_alias(),
         some_alterations(),
         a_latest(),
+        an_origin(),
         a_project(),
         a_measurement(),
     )
