@@ -14,14 +14,16 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.look import files_of
 from gridmill.jobs.sink.run import run
 from gridmill.jobs.tables import open_version
-from gridmill.model.artifact import Artifact, Input, Output
+from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.command import CommandSpec
 from gridmill.model.job import Job
 from gridmill.model.outage import Outage
 from gridmill.model.sink import ColumnType
 from gridmill.model.stored import version_uri
-from gridmill.pod.handing import hand_over, input_folders, take_back
+from gridmill.pod.handing import MOST_FILES, hand_over, input_folders, take_back
+from gridmill.staging import handed as handed_module
 from gridmill.staging.contents import list_contents
+from gridmill.staging.handed import hand_tree
 from gridmill.storage.manifests import new_manifest, write_manifest
 
 
@@ -146,6 +148,34 @@ def test_an_input_of_another_pipeline_has_a_folder_of_its_own(sink: SinkCase):
     sink.write("one.csv", "a\n1\n")
     folder = handed(sink, sink.load(), "weather/rows@prod")
     assert folder.name == "weather.rows@prod"
+
+
+def test_small_trees_are_copied_and_large_ones_have_second_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = tmp_path / "version"
+    (source / "a/__pycache__").mkdir(parents=True)
+    (source / "a/x").write_text("1")
+    (source / "a/link").symlink_to("x")
+    (source / "empty").mkdir()
+    (source / "a/x").chmod(0o444)
+    hand_tree(source, tmp_path / "copied")
+    monkeypatch.setattr(handed_module, "COPIED_BYTES", 0)
+    hand_tree(source, tmp_path / "linked")
+    for name, links in (("copied", 1), ("linked", 2)):
+        there = sorted(str(one.relative_to(tmp_path / name)) for one in (tmp_path / name).rglob("*"))
+        assert there == ["a", "a/link", "a/x", "empty"]
+        looked = (tmp_path / name / "a/x").stat()
+        assert (looked.st_nlink, looked.st_mode & 0o777) == (1 if links == 1 else 2, 0o444)
+        assert os.readlink(tmp_path / name / "a/link") == "x"
+
+
+def test_very_many_files_are_handed_over_where_they_lie(sink: SinkCase):
+    output = Output(kind=ArtifactKind.FILES, uri="files/p/j/1", details={"files": MOST_FILES + 1})
+    order = replace(
+        sink.context(sink.context_spec("*.csv")).order, inputs=(Input(name="j", artifact=version(output)),)
+    )
+    assert input_folders(order, sink.folder)["j"] == sink.folder / "root/files/p/j/1"
 
 
 def test_where_the_work_folder_is_on_another_disk_it_is_handed_beside_the_versions(sink: SinkCase):

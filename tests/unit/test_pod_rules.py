@@ -99,7 +99,7 @@ def test_how_threads_wait_is_the_machines_to_say():
 
 def test_a_command_finds_its_inputs_and_output():
     found = environment()
-    assert found["GRIDMILL_INPUT_MY_INPUT"] == "/root-of-storage/files/x"
+    assert found["GRIDMILL_INPUT_MY_INPUT"] == "/w/inputs/my-input"
     assert found["GRIDMILL_OUTPUT"] == "/root-of-storage/files/p/j/p-1.j.1"
     assert (found["GRIDMILL_RUN"], found["GRIDMILL_JOB"], found["GRIDMILL_ATTEMPT"]) == (
         "p-1",

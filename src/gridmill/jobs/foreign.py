@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from gridmill.errors import DataError, InputError, JobError
 from gridmill.jobs.features import Floats
 from gridmill.jobs.models import Card, shaped
+from gridmill.staging.handed import hand_tree, is_small
 
 RUNNER = Path(__file__).parent / "training" / "runner.py"
 
@@ -38,22 +40,24 @@ class CodePredictor:
 
     @cached_property
     def _helper(self) -> Helper:
+        scratch: TemporaryDirectory[str] = TemporaryDirectory()
+        folder = _own_folder(self.folder, Path(scratch.name) / "model")
         reading, writing = os.pipe()
         try:
             process = subprocess.Popen(
                 [
                     *(self.python, "-B", str(RUNNER), "predict"),  # nothing is written into the version
-                    *(str(writing), str(self.folder), str(self.folder / self.card.predict)),
+                    *(str(writing), str(folder), str(folder / self.card.predict)),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno(),
                 pass_fds=(writing,),
-                cwd=self.folder,
+                cwd=folder,
                 text=True,
             )
         finally:
             os.close(writing)
-        helper = Helper(process=process, replies=os.fdopen(reading), scratch=TemporaryDirectory())
+        helper = Helper(process=process, replies=os.fdopen(reading), scratch=scratch)
         if not helper.replies.readline():
             raise self._ended(helper)
         return helper
@@ -88,6 +92,15 @@ class CodePredictor:
             f"the code that predicts for {self.card.predict!r} ended with exit code {code}",
             hint="The job's log has what it wrote.",
         )
+
+
+def _own_folder(model: Path, own: Path) -> Path:
+    """A folder with the model's files in which its code may write; the model's where that takes too long."""
+    with suppress(OSError):
+        if os.stat(model).st_dev == os.stat(own.parent).st_dev or is_small(model):
+            hand_tree(model, own)
+            return own
+    return model
 
 
 def check_trust(card: Card, name: str, trust: bool, place: str) -> None:

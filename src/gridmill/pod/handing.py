@@ -15,11 +15,14 @@ from gridmill.model.message import Order
 from gridmill.model.stored import HANDED, lies_alone
 from gridmill.model.uri import below
 from gridmill.staging.contents import place_of, read_manifest
+from gridmill.staging.handed import hand_tree, link_or_copy
 
 NO_FILES = "no-files"
 """Below the work folder: an empty folder for each needed job that left no files."""
 INPUTS = "inputs"
 """Below the work folder: what is handed over."""
+MOST_FILES = 20_000
+"""What a command left in more files is handed over where it lies: naming them anew takes seconds."""
 _LOG = "_delta_log/"
 
 
@@ -37,9 +40,9 @@ def _folder(order: Order, work: Path, name: str, version: Artifact | None) -> Pa
     flat = name.replace("/", ".")  # `weather/rows` is not below `weather`
     if version is None or not version.output.uri:
         return work / NO_FILES / flat
-    if version.kind == ArtifactKind.SINK:
-        return _own_place(order, work) / flat
-    return below(order.root, version.output.uri)
+    if version.kind != ArtifactKind.SINK and version.output.details.get("files", 0) > MOST_FILES:
+        return below(order.root, version.output.uri)
+    return _own_place(order, work) / flat
 
 
 def _own_place(order: Order, work: Path) -> Path:
@@ -65,16 +68,22 @@ def hand_over(order: Order, work: Path) -> None:
     folders = input_folders(order, work)
     try:
         for folder in folders.values():
-            if folder.is_relative_to(work):
-                folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         for entry in order.inputs:
-            if entry.artifact.kind == ArtifactKind.SINK and entry.artifact.output.uri:
-                folders[entry.name].mkdir(parents=True, exist_ok=True)
-                _hand_table(order.root, entry.artifact, folders[entry.name])
+            if entry.artifact.output.uri:
+                _hand(order.root, entry.artifact, folders[entry.name])
     except OSError as error:
         raise StorageError(
             f"its inputs cannot be handed over: {error.strerror or error}", place=str(error.filename or work)
         ) from error
+
+
+def _hand(root: str, version: Artifact, folder: Path) -> None:
+    source = below(root, version.output.uri)
+    if version.kind == ArtifactKind.SINK:
+        _hand_table(root, version, folder)
+    elif folder != source:
+        hand_tree(source, folder)
 
 
 def _hand_table(root: str, version: Artifact, folder: Path) -> None:
@@ -98,14 +107,6 @@ def _data_files(root: str, version: Artifact) -> list[str] | None:
     if contents is None:
         return None
     return [place_of(folder, one.path) for one in contents.files if not one.path.startswith(_LOG)]
-
-
-def link_or_copy(source: str, target: Path) -> None:
-    """A second name for a file, where the file systems allow it. Raises OSError."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def _write_rows(root: str, version: Artifact, folder: Path) -> None:
