@@ -51,6 +51,7 @@ from gridmill.storage.root import Root
 from gridmill.testing.faults import with_faults
 
 _OF_A_FARM = "`gridmill farm sources` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
+_LOOK_SECONDS = 0.05
 LOCAL_CPU_SHARE = 16.0
 """Deployments on one's own machine may claim each CPU this often: idle ones burn none, and the
 operating system shares fairly. Memory is never promised twice."""
@@ -113,6 +114,16 @@ def lock_home(home: Path) -> IO[str]:
     return file
 
 
+def _lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
+    while True:
+        try:
+            return lock_home(home)
+        except HomeInUseError:
+            if not waits():
+                raise
+        time.sleep(_LOOK_SECONDS)
+
+
 def home_secret(home: Path) -> bytes:
     """The key that pod secrets are derived from; made once, by who owns the home, for this user only."""
     path = home / "secret"
@@ -156,10 +167,12 @@ def embed(
     address: str = "",
     take_over: bool = False,
     site: SitePort | None = None,
+    waits: Callable[[], bool] = lambda: False,
 ) -> EmbeddedNode:
     """A running control node for the home in `settings`.
 
     `site` is the local one, prepared; it is closed with the rest, and when this fails.
+    While another process owns the home and `waits()`, this waits for it to end.
     With `take_over` also on a store that another home left while its pods ran: they are taken for gone.
     Raises HomeInUseError, StoreInUseError, StorageError.
     """
@@ -169,7 +182,7 @@ def embed(
         if not settings.store:
             check_home(settings.home)
         check_root(settings.root)
-        lock = undone.enter_context(lock_home(settings.home))
+        lock = undone.enter_context(_lock_in_turn(settings.home, waits))
         node = _wire(
             settings, lock, local, embedded=embedded, warn=warn, address=address, take_over=take_over
         )

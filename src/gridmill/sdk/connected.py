@@ -8,6 +8,7 @@ from typing import Self, TypeVar
 
 from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError
 from gridmill.ports.grid import Grid
+from gridmill.sdk.connection import UnreachedError
 from gridmill.sdk.dial import Dialled
 from gridmill.sdk.turn import is_asked, wait_for_who_asks
 from gridmill.settings import Settings
@@ -85,6 +86,18 @@ class Connected:
             if not asked.embedded:
                 self._replace(asked)
             time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
+
+    def _ask_once(self, question: Callable[[Grid], T]) -> T:
+        """Ask what must not be done twice: the control node that takes over is asked only where the one that
+        has gone was asked nothing."""
+        asked = self._dialled
+        try:
+            return question(asked.grid)
+        except UnreachedError:
+            if asked.embedded:
+                raise
+        self._replace(asked)
+        return question(self.grid)
 
     def _has_to_give_way(self) -> bool:
         return self._dialled.give_way is not None and is_asked(self.settings.home)

@@ -21,6 +21,10 @@ _REPEATABLE = ("GET", "PUT")
 _UP = "Start one with `gridmill up`."
 
 
+class UnreachedError(UnavailableError):
+    """Nobody is there, and nothing was asked: the same can be asked of another one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What came back."""
@@ -64,9 +68,7 @@ class Connections:
         try:
             connection, whole = self._asked(ask, repeatable=method in _REPEATABLE)
         except (OSError, HTTPException) as error:
-            raise UnavailableError(
-                f"the control node at {self.where} does not answer ({type(error).__name__})", hint=_UP
-            ) from error
+            raise UnavailableError(self._silence(error), hint=_UP) from error
         self._idle.append(connection)
         return whole
 
@@ -82,8 +84,18 @@ class Connections:
             except ConnectionError:
                 if not repeatable:
                     raise
+        return (made := self._connected()), ask(made)
+
+    def _connected(self) -> HTTPConnection:
         made = self.make()
-        return made, ask(made)
+        try:
+            made.connect()
+        except (OSError, HTTPException) as error:
+            raise UnreachedError(self._silence(error), hint=_UP) from error
+        return made
+
+    def _silence(self, error: Exception) -> str:
+        return f"the control node at {self.where} does not answer ({type(error).__name__})"
 
     def _kept(self) -> HTTPConnection | None:
         """A kept connection that the other end has not closed."""

@@ -1,19 +1,23 @@
 """Finding a control node: the one that is up for a home, the one at an address, or one embedded here."""
 
 import json
-import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import HomeInUseError, InputError, UnavailableError
 from gridmill.model.noun import dataclass
 from gridmill.ports.grid import Grid
 from gridmill.registry import find
-from gridmill.settings import Settings, read_settings
+from gridmill.settings import Settings, is_farm, read_settings
+
+_LEAVING_SECONDS = 15.0
+"""How long is waited for a control node that owns the home and does not answer: one that a run brought along
+listens once the run has taken some time, or ends with it."""
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,28 +46,53 @@ def home_settings(home: str | Path | None) -> Settings:
 def dial_home(settings: Settings, *, embed: bool, reading: bool = False) -> Dialled:
     """The control node that is up for the home; else one embedded here, or (`reading`) only its records.
 
-    Raises UnavailableError when none is up and `embed` is false, HomeInUseError when one owns the home but
-    does not listen (yet).
+    One that owns the home and does not answer may be about to end, or to listen: it is waited for. Raises
+    UnavailableError when none is up and `embed` is false, HomeInUseError when one neither ends nor listens.
     """
-    path = settings.home / "control.sock"
-    if _listens(path):
-        grid = import_module("gridmill.sdk.http").over_socket(path)
-        return Dialled(grid=grid, close=grid.close)
+    path, until = settings.home / "control.sock", time.monotonic() + _LEAVING_SECONDS
+    found = _answering(path)
+    if found is not None:
+        return found
     if not embed:
         raise UnavailableError(
             f"no control node is up for {settings.home}", hint="Start one with `gridmill up`."
         )
-    node = import_module("gridmill.bootstrap").read(settings) if reading else _embedded(settings)
-    give_way = None if reading else partial(node.close, tear_down=False)
+    if reading:
+        node = import_module("gridmill.bootstrap").read(settings)
+        return Dialled(grid=node.grid, close=node.close, embedded=True, release=node.node.begin_release)
+    while True:
+        try:
+            return _embedded(settings, lambda: time.monotonic() < until and not path.exists())
+        except HomeInUseError:
+            found = None if is_farm(settings.home) else _answering(path)
+            if found is not None:
+                return found
+            if is_farm(settings.home) or time.monotonic() > until:
+                raise
+            time.sleep(_LOOK_SECONDS)
+
+
+def _answering(path: Path) -> Dialled | None:
+    """The control node behind that socket. None where nobody answers: it may have just stopped listening."""
+    if not path.exists():
+        return None
+    grid = import_module("gridmill.sdk.http").over_socket(path)
+    try:
+        grid.control()
+    except UnavailableError:
+        grid.close()
+        return None
+    return Dialled(grid=grid, close=grid.close)
+
+
+def _embedded(settings: Settings, waits: Callable[[], bool]) -> Dialled:
+    site = find("sites", "local")(settings)
+    site.prepare()  # its process starts while this one imports the control node
+    node = import_module("gridmill.bootstrap").embed(settings, site=site, waits=waits)
+    give_way = partial(node.close, tear_down=False)
     return Dialled(
         grid=node.grid, close=node.close, embedded=True, release=node.node.begin_release, give_way=give_way
     )
-
-
-def _embedded(settings: Settings) -> Any:  # noqa: ANN401  what is embedded is imported here
-    site = find("sites", "local")(settings)
-    site.prepare()  # its process starts while this one imports the control node
-    return import_module("gridmill.bootstrap").embed(settings, site=site)
 
 
 def dial_url(url: str, token: str | None, settings: Settings) -> Dialled:
@@ -81,15 +110,3 @@ def read_token(home: Path) -> str | None:
     except (OSError, ValueError, AttributeError):
         return None
     return token if isinstance(token, str) else None
-
-
-def _listens(path: Path) -> bool:
-    if not path.exists():
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(5.0)
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True

@@ -63,7 +63,9 @@ class RunVerbs(Connected):
         `adopt` moves the name to the pipeline's folder, where it belonged to another. `on_tick` is called a
         few times a second. With `check` a run that does not succeed raises JobError.
         """
-        view = self.grid.start_run(self.prepare(pipeline, set), force=force, only=only, adopt=adopt)
+        view = self._ask_once(
+            lambda grid: grid.start_run(self.prepare(pipeline, set), force=force, only=only, adopt=adopt)
+        )
         return self.wait(view.run.id, on_tick=on_tick, check=check) if wait else view
 
     def prepare(self, pipeline: Source, set: Mapping[str, Any] | None = None) -> Pipeline:
@@ -97,7 +99,8 @@ class RunVerbs(Connected):
 
     def resume(self, run: str, *, wait: bool = True) -> RunView:
         """Continue a failed or stopped run; what succeeded stands."""
-        view = self.grid.resume(self.status(run).run.id)
+        run_id = self.status(run).run.id
+        view = self._ask(lambda grid: grid.resume(run_id))
         return self.wait(view.run.id) if wait else view
 
     def stop(self, run: str, job: str | None = None) -> RunView:
