@@ -1,15 +1,22 @@
 """A version counts only once its manifest is written, whatever fails in between."""
 
+import os
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from test_races import command, finish, job_of, service, simulation
 
 from gridmill.errors import StorageError
-from gridmill.model.artifact import Artifact
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Attempt
-from gridmill.model.state import Cause, JobState, RunState
+from gridmill.model.state import AttemptState, Cause, JobState, RunState
 from gridmill.model.stored import FileTrouble, Trouble
+from gridmill.ports.store import Put
+from gridmill.storage.house import HouseFolder
 from gridmill.stores.memory import make as make_memory
+from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
 from gridmill.testing.simulation import NoStorage, Simulation
 
@@ -82,3 +89,31 @@ def test_a_job_whose_version_has_lost_files_runs_again_and_says_why():
     newest = grid.submit(pipeline, force=False)
     finish(grid, newest)
     assert {job_of(grid, newest, name).state for name in "abc"} == {JobState.UNCHANGED}
+
+
+def test_cleaning_takes_manifests_of_removed_versions_and_lists_that_attempts_left(tmp_path: Path):
+    grid = simulation(lambda order: Behaviour(outcome=AttemptState.FAILED, cause=Cause.EXIT))
+    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    finish(grid, grid.submit(Pipeline(name="p", jobs=(command("a"),))))
+    output = Output(kind=ArtifactKind.FILES, uri="files/p/a/1")
+    there = Artifact(id="p/a@1", name="p/a", number=1, output=output, fingerprint="")
+    gone = replace(there, id="p/a@2", number=2, removed=True)
+    grid.store.commit([Put(noun=one, expected=0) for one in (there, gone)])
+    folder = tmp_path / "root/manifests/p/a"
+    folder.mkdir(parents=True)
+    names = ("1.json", "2.json", "3.json", "aliases.jsonl", ".p-1.a.1.draft", ".other-1.a.1.draft")
+    for name in names:
+        (folder / name).touch()
+        os.utime(folder / name, (0, 0))
+    handed = tmp_path / "root/inputs/p-1.a.1/x"
+    handed.mkdir(parents=True)
+    os.utime(handed.parent, (0, 0))
+    told = service(grid).clean()
+    assert {one.name for one in told if one.kind in ("manifest", "handed")} == {
+        "manifests/p/a/2.json",
+        "manifests/p/a/.p-1.a.1.draft",
+        "p-1.a.1",
+    }
+    left = {path.name for path in folder.iterdir()}
+    assert left == set(names) - {"2.json", ".p-1.a.1.draft"}
+    assert not handed.exists()

@@ -66,12 +66,18 @@ def left_by(order: Order, work: Path) -> Left:
     return Left(
         output=below(order.root, order.output_uri),
         own=(work, below(order.root, order.checkpoint_uri)) if order.checkpoint_uri else (work,),
-        inputs=tuple(input_folders(order, work).values()),
+        inputs=(*input_folders(order, work).values(), *_versions(order)),
         wanted=order.job.command.outputs if order.job.command is not None else (),
         others=order.gang is not None and order.gang.rank > 0,
         listed=below(order.root, order.contents_uri) if order.contents_uri else None,
         shared=order.gang is not None,
     )
+
+
+def _versions(order: Order) -> Iterator[Path]:
+    """Where what it reads lies: what it was handed may be links to that."""
+    uris = (entry.artifact.output.uri for entry in order.inputs)
+    return (below(order.root, uri) for uri in uris if uri)
 
 
 def look(left: Left, most: int) -> Collected | None:

@@ -15,7 +15,7 @@ from gridmill.model.message import Order
 from gridmill.model.stored import HANDED, lies_alone
 from gridmill.model.uri import below
 from gridmill.staging.contents import place_of, read_manifest
-from gridmill.staging.handed import hand_tree, link_or_copy
+from gridmill.staging.handed import hand_files, hand_tree
 
 NO_FILES = "no-files"
 """Below the work folder: an empty folder for each needed job that left no files."""
@@ -87,12 +87,11 @@ def _hand(root: str, version: Artifact, folder: Path) -> None:
 
 
 def _hand_table(root: str, version: Artifact, folder: Path) -> None:
-    """Second names of the version's data files where these are just its rows; else its rows are written."""
+    """The version's data files where these are just its rows; else its rows are written."""
     files = _data_files(root, version) if version.output.details.get("plain") else None
     if files is None:
         _write_rows(root, version, folder)
-    for source in files or ():
-        link_or_copy(source, folder / Path(source).name)
+    hand_files((source, str(folder / Path(source).name)) for source in files or ())
 
 
 def _data_files(root: str, version: Artifact) -> list[str] | None:

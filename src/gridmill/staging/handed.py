@@ -2,41 +2,58 @@
 
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 COPIED_BYTES = 64 << 20
-COPIED_FILES = 5_000
-"""Up to this files are copied, which takes some hundredths of a second; else they get a second name."""
+COPIED_FILES = 1_000
+"""Up to this files are copied, which takes some tenths of a second at most; else they get a second name."""
 
 
 def hand_tree(source: Path, target: Path) -> None:
-    """Make `target` with all that is in `source`. A small tree is copied: its files are the reader's own.
-
-    The files of a large one are the version's, under a second name where the file systems allow it: folders
-    and names are the reader's own, and files are read-only. Raises OSError.
-    """
+    """Make `target` with all that is in `source`, as `hand_files` does it. Raises OSError."""
     entries = list(_walk(source, ""))
-    small = _is_small(entry for _, entry in entries)
     target.mkdir(parents=True, exist_ok=True)
     for path, entry in entries:
         if entry.is_symlink():
             os.symlink(os.readlink(entry.path), target / path)
         elif entry.is_dir():
             (target / path).mkdir()
-        elif small:
-            shutil.copy2(entry.path, target / path)
+    plain = ((path, entry) for path, entry in entries if entry.is_file(follow_symlinks=False))
+    hand_files((entry.path, os.path.join(target, path)) for path, entry in plain)
+
+
+def hand_files(files: Iterable[tuple[str, str]]) -> None:
+    """Make each second path what the first one is. Where all are small they are copied, and the reader's own.
+
+    Large ones are the version's under a second name, and read-only. Where that is not allowed (another's
+    files at a farm, another disk) they are links: nobody waits for copies of much. Raises OSError.
+    """
+    wanted = [(source, target, os.stat(source)) for source, target in files]
+    small = _are_small([looked.st_size for _, _, looked in wanted])
+    for source, target, looked in wanted:
+        if small:
+            shutil.copyfile(source, target)
+            os.chmod(target, stat.S_IMODE(looked.st_mode))
         else:
-            link_or_copy(entry.path, target / path)
+            _name(source, target)
+
+
+def _name(source: str, target: str) -> None:
+    with suppress(OSError):
+        return os.link(source, target)
+    return os.symlink(source, target)
 
 
 def is_small(source: Path) -> bool:
     """Whether it would be copied. Raises OSError."""
-    return _is_small(entry for _, entry in _walk(source, ""))
+    found = (entry for _, entry in _walk(source, ""))
+    return _are_small([one.stat().st_size for one in found if one.is_file(follow_symlinks=False)])
 
 
-def _is_small(entries: Iterable["os.DirEntry[str]"]) -> bool:
-    sizes = [one.stat(follow_symlinks=False).st_size for one in entries if one.is_file(follow_symlinks=False)]
+def _are_small(sizes: list[int]) -> bool:
     return len(sizes) <= COPIED_FILES and sum(sizes) <= COPIED_BYTES
 
 
@@ -44,16 +61,9 @@ def _walk(folder: Path, below: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
     """Folders before what is in them. What Python leaves beside code that is run is no part of a version."""
     with os.scandir(folder / below) as found:
         for entry in found:
+            if entry.name == "__pycache__":
+                continue
             path = os.path.join(below, entry.name)
-            if entry.name != "__pycache__":
-                yield path, entry
-            if entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
+            yield path, entry
+            if entry.is_dir(follow_symlinks=False):
                 yield from _walk(folder, path)
-
-
-def link_or_copy(source: str, target: Path) -> None:
-    """A second name for a file, where the file systems allow it. Raises OSError."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
