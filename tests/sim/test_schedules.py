@@ -17,6 +17,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun, Run
 from gridmill.model.schedule import CatchUp, Overlap, Schedule, ScheduleSpec
 from gridmill.model.state import FINISHED_RUNS, JobState, RunState
+from gridmill.model.stored import FileTrouble, Trouble
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
@@ -154,6 +155,17 @@ def test_when_nothing_would_run_no_run_is_recorded():
     pass_time(grid, HOUR)
     assert len(runs(grid)) == 1
     assert (kept(grid).unchanged, kept(grid).message) == (59, "there was nothing new")
+
+
+def test_a_run_that_would_change_nothing_is_started_where_files_were_lost():
+    grid = simulation(observe=SELDOM)
+    cached = Pipeline(name="p", jobs=(command("load"),), schedule=ScheduleSpec(every_seconds=60.0))
+    grid.apply(cached)
+    pass_time(grid, 600.0)
+    assert len(runs(grid)) == 1
+    grid.storage.wrong["p/load@1"] = (FileTrouble(path="x", trouble=Trouble.MISSING),)
+    pass_time(grid, 600.0)
+    assert len(runs(grid)) == 2, "it made a version that is whole"
 
 
 def test_a_pipeline_that_cannot_run_tells_and_harms_nobody():

@@ -138,7 +138,7 @@ def _ready(
     may_stand = job_run.job.may_be_unchanged and not job_run.force
     look = may_stand or leaves_checkpoints(job_run.job)
     same = unchanged_artifact(control, job_run, fingerprint) if look else None
-    broken = why_broken(control, same, job_run.id, then=again) if may_stand and same is not None else ""
+    broken = why_broken(control, (same,), job_run.id, then=again) if may_stand and same is not None else ""
     if broken is None:
         return job_run
     job_run = replace(job_run, external=_external(job_run, inputs), size=size)

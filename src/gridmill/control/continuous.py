@@ -62,8 +62,9 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
         watch.message = f"{len(new)} new files wait for their block to be closed"
         return min(left, continuous.check_seconds)
     sinks = {job.name for job in pipeline.jobs if job.sink is not None}
-    if not unchanged_jobs(control, pipeline, found).keys() >= sinks:  # else as seen before a restart
-        _start(control, schedule, pipeline, found)
+    as_before = unchanged_jobs(control, pipeline, found).keys() >= sinks  # as seen before a restart
+    if not as_before and not _start(control, schedule, pipeline, found):
+        return 0.0
     watch.seen, watch.waiting_since = there, None
     return continuous.check_seconds
 
@@ -72,8 +73,13 @@ def _key(schedule: Schedule) -> str:
     return f"schedule {schedule.name}"
 
 
-def _start(control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, Listed]) -> None:
+def _start(control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, Listed]) -> bool:
+    """False where that takes another look."""
     transaction = control.begin()
     now = control.clock.now()
-    transaction.put(start_scheduled(control, transaction, schedule, now, pipeline, listings))
+    after = start_scheduled(control, transaction, schedule, now, pipeline, listings)
+    if after is None:
+        return False
+    transaction.put(after)
     control.ledger.commit(transaction)
+    return True

@@ -10,6 +10,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.listings import Listed
 from gridmill.control.state import Control
 from gridmill.control.unchanged import unchanged_jobs
+from gridmill.control.whole import why_broken
 from gridmill.errors import PipelineError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
@@ -25,9 +26,15 @@ def start_scheduled(
     due: float,
     pipeline: Pipeline,
     listings: Mapping[str, Listed],
-) -> Schedule:
-    """Begin the run that is due, unless nothing in it would run. The schedule, having noted it."""
-    if unchanged_jobs(control, pipeline, listings).keys() >= {job.name for job in pipeline.jobs}:
+) -> Schedule | None:
+    """Begin the run that is due, unless nothing in it would run. The schedule, having noted it; None while
+    the files of versions that would stand are looked at."""
+    standing = unchanged_jobs(control, pipeline, listings)
+    all_stand = standing.keys() >= {job.name for job in pipeline.jobs}
+    broken = why_broken(control, standing.values(), schedule.name) if all_stand else ""
+    if broken is None:
+        return None
+    if all_stand and not broken:
         return replace(schedule, unchanged=schedule.unchanged + 1, message="there was nothing new")
     inner = transaction.within()
     run = begin_run(control, inner, pipeline, force=False, only=schedule.only, due=due)

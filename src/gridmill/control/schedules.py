@@ -79,7 +79,7 @@ def _dealt_with(
     control: Control, transaction: Transaction, schedule: Schedule, verdict: Verdict
 ) -> Schedule | None:
     """The schedule after its due time, and in the transaction the run, if one is to start; None while its
-    sources are being listed."""
+    sources are being listed, or files of its versions looked at."""
     after = replace(schedule, done=verdict.done, message=verdict.message)
     if verdict.start is None:
         return replace(after, skipped=schedule.skipped + 1)

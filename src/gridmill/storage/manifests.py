@@ -6,6 +6,7 @@ from pathlib import Path
 from gridmill import __version__
 from gridmill.codec import encode
 from gridmill.errors import StorageError
+from gridmill.model.alias import LATEST
 from gridmill.model.artifact import Artifact
 from gridmill.model.stored import (
     MANIFEST_FORMAT,
@@ -51,7 +52,8 @@ def note_move(root: Path, move: AliasMove) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             os.write(descriptor, encode(move) + b"\n")  # one write: a line is there whole or not at all
-            os.fsync(descriptor)
+            if move.alias != LATEST:  # what users say; the latest version is known from the runs
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
