@@ -34,6 +34,7 @@ Gridmill sets:
 | `GRIDMILL_OUTPUT` | a folder: what the command writes there is kept as the job's result |
 | `GRIDMILL_INPUT_<JOB>` | that folder of each job of `needs`, empty if it left no files; `a-b` is `A_B` |
 | `GRIDMILL_RUN`, `GRIDMILL_JOB`, `GRIDMILL_ATTEMPT` | ids: `weather-3`, `lstm`, `weather-3.lstm.1` |
+| `GRIDMILL_FAILED` | the jobs before it that failed, for a command with [`when`](../how-to/recover.md) |
 | `GRIDMILL_NODE` | the node, where the command runs on each (`each`) |
 | `GRIDMILL_DUE`, `GRIDMILL_DUE_BEFORE` | its [due times](../how-to/schedules.md), if it names them |
 | `TMPDIR` | a folder of this attempt's own, removed after it |

@@ -18,6 +18,7 @@
     │   ├── TimeLimitError
     │   └── InterruptedRunError
     ├── UnavailableError      a part does not answer now
+    │   ├── UnreachedError    nobody is there, and nothing was asked
     │   ├── AwayError         nobody answers there
     │   └── StorageError      disk full, unreadable, ...
     │       └── StoreLostError  the store's server does not answer
@@ -154,6 +155,12 @@ class UnavailableError(GridmillError):
     retryable = True
 
 
+class UnreachedError(UnavailableError):
+    """Nobody is there, and nothing was asked: the same can be asked of another one."""
+
+    code = "unreached"
+
+
 class AwayError(UnavailableError):
     """Nobody answers there, or there is no way to it: whether it would take what it is asked is not known."""
 
@@ -207,6 +214,7 @@ TABLE: dict[str, Row] = {
         Row(error=StoreInUseError, http_status=409, exit_code=6),
         Row(error=CapacityError, http_status=409, exit_code=7),
         Row(error=UnavailableError, http_status=503, exit_code=8),
+        Row(error=UnreachedError, http_status=503, exit_code=8),
         Row(error=AwayError, http_status=503, exit_code=8),
         Row(error=StorageError, http_status=507, exit_code=8),
         Row(error=StoreLostError, http_status=503, exit_code=8),

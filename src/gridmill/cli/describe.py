@@ -27,6 +27,7 @@ from gridmill.model.run import Attempt
 from gridmill.model.site import Site, SiteKind
 from gridmill.model.statement import Given, worded
 from gridmill.model.view import ControlView, JobView, PartView, ScheduleView, VersionView
+from gridmill.model.when import When
 
 _SPLITS = ("train", "folds", "validation", "test")
 _LISTED = 40
@@ -248,6 +249,7 @@ def _job(view: JobView) -> Iterator[RenderableType]:
         [
             ("why", view.why or (job.message if job.message != job.state else "")),
             ("needs", ", ".join(need.rpartition("/")[2] for need in job.needs)),
+            ("when", "" if job.job.when == When.SUCCESS else job.job.when),
             ("reads", ", ".join(job.external)),
             ("resource", job.resource),
             ("project", job.project if job.project != DEFAULT else ""),

@@ -17,6 +17,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.site import Site
 from gridmill.model.view import DryRun, PlannedJob, ScheduleView
+from gridmill.model.when import REMARKS
 from gridmill.planning.choice import told, travel_lines
 from gridmill.sdk.runs import Kept
 
@@ -77,7 +78,9 @@ def place_lines(job: PlannedJob) -> tuple[str, ...]:
 
 
 def _row(job: PlannedJob) -> tuple[str, ...]:
-    remark = "cannot run" if job.problem else ("unchanged: will not run" if job.unchanged else "")
+    remark = (
+        "cannot run" if job.problem else ("unchanged: will not run" if job.unchanged else REMARKS[job.when])
+    )
     return (
         str(job.wave),
         job.job,

@@ -32,6 +32,7 @@ from gridmill.model.state import (
     JobState,
     RunState,
 )
+from gridmill.planning.conditions import why_skipped
 from gridmill.planning.emptiness import lacking_rows
 from gridmill.planning.joining import Joining
 from gridmill.planning.progress import run_state
@@ -68,14 +69,13 @@ def _advance_job(
     control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun
 ) -> None:
     needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
-    ended_badly = [n for n in needs if n.state in FINISHED_JOBS and n.state not in DONE_JOBS]
-    if ended_badly:
-        names = ", ".join(f"`{need.job.name}` {need.state}" for need in ended_badly)
-        after = replace(job_run, state=JobState.SKIPPED, message=f"needs {names}", ended=transaction.now)
-    elif all(need.state in DONE_JOBS for need in needs):
-        after = _looked_at(control, joining, transaction, run, job_run)
-    else:
+    why = why_skipped(job_run, needs, partial(transaction.get, JobRun))
+    if why is None:
         return
+    if why:
+        after = replace(job_run, state=JobState.SKIPPED, message=why, ended=transaction.now)
+    else:
+        after = _looked_at(control, joining, transaction, run, job_run)
     _take(control, transaction, job_run, after)
 
 

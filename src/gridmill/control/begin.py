@@ -26,13 +26,14 @@ from gridmill.model.state import (
     RunState,
     check_move,
 )
+from gridmill.model.when import When
 from gridmill.planning.due import check_times
 from gridmill.planning.graph import order
 from gridmill.planning.limits import at
 from gridmill.planning.sizing import size_job
 
 AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
-"""What a resumed run does again."""
+"""What a resumed run does again; jobs that run after failures too, however they ended."""
 
 
 def check_names(pipeline: Pipeline) -> None:
@@ -345,7 +346,8 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     for record in records:
         if isinstance(record.noun, JobRun):
             job_run = control.ledger.fetch(JobRun, record.noun.id)
-            again = job_run.state in AGAIN and job_run.part is None  # parts are cut anew
+            done_again = job_run.state in AGAIN or job_run.job.when != When.SUCCESS
+            again = done_again and job_run.part is None  # parts are cut anew
             transaction.put(_again(control, transaction, job_run) if again else job_run)
     control.candidates.add(run_id, [r.noun.id for r in records if isinstance(r.noun, JobRun)])
 
@@ -365,6 +367,7 @@ def _again(control: Control, transaction: Transaction, job_run: JobRun) -> JobRu
         not_before=0.0,
         message="",
         attempt_id=None,
+        artifacts=(),
         parts=0,
         ended=None,
     )

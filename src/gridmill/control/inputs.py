@@ -1,6 +1,7 @@
 """What a job reads: its input versions, its fingerprint, its size, and the order for its pod."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from gridmill.codec import fingerprint, to_builtins
 from gridmill.control.gangs import gang_for
@@ -20,6 +21,7 @@ from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.site import LOCAL
 from gridmill.model.staging import Staging
 from gridmill.model.stored import contents_uri
+from gridmill.planning.conditions import failed_before
 from gridmill.ports.storage import FileStat
 
 FINGERPRINT = 3
@@ -211,5 +213,6 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         parts=folders_of_parts(transaction, job_run),
         gang=gang_for(control, transaction, attempt, job_run),
         staging=_staging(control, attempt),
+        failed=failed_before(job_run, partial(transaction.get, JobRun)),
         contents_uri=contents_uri(uri) if job_run.part is None and job_run.probe is None else "",
     )

@@ -16,6 +16,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.schedule import Schedule
 from gridmill.model.state import FINISHED_JOBS
+from gridmill.model.when import When
 from gridmill.planning.due import due_times
 
 
@@ -30,7 +31,7 @@ def start_scheduled(
     """Begin the run that is due, unless nothing in it would run. The schedule, having noted it; None while
     the files of versions that would stand are looked at."""
     standing = unchanged_jobs(control, pipeline, listings)
-    all_stand = standing.keys() >= {job.name for job in pipeline.jobs}
+    all_stand = standing.keys() >= {job.name for job in pipeline.jobs if job.when == When.SUCCESS}
     broken = why_broken(control, standing.values(), schedule.name) if all_stand else ""
     if broken is None:
         return None

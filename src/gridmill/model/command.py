@@ -44,7 +44,7 @@ INPUT = "GRIDMILL_INPUT_"
 OWN_VARIABLES = frozenset(
     f"GRIDMILL_{name}"
     for name in (
-        *("RUN", "JOB", "ATTEMPT", "POD", "NODE", "EVENTS_FD"),
+        *("RUN", "JOB", "ATTEMPT", "POD", "NODE", "EVENTS_FD", "FAILED"),
         *("OUTPUT", "CHECKPOINTS", "GPU_SHARE"),
     )
 )

@@ -18,6 +18,7 @@ from gridmill.model.schedule import ScheduleSpec
 from gridmill.model.sink import SinkSpec
 from gridmill.model.statement import Given
 from gridmill.model.training import CHECKPOINTED, ModelKind, TrainingSpec
+from gridmill.model.when import When
 
 
 class JobKind(StrEnum):
@@ -59,6 +60,9 @@ class Job:
 
     `needs` are jobs that must be done before. A command can also name a result of another pipeline in it:
     `other/job`, `other/job@3`, `other/job@prod`; it is read as it was when the run began.
+    `when` lets a command run once its needs have ended although one failed: `failure` if one has failed, to
+    report it, `always` however they ended, to clean up. `GRIDMILL_FAILED` then names the failed jobs, with
+    spaces between them. The run fails all the same.
     `retries` counts further attempts after a failure of the job itself; attempts lost with their pod, and
     the one larger attempt after a memory kill, come on top. `timeout_seconds` bounds one attempt.
     At its end it gets SIGTERM, and SIGKILL after `GRIDMILL_GRACE` (5 s).
@@ -77,6 +81,7 @@ class Job:
 
     name: str
     needs: tuple[str, ...] = ()
+    when: When = When.SUCCESS
     resource: str | None = None
     resources: tuple[str, ...] = ()
     at: str | None = None
@@ -98,8 +103,14 @@ class Job:
     matrix: Mapping[str, Given] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise InputError for memory that was meant otherwise."""
+        """Raise InputError for memory that was meant otherwise, and for a `when` that has no meaning."""
         check_memory(self.memory_bytes, "job.memory")
+        if self.when != When.SUCCESS and (self.command is None or not self.needs):
+            raise InputError(
+                f"`when: {self.when}` is for commands with `needs`: it says how these may have ended",
+                hint="Name the jobs in `needs`, or leave out `when`.",
+                place="job.when",
+            )
 
     @property
     def kind(self) -> JobKind:
@@ -130,8 +141,8 @@ class Job:
 
     @property
     def may_be_unchanged(self) -> bool:
-        """Whether an earlier result can stand: what was done to nodes is no result."""
-        return self.cache and self.each is None
+        """Whether an earlier result can stand: what was done to nodes, or about a failure, is no result."""
+        return self.cache and self.each is None and self.when == When.SUCCESS
 
     @property
     def can_resume(self) -> bool:

@@ -41,7 +41,8 @@ class Order:
     probe and does that share of its data. `part`: it does this part only, and nothing comes of it but files
     below `output_uri` (`workers` are those of each part). `parts` are the folders of all of them, in order:
     it puts together what they hold. `gang`: it is one rank of several, which share the other folders.
-    `staging` is how its data gets to a farm. `contents_uri` is where the attempt lists the files that it
+    `staging` is how its data gets to a farm. `failed` are the jobs that failed
+    before it, for one that runs all the same. `contents_uri` is where the attempt lists the files that it
     leaves (`model.stored`); empty: nowhere.
     """
 
@@ -70,6 +71,7 @@ class Order:
     gang: Gang | None = None
     staging: Staging = Staging.DIRECT
     contents_uri: str = ""
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

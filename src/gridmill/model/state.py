@@ -101,7 +101,7 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.RUNNING: frozenset(
         {JobState.SUCCEEDED, JobState.UNCHANGED, JobState.FAILED, JobState.STOPPED, JobState.WAITING}
     ),
-    JobState.SUCCEEDED: frozenset(),
+    JobState.SUCCEEDED: frozenset({JobState.BLOCKED}),  # resumed, where it runs after failures too
     JobState.UNCHANGED: frozenset(),
     JobState.FAILED: _RESUMED,
     JobState.SKIPPED: _RESUMED,

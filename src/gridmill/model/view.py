@@ -14,6 +14,7 @@ from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
 from gridmill.model.statement import Given
 from gridmill.model.way import Way
+from gridmill.model.when import When
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ class PlannedJob:
     in a line what other numbers of workers would buy; empty where nothing was measured. `problem` says why it
     cannot run, `doubt` why it may fail. `travel` is what is carried to its site and back (None: nothing); of
     a job that may go to several resources `alternatives` are what is expected there, and `choice` says why it
-    goes where it does."""
+    goes where it does. `when` is as the job declares it: the times are those of a run without failures."""
 
     job: str
     kind: str
@@ -112,6 +113,7 @@ class PlannedJob:
     travel: Travel | None = None
     alternatives: tuple[Alternative, ...] = ()
     choice: str = ""
+    when: When = When.SUCCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing, default_resource
 from gridmill.model.site import LOCAL
 from gridmill.model.view import DryRun, PlannedJob
+from gridmill.model.when import When
 from gridmill.planning.alternatives import Candidate, alternatives, demand_there
 from gridmill.planning.choice import choose
 from gridmill.planning.graph import order
@@ -148,6 +149,7 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
         resource=name,
         site=fitting.site,
         needs=job.all_needs,
+        when=job.when,
         wave=1,
         sizing=sizing,
         problem=_problem(job, name, resource, sizing, pipeline, snapshot),
@@ -211,7 +213,7 @@ class _Timeline:
         for name, job in planned.items():
             ends = [timed[need].ends for need in job.needs]
             known = [end for end in ends if end is not None]
-            seconds = 0.0 if job.unchanged else _seconds(job)
+            seconds = 0.0 if not _will_run(job) else _seconds(job)
             timed[name] = job
             if len(known) == len(ends) and (seconds is not None):
                 starts = self._place(job, max(known, default=0.0), seconds)
@@ -243,6 +245,11 @@ class _Timeline:
         return memory <= largest.memory_bytes and same < most_jobs(largest.cpus)
 
 
+def _will_run(job: PlannedJob) -> bool:
+    """In a run without failures."""
+    return not job.unchanged and job.when != When.FAILURE
+
+
 def _seconds(job: PlannedJob) -> float | None:
     """With what is carried."""
     travel = 0.0 if job.travel is None else job.travel.seconds
@@ -252,7 +259,7 @@ def _seconds(job: PlannedJob) -> float | None:
 
 def _peak_memory(jobs: tuple[PlannedJob, ...]) -> int:
     """The most that is in use at once: by the timeline, or wave by wave where times are not known."""
-    running = [job for job in jobs if not job.unchanged]
+    running = [job for job in jobs if _will_run(job)]
     if all(job.starts is not None and job.ends is not None for job in running):
         return max((_in_use(running, job.starts or 0.0) for job in running), default=0)
     waves: dict[int, Amounts] = {}

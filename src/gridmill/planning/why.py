@@ -6,7 +6,8 @@ from gridmill.model.amounts import Amounts, show_bytes, show_count, show_seconds
 from gridmill.model.job import JobKind
 from gridmill.model.resource import Resource
 from gridmill.model.run import JobRun
-from gridmill.model.state import DONE_JOBS, JobState, RunState
+from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState, RunState
+from gridmill.model.when import When
 from gridmill.planning.bring_up import PART_OF_CPU
 from gridmill.planning.fair import Shares, bounds
 from gridmill.planning.limits import fits_now, gpus_of, problem_of, problem_of_resource, show
@@ -40,7 +41,8 @@ def why_waiting(snapshot: Snapshot, job_run_id: str, now: float, waits: Waits | 
 
 def _why_blocked(snapshot: Snapshot, job_run: JobRun) -> str:
     needs = [snapshot.job_runs[need] for need in job_run.needs if need in snapshot.job_runs]
-    missing = [f"`{need.job.name}` ({need.state})" for need in needs if need.state not in DONE_JOBS]
+    over = DONE_JOBS if job_run.job.when is When.SUCCESS else FINISHED_JOBS
+    missing = [f"`{need.job.name}` ({need.state})" for need in needs if need.state not in over]
     return f"waits for {', '.join(missing)}" if missing else "is about to be looked at"
 
 

@@ -16,6 +16,7 @@ from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS, devices_of, share_of
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
 from gridmill.model.uri import below
+from gridmill.model.when import When
 from gridmill.pod.address import interface_of
 from gridmill.pod.bundles import private_copy, unpacked
 from gridmill.pod.environments import Requirements, ready_environment
@@ -143,6 +144,7 @@ def command_environment(
         **markers(order, pod_folder),
         **_checkpoints(order),
         **({"GRIDMILL_NODE": order.part.node} if order.part and order.part.node else {}),
+        **({"GRIDMILL_FAILED": " ".join(order.failed)} if order.job.when != When.SUCCESS else {}),
         "GRIDMILL_OUTPUT": str(below(order.root, order.output_uri)),
         **{input_variable(name): str(path) for name, path in input_folders(order, work).items()},
     }

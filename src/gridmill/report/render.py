@@ -32,6 +32,7 @@ from gridmill.model.remarks import remarks_of
 from gridmill.model.run import Attempt
 from gridmill.model.state import AttemptState, JobState
 from gridmill.model.view import JobView, PartView, RunView
+from gridmill.model.when import REMARKS as WHEN
 from gridmill.report.advice import advice_chart
 from gridmill.report.carried import carried_lines, in_fact
 from gridmill.report.charts import Bar, Series, line_chart, timeline
@@ -232,7 +233,7 @@ def _line(job: JobView, events: Sequence[Event]) -> JobLine:
         cpu=show_seconds(use.cpu_seconds) if use else "",
         peak=show_bytes(use.peak_memory_bytes) if use else "",
         share=f"{use.peak_memory_bytes / given.memory_bytes:.0%}" if use and given.memory_bytes else "",
-        message=job.why or job.job.message,
+        message=job.why or job.job.message or WHEN[job.job.job.when],
         interrupted=tuple(one.interrupted.why for one in job.attempts if one.interrupted is not None),
         log=_log_end(events, attempt) if failed and attempt else "",
         parts=tuple(_part(part) for part in job.parts),

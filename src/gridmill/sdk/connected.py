@@ -6,9 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError
+from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError, UnreachedError
 from gridmill.ports.grid import Grid
-from gridmill.sdk.connection import UnreachedError
 from gridmill.sdk.dial import Dialled
 from gridmill.sdk.turn import is_asked, wait_for_who_asks
 from gridmill.settings import Settings

@@ -13,16 +13,12 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import InputError, UnavailableError, UnreachedError
 from gridmill.model.noun import dataclass
 
 TIMEOUT_SECONDS = 60.0
 _REPEATABLE = ("GET", "PUT")
 _UP = "Start one with `gridmill up`."
-
-
-class UnreachedError(UnavailableError):
-    """Nobody is there, and nothing was asked: the same can be asked of another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
