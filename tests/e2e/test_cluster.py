@@ -99,6 +99,31 @@ def test_a_model_trained_there_is_the_one_trained_here(land: Farmland) -> None:
     assert there["metrics"] == here["metrics"]
     shown = [land.gridmill("preview", f"{name}/told") for name in ("there", "here")]
     assert shown[0].replace("there", "here") == shown[1]
+    verified = json.loads(land.gridmill("verify", "--json"))
+    assert all(one["files"] for one in verified)
+    assert not any(one["troubles"] or one["problem"] for one in verified)
+
+
+def test_a_command_there_reads_exactly_its_version_of_a_sink(land: Farmland) -> None:
+    text = """
+pipeline: reads
+resources:
+  far: {type: command, site: far, cpus: 1, memory: 512MiB}
+jobs:
+  rows: {sink: {source: rows.csv}}
+  count:
+    resource: far
+    needs: rows
+    command: |
+      python -c "
+      import os, pyarrow.parquet as pq
+      print('ROWS', sorted(pq.read_table(os.environ['GRIDMILL_INPUT_ROWS'])['b'].to_pylist()))"
+"""
+    for edit in range(2):
+        (land.shared / "rows.csv").write_text(f"a,b\n1,{edit}\n2,{edit}\n")
+        view = land.ended(land.run(text, "reads"), "reads")
+        assert state(view) == "succeeded", messages(view)
+        assert f"ROWS [{edit}, {edit}]" in land.gridmill("logs", f"reads-{edit + 1}", "count")
 
 
 CODE = """
