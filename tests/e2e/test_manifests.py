@@ -260,3 +260,24 @@ def test_a_command_reads_exactly_its_version_of_a_sink(place: Place):
     said = place.gridmill("logs", "shop-1", "count").stdout
     assert said.count("ROWS [(1, 0), (2, 0)]") == 2, said
     assert not list((place.home / "attempts").glob("*/work/inputs"))
+
+
+def test_an_incremental_dataset_does_not_build_on_a_version_that_was_changed(place: Place):
+    pipeline = place.write(
+        "pipeline: grown\njobs:\n  load: {sink: {source: '*.csv', columns: {t: timestamp}}}\n"
+        "  rows: {dataset: {basis: {table: load, time: t, entity: [s]}, incremental: true}}\n"
+    )
+    for day in (1, 2):
+        place.write(f"t,s,v\n2024-01-0{day}T00:00:00,a,{day}\n", f"{day}.csv")
+        assert place.gridmill("run", pipeline).returncode == 0
+    folder = place.home / "storage" / records(place)["grown/rows@2"]["output"]["uri"]
+    next(folder.rglob("*.parquet")).unlink()
+    place.write("t,s,v\n2024-01-03T00:00:00,a,3\n", "3.csv")
+    done = place.gridmill("run", pipeline)
+    assert done.returncode == 0, done.stderr
+    assert "is missing; all is computed anew" in place.gridmill("logs", "grown-3", "rows").stdout
+    assert len(place.json("preview", "grown/rows")["rows"]) == 3
+
+
+def records(place: Place) -> dict:
+    return {one["id"]: one for one in place.json("list", "artifact")}

@@ -1,4 +1,4 @@
-"""What a job reads is checked before it begins; what it made is listed before it has succeeded."""
+"""What a built-in job has made, listed file by file before it is said to have succeeded."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,7 +9,7 @@ from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.message import Order
 from gridmill.model.stored import Contents
 from gridmill.model.uri import below
-from gridmill.staging.checking import check_inputs, seal
+from gridmill.staging.checking import seal
 from gridmill.staging.contents import NOTHING, list_contents, read_manifest, write_contents
 
 
@@ -25,14 +25,6 @@ def list_made(order: Order, outputs: Sequence[Output]) -> None:
     contents = list_contents(below(root, made.uri), known=_known(order), names=names)
     seal(below(root, made.uri), contents)
     write_contents(below(root, order.contents_uri), contents)
-
-
-def check_read(order: Order) -> None:
-    """Raise DataError for a version that the job reads, or adds to, and that is not any more what it was."""
-    spec = order.job.dataset
-    goes_on = order.job.sink is not None or (spec is not None and spec.incremental)
-    builds_on = order.earlier if goes_on else ()
-    check_inputs(order.root, (entry.artifact for entry in (*order.inputs, *builds_on)))
 
 
 def _is_table(output: Output) -> bool:

@@ -20,11 +20,12 @@ from typing import NoReturn
 
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, MemoryExceededError, StorageError
-from gridmill.jobs.contents import check_read, list_made
+from gridmill.jobs.contents import list_made
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.model.message import Order, Outcome
 from gridmill.model.state import AttemptState, Cause
 from gridmill.registry import find
+from gridmill.staging.checking import check_order
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
@@ -103,8 +104,7 @@ def _result(folder: Path) -> JobResult:
     keep_pandas_out: Callable[[], None] = import_module("gridmill.jobs.arrow").keep_pandas_out
     keep_pandas_out()
     limit_threads(context.threads)
-    check_read(order)
-    result = job(context)
+    result = job(replace(context, order=check_order(order, order.root, print)))
     list_made(order, result.outputs)
     return result
 

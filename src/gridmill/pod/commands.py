@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from gridmill.errors import InputError, InternalError
-from gridmill.jobs.contents import check_read
 from gridmill.jobs.context import CODE
 from gridmill.jobs.gang import gang_environment
 from gridmill.model.command import CommandSpec, check_env, input_variable
@@ -23,6 +22,7 @@ from gridmill.pod.environments import Requirements, ready_environment
 from gridmill.pod.handing import hand_over, input_folders
 from gridmill.pod.launch import EVENTS_FD
 from gridmill.pod.threads import thread_environment
+from gridmill.staging.checking import check_order
 
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH"),
@@ -170,7 +170,7 @@ def _spec(order: Order) -> CommandSpec:
 
 def execute(order: Order, home: Path, work: Path) -> NoReturn:
     """Prepare the command's folder and become it. Raises InputError, StorageError, OSError."""
-    check_read(order)
+    check_order(order, order.root, print)
     program = prepare(order, home, work)
     Path(os.environ["GRIDMILL_OUTPUT"]).mkdir(parents=True, exist_ok=True)
     hand_over(order, work)

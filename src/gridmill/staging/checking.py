@@ -2,13 +2,15 @@
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gridmill.errors import DataError, GridmillError, NotFoundError, StorageError
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.message import Order
 from gridmill.model.stored import Contents, FileTrouble, StoredFile, Trouble, Verified, told
 from gridmill.model.uri import below
 from gridmill.staging.contents import THREADS, hash_of, list_paths, place_of, read_manifest
@@ -27,6 +29,26 @@ def seal(folder: Path, contents: Contents) -> None:
             mode = os.lstat(place).st_mode
             if mode & 0o222:
                 os.chmod(place, stat.S_IMODE(mode) & ~0o222)
+
+
+def check_order(order: Order, root: str | Path, say: Callable[[str], object]) -> Order:
+    """Raise DataError for a version that the job reads, or a table that it adds to, and that is not any more
+    what it was when it was made; StorageError.
+
+    An incremental dataset does not build on such a version: it says so, and the order that is returned has
+    none before it.
+    """
+    check_inputs(root, (entry.artifact for entry in order.inputs))
+    earlier = tuple(entry.artifact for entry in order.earlier)
+    if order.job.sink is not None:
+        check_inputs(root, earlier)
+    elif order.job.dataset is not None and order.job.dataset.incremental:
+        for version in earlier:
+            found = find_troubles(root, version)
+            if found:
+                say(f"{version.id} is not what it was when it was made: {told(found)}; all is computed anew")
+                return replace(order, earlier=())
+    return order
 
 
 def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:

@@ -48,7 +48,7 @@ from gridmill.sites.cluster.trees import (
     read_by,
 )
 from gridmill.staging.carry import Carrier, Terms, push
-from gridmill.staging.checking import check_inputs, seal
+from gridmill.staging.checking import check_order, seal
 from gridmill.staging.contents import list_contents, write_contents
 from gridmill.staging.paths import chunk_sizes
 from gridmill.staging.progress import Carried, Progress
@@ -136,7 +136,7 @@ class HomeCarrying:
         ):
             spent = 0.0
             self._refuse_ended(order.attempt_id)
-            check_inputs(self._here, (entry.artifact for entry in (*order.inputs, *kept_from(order))))
+            order = check_order(order, self._here, _LOG.info)
             try:
                 if order.checkpoint_uri and counts(order):
                     self.checkpoints.take_over(order.checkpoint_uri, order.attempt_id)
