@@ -3,6 +3,7 @@
 A process of its own, so that the control node never loads what reads tables.
 """
 
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -187,7 +188,9 @@ def main() -> None:
     except GridmillError as error:
         seen = Seen(error=to_body(error))
     sys.stdout.buffer.write(encode(seen))
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # threads of deltalake sometimes abort a process that ends in order; all is said

@@ -3,6 +3,7 @@
 A process of its own, so that a pod never loads what reads tables. It takes JSON from standard input.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -58,9 +59,11 @@ def main() -> int:
         write_rows(decode(sys.stdin.buffer.read(), Wanted))
     except GridmillError as error:
         sys.stdout.buffer.write(encode(to_body(error)))
+        sys.stdout.buffer.flush()
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    code = main()
+    os._exit(code)  # threads of deltalake sometimes abort a process that ends in order; all is written
