@@ -13,6 +13,7 @@ Case = Callable[[int, Path], None]
 SUBJECTS: dict[str, str] = {
     "left-outputs": "tests.fuzz.left_outputs:case",
     "nasty-columns": "tests.fuzz.nasty_columns:case",
+    "pipelines": "tests.oracles.pipeline_cases:case",
     "schedules": "tests.oracles.clock_cases:case",
 }
 """Name -> "module:function". A module is imported only when its subject is tried."""

@@ -74,6 +74,22 @@ def test_all_jobs_that_failed_are_named_and_it_waits_for_the_slowest() -> None:
     assert told(grid, "notify") == [("a", "b")]
 
 
+def test_it_waits_for_jobs_before_a_job_that_was_skipped_early() -> None:
+    behaviours = {"a": FAILED, "b": Behaviour(seconds=50.0, outcome=AttemptState.FAILED, cause=Cause.EXIT)}
+    grid = simulation(lambda order: behaviours.get(order.job.name, FINE))
+    jobs = (
+        command("a"),
+        command("b"),
+        command("both", needs=("a", "b")),
+        command("clean", needs=("both",), when=When.ALWAYS),
+    )
+    run = grid.submit(Pipeline(name="p", jobs=jobs))
+    assert grid.run_until(lambda: job_of(grid, run, "both").state == JobState.SKIPPED)
+    assert job_of(grid, run, "b").state == JobState.RUNNING
+    finish(grid, run)
+    assert told(grid, "clean") == [("a", "b")]
+
+
 def test_one_that_fails_itself_fails_the_run() -> None:
     grid = grid_where("clean")
     assert finish(grid, grid.submit(line())).state == RunState.FAILED
@@ -125,6 +141,17 @@ def test_a_resumed_run_does_them_again_by_how_it_ends_then() -> None:
     assert [states(grid, run)[name] for name in ("notify", "clean")] == ["skipped", "succeeded"]
     assert told(grid, "clean") == [("train",), ()]
     assert len(told(grid, "load")) == 1
+
+
+def test_a_resumed_run_does_again_what_has_read_their_versions() -> None:
+    grid = grid_where("train")
+    run = finish(grid, grid.submit(line(command("count", needs=("clean",)))))
+    assert job_of(grid, run, "count").state == JobState.SUCCEEDED
+    grid.world._behave = lambda order: FINE
+    grid.resume(run.id)
+    finish(grid, run)
+    read = [e.order.inputs[0].artifact.id for e in grid.world.executions if e.order.job.name == "count"]
+    assert read == ["p/clean@1", "p/clean@2"]
 
 
 def test_they_survive_a_kill_of_the_control_node() -> None:

@@ -32,7 +32,7 @@ from gridmill.model.state import (
     JobState,
     RunState,
 )
-from gridmill.planning.conditions import why_skipped
+from gridmill.planning.conditions import may_go_on, why_skipped
 from gridmill.planning.emptiness import lacking_rows
 from gridmill.planning.joining import Joining
 from gridmill.planning.progress import run_state
@@ -86,8 +86,8 @@ def _take(control: Control, transaction: Transaction, job_run: JobRun, after: Jo
     if after.state in DONE_JOBS:
         note_latest(control, transaction, after)
     if after.state in FINISHED_JOBS:
-        dependents = control.ledger.snapshot.dependents_of(job_run.id)
-        look = partial(control.candidates.add, job_run.run_id, [job.id for job in dependents])
+        dependents = may_go_on(control.ledger.snapshot, job_run.id)
+        look = partial(control.candidates.add, job_run.run_id, dependents)
         transaction.then(look)  # what it made can be read once it is committed
 
 

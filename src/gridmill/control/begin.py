@@ -1,6 +1,6 @@
 """Starting, stopping and resuming runs: the nouns a run begins with, and its moves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gridmill.control.inputs import declared_sizes
@@ -27,13 +27,14 @@ from gridmill.model.state import (
     check_move,
 )
 from gridmill.model.when import When
+from gridmill.planning.conditions import may_go_on
 from gridmill.planning.due import check_times
 from gridmill.planning.graph import order
 from gridmill.planning.limits import at
 from gridmill.planning.sizing import size_job
 
 AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
-"""What a resumed run does again; jobs that run after failures too, however they ended."""
+"""What a resumed run does again, and more: see `_done_again`."""
 
 
 def check_names(pipeline: Pipeline) -> None:
@@ -324,7 +325,7 @@ def stop_run(control: Control, transaction: Transaction, run: Run, job: str | No
         elif job_run.state == JobState.RUNNING:
             stop_attempt(control, transaction, job_run)
             stopped += [job_run.id] if job_run.parts else []
-    dependents = [d.id for name in stopped for d in control.ledger.snapshot.dependents_of(name)]
+    dependents = [key for name in stopped for key in may_go_on(control.ledger.snapshot, name)]
     control.candidates.add(run.id, [*dependents, *stopped])
 
 
@@ -343,13 +344,23 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     jobs = [record.noun.job for record in records if isinstance(record.noun, JobRun)]
     settled = {**settle_names(control, jobs), **run.settled}  # what was settled stays
     transaction.put(replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled))
-    for record in records:
-        if isinstance(record.noun, JobRun):
-            job_run = control.ledger.fetch(JobRun, record.noun.id)
-            done_again = job_run.state in AGAIN or job_run.job.when != When.SUCCESS
-            again = done_again and job_run.part is None  # parts are cut anew
-            transaction.put(_again(control, transaction, job_run) if again else job_run)
+    known = [record.noun for record in records if isinstance(record.noun, JobRun)]
+    again = _done_again([job_run for job_run in known if job_run.part is None])  # parts are cut anew
+    for noun in known:
+        job_run = control.ledger.fetch(JobRun, noun.id)
+        transaction.put(_again(control, transaction, job_run) if job_run.id in again else job_run)
     control.candidates.add(run_id, [r.noun.id for r in records if isinstance(r.noun, JobRun)])
+
+
+def _done_again(job_runs: Sequence[JobRun]) -> frozenset[str]:
+    """What failed, was stopped or skipped; what runs after failures too, however it ended; and what has read
+    the versions of these."""
+    again = {one.id for one in job_runs if one.state in AGAIN or one.job.when != When.SUCCESS}
+    while True:
+        readers = {one.id for one in job_runs if again.intersection(one.needs)} - again
+        if not readers:
+            return frozenset(again)
+        again |= readers
 
 
 def _again(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:

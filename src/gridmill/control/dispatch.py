@@ -31,6 +31,7 @@ from gridmill.model.state import (
     PodState,
     check_move,
 )
+from gridmill.planning.conditions import may_go_on
 from gridmill.planning.joining import Joining
 from gridmill.planning.plan import needless, plan
 
@@ -264,7 +265,7 @@ def _refuse(control: Control, joining: Joining, transaction: Transaction, refusa
         return
     message = f"{refusal.message.removesuffix('.')}. {refusal.hint}".strip()
     transaction.put(replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now))
-    dependents = [job.id for job in control.ledger.snapshot.dependents_of(job_run.id)]
+    dependents = may_go_on(control.ledger.snapshot, job_run.id)
     control.candidates.add(job_run.run_id, dependents or [job_run.id])
 
 

@@ -32,6 +32,7 @@ from gridmill.model.state import (
 )
 from gridmill.model.stored import contents_uri
 from gridmill.model.way import Way
+from gridmill.planning.conditions import may_go_on
 from gridmill.planning.fair import charged
 from gridmill.planning.history import PROBE
 from gridmill.planning.probes import has_workers
@@ -113,7 +114,7 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
     if told is not None:
         measure(control, transaction, after, ended, told)
     if after.state in FINISHED_JOBS:
-        dependents = [job.id for job in control.ledger.snapshot.dependents_of(job_run.id)]
+        dependents = may_go_on(control.ledger.snapshot, job_run.id)
         control.candidates.add(job_run.run_id, dependents or [job_run.id])
         _look_again(control, transaction, job_run)
         discard_parts(control, transaction, job_run)

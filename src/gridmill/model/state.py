@@ -101,8 +101,10 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.RUNNING: frozenset(
         {JobState.SUCCEEDED, JobState.UNCHANGED, JobState.FAILED, JobState.STOPPED, JobState.WAITING}
     ),
-    JobState.SUCCEEDED: frozenset({JobState.BLOCKED}),  # resumed, where it runs after failures too
-    JobState.UNCHANGED: frozenset(),
+    JobState.SUCCEEDED: frozenset(
+        {JobState.BLOCKED}
+    ),  # resumed: it runs after failures too, or read of such a job
+    JobState.UNCHANGED: frozenset({JobState.BLOCKED}),
     JobState.FAILED: _RESUMED,
     JobState.SKIPPED: _RESUMED,
     JobState.STOPPED: _RESUMED,

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 
 class When(StrEnum):
-    """`success`: once all that it needs has succeeded. `failure`: once all that it needs has ended, if one of
-    these jobs, or one before them, has failed. `always`: once all that it needs has ended, however."""
+    """`success`: once all that it needs has succeeded. `failure`: once all that it needs, and all before
+    that, has ended, if one of these jobs has failed. `always`: once all of these have ended, however."""
 
     SUCCESS = "success"
     FAILURE = "failure"
