@@ -204,3 +204,29 @@ def test_requirements_that_refer_to_files_are_found_with_the_model(tmp_path: Pat
     assert found.file == tmp_path / "outputs/m/code/needs/all.txt"
     assert found.file.read_text() == found.text
     assert found.bundle == "b" * 64
+
+
+PEEKING = """
+import numpy as np
+
+def fit(data):
+    c = float(np.nanmean(data.target))
+    (data.output / "c").write_text(str(c))
+    hidden = np.isnan(data.target)
+    return {
+        "hidden_test": int(hidden[data.test].sum()),
+        "test_rows": len(data.test),
+        "hidden_others": int(hidden[data.train].sum() + hidden[data.validation].sum()),
+        "test_rmse": 0.0,
+    }
+
+def predict(folder, inputs):
+    return np.full(len(inputs), float((folder / "c").read_text()))
+"""
+
+
+def test_a_script_gets_no_targets_of_test_rows_and_its_own_claim_about_them_is_replaced(tmp_path: Path):
+    metrics = train(by_function(tmp_path, PEEKING)).outputs[0].metrics
+    assert metrics["hidden_test"] == metrics["test_rows"] > 0
+    assert metrics["hidden_others"] == 0
+    assert metrics["test_rmse"] > 0, "Gridmill has measured it"

@@ -18,7 +18,8 @@ def main():
     arrays, output = Path(os.environ["GRIDMILL_ARRAYS"]), Path(os.environ["GRIDMILL_OUTPUT"])
     training = json.loads(Path(os.environ["GRIDMILL_TRAINING"]).read_text())
     inputs = torch.from_numpy(np.load(arrays / "inputs.npy").astype(np.float32))
-    target = torch.from_numpy(np.load(arrays / "target.npy").astype(np.int64))
+    classes = np.nan_to_num(np.load(arrays / "target.npy"), nan=-1)  # NaN in the test rows
+    target = torch.from_numpy(classes.astype(np.int64))
     split = np.load(arrays / "split.npy")
     train, held = (torch.from_numpy(np.flatnonzero(split == number)) for number in (0, 1))
 

@@ -57,7 +57,7 @@ def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None
         split[frame.rows[name]] = number
     arrays: dict[str, np.ndarray[Any, Any]] = {
         "inputs": frame.inputs,
-        "target": frame.target,
+        "target": _without_test(frame),
         "split": split,
         "starts": frame.starts,
     }
@@ -77,6 +77,13 @@ def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None
     }
     (context.work / "training.json").write_text(json.dumps(facts))
     (context.work / "metrics.jsonl").write_bytes(b"")
+
+
+def _without_test(frame: Frame) -> np.ndarray[Any, Any]:
+    """The targets; those of test rows are missing, so that nothing is learned or chosen by them."""
+    target = np.array(frame.target)
+    target[frame.rows["test"]] = np.nan
+    return target
 
 
 def _run(
