@@ -128,6 +128,8 @@ def _of_job(run: SeenRun, seen: Seen, versions: Mapping[str, Version]) -> Iterat
         must_run = seen.forced or not declared.cached or declared.when != "success"
         if seen.state == "unchanged" and must_run:
             yield "it is unchanged, and was to run"
+        if seen.state == "unchanged" and declared.lives_on:
+            yield from _stale(run, seen, versions)
         if seen.state == "succeeded" and not must_run:
             yield from _needless(run, seen, versions, made_of)
 
@@ -149,6 +151,15 @@ def _runs(run: SeenRun, declared: Declared) -> bool:
     if declared.when == "success":
         return all(run.jobs[need].state in DONE for need in declared.needs)
     return declared.when == "always" or bool(failed_before(run, declared))
+
+
+def _stale(run: SeenRun, seen: Seen, versions: Mapping[str, Version]) -> Iterator[str]:
+    """It stays as an older version, although what it leaves elsewhere is that of a newer one."""
+    name, number = f"{run.pipeline}/{seen.declared.name}", versions[seen.version].number
+    newer = [one.id for one in versions.values() if one.name == name and one.number > number]
+    made = [key for key in newer if versions[key].created < seen.ended - MOMENT]
+    if made:
+        yield f"it stays as {seen.version}, and {made[-1]} was there"
 
 
 def _needless(
