@@ -4,11 +4,12 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from sink_case import TABLE, SinkCase
 
 from gridmill.errors import InputError
-from gridmill.jobs.sink import upkeep
+from gridmill.jobs.sink import upkeep, writing
 from gridmill.jobs.sink.plan import Loaded
 from gridmill.jobs.sink.table import SinkTable, open_sink_table
 from gridmill.jobs.sink.upkeep import MOST_SMALL, SMALL_BYTES, remove_unused, small_groups
@@ -37,7 +38,33 @@ def wanted(*indices: int) -> list[dict[str, object]]:
     return sorted(({"a": a, "b": b} for a in indices for b in "xy"), key=str)
 
 
-def test_many_small_files_are_put_together_and_still_known_apart(case: SinkCase) -> None:
+def test_small_files_of_one_load_share_a_data_file_that_is_read_once(
+    case: SinkCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = 300
+    many(case, number=number)
+    case.write("empty.csv", "a,b\n")
+    before = case.load()
+    assert len(used(case)) == 1
+    assert case.load().table_version == before.table_version  # nor is a file without rows read again
+    reads: list[str] = []
+    opened = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pq.ParquetFile, "iter_batches", lambda self, **given: reads.append("") or opened(self, **given)
+    )
+    case.write("007.csv", "a,b\n7,z\n")
+    (case.folder / "009.csv").rename(case.folder / "nine.csv")
+    case.load()
+    assert len(reads) < 10  # not one for each of the files
+    rest = wanted(*(n for n in range(number) if n != 7))
+    assert case.rows() == sorted([*rest, {"a": 7, "b": "z"}], key=str)
+    assert case.rows(before.table_version) == wanted(*range(number))
+
+
+def test_many_small_files_are_put_together_and_still_known_apart(
+    case: SinkCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "LEAST_TOGETHER", 1000)
     many(case, number=MOST_SMALL - 1)
     before = case.load()
     assert len(used(case)) == MOST_SMALL - 1

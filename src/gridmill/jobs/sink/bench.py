@@ -189,7 +189,9 @@ class Bench:
     def _written(self, plan: LoadPlan, writing: Writing, spared: list[Part]) -> tuple[list[Part], list[Part]]:
         taken = {file.key: one for file in plan.load if (one := self._taken(file, writing))}
         with nullcontext() if taken else writing.meter.running():
-            written = [taken.get(file.key) or writing.write(file) for file in plan.load]
+            rest = writing.write_all([file for file in plan.load if file.key not in taken])
+        found = taken | {one.file.key: one for one in rest}
+        written = [found[file.key] for file in plan.load]
         repeated = writing.drop_repeated(written, kept_rows(self.table, plan, spared))
         writing.sieve.check_share()
         parts = [part for one in written for part in one.parts]

@@ -142,6 +142,17 @@ def _several(folder: Path, row: dict[str, Any]) -> Iterator[Loaded]:
         start, size_bytes = start + rows, 0
 
 
+def compact_stem() -> str:
+    """The name of a data file for rows of several source files, never used before."""
+    return f"compact-{uuid4().hex}"
+
+
+def marked_with(schema: pa.Schema, pieces: Iterable[Loaded]) -> pa.Schema:
+    """The schema of a data file that holds the rows of these pieces, in their order, and says so."""
+    sources = [[one.key, one.content, one.rows, one.modified_ms] for one in pieces]
+    return schema.with_metadata({SOURCES: json.dumps(sources)})
+
+
 def rules_number(fingerprint: str) -> int:
     """A declaration's fingerprint as the number a Delta transaction can carry."""
     return int(fingerprint[:15], 16)

@@ -5,21 +5,29 @@ ledger stays one with the data. A source file whose rows are all too old keeps a
 it is not loaded again. Files of earlier versions stay where they are.
 """
 
-import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gridmill.jobs.parquet import FILE_ROWS, Part, write_parquet
 from gridmill.jobs.sink.plan import Loaded, LoadPlan
-from gridmill.jobs.sink.table import SOURCES, LostRaceError, SinkTable, open_sink_table, replace_files
+from gridmill.jobs.sink.table import (
+    LostRaceError,
+    SinkTable,
+    compact_stem,
+    marked_with,
+    open_sink_table,
+    replace_files,
+)
 from gridmill.model.sink import Retain
 
 SMALL_BYTES = 16 * 2**20
@@ -97,11 +105,15 @@ class Trim:
     column: str
     cutoff: datetime
 
-    def rows(self, table: pa.Table) -> pa.Table:
-        """Those that stay."""
+    def stays(self, table: pa.Table) -> pa.ChunkedArray:
+        """For each row whether it stays."""
         times = table[self.column].cast(pa.timestamp("us", "UTC"))
         young = pc.greater_equal(times, pa.scalar(self.cutoff, pa.timestamp("us", "UTC")))
-        return table.filter(pc.fill_null(young, True))
+        return pc.fill_null(young, True)
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """Those that stay."""
+        return table.filter(self.stays(table))
 
 
 def _has_older(path: Path, column: str, cutoff: datetime) -> bool:
@@ -119,31 +131,66 @@ def write_group(
     table: SinkTable, group: Group, schema: pa.Schema, folder: Path, trim: Trim | None = None
 ) -> Part:
     """One data file with the rows of the pieces."""
-    counts = [sum(rows.num_rows for rows in _rows(table, piece, trim)) for piece in group.pieces]
+    files = by_path(group.pieces)
+    counts = [count for path, pieces in files.items() for count in _counts(table.path / path, pieces, trim)]
     if len(group.pieces) == 1:
         stem, marked = f"{group.pieces[0].key}-{group.pieces[0].content}-{uuid4().hex}", schema
     else:
-        sources = [
-            [one.key, one.content, rows, one.modified_ms]
-            for one, rows in zip(group.pieces, counts, strict=True)
-        ]
-        stem, marked = f"compact-{uuid4().hex}", schema.with_metadata({SOURCES: json.dumps(sources)})
+        held = [replace(piece, rows=rows) for piece, rows in zip(group.pieces, counts, strict=True)]
+        stem, marked = compact_stem(), marked_with(schema, held)
     if not sum(counts):
         return _empty(folder / f"{stem}-00000.parquet", marked)
-    batches = (_cast(rows, marked) for piece in group.pieces for rows in _rows(table, piece, trim))
+    batches = (
+        _cast(rows, marked)
+        for path, pieces in files.items()
+        for rows in _rows(table.path / path, pieces, trim)
+    )
     (part,) = write_parquet(batches, marked, folder, stem, file_rows=sum(counts) + 1)
     return part
 
 
-def _rows(table: SinkTable, piece: Loaded, trim: Trim | None) -> Iterator[pa.Table]:
-    at = 0
-    with pq.ParquetFile(table.path / piece.path) as file:
+def _counts(path: Path, pieces: Sequence[Loaded], trim: Trim | None) -> list[int]:
+    """How many rows stay of each piece of one data file."""
+    with pq.ParquetFile(path) as file:
+        if trim is None or trim.column not in file.schema_arrow.names:
+            return [piece.rows for piece in pieces]
+        batches = file.iter_batches(columns=[trim.column])
+        kept = [
+            trim.stays(pa.Table.from_batches([batch])).to_numpy(zero_copy_only=False) for batch in batches
+        ]
+    before = np.concatenate([[0], *kept], dtype=np.int64).cumsum()
+    return [int(before[piece.start + piece.rows] - before[piece.start]) for piece in pieces]
+
+
+def _rows(path: Path, pieces: Sequence[Loaded], trim: Trim | None) -> Iterator[pa.Table]:
+    """The rows of the pieces of one data file, which is read once, as many pieces as it may have."""
+    stretches, at = _stretches(pieces), 0
+    with pq.ParquetFile(path) as file:
         for batch in file.iter_batches():
-            first, last = max(piece.start - at, 0), min(piece.start + piece.rows - at, batch.num_rows)
+            slices = []
+            while stretches and stretches[0][0] < at + batch.num_rows:
+                first, last = stretches[0]
+                slices.append(
+                    batch.slice(max(first - at, 0), min(last - at, batch.num_rows) - max(first - at, 0))
+                )
+                if last > at + batch.num_rows:
+                    break
+                stretches.popleft()
             at += batch.num_rows
-            if first < last:
-                rows = pa.Table.from_batches([batch.slice(first, last - first)])
+            if slices:
+                rows = pa.Table.from_batches(slices)
                 yield trim.rows(rows) if trim and trim.column in rows.column_names else rows
+
+
+def _stretches(pieces: Sequence[Loaded]) -> deque[tuple[int, int]]:
+    """The rows of pieces of one data file, from one on up to another: as few stretches as there can be."""
+    found: deque[tuple[int, int]] = deque()
+    for piece in sorted((one for one in pieces if one.rows), key=lambda one: one.start):
+        begins, ends = piece.start, piece.start + piece.rows
+        if found and found[-1][1] == begins:
+            begins = found.pop()[0]
+        found.append((begins, ends))
+    return found
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:

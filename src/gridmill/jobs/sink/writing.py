@@ -16,17 +16,22 @@ from gridmill.jobs.parquet import Part, write_parquet
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
 from gridmill.jobs.sink.load import Loading, open_reader
 from gridmill.jobs.sink.metrics import Meter
-from gridmill.jobs.sink.plan import LoadPlan
+from gridmill.jobs.sink.plan import Loaded, LoadPlan
 from gridmill.jobs.sink.rejects import REJECTS, placed
 from gridmill.jobs.sink.sieve import Sieve, Spool, rejects_of
-from gridmill.jobs.sink.table import SinkTable, stem_of
+from gridmill.jobs.sink.table import SinkTable, compact_stem, marked_with, stem_of
 from gridmill.jobs.sink.unique import find_repeated
 from gridmill.jobs.thrifty import thrifty
+from gridmill.model.source import Compression, Format
+
+SMALL_BYTES, TOGETHER_BYTES, LEAST_TOGETHER = 2**18, 4 * 2**20, 8
+"""Source files up to so large share data files, so many bytes of them each, where there are so many files."""
 
 
 @dataclass(slots=True)
 class Written:
     """A source file's rows: `parts` hold the good ones, the spools and `rejects` (data files) the others.
+    The part of small files that share one is with the first of them.
     `rejected` are the numbers of those that were rejected as they were read."""
 
     file: SourceFile
@@ -56,6 +61,59 @@ class Writing:
             parts = write_parquet(self.meter.passing(good), self.schema, self.folder, stem)
         check_unchanged(file)
         return Written(file=file, parts=list(parts), spools=[spool], rejected=spool.rows)
+
+    def write_all(self, files: Sequence[SourceFile]) -> list[Written]:
+        """Source files, in their order; small ones share data files. Raises as `write` does."""
+        written: list[Written] = []
+        for group in self._groups(files):
+            written += self._write_together(group) if len(group) > 1 else [self.write(group[0])]
+        return written
+
+    def _groups(self, files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+        """The files that share a data file; each alone where rows may be taken out of it afterwards."""
+        group: list[SourceFile] = []
+        size_bytes = 0
+        for file in files:
+            if self.sieve.engine is not None or not _is_small(file):
+                yield [file]
+                continue
+            if size_bytes + file.size_bytes > TOGETHER_BYTES:
+                yield group
+                group, size_bytes = [], 0
+            group.append(file)
+            size_bytes += file.size_bytes
+        if len(group) < LEAST_TOGETHER:
+            yield from ([file] for file in group)
+        else:
+            yield group
+
+    def _write_together(self, files: Sequence[SourceFile]) -> list[Written]:
+        """Small source files, in one data file that says which rows are whose."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        written, tables, pieces = [], [self.schema.empty_table()], []
+        for file in files:
+            spool = Spool(self.folder / f"{stem_of(file)}.spool")
+            rows = pa.concat_tables(
+                [tables[0], *self.sieve.good(self.loading.batches(file, self.schema), spool)]
+            )
+            check_unchanged(file)
+            tables.append(rows)
+            written.append(Written(file=file, parts=[], spools=[spool], rejected=spool.rows))
+            pieces.append(
+                Loaded(
+                    path="",
+                    size_bytes=0,
+                    rows=rows.num_rows,
+                    key=file.key,
+                    content=file.content,
+                    modified_ms=file.modified_ms,
+                )
+            )
+        rows = pa.concat_tables(tables).combine_chunks()
+        written[0].parts += write_parquet(
+            self.meter.passing([rows]), marked_with(self.schema, pieces), self.folder, compact_stem()
+        )
+        return written
 
     def drop_repeated(self, written: Sequence[Written], kept: ds.Dataset | None) -> bool:
         """Take rows whose key was there before out of the parts; whether there were any. Raises InputError
@@ -117,6 +175,12 @@ class Writing:
                 rows = placed(one.file, open_reader(one.file, self.loading.spec.source), one.spools)
                 parts += write_parquet(rows, REJECTS, self.folder / "rejects", stem_of(one.file))
         return parts
+
+
+def _is_small(file: SourceFile) -> bool:
+    """Whether its rows take little memory, all at once."""
+    text = file.format in (Format.CSV, Format.JSONL) and file.compression == Compression.NONE
+    return text and file.fetch is None and file.size_bytes <= SMALL_BYTES
 
 
 def rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
