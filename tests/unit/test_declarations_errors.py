@@ -66,7 +66,7 @@ def test_hints_say_what_to_do() -> None:
     for text, hint in {
         "pipeline: p\njobs:\n\ta: x": "Indent with spaces",
         "pipeline: p\njobs: a: b": "Put quotes around text that contains `: `",
-        JOB + "{comand: x}": "The fields here are needs, resource",
+        JOB + "{comand: x}": "The fields here are needs, when, resource",
         JOB + '{command: "${HOME}"}': "Write $${ for a ${ that is meant for the shell.",
         JOB + "{command: x, needs: [b]}": "pipeline/job",
         "": "Start with `pipeline: NAME`",
