@@ -17,16 +17,11 @@ def note_latest(control: Control, transaction: Transaction, job_run: JobRun) -> 
     run = transaction.get(Run, job_run.run_id)
     if run is None or not job_run.artifacts or (run.chunk and job_run.job.sink is None):
         return
-    known = transaction.get(Latest, job_run.name) or _recorded(control, job_run.name)
+    known = transaction.get(Latest, job_run.name) or control.ledger.look_up(Latest, job_run.name)
     after = Latest(name=job_run.name, artifact=job_run.artifacts[-1], run=run.id, order=run.order)
     if known is None or (known.order <= run.order and known != after):
         transaction.put(after)
         note_latest_move(control, transaction, known, after)
-
-
-def _recorded(control: Control, name: str) -> Latest | None:
-    """The record in the store, made ready to be changed."""
-    return control.ledger.fetch(Latest, name) if find_latest(control, name) is not None else None
 
 
 def find_latest(control: Control, name: str) -> Latest | None:

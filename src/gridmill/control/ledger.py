@@ -125,9 +125,16 @@ class Ledger:
 
     def fetch(self, kind: type[N], key: str) -> N:
         """A noun from the store, made ready to be changed. Raises NotFoundError."""
+        found = self.look_up(kind, key)
+        if found is None:
+            raise NotFoundError(f"there is no {kind.__name__.lower()} {key!r}")
+        return found
+
+    def look_up(self, kind: type[N], key: str) -> N | None:
+        """A noun from the store, made ready to be changed; None where there is none."""
         record = self.store.get(kind, key)
         if record is None:
-            raise NotFoundError(f"there is no {kind.__name__.lower()} {key!r}")
+            return None
         self._versions[(kind, key)] = record.version
         return cast(N, record.noun)
 

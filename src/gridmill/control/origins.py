@@ -16,19 +16,13 @@ def note_origin(control: Control, transaction: Transaction, pipeline: Pipeline, 
     if not pipeline.folder:
         return
     here = Origin(name=pipeline.name, folder=pipeline.folder, host=pipeline.host)
-    known = transaction.get(Origin, pipeline.name) or _recorded(control, pipeline.name)
+    known = transaction.get(Origin, pipeline.name) or control.ledger.look_up(Origin, pipeline.name)
     if known is None:
         transaction.put(here)
     elif known.folder != here.folder:
         if not adopt and not control.storage.has_left(known.folder, known.host):
             raise _elsewhere(known, here)
         transaction.put(here)
-
-
-def _recorded(control: Control, name: str) -> Origin | None:
-    """The record in the store, made ready to be changed."""
-    there = control.ledger.store.get(Origin, name) is not None
-    return control.ledger.fetch(Origin, name) if there else None
 
 
 def _elsewhere(known: Origin, here: Origin) -> ConflictError:

@@ -26,7 +26,7 @@ class PipelineCases(Cases):
             note_origin(self._control, transaction, pipeline, adopt=adopt)
             resources = declare_resources(self._control, transaction, pipeline)
             resources_used(self._control, pipeline, resources)
-            self._know(Pipeline, pipeline.name)
+            self._ledger.look_up(Pipeline, pipeline.name)  # so that it can be replaced
             transaction.put(pipeline)
             self._put_schedules(transaction, pipeline)
         return pipeline
@@ -44,11 +44,6 @@ class PipelineCases(Cases):
     def _schedules_of(self, pipeline: str) -> dict[str, Schedule]:
         known = self._ledger.snapshot.schedules.items()
         return {name: schedule for name, schedule in known if schedule.pipeline == pipeline}
-
-    def _know(self, kind: type[object], key: str) -> None:
-        """Read a record that is not kept in memory, so that it can be replaced."""
-        if self._ledger.store.get(kind, key) is not None:
-            self._ledger.fetch(kind, key)
 
     def pipelines(self) -> tuple[Pipeline, ...]:
         """Kept declarations, by name."""

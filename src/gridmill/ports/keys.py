@@ -16,22 +16,15 @@ from gridmill.model.site import Site
 from gridmill.model.state import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
 from gridmill.ports.store import Noun
 
+_Named = Site | Resource | Project | Pipeline | Schedule | Backfill | Alterations | Latest | Origin
+"""Known by their names, and below nothing."""
+
 
 def key_of(noun: Noun) -> str:
     """The key: unique within the class."""
+    if isinstance(noun, _Named):
+        return noun.name
     match noun:
-        case (
-            Site()
-            | Resource()
-            | Project()
-            | Pipeline()
-            | Schedule()
-            | Backfill()
-            | Alterations()
-            | Latest()
-            | Origin()
-        ):
-            return noun.name
         case Measurement():
             return noun.attempt_id
         case Run() | JobRun() | Attempt() | Deployment() | Artifact() | Alias() | Chunk():
@@ -42,6 +35,8 @@ def parent_of(noun: Noun) -> str:
     """What `Store.list(parent=...)` filters by: a run's pipeline, a JobRun's run, an attempt's run,
     an artifact's or alias's name, a measurement's subject, a deployment's resource, a chunk's
     pipeline; else empty."""
+    if isinstance(noun, _Named):
+        return ""
     match noun:
         case Run():
             return noun.pipeline
@@ -55,18 +50,6 @@ def parent_of(noun: Noun) -> str:
             return noun.resource
         case Chunk():
             return noun.pipeline.name
-        case (
-            Site()
-            | Resource()
-            | Project()
-            | Pipeline()
-            | Schedule()
-            | Backfill()
-            | Alterations()
-            | Latest()
-            | Origin()
-        ):
-            return ""
 
 
 def is_live(noun: Noun) -> bool:
