@@ -3,17 +3,22 @@
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gridmill.errors import DataError, GridmillError, NotFoundError, StorageError
+from gridmill.errors import DataError, GridmillError, NotFoundError
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.message import Order
 from gridmill.model.stored import Contents, FileTrouble, StoredFile, Trouble, Verified, told
 from gridmill.model.uri import below
-from gridmill.staging.contents import THREADS, hash_of, list_paths, place_of, read_manifest
+from gridmill.staging.contents import (
+    hash_all,
+    list_paths,
+    place_of,
+    read_manifest,
+    reading_errors,
+)
 
 SMALL_BYTES, SMALL_FILES = 16 << 20, 1000
 """A version up to this is read each time it is looked at: that takes some hundredths of a second."""
@@ -133,43 +138,27 @@ def _compared(
 def _differing(
     folder: Path, contents: Contents, read_all: bool, read: dict[str, str]
 ) -> Iterator[FileTrouble]:
-    doubtful: list[StoredFile] = []
+    doubtful: dict[str, StoredFile] = {}
     for one in contents.files:
-        looked = _looked(place_of(folder, one.path))
+        place = place_of(folder, one.path)
+        looked = _looked(place)
         if looked is None:
             yield FileTrouble(path=one.path, trouble=Trouble.MISSING)
         elif not stat.S_ISREG(looked.st_mode) or looked.st_size != one.size_bytes:
             yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
         elif read_all or looked.st_mtime_ns != one.mtime_ns:
-            doubtful.append(one)
-    new = [one for one in doubtful if place_of(folder, one.path) not in read]
-    for one, hashed in zip(new, _hashes(folder, new), strict=True):
-        read[place_of(folder, one.path)] = hashed
-    for one in doubtful:
-        if read[place_of(folder, one.path)] != one.sha256:
+            doubtful[place] = one
+    with reading_errors(folder):
+        read.update(hash_all({place: one.size_bytes for place, one in doubtful.items() if place not in read}))
+    for place, one in doubtful.items():
+        if read[place] != one.sha256:
             yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
 
 
 def _looked(place: str) -> os.stat_result | None:
-    try:
+    with reading_errors(place), suppress(FileNotFoundError, NotADirectoryError):
         return os.lstat(place)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror}", place=place) from error
-
-
-def _hashes(folder: Path, files: list[StoredFile]) -> Iterator[str]:
-    try:
-        if sum(one.size_bytes for one in files) <= SMALL_BYTES:
-            yield from [hash_of(place_of(folder, one.path)) for one in files]
-            return
-        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
-            yield from threads.map(lambda one: hash_of(place_of(folder, one.path)), files)
-    except OSError as error:
-        raise StorageError(
-            f"cannot be read: {error.strerror or error}", place=str(error.filename or folder)
-        ) from error
+    return None
 
 
 def _extra(folder: Path, contents: Contents) -> Iterator[FileTrouble]:

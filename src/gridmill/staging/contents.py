@@ -4,9 +4,9 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 from uuid import uuid4
@@ -19,7 +19,7 @@ from gridmill.model.stored import Contents, StoredFile, VersionManifest, manifes
 from gridmill.model.uri import below
 
 NOTHING = Contents()
-THREADS = 4
+_THREADS = 4
 _ALONE_BYTES = 4 << 20
 """Less is hashed without threads, which cost about as much to start."""
 _PLAIN = re.compile("[^%\ud800-\udfff]*")
@@ -38,25 +38,31 @@ def list_contents(folder: Path, known: Contents = NOTHING, names: Iterable[str] 
     A file that `known` has with the same size and time of change is not read again. Raises StorageError.
     """
     before = {one.path: one for one in known.files}
-    try:
+    with reading_errors(folder):
         found = sorted(_found(folder, names), key=lambda one: one.path)
-        new = [one for one in found if not _is_same(before.get(one.path), one.stat)]
-        hashes = dict(zip((one.path for one in new), _hashed(new), strict=True))
-    except OSError as error:
-        raise StorageError(
-            f"cannot be read: {error.strerror or error}", place=str(error.filename or folder)
-        ) from error
+        new = (one for one in found if not _is_same(before.get(one.path), one.stat))
+        hashes = hash_all({one.place: one.stat.st_size for one in new})
     return Contents(files=tuple(_stored(one, hashes, before) for one in found))
 
 
-def _stored(found: _Found, hashes: dict[str, str], before: dict[str, StoredFile]) -> StoredFile:
-    if found.path not in hashes:
+@contextmanager
+def reading_errors(place: str | Path) -> Iterator[None]:
+    """Turns what the system says of a version's files into StorageError; `place` where it names none."""
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+        raise StorageError(message, place=str(error.filename or place)) from error
+
+
+def _stored(found: _Found, hashes: Mapping[str, str], before: dict[str, StoredFile]) -> StoredFile:
+    if found.place not in hashes:
         return before[found.path]
     return StoredFile(
         path=found.path,
         size_bytes=found.stat.st_size,
         mtime_ns=found.stat.st_mtime_ns,
-        sha256=hashes[found.path],
+        sha256=hashes[found.place],
     )
 
 
@@ -105,14 +111,16 @@ def place_of(folder: Path, path: str) -> str:
     return os.path.join(folder, name)
 
 
-def _hashed(found: list[_Found]) -> list[str]:
-    """Large files first, so that no thread is left alone with one at the end."""
-    if len(found) < 2 or sum(one.stat.st_size for one in found) < _ALONE_BYTES:
-        return [hash_of(one.place) for one in found]
-    order = sorted(range(len(found)), key=lambda at: -found[at].stat.st_size)
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
-        hashes = dict(zip(order, threads.map(lambda at: hash_of(found[at].place), order), strict=True))
-    return [hashes[at] for at in range(len(found))]
+def hash_all(sizes: Mapping[str, int]) -> dict[str, str]:
+    """The hashes of files, by their places; `sizes` are in bytes. Raises OSError.
+
+    Large files first, so that no thread is left alone with one at the end.
+    """
+    if len(sizes) < 2 or sum(sizes.values()) < _ALONE_BYTES:
+        return {place: hash_of(place) for place in sizes}
+    order = sorted(sizes, key=lambda place: -sizes[place])
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+        return dict(zip(order, threads.map(hash_of, order), strict=True))
 
 
 def hash_of(path: str | Path) -> str:
@@ -138,14 +146,15 @@ def write_whole(path: Path, *pieces: bytes, sync: bool = True) -> None:
                 os.fsync(file.fileno())
         draft.replace(path)
         if sync:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             draft.unlink()
         raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have the names of its files on the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

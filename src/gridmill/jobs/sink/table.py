@@ -5,7 +5,6 @@ are therefore one fact, changed atomically.
 """
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from gridmill.errors import StorageError
 from gridmill.jobs.parquet import Part, storage_errors
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, Positions
+from gridmill.staging.contents import sync_folder
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")
@@ -317,7 +317,7 @@ def move(parts: Sequence[Part], folder: Path, times: Times) -> list[AddAction]:
         match = _NAME.fullmatch(part.path.name)
         modified_ms = times.get((match[1], match[2]), 0) if match else 0
         actions.append(record_file(part.path.name, part.rows, part.size_bytes, modified_ms))
-    _sync_folder(folder)
+    sync_folder(folder)
     return actions
 
 
@@ -331,14 +331,6 @@ def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> 
         data_change=True,
         stats=json.dumps({"numRecords": rows}),
     )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_committed(folder: Path, parts: Sequence[Part]) -> bool:
