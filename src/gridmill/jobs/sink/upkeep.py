@@ -151,9 +151,12 @@ def write_group(
 
 def _counts(path: Path, pieces: Sequence[Loaded], trim: Trim | None) -> list[int]:
     """How many rows stay of each piece of one data file."""
+    as_before = [piece.rows for piece in pieces]
+    if trim is None:
+        return as_before
     with pq.ParquetFile(path) as file:
-        if trim is None or trim.column not in file.schema_arrow.names:
-            return [piece.rows for piece in pieces]
+        if trim.column not in file.schema_arrow.names:
+            return as_before
         batches = file.iter_batches(columns=[trim.column])
         kept = [
             trim.stays(pa.Table.from_batches([batch])).to_numpy(zero_copy_only=False) for batch in batches
@@ -170,9 +173,8 @@ def _rows(path: Path, pieces: Sequence[Loaded], trim: Trim | None) -> Iterator[p
             slices = []
             while stretches and stretches[0][0] < at + batch.num_rows:
                 first, last = stretches[0]
-                slices.append(
-                    batch.slice(max(first - at, 0), min(last - at, batch.num_rows) - max(first - at, 0))
-                )
+                begins = max(first - at, 0)
+                slices.append(batch.slice(begins, min(last - at, batch.num_rows) - begins))
                 if last > at + batch.num_rows:
                     break
                 stretches.popleft()

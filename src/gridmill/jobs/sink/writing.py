@@ -63,7 +63,7 @@ class Writing:
         return Written(file=file, parts=list(parts), spools=[spool], rejected=spool.rows)
 
     def write_all(self, files: Sequence[SourceFile]) -> list[Written]:
-        """Source files, in their order; small ones share data files. Raises as `write` does."""
+        """Source files; small ones share data files. Raises as `write` does."""
         written: list[Written] = []
         for group in self._groups(files):
             written += self._write_together(group) if len(group) > 1 else [self.write(group[0])]
@@ -90,20 +90,18 @@ class Writing:
     def _write_together(self, files: Sequence[SourceFile]) -> list[Written]:
         """Small source files, in one data file that says which rows are whose."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        written, tables, pieces = [], [self.schema.empty_table()], []
+        written, pieces, tables = [], [], [self.schema.empty_table()]
         for file in files:
             spool = Spool(self.folder / f"{stem_of(file)}.spool")
-            rows = pa.concat_tables(
-                [tables[0], *self.sieve.good(self.loading.batches(file, self.schema), spool)]
-            )
+            good = list(self.sieve.good(self.loading.batches(file, self.schema), spool))
             check_unchanged(file)
-            tables.append(rows)
+            tables += good
             written.append(Written(file=file, parts=[], spools=[spool], rejected=spool.rows))
             pieces.append(
                 Loaded(
                     path="",
                     size_bytes=0,
-                    rows=rows.num_rows,
+                    rows=sum(batch.num_rows for batch in good),
                     key=file.key,
                     content=file.content,
                     modified_ms=file.modified_ms,
