@@ -7,10 +7,10 @@ import pytest
 from dataset_case import DatasetCase
 
 from gridmill.jobs.dataset.run import run
+from gridmill.jobs.dataset.volatile import volatile_calls
 from gridmill.model.artifact import Artifact
 from gridmill.model.dataset import Basis, DatasetSpec
 from gridmill.model.remarks import remarks_of
-from gridmill.model.volatile import volatile_calls
 
 
 @pytest.mark.parametrize(

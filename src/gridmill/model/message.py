@@ -41,9 +41,9 @@ class Order:
     probe and does that share of its data. `part`: it does this part only, and nothing comes of it but files
     below `output_uri` (`workers` are those of each part). `parts` are the folders of all of them, in order:
     it puts together what they hold. `gang`: it is one rank of several, which share the other folders.
-    `staging` is how its data gets to a farm. `failed` are the jobs that failed
-    before it, for one that runs all the same. `contents_uri` is where the attempt lists the files that it
-    leaves (`model.stored`); empty: nowhere.
+    `staging` is how its data gets to a farm. `failed` are the jobs that failed before it, for one that runs
+    all the same. `contents_uri` is where the attempt lists the files that it leaves (`model.stored`); empty:
+    nowhere.
     """
 
     attempt_id: str

@@ -101,9 +101,8 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.RUNNING: frozenset(
         {JobState.SUCCEEDED, JobState.UNCHANGED, JobState.FAILED, JobState.STOPPED, JobState.WAITING}
     ),
-    JobState.SUCCEEDED: frozenset(
-        {JobState.BLOCKED}
-    ),  # resumed: it runs after failures too, or read of such a job
+    # Resumed: it runs after failures too, or has read of such a job.
+    JobState.SUCCEEDED: frozenset({JobState.BLOCKED}),
     JobState.UNCHANGED: frozenset({JobState.BLOCKED}),
     JobState.FAILED: _RESUMED,
     JobState.SKIPPED: _RESUMED,

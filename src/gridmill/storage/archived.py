@@ -37,11 +37,10 @@ def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str
     for one in _there(versions):
         found = _manifest(one, root)
         if found is not None:
-            timeless = (
-                (replace(each, mtime_ns=0) for each in found.contents.files) if found.contents else None
-            )
-            contents = Contents(files=tuple(timeless)) if timeless is not None else None
-            yield manifest_uri(one.name, one.number), encode(replace(found, contents=contents))
+            if found.contents is not None:
+                timeless = tuple(replace(each, mtime_ns=0) for each in found.contents.files)
+                found = replace(found, contents=Contents(files=timeless))
+            yield manifest_uri(one.name, one.number), encode(found)
 
 
 def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str, str]) -> None:
@@ -87,7 +86,7 @@ def _troubles(
 ) -> Iterator[FileTrouble]:
     if contents is None or not version.output.uri:
         return
-    known = {f"{_name(version, one.path)}": one for one in contents.files}
+    known = {_name(version, one.path): one for one in contents.files}
     for name, one in known.items():
         if name not in hashes:
             yield FileTrouble(path=one.path, trouble=Trouble.MISSING)

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from gridmill.codec import to_builtins
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_label
 from gridmill.jobs.dataset.compile import Compiled
@@ -22,6 +21,7 @@ from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.statistics import Sample, looked_at, other_numbers, statistics
 from gridmill.jobs.dataset.suspects import suspect_lines, suspects
+from gridmill.jobs.dataset.volatile import volatile_remarks
 from gridmill.jobs.dataset.writing import Tally
 from gridmill.jobs.facts import Facts, describe, join_facts, note_facts
 from gridmill.jobs.features import is_number, is_text
@@ -29,9 +29,8 @@ from gridmill.jobs.tables import columns_of, excluded_rows
 from gridmill.jobs.thrifty import Thrifty, thrifty
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.dataset import DatasetSpec, Join, Label
-from gridmill.model.job import Job, JobSize
+from gridmill.model.job import JobSize
 from gridmill.model.remarks import REMARKS
-from gridmill.model.volatile import volatile_calls
 
 NOTE, SAMPLE, WIDE = ".facts.duckdb", ".sample.arrow", ".wide.arrow"
 """What a part leaves beside its rows."""
@@ -173,7 +172,7 @@ def make_result(
     files = sorted(context.below_root(context.order.output_uri).glob("*.parquet"))
     remarks: list[Any] = list(clock_remarks(spec, {name: context.input(name) for name in spec.references()}))
     remarks += [[line, True] for line in suspect_lines(facts.get("suspects") or ())]
-    remarks += _volatile(context.order.job)
+    remarks += volatile_remarks(context.order.job)
     compiled, size_bytes = query.compiled, sum(path.stat().st_size for path in files)
     table = ds.dataset([str(path) for path in files], format="parquet")
     output = Output(
@@ -222,29 +221,6 @@ def make_result(
 
 def _is_static(join: Join, context: JobContext) -> bool:
     return join.known_at is None and not join.exempt and not _is_prediction(join.table, context)
-
-
-def _volatile(job: Job) -> list[Any]:
-    """A warning where the SQL would give something else now, and the version stands all the same."""
-    calls = volatile_calls(_texts(to_builtins(job.spec))) if job.cache else ()
-    if not calls:
-        return []
-    changes = (
-        f"{', '.join(calls)} in SQL gives other values each time, but an unchanged job does not run again"
-    )
-    return [[f"{changes}: declare `cache: false` to compute it in each run", True]]
-
-
-def _texts(value: object, field: str = "") -> Iterator[str]:
-    """The texts of a declaration, but the reasons of exemptions."""
-    if isinstance(value, str) and field != "exempt":
-        yield value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _texts(inner, str(name))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _texts(inner, field)
 
 
 def _is_prediction(name: str, context: JobContext) -> bool:

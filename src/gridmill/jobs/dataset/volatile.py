@@ -1,7 +1,11 @@
 """Which calls in SQL give another value each time: random numbers, new identifiers, the clock."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from gridmill.codec import to_builtins
+from gridmill.model.job import Job
 
 _FUNCTIONS = (
     *("random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "nextval"),
@@ -13,6 +17,29 @@ _SKIPPED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", 
 _CALL = re.compile(
     rf"(?<![\w.])(?:(?P<function>{'|'.join(_FUNCTIONS)})\s*\(|(?P<word>{'|'.join(_WORDS)})\b)", re.IGNORECASE
 )
+
+
+def volatile_remarks(job: Job) -> list[Any]:
+    """A warning where the SQL would give something else now, and the version stands all the same."""
+    calls = volatile_calls(_texts(to_builtins(job.spec))) if job.cache else ()
+    if not calls:
+        return []
+    changes = (
+        f"{', '.join(calls)} in SQL gives other values each time, but an unchanged job does not run again"
+    )
+    return [[f"{changes}: declare `cache: false` to compute it in each run", True]]
+
+
+def _texts(value: object, field: str = "") -> Iterator[str]:
+    """The texts of a declaration, but the reasons of exemptions."""
+    if isinstance(value, str) and field != "exempt":
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(inner, str(name))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner, field)
 
 
 def volatile_calls(texts: Iterable[str]) -> tuple[str, ...]:
