@@ -87,6 +87,53 @@ def test_times_as_cursors(postgresql: PostgresqlServer, tmp_path: Path) -> None:
     assert case.table().num_rows == 206
 
 
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ('text COLLATE "en-x-icu"', ["'item-005'", "'Item-006'", "'item-007'"]),
+        ("char(8)", ["'a'", "'b'", "'c'"]),
+        ("real", ["0.1", "0.2", "0.3"]),
+        ("float8", ["0.1", "0.2", "0.3"]),
+        ("numeric", ["0.1", "0.2", "12345678901234567890.123"]),
+        ("timestamp", ["'2024-03-31 02:30'", "'2024-03-31 03:30'", "'2024-10-27 02:30'"]),
+        ("date", ["'2024-03-31'", "'2024-04-01'", "'2024-04-02'"]),
+    ],
+)
+@pytest.mark.parametrize("lag", [None, 0])
+@pytest.mark.parametrize("as_query", [False, True])
+def test_each_row_is_loaded_once_whatever_the_cursor_holds(
+    postgresql: PostgresqlServer, tmp_path: Path, kind: str, rows: list[str], lag: int | None, as_query: bool
+) -> None:
+    database = postgresql.create_database()
+    postgresql.execute(f"CREATE TABLE seen (id int, c {kind})", database)
+    source = {"query": "SELECT * FROM seen"} if as_query else {"table": "seen"}
+    case = SinkCase(tmp_path)
+    for number, row in enumerate(rows, start=1):
+        postgresql.execute(f"INSERT INTO seen VALUES ({number}, {row})", database)
+        if number == 1:  # a query that gives no row is refused
+            continue
+        for _ in range(2):
+            load(case, postgresql.socket_url(database), cursor="c", lag=lag, **source)
+        loaded = number if lag is None else number - 1
+        assert [row["id"] for row in case.rows()] == list(range(1, loaded + 1))
+
+
+def test_nan_in_a_cursor_does_not_end_loading(
+    postgresql: PostgresqlServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = postgresql.create_database()
+    postgresql.execute(
+        "CREATE TABLE seen AS SELECT * FROM (VALUES (1, 1.5), (2, 'NaN'), (3, 'Infinity')) AS t (id, c)",
+        database,
+    )
+    case = SinkCase(tmp_path)
+    load(case, postgresql.socket_url(database), table="seen", cursor="c")
+    assert "2 rows whose cursor is Infinity or greater are not loaded" in capsys.readouterr().out
+    postgresql.execute("INSERT INTO seen VALUES (4, 2.5)", database)
+    load(case, postgresql.socket_url(database), table="seen", cursor="c")
+    assert [row["id"] for row in case.rows()] == [1, 4]
+
+
 def test_a_large_table_is_streamed(postgresql: PostgresqlServer, tmp_path: Path) -> None:
     database = postgresql.create_database()
     postgresql.execute(

@@ -8,7 +8,7 @@ from sink_case import SinkCase
 
 from gridmill.errors import ConflictError, DataError, InputError
 from gridmill.jobs.sink.run import run
-from gridmill.jobs.sink.sql.position import Position, next_position, read_position
+from gridmill.jobs.sink.sql.position import Position, edge_of, read_position
 from gridmill.model.artifact import Output
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source, SqlSource
@@ -180,9 +180,56 @@ def test_positions_are_the_same_after_json(value: object) -> None:
 def test_a_cursor_that_changed_its_type_is_refused() -> None:
     source = SqlSource(url="sqlite:///x", table="t", cursor="c")
     with pytest.raises(DataError, match="of another type"):
-        next_position("x", source, Position(value=1, included=True), "t")
+        edge_of("x", source, Position(value=1, included=True), "t")
 
 
 def test_a_colon_in_a_query_is_no_parameter(case: SinkCase) -> None:
     load(case, query="SELECT id, 'at :noon ::' AS said FROM sales", cursor=None)
     assert case.rows()[0] == {"id": 1, "said": "at :noon ::"}
+
+
+def test_texts_are_compared_as_the_database_sorts_them(case: SinkCase) -> None:
+    change(
+        case,
+        "CREATE TABLE items (id INTEGER, name TEXT COLLATE NOCASE)",
+        "INSERT INTO items VALUES (1, 'item-005')",
+    )
+    load(case, table="items", cursor="name")
+    change(case, "INSERT INTO items VALUES (2, 'Item-006'), (3, 'ITEM-005')")
+    load(case, table="items", cursor="name")
+    assert ids(case) == [1, 2]  # 3 is at a loaded value: equal, as the database sorts
+    change(case, "INSERT INTO items VALUES (4, 'item-007'), (5, 'Item-008')")
+    load(case, table="items", cursor="name", lag=0)
+    assert ids(case) == [1, 2, 4]
+
+
+def test_a_late_row_above_the_loaded_and_below_the_held_back_is_loaded(case: SinkCase) -> None:
+    change(case, "INSERT INTO sales (id) VALUES (10)")
+    load(case, lag=0)
+    assert ids(case) == [1, 2]
+    change(case, "INSERT INTO sales (id) VALUES (5), (20)")
+    load(case, lag=0)
+    change(case, "INSERT INTO sales (id) VALUES (15)")
+    load(case, lag=5)
+    assert ids(case) == [1, 2, 5, 10]
+    load(case)
+    assert ids(case) == [1, 2, 5, 10, 15, 20]
+
+
+def test_a_first_load_that_holds_back_all_rows_makes_an_empty_table(case: SinkCase) -> None:
+    change(case, "UPDATE sales SET at = '2024-01-01 10:00:00'")
+    assert load(case, cursor="at", lag=0).rows == 0
+    change(case, "INSERT INTO sales (id, at) VALUES (3, '2024-01-01 11:00:00')")
+    assert load(case, cursor="at", lag=0).rows == 2
+    assert ids(case) == [1, 2]
+
+
+def test_infinity_in_a_cursor_does_not_end_loading(
+    case: SinkCase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(case, "CREATE TABLE seen (id INTEGER, at REAL)", "INSERT INTO seen VALUES (1, 1.5), (2, 9e999)")
+    load(case, table="seen", cursor="at")
+    assert "1 rows whose cursor is inf or greater are not loaded" in capsys.readouterr().out
+    change(case, "INSERT INTO seen VALUES (3, 2.5)")
+    load(case, table="seen", cursor="at")
+    assert ids(case) == [1, 3]

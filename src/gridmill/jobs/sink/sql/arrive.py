@@ -12,10 +12,11 @@ from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.arrivals import Arrivals, Asked
 from gridmill.jobs.sink.sql.address import Address, address_of
 from gridmill.jobs.sink.sql.binding import use_utc
-from gridmill.jobs.sink.sql.position import next_position, read_position
+from gridmill.jobs.sink.sql.position import Position, edge_of, is_endless, read_position
 from gridmill.jobs.sink.sql.shape import Shape, shape_of
 from gridmill.jobs.sink.sql.staging import Staged, stage
 from gridmill.jobs.sink.stretch import key_of
+from gridmill.model.source import SqlSource
 
 BATCH_ROWS = 10_000
 """Rows the server hands over at a time, and that are held in Python's objects."""
@@ -42,9 +43,8 @@ def arrive(asked: Asked) -> Arrivals:
             staged = _staged(connection, shape, shape.statement(), asked, name, key)
             return Arrivals(files=staged.files(staged.content))
         low = read_position(asked.positions.get(key))
-        high = next_position(_newest(connection, shape), source, low, name)
+        high = _reached(connection, shape, source, low, name)
         if high is None and low is None:  # the columns, so that there is a table
-            _tell_of_rows(connection, shape, source.cursor, name)
             none = _staged(connection, shape, shape.statement().where(sa.false()), asked, name, key)
             return Arrivals(files=none.files(none.content), append=True)
         if high is None:
@@ -63,12 +63,44 @@ def _of_stretch(connection: sa.Connection, shape: Shape, asked: Asked, name: str
     return Arrivals(files=staged.files(content), partial=True)
 
 
-def _newest(connection: sa.Connection, shape: Shape) -> Any:  # noqa: ANN401  of the column's type
-    return connection.execute(shape.newest()).scalar()
+def _reached(
+    connection: sa.Connection, shape: Shape, source: SqlSource, low: Position | None, name: str
+) -> Position | None:
+    """The largest value that this load takes; None where there is none beyond the last load's.
+
+    A later load begins right after it: a row that comes late is lost only at or below a loaded value.
+    """
+    newest = _newest(connection, shape, name)
+    if newest is None:
+        _tell_of_rows(connection, shape, source.cursor or "", name)
+        return None
+    wanted = shape.between(low, edge_of(newest, source, low, name))
+    value = _greatest(connection, shape, wanted)
+    return None if value is None else Position(value=value, included=True)
+
+
+def _newest(connection: sa.Connection, shape: Shape, name: str) -> Any:  # noqa: ANN401  of the column's type
+    """The largest value that others can exceed: after NaN or infinity no row would ever be beyond."""
+    assert shape.cursor is not None
+    newest, edge = _greatest(connection, shape), None
+    while is_endless(newest):
+        edge = newest
+        newest = _greatest(connection, shape, shape.cursor < newest)
+    if edge is not None:
+        rows = connection.execute(shape.count(shape.cursor >= edge)).scalar()
+        print(f"{name}: {rows} rows whose cursor is {edge} or greater are not loaded", flush=True)
+    return newest
+
+
+def _greatest(connection: sa.Connection, shape: Shape, where: sa.ColumnElement[bool] | None = None) -> Any:  # noqa: ANN401
+    value = connection.execute(shape.newest(where)).scalar()
+    if isinstance(value, float):
+        return connection.execute(shape.newest(where, as_double=True)).scalar()
+    return value
 
 
 def _tell_of_rows(connection: sa.Connection, shape: Shape, cursor: str, name: str) -> None:
-    """There may be rows, of which the cursor sees none."""
+    """There may be rows, of which the cursor sees none: said at each load that finds none."""
     if connection.execute(shape.statement().limit(1)).first() is not None:
         print(f"{name}: no row has a value in its cursor {cursor!r} yet, so none is loaded", flush=True)
 

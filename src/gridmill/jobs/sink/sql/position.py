@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from gridmill.errors import DataError, InputError
@@ -40,14 +41,13 @@ def read_position(written: Mapping[str, Any] | None) -> Position | None:
     return Position(value=_READ[written["kind"]](written["value"]), included=written["included"])
 
 
-def next_position(newest: Any, source: SqlSource, low: Position | None, place: str) -> Position | None:  # noqa: ANN401
-    """Where this load goes up to; None when that is no further than the last. Raises InputError, DataError.
+def edge_of(newest: Any, source: SqlSource, low: Position | None, place: str) -> Position:  # noqa: ANN401
+    """How far this load may go. Raises InputError, DataError.
 
-    Without a `lag` it goes up to the newest value; with one, up to what is further from it than the lag (0:
-    below it), so that rows which come late are still beyond the position.
+    Without a `lag` that is the newest value; with one, what is further from it than the lag (0: below it),
+    so that rows which come late can still be loaded. Whether a value lies beyond another one is left to the
+    database: it may sort texts otherwise than Python does.
     """
-    if newest is None:
-        return None
     _kind(newest, place)
     if low is not None and _kind(low.value) != _kind(newest):
         raise DataError(
@@ -55,16 +55,14 @@ def next_position(newest: Any, source: SqlSource, low: Position | None, place: s
             hint="Give the sink another name to begin a new table.",
             place=place,
         )
-    high = Position(value=newest, included=True)
-    if source.lag is not None:
-        high = Position(value=_before(newest, source.lag), included=False)
-    return high if low is None or _beyond(high, low) else None
+    if source.lag is None:
+        return Position(value=newest, included=True)
+    return Position(value=_before(newest, source.lag), included=False)
 
 
-def _beyond(high: Position, low: Position) -> bool:
-    if high.value == low.value:
-        return high.included and not low.included
-    return bool(high.value > low.value)
+def is_endless(value: Any) -> bool:  # noqa: ANN401
+    """Whether nothing, or nothing but NaN, can be greater: NaN and the infinities."""
+    return isinstance(value, float | Decimal) and not isfinite(value)
 
 
 def _before(newest: Any, lag: float) -> Any:  # noqa: ANN401

@@ -30,9 +30,20 @@ class Shape:
     rest: pa.DataType | None = None
     """The type of the others as long as there is no value; None where nobody knows."""
 
-    def newest(self) -> sa.Select[Any]:
-        """The largest cursor value."""
-        return sa.select(sa.func.max(self.cursor, type_=_typed(self.cursor))).select_from(self.origin)
+    def newest(
+        self, where: sa.ColumnElement[bool] | None = None, *, as_double: bool = False
+    ) -> sa.Select[Any]:
+        """The largest cursor value, of all rows or of some; `as_double` in double precision, as the database
+        compares it: what it shows of a number in single precision, 0.1, is another number."""
+        value: sa.ColumnElement[Any] = sa.func.max(self.cursor, type_=_typed(self.cursor))
+        if as_double:
+            value = sa.type_coerce(value, sa.types.NullType()).op("+")(sa.literal_column("0e0"))
+        found = sa.select(value).select_from(self.origin)
+        return found if where is None else found.where(where)
+
+    def count(self, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+        """How many rows there are of these."""
+        return sa.select(sa.func.count()).select_from(self.origin).where(where)
 
     def between(self, low: Position | None, high: Position) -> sa.ColumnElement[bool]:
         """Rows beyond `low`, up to `high`."""
