@@ -4,6 +4,7 @@ import os
 import signal
 from contextlib import suppress
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import psycopg
@@ -15,7 +16,7 @@ from gridmill.errors import UnavailableError
 from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.run import run
 from gridmill.model.artifact import Output
-from gridmill.model.sink import SinkSpec
+from gridmill.model.sink import ColumnType, SinkSpec
 from gridmill.model.source import Source, SqlSource
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 from tests.postgresql import PostgresqlServer
@@ -70,6 +71,53 @@ def test_every_type_arrives_as_it_is(postgresql: PostgresqlServer, tmp_path: Pat
     }
     types = {item.name: str(item.type) for item in case.table().schema}
     assert (types["nothing"], types["never"]) == ("int64", "timestamp[us, tz=UTC]")
+
+
+@pytest.mark.parametrize("as_query", [False, True])
+def test_decimals_declared_as_texts_keep_every_digit(
+    postgresql: PostgresqlServer, tmp_path: Path, as_query: bool
+) -> None:
+    database = postgresql.create_database()
+    postgresql.execute(
+        "CREATE TABLE sums (i int, fixed numeric(20, 4), id numeric(20, 0), small numeric(38, 12),"
+        " free numeric)",
+        database,
+    )
+    postgresql.execute(
+        "INSERT INTO sums VALUES (1, 1234567890123456.1234, 99999999999999999999, 0.000000000001,"
+        " 123456789012345678901234567890.123456789012345678901234567890), (2, 0.10, 7, 0, 4.77),"
+        " (3, NULL, NULL, NULL, NULL)",
+        database,
+    )
+    source = {"query": "SELECT * FROM sums"} if as_query else {"table": "sums"}
+    names = ("fixed", "id", "small", "free")
+    case = SinkCase(tmp_path)
+    spec = SinkSpec(
+        source=Source(sql=SqlSource(url=postgresql.socket_url(database), **source)),
+        columns=dict.fromkeys(names, ColumnType.STRING),
+    )
+    run(case.context(spec))
+    first, second, third = sorted(case.rows(), key=lambda row: row["i"])
+    assert [first[name] for name in names] == [
+        "1234567890123456.1234",
+        "99999999999999999999",
+        "0.000000000001",
+        "123456789012345678901234567890.123456789012345678901234567890",
+    ]
+    assert [Decimal(str(second[name])) for name in names] == [Decimal("0.10"), 7, 0, Decimal("4.77")]
+    assert [third[name] for name in names] == [None] * 4
+
+
+def test_decimals_become_the_nearest_float(postgresql: PostgresqlServer, tmp_path: Path) -> None:
+    database = postgresql.create_database()
+    postgresql.execute(
+        "CREATE TABLE sums AS"
+        " SELECT x AS i, (x * 0.0137)::numeric(20, 4) AS n FROM generate_series(1, 5000) AS x",
+        database,
+    )
+    case = SinkCase(tmp_path)
+    load(case, postgresql.socket_url(database), table="sums")
+    assert {row["i"]: row["n"] for row in case.rows()} == {x: x * 137 / 10_000 for x in range(1, 5001)}
 
 
 def test_times_as_cursors(postgresql: PostgresqlServer, tmp_path: Path) -> None:

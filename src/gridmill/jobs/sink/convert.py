@@ -149,9 +149,21 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
         return _to_timestamp
     if pa.types.is_boolean(kind) and (pa.types.is_integer(target) or pa.types.is_floating(target)):
         return lambda column: column.cast(pa.int64()).cast(target)
+    if pa.types.is_decimal(kind) and pa.types.is_floating(target):  # Arrow's own cast is not to the nearest
+        return lambda column: column.cast(pa.string()).cast(target)
+    if pa.types.is_decimal(kind) and target == pa.string():
+        return _digits
     if is_nested(kind) and target == pa.string():
         return lambda column: pa.chunked_array([[_text(value) for value in column.to_pylist()]], pa.string())
     return lambda column: column.cast(target)
+
+
+def _digits(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals with all their digits and no exponent: Arrow writes 1E-10."""
+    texts = column.cast(pa.string())
+    if not pc.any(pc.match_substring(texts, "E")).as_py():
+        return texts
+    return pa.chunked_array([[v if v is None else format(v, "f") for v in column.to_pylist()]], pa.string())
 
 
 def _text(value: object) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -121,6 +122,8 @@ def _column(values: list[Any], declared: pa.DataType | None) -> pa.Array:
     column = _by_kind(values, kinds)
     if declared is None or column.type == declared:
         return column
+    if pa.types.is_decimal(column.type) and pa.types.is_floating(declared):
+        return column  # the sink makes floats of it, or texts that keep the digits
     try:
         return convert(pa.chunked_array([column]), declared, TextRules()).combine_chunks()
     except MisfitError:
@@ -133,7 +136,7 @@ def _by_kind(values: list[Any], kinds: set[type]) -> pa.Array:
         if all(issubclass(kind, known) for kind in kinds):
             try:
                 return make(values)
-            except (OverflowError, pa.ArrowException):
+            except (OverflowError, ValueError, pa.ArrowException):
                 break
     return pa.array([None if value is None else _text(value) for value in values], pa.string())
 
@@ -145,6 +148,18 @@ def _times(values: list[Any]) -> pa.Array:
 
 
 def _decimals(values: list[Any]) -> pa.Array:
+    """Exact, of 76 digits at most; beside NaN or infinity all are floats."""
+    there = [value for value in values if value is not None]
+    if not all(isfinite(value) for value in there):
+        return _floats(values)
+    scale = max(0, *(-int(Decimal(value).as_tuple().exponent) for value in there))
+    try:
+        return pa.array(values, pa.decimal128(38, scale))
+    except (ValueError, pa.ArrowException):
+        return pa.array(values, pa.decimal256(76, scale))
+
+
+def _floats(values: list[Any]) -> pa.Array:
     return pa.array([None if value is None else float(value) for value in values], pa.float64())
 
 
@@ -152,11 +167,12 @@ _KINDS: tuple[tuple[type | tuple[type, ...], Callable[[list[Any]], pa.Array]], .
     (bool, lambda values: pa.array(values, pa.bool_())),
     (int, lambda values: pa.array(values, pa.int64())),
     ((int, float), lambda values: pa.array(values, pa.float64())),
-    ((int, float, Decimal), _decimals),
+    ((int, Decimal), _decimals),
+    ((int, float, Decimal), _floats),
     (datetime, _times),
     (date, lambda values: pa.array(values, pa.date32())),
     ((bytes, memoryview, bytearray), lambda values: pa.array(values, pa.binary())),
-    (timedelta, lambda values: _decimals([v and v.total_seconds() for v in values])),
+    (timedelta, lambda values: _floats([v and v.total_seconds() for v in values])),
     (str, lambda values: pa.array(values, pa.string())),
 )
 
