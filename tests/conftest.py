@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import mariadb as mariadb_kit
+from tests.mariadb import MariadbServer, mariadb_server
 from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -89,3 +91,17 @@ def postgresql(_postgresql: PostgresqlServer | None) -> PostgresqlServer:
 def postgresql_url(postgresql: PostgresqlServer) -> str:
     """The URL of a new, empty database of it, with the password."""
     return postgresql.url(postgresql.create_database())
+
+
+@pytest.fixture(scope="session")
+def _mariadb() -> Iterator[MariadbServer | None]:
+    with mariadb_server() as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb(_mariadb: MariadbServer | None) -> MariadbServer:
+    """A private MariaDB server, one for all tests of this process; skips where there is none."""
+    if _mariadb is None:
+        pytest.skip(mariadb_kit.HOW_TO_GET_IT)
+    return _mariadb
