@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from gridmill.errors import UnavailableError
+from gridmill.errors import DataError, UnavailableError
 from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.run import run
 from gridmill.model.artifact import Output
@@ -140,6 +140,7 @@ def test_times_as_cursors(postgresql: PostgresqlServer, tmp_path: Path) -> None:
     [
         ('text COLLATE "en-x-icu"', ["'item-005'", "'Item-006'", "'item-007'"]),
         ("char(8)", ["'a'", "'b'", "'c'"]),
+        ("citext", ["'item-005'", "'Item-006'", "'item-007'"]),
         ("real", ["0.1", "0.2", "0.3"]),
         ("float8", ["0.1", "0.2", "0.3"]),
         ("numeric", ["0.1", "0.2", "12345678901234567890.123"]),
@@ -153,6 +154,8 @@ def test_each_row_is_loaded_once_whatever_the_cursor_holds(
     postgresql: PostgresqlServer, tmp_path: Path, kind: str, rows: list[str], lag: int | None, as_query: bool
 ) -> None:
     database = postgresql.create_database()
+    if kind == "citext":
+        postgresql.execute("CREATE EXTENSION citext", database)
     postgresql.execute(f"CREATE TABLE seen (id int, c {kind})", database)
     source = {"query": "SELECT * FROM seen"} if as_query else {"table": "seen"}
     case = SinkCase(tmp_path)
@@ -176,10 +179,31 @@ def test_nan_in_a_cursor_does_not_end_loading(
     )
     case = SinkCase(tmp_path)
     load(case, postgresql.socket_url(database), table="seen", cursor="c")
-    assert "2 rows whose cursor is Infinity or greater are not loaded" in capsys.readouterr().out
+    assert "not loaded as their cursor is Infinity or greater: 2" in capsys.readouterr().out
     postgresql.execute("INSERT INTO seen VALUES (4, 2.5)", database)
     load(case, postgresql.socket_url(database), table="seen", cursor="c")
     assert [row["id"] for row in case.rows()] == [1, 4]
+
+
+def test_infinity_in_a_cursor_of_times_does_not_end_loading(
+    postgresql: PostgresqlServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = postgresql.create_database()
+    postgresql.execute("CREATE TABLE seen (id int, at timestamptz)", database)
+    postgresql.execute(
+        "INSERT INTO seen VALUES (1, '2024-01-01Z'), (2, 'infinity'), (3, '12000-01-01Z')", database
+    )
+    case = SinkCase(tmp_path)
+    load(case, postgresql.socket_url(database), table="seen", cursor="at", lag=1e15)
+    assert case.table().num_rows == 0
+    load(case, postgresql.socket_url(database), table="seen", cursor="at")
+    assert "not loaded as their cursor is 10000-01-01 or greater: 2" in capsys.readouterr().out
+    postgresql.execute("INSERT INTO seen VALUES (4, '2024-01-02Z')", database)
+    load(case, postgresql.socket_url(database), table="seen", cursor="at")
+    assert [row["id"] for row in case.rows()] == [1, 4]
+    postgresql.execute("UPDATE seen SET at = '-infinity'", database)
+    with pytest.raises(DataError, match="newest value of the cursor is '-infinity'"):
+        load(case, postgresql.socket_url(database), table="seen", cursor="at")
 
 
 def test_a_large_table_is_streamed(postgresql: PostgresqlServer, tmp_path: Path) -> None:

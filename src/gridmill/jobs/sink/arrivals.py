@@ -23,7 +23,8 @@ _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What is asked of a source: `positions` are those of the table, none when all is to be read again;
-    `names` the source's columns that the declaration names; `content` tells what files of a folder hold.
+    `names` the source's columns that the declaration names, `texts` those that it makes texts; `content`
+    tells what files of a folder hold.
 
     Relative paths start at `folder`; what is fetched goes into `work`, which is the attempt's alone.
     """
@@ -33,6 +34,7 @@ class Asked:
     work: Path
     positions: Positions = field(default_factory=dict)
     names: tuple[str, ...] = ()
+    texts: frozenset[str] = frozenset()
     content: Content = hashed
 
 

@@ -34,6 +34,8 @@ from gridmill.model.sink import OnMisfit, SinkSpec
 
 LOADER = 1
 """Part of every declaration's fingerprint: raised when the same declaration begins to load otherwise."""
+_READ_ANEW = ("mysql", "mariadb")
+"""Databases of which all tables are loaded anew: their times were taken in the server's zone once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ def _rules(spec: SinkSpec) -> int:
     sql.pop("parameters", None)
     if spec.source.sql is not None and spec.source.sql.query is not None:
         sql["query"] = spec.source.sql.lasting_query
+    if spec.source.sql is not None and spec.source.sql.url.startswith(_READ_ANEW):
+        sql["loader"] = LOADER + 1
     for name in ("max_rows", "wait_seconds"):
         (declared["source"]["stream"] or {}).pop(name, None)
     return rules_number(fingerprint(LOADER, declared))
@@ -98,12 +102,14 @@ class Bench:
 
     def look(self, content: Content) -> Arrivals:
         """What the source holds now."""
+        layout = Layout(spec=self.spec)
         asked = Asked(
             source=self.spec.source,
             folder=self.context.order.folder,
             work=self.context.work,
             positions={} if self.anew else self.table.positions,
-            names=Layout(spec=self.spec).named(),
+            names=layout.named(),
+            texts=layout.texts(),
             content=content,
         )
         return look(asked)

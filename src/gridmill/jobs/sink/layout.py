@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import ARROW, MisfitError, TextRules, convert
-from gridmill.model.sink import SinkSpec
+from gridmill.model.sink import ColumnType, SinkSpec
 
 _SAME = "Tables do not tell upper from lower case. `rename` one of them."
 
@@ -62,6 +62,12 @@ class Layout:
         old = {new: name for name, new in self.spec.rename.items()}
         names = (name for name in (*self.spec.columns, *self.spec.select) if name not in self.spec.add)
         return tuple(dict.fromkeys((*(old.get(name, name) for name in names), *self.spec.rename)))
+
+    def texts(self) -> frozenset[str]:
+        """The source columns that are declared texts."""
+        old = {new: name for name, new in self.spec.rename.items()}
+        texts = (name for name, type_ in self.spec.columns.items() if type_ == ColumnType.STRING)
+        return frozenset(old.get(name, name) for name in texts)
 
     def rename(self, name: str) -> str:
         """A source column's name in the table."""

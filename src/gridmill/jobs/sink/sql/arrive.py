@@ -1,9 +1,9 @@
 """A database as a sink's source: one consistent look, the rows beyond the position, and where they end."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
@@ -11,13 +11,18 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.arrivals import Arrivals, Asked
 from gridmill.jobs.sink.sql.address import Address, address_of
-from gridmill.jobs.sink.sql.binding import use_utc
+from gridmill.jobs.sink.sql.columns import Unreadable
 from gridmill.jobs.sink.sql.position import Position, edge_of, is_endless, read_position
+from gridmill.jobs.sink.sql.session import begin, connect_arguments, read_all_times, read_as_written
 from gridmill.jobs.sink.sql.shape import Shape, shape_of
 from gridmill.jobs.sink.sql.staging import Staged, stage
 from gridmill.jobs.sink.stretch import key_of
 from gridmill.model.source import SqlSource
 
+T = TypeVar("T")
+
+FIRST_UNREADABLE = "10000-01-01"
+"""The first time after those that Python has values for."""
 BATCH_ROWS = 10_000
 """Rows the server hands over at a time, and that are held in Python's objects."""
 _DRIVERS = {"psycopg": "gridmill[postgresql]"}
@@ -35,8 +40,8 @@ def arrive(asked: Asked) -> Arrivals:
     name = f"{address.shown} {asked.source.name}"
     key = hashlib.sha256((source.table or source.lasting_query).encode()).hexdigest()[:16]
     with _connected(address, name) as connection:
-        use_utc(connection, source.parameters)
         shape = shape_of(connection, source, name)
+        read_as_written(connection)
         if source.stretch is not None:
             return _of_stretch(connection, shape, asked, name, key_of(source.stretch))
         if source.cursor is None:
@@ -81,19 +86,27 @@ def _reached(
 
 def _newest(connection: sa.Connection, shape: Shape, name: str) -> Any:  # noqa: ANN401  of the column's type
     """The largest value that others can exceed: after NaN or infinity no row would ever be beyond."""
-    assert shape.cursor is not None
     newest, edge = _greatest(connection, shape), None
     while is_endless(newest):
         edge = newest
-        newest = _greatest(connection, shape, shape.cursor < newest)
+        newest = _greatest(connection, shape, shape.below(newest))
+    if isinstance(newest, Unreadable):
+        edge = FIRST_UNREADABLE
+        newest = _greatest(connection, shape, shape.below(edge))
+    if isinstance(newest, Unreadable):
+        raise DataError(
+            f"the newest value of the cursor is {str(newest)!r}, no date or time of the years 1 to 9999",
+            hint="Name another column as `cursor`, or leave such rows out in a `query`.",
+            place=name,
+        )
     if edge is not None:
-        rows = connection.execute(shape.count(shape.cursor >= edge)).scalar()
-        print(f"{name}: {rows} rows whose cursor is {edge} or greater are not loaded", flush=True)
+        rows = connection.execute(shape.count(~shape.below(edge))).scalar()
+        print(f"{name}: rows that are not loaded as their cursor is {edge} or greater: {rows}", flush=True)
     return newest
 
 
 def _greatest(connection: sa.Connection, shape: Shape, where: sa.ColumnElement[bool] | None = None) -> Any:  # noqa: ANN401
-    value = connection.execute(shape.newest(where)).scalar()
+    value = _read(connection, lambda: connection.execute(shape.newest(where)).scalar())
     if isinstance(value, float):
         return connection.execute(shape.newest(where, as_double=True)).scalar()
     return value
@@ -109,16 +122,37 @@ def _staged(
     connection: sa.Connection, shape: Shape, statement: sa.Select[Any], asked: Asked, name: str, key: str
 ) -> Staged:
     streaming = connection.execution_options(stream_results=True, max_row_buffer=BATCH_ROWS)
-    with streaming.execute(statement) as result:
-        batches = ([tuple(row) for row in rows] for rows in result.partitions(BATCH_ROWS))
-        return stage(batches, tuple(result.keys()), shape.types, asked.work, name, key, shape.rest)
+
+    def staged() -> Staged:
+        with streaming.execute(statement) as result:
+            batches = ([tuple(row) for row in rows] for rows in result.partitions(BATCH_ROWS))
+            names = tuple(result.keys())
+            return stage(batches, names, shape.types, asked.work, name, key, shape.rest, asked.texts)
+
+    return _read(connection, staged)
+
+
+def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
+    """What it reads; a second time where the driver cannot read a time: what Python has no value for is then
+    told from what it has."""
+    try:
+        return read()
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", "") is not None or not read_all_times(connection):
+            raise
+    return read()
 
 
 @contextmanager
 def _connected(address: Address, name: str) -> Iterator[sa.Connection]:
     """A transaction that sees one state of the database and changes nothing."""
     try:
-        engine = sa.create_engine(address.url, poolclass=sa.NullPool, hide_parameters=True)
+        engine = sa.create_engine(
+            address.url,
+            poolclass=sa.NullPool,
+            hide_parameters=True,
+            connect_args=connect_arguments(address.url),
+        )
     except NoSuchModuleError as error:
         raise InputError(
             f"SQLAlchemy knows no database {address.url.drivername!r}",
@@ -136,6 +170,7 @@ def _connected(address: Address, name: str) -> Iterator[sa.Connection]:
             if engine.dialect.name in ("postgresql", "mysql", "mariadb"):
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin() as transaction:
+                begin(connection)
                 yield connection
                 transaction.rollback()
     except DBAPIError as error:

@@ -15,11 +15,6 @@ from gridmill.model.statement import TIMES, Given, Hole, Scalar, Where, filled, 
 _NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
 """What SQLAlchemy would take for a parameter, such as in a text: only ours are."""
 _MARK = re.compile("\0([0-9]+)\0")
-_ZONES: Mapping[str, str] = {
-    "postgresql": "SET LOCAL TIME ZONE 'UTC'",
-    "mysql": "SET time_zone = '+00:00'",
-    "mariadb": "SET time_zone = '+00:00'",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +33,6 @@ def bind_values(query: str, values: Mapping[str, Given], dialect: str) -> Bound:
     parts = holes_of(query, backslashes=dialect in ("mysql", "mariadb"))
     marked = "".join(part if isinstance(part, str) else binding.mark(part) for part in parts)
     return Bound(text=binding.put(_escaped(marked)), values=binding.bound)
-
-
-def use_utc(connection: sa.Connection, values: Mapping[str, Given]) -> None:
-    """Times that are bound are in UTC: so is what the database compares them with."""
-    statement = _ZONES.get(connection.dialect.name)
-    if statement is not None and any(name.partition(":")[0] in TIMES for name in values):
-        connection.execute(sa.text(_escaped(statement)))
 
 
 def _escaped(text: str) -> str:

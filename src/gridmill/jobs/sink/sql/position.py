@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from math import isfinite
 from typing import Any
 
@@ -18,6 +18,11 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "date": date.fromisoformat,
     "text": str,
 }
+
+
+_EXACT = Context(prec=150_000)  # PostgreSQL's have 147,455 digits at most; Python rounds to 28 by itself
+_LONGEST = 366.0 * 86_400 * 10_000
+"""Seconds: longer than all times that Python has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +73,13 @@ def is_endless(value: Any) -> bool:  # noqa: ANN401
 def _before(newest: Any, lag: float) -> Any:  # noqa: ANN401
     match newest:
         case datetime():
-            return newest - timedelta(seconds=lag)
+            first = datetime.min.replace(tzinfo=newest.tzinfo)
+            return newest - min(timedelta(seconds=min(lag, _LONGEST)), newest - first)
         case date():
-            return newest - timedelta(days=-(-lag // 86_400))
+            days = min(-(-lag // 86_400), (newest - date.min).days)
+            return newest - timedelta(days=days)
         case Decimal():
-            return newest - Decimal(str(lag))
+            return _EXACT.subtract(newest, Decimal(str(lag)))
         case int():
             return newest - int(-(-lag // 1))
         case float():

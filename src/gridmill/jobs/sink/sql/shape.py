@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -15,8 +16,9 @@ from gridmill.jobs.sink.sql.binding import bind_values
 from gridmill.jobs.sink.sql.position import Position
 from gridmill.model.source import SqlSource
 
-_RAW = ("sqlite",)
-"""Databases that keep times and booleans as texts and numbers: they are read so, and typed by us."""
+_MYSQL = ("mysql", "mariadb")
+_FLOAT = 4
+"""MySQL's number of the type FLOAT: https://dev.mysql.com/doc/dev/mysql-server/latest/field__types_8h.html"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +37,9 @@ class Shape:
     ) -> sa.Select[Any]:
         """The largest cursor value, of all rows or of some; `as_double` in double precision, as the database
         compares it: what it shows of a number in single precision, 0.1, is another number."""
-        value: sa.ColumnElement[Any] = sa.func.max(self.cursor, type_=_typed(self.cursor))
+        value: sa.ColumnElement[Any] = sa.func.max(self.cursor, type_=sa.types.NullType())
         if as_double:
-            value = sa.type_coerce(value, sa.types.NullType()).op("+")(sa.literal_column("0e0"))
+            value = _as_double(value)
         found = sa.select(value).select_from(self.origin)
         return found if where is None else found.where(where)
 
@@ -45,15 +47,20 @@ class Shape:
         """How many rows there are of these."""
         return sa.select(sa.func.count()).select_from(self.origin).where(where)
 
+    def below(self, value: Any) -> sa.ColumnElement[bool]:  # noqa: ANN401  of the cursor's type, or its text
+        """Rows whose cursor is less than the value."""
+        assert self.cursor is not None
+        return self.cursor < _bound(value)
+
     def between(self, low: Position | None, high: Position) -> sa.ColumnElement[bool]:
         """Rows beyond `low`, up to `high`."""
         assert self.cursor is not None
-        up_to: sa.ColumnElement[bool] = (
-            self.cursor <= high.value if high.included else self.cursor < high.value
-        )
+        upper = _bound(high.value)
+        up_to: sa.ColumnElement[bool] = self.cursor <= upper if high.included else self.cursor < upper
         if low is None:
             return up_to
-        return sa.and_(self.cursor > low.value if low.included else self.cursor >= low.value, up_to)
+        lower = _bound(low.value)
+        return sa.and_(self.cursor > lower if low.included else self.cursor >= lower, up_to)
 
     def statement(self, where: sa.ColumnElement[bool] | None = None) -> sa.Select[Any]:
         """The rows; in the cursor's order where there is one."""
@@ -63,8 +70,13 @@ class Shape:
         return statement.where(where).order_by(self.cursor)
 
 
-def _typed(cursor: sa.ColumnElement[Any] | None) -> Any:  # noqa: ANN401  SQLAlchemy's type of the column
-    return cursor.type if cursor is not None else None
+def _bound(value: Any) -> sa.BindParameter[Any]:  # noqa: ANN401  of the cursor's type
+    """Without a type of its own, a text is compared as the column's type compares."""
+    return sa.bindparam(None, value, type_=sa.types.NullType(), unique=True)
+
+
+def _as_double(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.type_coerce(value, sa.types.NullType()).op("+")(sa.literal_column("0e0"))
 
 
 def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
@@ -72,22 +84,42 @@ def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
     value cannot be bound."""
     if source.query is None:
         return _of_table(connection, source, place)
-    return _of_query(source, connection.dialect.name)
+    return _of_query(connection, source)
 
 
-def _of_query(source: SqlSource, dialect: str) -> Shape:
+def _of_query(connection: sa.Connection, source: SqlSource) -> Shape:
+    dialect = connection.dialect.name
     bound = bind_values((source.query or "").strip().rstrip(";"), source.parameters, dialect)
     origin = sa.text(f"({bound.text}\n) AS source_query").bindparams(*bound.values)
     cursor: sa.ColumnElement[Any] | None = sa.column(source.cursor) if source.cursor else None
-    return Shape(origin=origin, columns=(sa.literal_column("*"),), cursor=cursor)  # type: ignore[arg-type]
+    types = _singles(connection, origin) if dialect in _MYSQL else {}
+    if not any(types.values()):
+        return Shape(origin=origin, columns=(sa.literal_column("*"),), cursor=cursor)  # type: ignore[arg-type]
+    return Shape(
+        origin=origin,  # type: ignore[arg-type]
+        columns=tuple(_as_it_is(sa.column(name), type_) for name, type_ in types.items()),
+        cursor=cursor,
+        types={name: type_ for name, type_ in types.items() if type_ is not None},
+    )
+
+
+def _singles(connection: sa.Connection, origin: sa.TextClause) -> Mapping[str, pa.DataType | None]:
+    """The columns of a query; those of single precision have a type."""
+    columns: tuple[sa.ColumnElement[Any], ...] = (sa.literal_column("*"),)
+    none = Shape(origin=origin, columns=columns).statement().limit(0)  # type: ignore[arg-type]
+    with connection.execute(none) as result:
+        description = result.cursor.description if result.cursor is not None else ()
+        return {name: pa.float32() if code == _FLOAT else None for name, code, *_ in description}
 
 
 def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
     schema, _, name = (source.table or "").rpartition(".")
     try:
-        table = sa.Table(
-            name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False
-        )
+        with catch_warnings():  # of types that SQLAlchemy does not know: they are read as they come
+            simplefilter("ignore", sa.exc.SAWarning)
+            table = sa.Table(
+                name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False
+            )
     except NoSuchTableError as error:
         inspector = sa.inspect(connection)
         there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
@@ -99,12 +131,10 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape
             list(table.c.keys()),
             place,
         )
-    raw = connection.dialect.name in _RAW
-    columns = tuple(sa.type_coerce(c, sa.types.NullType()).label(c.name) if raw else c for c in table.c)
-    found = {column.name: _declared(column.type) for column in table.c}
-    cursor: sa.ColumnElement[Any] | None = table.c[source.cursor] if source.cursor else None
-    if raw and cursor is not None:
-        cursor = sa.type_coerce(cursor, sa.types.NullType())
+    is_mysql = connection.dialect.name in _MYSQL
+    found = {column.name: _declared(column.type, is_mysql=is_mysql) for column in table.c}
+    columns = tuple(_as_it_is(column, found[column.name]) for column in table.c)
+    cursor = _as_it_is(table.c[source.cursor], None) if source.cursor else None
     return Shape(
         origin=table,
         columns=columns,
@@ -114,7 +144,14 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape
     )
 
 
-def _declared(type_: sa.types.TypeEngine[Any]) -> pa.DataType | None:
+def _as_it_is(column: sa.ColumnClause[Any], type_: pa.DataType | None) -> sa.ColumnElement[Any]:
+    """As the driver gives it: SQLAlchemy would cut a TIME of 25 hours, and take a SET apart. MySQL shows six
+    digits of a FLOAT."""
+    raw = _as_double(column) if type_ == pa.float32() else sa.type_coerce(column, sa.types.NullType())
+    return raw.label(column.name)
+
+
+def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType | None:
     """The Arrow type of a declared one, where an empty column would not tell it; None: as the values are."""
     match type_:
         case sa.Boolean():
@@ -125,8 +162,12 @@ def _declared(type_: sa.types.TypeEngine[Any]) -> pa.DataType | None:
             return pa.date32()
         case sa.Integer():
             return pa.int64()
+        case sa.FLOAT() if is_mysql:
+            return pa.float32()
         case sa.Float():
             return pa.float64()
+        case sa.Numeric(precision=int(), scale=0):
+            return pa.int64()
         case sa.Numeric(precision=int() as digits, scale=int() as scale) if 0 < digits <= 38 and scale >= 0:
             return pa.decimal128(digits, scale)
         case sa.Numeric():

@@ -1,0 +1,172 @@
+"""The values of a driver as Arrow columns, batch by batch: nothing is rounded, and none is guessed at."""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+import pyarrow as pa
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.convert import TIMESTAMP, MisfitError, TextRules, convert
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+class Unreadable(str):
+    """A date or time that Python has no value for, as the database writes it: infinity, year 12000."""
+
+    __slots__ = ()
+
+
+class Interval(str):
+    """A length of time as the database writes it. `seconds` is None where it has months or years: some are
+    longer than others."""
+
+    __slots__ = ("seconds",)
+    seconds: float | None
+
+
+def batch_of(
+    rows: Rows,
+    names: Sequence[str],
+    types: Mapping[str, pa.DataType],
+    texts: Collection[str] = (),
+    place: str = "",
+) -> pa.RecordBatch:
+    """Rows as columns: a declared type where the values fit it, else the values' own. Columns of `texts` will
+    be texts, and hold what the database writes. Raises DataError for a value that no type holds."""
+    columns = [
+        _column(name, list(values), types.get(name), place, as_text=name in texts)
+        for name, values in zip(names, zip(*rows, strict=True), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+
+def _column(
+    name: str, values: list[Any], declared: pa.DataType | None, place: str, *, as_text: bool
+) -> pa.Array:
+    kinds = {type(value) for value in values} - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values), declared or pa.null())
+    if as_text and not kinds.isdisjoint(_WRITTEN):
+        return _texts(values)
+    _check(name, values, kinds, place)
+    column = _by_kind(values, kinds)
+    if declared is None or column.type == declared or not _is_meant(column, declared):
+        return column
+    if declared == pa.float32():
+        return _shortest(column)
+    try:
+        return convert(pa.chunked_array([column]), declared, TextRules()).combine_chunks()
+    except MisfitError:
+        return column
+
+
+_WRITTEN = (Decimal, Interval, Unreadable)
+"""What has digits or words that another type does not."""
+
+
+def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
+    if kinds.isdisjoint((Interval, Unreadable)):
+        return
+    for value in values:
+        if isinstance(value, Unreadable):
+            raise DataError(
+                f"column {name!r} holds {str(value)!r}, which is no date or time of the years 1 to 9999",
+                hint=f"Declare it `columns: {{{name}: string}}`, or `query` nullif({name}, ...).",
+                place=place,
+            )
+        if isinstance(value, Interval) and value.seconds is None:
+            raise DataError(
+                f"column {name!r} holds the interval {str(value)!r}: months and years have no set length",
+                hint=f"Declare it `columns: {{{name}: string}}`, or `query` extract(epoch from {name}).",
+                place=place,
+            )
+
+
+def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
+    """Whether a declared type says what the values are. Numbers in a column of times can count anything, any
+    but 0 and 1 are more than a boolean, a decimal more than a float, and a float has digits of its own."""
+    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if pa.types.is_temporal(declared):
+        return not is_number
+    if pa.types.is_boolean(declared) and is_number:
+        return set(column.unique().to_pylist()) <= {0, 1, None}
+    either = (column.type, declared)
+    return not (any(map(pa.types.is_decimal, either)) and any(map(pa.types.is_floating, either)))
+
+
+def _by_kind(values: list[Any], kinds: set[type]) -> pa.Array:
+    """In the values' own type; as texts where they have several."""
+    for known, make in _KINDS:
+        if all(issubclass(kind, known) for kind in kinds):
+            try:
+                return make(values)
+            except (OverflowError, ValueError, pa.ArrowException):
+                break
+    return _texts(values)
+
+
+def _texts(values: list[Any]) -> pa.Array:
+    return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _times(values: list[Any]) -> pa.Array:
+    """Times without a zone are UTC."""
+    zoned = (v if v is None or v.tzinfo is not None else v.replace(tzinfo=UTC) for v in values)
+    return pa.array(list(zoned), TIMESTAMP)
+
+
+def _decimals(values: list[Any]) -> pa.Array:
+    """Exact: whole numbers as integers, or texts where one is too long for that, others with 76 digits at
+    most. NaN and infinity are no decimals, and beside them all are floats."""
+    there = [value for value in values if value is not None]
+    if not all(isfinite(value) for value in there):
+        return _floats(values)
+    scale = max(-int(Decimal(value).as_tuple().exponent) for value in there)
+    if scale <= 0:
+        return pa.array([None if value is None else int(value) for value in values], pa.int64())
+    try:
+        return pa.array(values, pa.decimal128(38, scale))
+    except (ValueError, pa.ArrowException):
+        return pa.array(values, pa.decimal256(76, scale))
+
+
+def _floats(values: list[Any]) -> pa.Array:
+    return pa.array([None if value is None else float(value) for value in values], pa.float64())
+
+
+def _shortest(column: pa.Array) -> pa.Array:
+    """Numbers of single precision with the fewest digits that tell them apart: 0.1, as people wrote it."""
+    return column.cast(pa.float32(), safe=False).cast(pa.string()).cast(pa.float64())
+
+
+_KINDS: tuple[tuple[type | tuple[type, ...], Callable[[list[Any]], pa.Array]], ...] = (
+    (bool, lambda values: pa.array(values, pa.bool_())),
+    (int, lambda values: pa.array(values, pa.int64())),
+    ((int, float), lambda values: pa.array(values, pa.float64())),
+    ((int, Decimal), _decimals),
+    ((int, float, Decimal), _floats),
+    (datetime, _times),
+    (date, lambda values: pa.array(values, pa.date32())),
+    ((bytes, memoryview, bytearray), lambda values: pa.array(values, pa.binary())),
+    (timedelta, lambda values: _floats([v and v.total_seconds() for v in values])),
+    (Interval, lambda values: _floats([v and v.seconds for v in values])),
+    (str, lambda values: pa.array(values, pa.string())),
+)
+
+
+def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a column
+    match value:
+        case Decimal():
+            return format(value, "f")
+        case dict() | list():
+            return json.dumps(value, default=str)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+    return str(value)
