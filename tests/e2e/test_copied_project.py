@@ -18,11 +18,12 @@ def test_a_copied_project_does_not_touch_the_table_of_the_first(place: Place):
     copy = place.folder / "copy"
     shutil.copytree(file.parent, copy)
     (copy / "data.csv").write_text("x\n2\n3\n")
-    for verb in (("run",), ("apply", "-f")):
+    for verb in (("run",), ("apply", "-f"), ("plan",)):
         refused = place.gridmill(*verb, copy / file.name)
         assert refused.returncode == 5
-        assert f"belongs to the folder {file.parent}; this one is in {copy}" in refused.stderr
-        assert "--adopt" in refused.stderr
+        said = " ".join((refused.stdout if verb == ("plan",) else refused.stderr).split())
+        assert f"belongs to the folder {file.parent}; this one is in {copy}" in said
+        assert "--adopt" in said
     assert [one["number"] for one in place.json("list", "artifacts")] == [1]
 
     link = place.folder / "link"

@@ -57,6 +57,26 @@ def test_the_same_folder_of_another_machine_or_container_is_the_same_project(gri
     grid.submit(project("/a", host="3f2a9c"))
 
 
+def test_plan_says_that_a_run_would_be_refused(grid: Simulation) -> None:
+    assert service(grid).plan_run(project("/a")).conflict == ""
+    finish(grid, grid.submit(project("/a")))
+    assert service(grid).plan_run(project("/a")).conflict == ""
+    assert "'w' belongs to the folder /a; this one is in /b" in service(grid).plan_run(project("/b")).conflict
+    assert origin(grid).folder == "/a"
+
+
+def test_a_run_from_the_old_folder_is_not_resumed(grid: Simulation) -> None:
+    run = grid.submit(project("/a"))
+    service(grid).stop_run(run.id)
+    assert finish(grid, run).state == RunState.STOPPED
+    service(grid).apply(project("/b"), adopt=True)
+    with pytest.raises(ConflictError, match=f"run {run.id} was started from the folder /a; .* belongs to /b"):
+        service(grid).resume(run.id)
+    service(grid).apply(project("/a"), adopt=True)
+    service(grid).resume(run.id)
+    assert finish(grid, run).state == RunState.SUCCEEDED
+
+
 def test_adopt_moves_the_name_for_good(grid: Simulation) -> None:
     finish(grid, grid.submit(project("/a")))
     service(grid).start_run(project("/b"), adopt=True)

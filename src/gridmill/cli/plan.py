@@ -10,7 +10,7 @@ from gridmill.cli.parameters import Adopt, File, Set, read_set
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.tables import fitted
 from gridmill.cli.words import amounts, moment
-from gridmill.errors import TABLE, InputError
+from gridmill.errors import TABLE, ConflictError, InputError
 from gridmill.model.amounts import show_bytes, show_count, show_seconds
 from gridmill.model.choice import Alternative
 from gridmill.model.pipeline import Pipeline
@@ -35,6 +35,8 @@ def plan(context: typer.Context, file: File, set: Set = None, json: Json = False
     with session(context, reading=True) as client:
         made = client.plan(file, set=read_set(set or ()))
     emit(made) if json else show_plan(made)
+    if made.conflict:
+        raise typer.Exit(TABLE[ConflictError.code].exit_code)
     if any(job.problem for job in made.jobs):
         raise typer.Exit(TABLE[InputError.code].exit_code)
 
@@ -53,6 +55,8 @@ def show_plan(made: DryRun) -> None:
             screen.print(
                 f"{job.job}: {job.advice} (`gridmill advise {made.pipeline}/{job.job}`)", markup=False
             )
+    if made.conflict:
+        screen.print(f"the run would be refused: {made.conflict}", markup=False)
     took = "not known yet" if made.expected_seconds is None else show_seconds(made.expected_seconds)
     for job in made.jobs:
         if job.problem:

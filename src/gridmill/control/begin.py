@@ -6,7 +6,7 @@ from dataclasses import replace
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.ledger import Transaction
 from gridmill.control.names import settle_names
-from gridmill.control.origins import note_origin
+from gridmill.control.origins import check_run_origin, note_origin
 from gridmill.control.parts import stop_attempt
 from gridmill.control.state import Control
 from gridmill.control.wishes import check_wishes
@@ -332,7 +332,8 @@ def stop_run(control: Control, transaction: Transaction, run: Run, job: str | No
 def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     """Make a finished run active again; jobs find their resources anew, as these may have been changed.
 
-    One that has succeeded is left alone. Raises PipelineError when a resource is gone, NotFoundError.
+    One that has succeeded is left alone. Raises PipelineError when a resource is gone, ConflictError when the
+    pipeline's name was moved to another folder, NotFoundError.
     """
     if run_id in control.ledger.snapshot.runs:
         return
@@ -340,6 +341,7 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     if run.state == RunState.SUCCEEDED:
         return  # it may have ended since it was looked at: there is nothing left to do, and that is well
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
+    check_run_origin(control, transaction, run)
     records = control.ledger.store.list(JobRun, parent=run_id)
     jobs = [record.noun.job for record in records if isinstance(record.noun, JobRun)]
     settled = {**settle_names(control, jobs), **run.settled}  # what was settled stays

@@ -19,6 +19,7 @@ from gridmill.control.foresight import with_columns_checked
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.listings import list_sources
 from gridmill.control.names import check_names_known
+from gridmill.control.origins import conflict_of
 from gridmill.control.unchanged import find_broken, unchanged_jobs
 from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import NotFoundError, PipelineError, explained
@@ -71,13 +72,14 @@ class RunCases(AlterationCases):
             )
             going = {one.job: resources.get(one.resource, used[one.job]) for one in made.jobs}
             advice = {job.name: self._advice(job, pipeline.name, going[job.name]) for job in pipeline.jobs}
+            conflict = conflict_of(self._control, pipeline)
             checked = [with_columns_checked(self._control, pipeline, one, unchanged) for one in made.jobs]
         problems = {name: explained(one.error) for name, one in listings.items() if one.error}
         told = (
             replace(job, problem=job.problem or problems.get(job.job, ""), advice=advice[job.job])
             for job in checked
         )
-        return replace(made, jobs=tuple(told))
+        return replace(made, jobs=tuple(told), conflict=conflict)
 
     def _lacking(self, pipeline: Pipeline) -> Lacking:
         """What farms to which its jobs may go say that they lack; they are asked without the lock."""

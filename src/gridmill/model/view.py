@@ -129,12 +129,14 @@ class FarmView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What `gridmill plan` shows. `expected_seconds` is None where a job's time is not known yet."""
+    """What `gridmill plan` shows. `expected_seconds` is None where a job's time is not known yet; `conflict`
+    says why the run would be refused as a whole."""
 
     pipeline: str
     jobs: tuple[PlannedJob, ...]
     peak_memory_bytes: int
     expected_seconds: float | None = None
+    conflict: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
