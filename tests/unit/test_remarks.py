@@ -57,6 +57,14 @@ DROPPED = version(
             ["warning: p/x@1: 2 rows rejected, 1 by its last load: 2 price: missing"],
         ),
         (
+            version(ArtifactKind.SINK, 10, unseen=1),
+            ["p/x@1: 1 row not loaded: no value, NaN or infinity in the cursor"],
+        ),
+        (
+            version(ArtifactKind.SINK, 8, unseen=1),
+            ["warning: p/x@1: 1 row not loaded: no value, NaN or infinity in the cursor"],
+        ),
+        (
             version(ArtifactKind.SINK, remarks=["3 values cut to microseconds", ["id is inferred", True]]),
             ["warning: p/x@1: id is inferred", "p/x@1: 3 values cut to microseconds"],
         ),

@@ -67,15 +67,18 @@ def test_only_what_is_beyond_the_position_is_loaded_and_nothing_new_makes_no_ver
     assert load(case).table_version == 2
 
 
-def test_rows_that_the_cursor_does_not_see_yet_are_told(
+def test_rows_that_the_cursor_does_not_see_are_counted(
     case: SinkCase, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(case, "UPDATE sales SET at = NULL")
     assert load(case, cursor="at").rows == 0
-    assert "no row has a value in its cursor 'at' yet, so none is loaded" in capsys.readouterr().out
+    assert "2 rows not loaded: no value, NaN or infinity in the cursor" in capsys.readouterr().out
     change(case, "UPDATE sales SET at = '2024-01-01 10:00:00' WHERE id = 1")
-    assert load(case, cursor="at").rows == 1
-    assert "no row has a value" not in capsys.readouterr().out
+    output = load(case, cursor="at")
+    assert (output.rows, output.details["unseen"]) == (1, 1)
+    change(case, "UPDATE sales SET at = '2024-01-01 11:00:00' WHERE id = 2")
+    output = load(case, cursor="at")
+    assert (output.rows, output.details["unseen"]) == (2, 0)
 
 
 def test_a_position_outlives_other_commits_to_the_table(case: SinkCase) -> None:
@@ -229,7 +232,7 @@ def test_infinity_in_a_cursor_does_not_end_loading(
 ) -> None:
     change(case, "CREATE TABLE seen (id INTEGER, at REAL)", "INSERT INTO seen VALUES (1, 1.5), (2, 9e999)")
     load(case, table="seen", cursor="at")
-    assert "not loaded as their cursor is inf or greater: 1" in capsys.readouterr().out
+    assert "1 row not loaded: no value, NaN or infinity" in capsys.readouterr().out
     change(case, "INSERT INTO seen VALUES (3, 2.5)")
     load(case, table="seen", cursor="at")
     assert ids(case) == [1, 3]

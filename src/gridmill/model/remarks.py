@@ -63,7 +63,10 @@ def _rejected(artifact: Artifact) -> _Said:
         yield f"{column} has drifted since the load before ({drift})", True
 
 
-def _of_sink(details: Mapping[str, Any], _rows: int) -> _Said:
+def _of_sink(details: Mapping[str, Any], rows: int) -> _Said:
+    if unseen := details.get("unseen"):
+        why = "no value, NaN or infinity in the cursor"
+        yield f"{show_count(unseen, 'row')} not loaded: {why}", unseen > WARNING_SHARE * (rows + unseen)
     if vanished := details.get("vanished"):
         yield f"{show_count(vanished, 'loaded file')} no longer in the source; the rows are kept", False
     if copies := details.get("copies"):

@@ -42,12 +42,13 @@ class Asked:
 class Arrivals:
     """`files` are what the source holds now or, with `append`, only what is new in it; `positions`
     replace those of the table in the commit of their rows. `partial`: they are the rows of a stretch of time,
-    which their key tells."""
+    which their key tells. `unseen` rows have no place in the source's order, and no load takes them."""
 
     files: tuple[SourceFile, ...]
     positions: Positions = field(default_factory=dict)
     append: bool = False
     partial: bool = False
+    unseen: int = 0
 
 
 def look(asked: Asked) -> Arrivals:

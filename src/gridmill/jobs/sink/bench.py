@@ -120,7 +120,8 @@ class Bench:
         if arrivals.partial:
             return decide_stretch(arrivals.files, self.loaded, anew=self.anew)
         if arrivals.append:
-            return decide_next(arrivals.files, self.loaded, arrivals.positions, anew=self.anew)
+            plan = decide_next(arrivals.files, self.loaded, arrivals.positions, anew=self.anew)
+            return replace(plan, unseen=arrivals.unseen)
         choose = load_anew if self.anew else decide
         plan = choose(arrivals.files, self.loaded, arrivals.positions)
         return replace(plan, origins={file.key: file.written for file in arrivals.files if file.written})

@@ -49,6 +49,8 @@ class LoadPlan:
     """Of the files to load, those that hold just what a file held that is gone, whose rows stay."""
     partial: bool = False
     """Whether the source gives the rows of a stretch of time alone, of which there may be none."""
+    unseen: int = 0
+    """Rows of the source that no load takes."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """The path or glob of the source, as written, that names each file (by key) that is there."""
 

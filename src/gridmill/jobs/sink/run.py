@@ -103,6 +103,8 @@ def _say(load: Load) -> None:
         print(f"{column} has drifted since the load before: population stability index {index:g}")
     if load.plan.vanished:
         print(f"{load.plan.vanished} loaded files are not in the source any more; their rows stay")
+    if load.plan.unseen:
+        print(f"{_counted(load.plan.unseen, 'row')} not loaded: no value, NaN or infinity in the cursor")
 
 
 def _counted(number: int, noun: str) -> str:
@@ -125,6 +127,7 @@ def _result(context: JobContext, spec: SinkSpec, load: Load) -> JobResult:
             **table.note.get("details", {}),
             "files": load.plan.seen,
             "vanished": load.plan.vanished,
+            "unseen": load.plan.unseen,
             "source": spec.source.name,
             "sources": by_source(load.plan.origins, table, at_version(rejects_path(context), table.rejects)),
             "positions": table.positions,

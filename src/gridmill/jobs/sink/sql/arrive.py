@@ -17,7 +17,6 @@ from gridmill.jobs.sink.sql.session import begin, connect_arguments, read_all_ti
 from gridmill.jobs.sink.sql.shape import Shape, shape_of
 from gridmill.jobs.sink.sql.staging import Staged, stage
 from gridmill.jobs.sink.stretch import key_of
-from gridmill.model.source import SqlSource
 
 T = TypeVar("T")
 
@@ -48,17 +47,21 @@ def arrive(asked: Asked) -> Arrivals:
             staged = _staged(connection, shape, shape.statement(), asked, name, key)
             return Arrivals(files=staged.files(staged.content))
         low = read_position(asked.positions.get(key))
-        high = _reached(connection, shape, source, low, name)
+        newest, edge = _newest(connection, shape, name)
+        high = (
+            None if newest is None else _reached(connection, shape, edge_of(newest, source, low, name), low)
+        )
+        unseen = _count_unseen(connection, shape, edge)
         if high is None and low is None:  # the columns, so that there is a table
             none = _staged(connection, shape, shape.statement().where(sa.false()), asked, name, key)
-            return Arrivals(files=none.files(none.content), append=True)
+            return Arrivals(files=none.files(none.content), append=True, unseen=unseen)
         if high is None:
-            return Arrivals(files=(), append=True)
+            return Arrivals(files=(), append=True, unseen=unseen)
         statement = shape.statement(shape.between(low, high))
         staged = _staged(connection, shape, statement, asked, name, key)
         written = high.written()
         content = hashlib.sha256(repr((low and low.written(), written)).encode()).hexdigest()[:16]
-        return Arrivals(files=staged.files(content), positions={key: written}, append=True)
+        return Arrivals(files=staged.files(content), positions={key: written}, append=True, unseen=unseen)
 
 
 def _of_stretch(connection: sa.Connection, shape: Shape, asked: Asked, name: str, key: str) -> Arrivals:
@@ -68,24 +71,9 @@ def _of_stretch(connection: sa.Connection, shape: Shape, asked: Asked, name: str
     return Arrivals(files=staged.files(content), partial=True)
 
 
-def _reached(
-    connection: sa.Connection, shape: Shape, source: SqlSource, low: Position | None, name: str
-) -> Position | None:
-    """The largest value that this load takes; None where there is none beyond the last load's.
-
-    A later load begins right after it: a row that comes late is lost only at or below a loaded value.
-    """
-    newest = _newest(connection, shape, name)
-    if newest is None:
-        _tell_of_rows(connection, shape, source.cursor or "", name)
-        return None
-    wanted = shape.between(low, edge_of(newest, source, low, name))
-    value = _greatest(connection, shape, wanted)
-    return None if value is None else Position(value=value, included=True)
-
-
-def _newest(connection: sa.Connection, shape: Shape, name: str) -> Any:  # noqa: ANN401  of the column's type
-    """The largest value that others can exceed: after NaN or infinity no row would ever be beyond."""
+def _newest(connection: sa.Connection, shape: Shape, name: str) -> tuple[Any, Any]:
+    """The largest value that others can exceed: after NaN or infinity no row would ever be beyond. And where
+    those begin, if there are any."""
     newest, edge = _greatest(connection, shape), None
     while is_endless(newest):
         edge = newest
@@ -99,10 +87,24 @@ def _newest(connection: sa.Connection, shape: Shape, name: str) -> Any:  # noqa:
             hint="Name another column as `cursor`, or leave such rows out in a `query`.",
             place=name,
         )
-    if edge is not None:
-        rows = connection.execute(shape.count(~shape.below(edge))).scalar()
-        print(f"{name}: rows that are not loaded as their cursor is {edge} or greater: {rows}", flush=True)
-    return newest
+    return newest, edge
+
+
+def _reached(
+    connection: sa.Connection, shape: Shape, edge: Position, low: Position | None
+) -> Position | None:
+    """The largest value that this load takes, up to `edge`; None where there is none beyond the last load's.
+
+    A later load begins right after it: a row that comes late is lost only at or below a loaded value.
+    """
+    value = _greatest(connection, shape, shape.between(low, edge))
+    return None if value is None else Position(value=value, included=True)
+
+
+def _count_unseen(connection: sa.Connection, shape: Shape, edge: Any) -> int:  # noqa: ANN401
+    """Rows that no load takes: without a cursor value, or with one that nothing can exceed."""
+    unseen = shape.unseen(edge)
+    return 0 if unseen is None else int(connection.execute(shape.count(unseen)).scalar() or 0)
 
 
 def _greatest(connection: sa.Connection, shape: Shape, where: sa.ColumnElement[bool] | None = None) -> Any:  # noqa: ANN401
@@ -110,12 +112,6 @@ def _greatest(connection: sa.Connection, shape: Shape, where: sa.ColumnElement[b
     if isinstance(value, float):
         return connection.execute(shape.newest(where, as_double=True)).scalar()
     return value
-
-
-def _tell_of_rows(connection: sa.Connection, shape: Shape, cursor: str, name: str) -> None:
-    """There may be rows, of which the cursor sees none: said at each load that finds none."""
-    if connection.execute(shape.statement().limit(1)).first() is not None:
-        print(f"{name}: no row has a value in its cursor {cursor!r} yet, so none is loaded", flush=True)
 
 
 def _staged(

@@ -31,6 +31,8 @@ class Shape:
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     rest: pa.DataType | None = None
     """The type of the others as long as there is no value; None where nobody knows."""
+    may_lack: bool = True
+    """Whether a row may have no cursor value."""
 
     def newest(
         self, where: sa.ColumnElement[bool] | None = None, *, as_double: bool = False
@@ -51,6 +53,14 @@ class Shape:
         """Rows whose cursor is less than the value."""
         assert self.cursor is not None
         return self.cursor < _bound(value)
+
+    def unseen(self, edge: Any) -> sa.ColumnElement[bool] | None:  # noqa: ANN401  of the cursor's type
+        """Rows without a cursor value, and those from `edge` on, if there is one; None where none can be."""
+        assert self.cursor is not None
+        conditions = [] if edge is None else [~self.below(edge)]
+        if self.may_lack:
+            conditions.append(self.cursor.is_(None))
+        return sa.or_(*conditions) if conditions else None
 
     def between(self, low: Position | None, high: Position) -> sa.ColumnElement[bool]:
         """Rows beyond `low`, up to `high`."""
@@ -141,6 +151,7 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape
         cursor=cursor,
         types={name: type_ for name, type_ in found.items() if type_ is not None},
         rest=pa.string(),
+        may_lack=source.cursor is None or table.c[source.cursor].nullable is not False,
     )
 
 
