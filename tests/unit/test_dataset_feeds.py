@@ -244,9 +244,21 @@ def test_no_row_at_or_after_the_basis_time_changes_a_feature(
 LEAVE = Label(table="news", on=("c",), known_at="k", horizon_seconds=240, outcome=Outcome.ANY, name="left")
 
 
-@QUICK
-@given(observed=OBSERVED, news=NEWS, outcome=st.sampled_from(list(Outcome)))
-def test_labels_made_of_events(observed: list[Row], news: list[Row], outcome: Outcome) -> None:
+UNTIL = {None: None, "basis": None, "2020-01-01T00:08": 8, "2020-01-01T00:30": 30}
+"""`known_until`, and the minute that it says."""
+
+
+@settings(QUICK, max_examples=40)
+@given(
+    observed=OBSERVED,
+    news=NEWS,
+    outcome=st.sampled_from(list(Outcome)),
+    until=st.sampled_from(list(UNTIL)),
+    delay=st.sampled_from([None, 2]),
+)
+def test_labels_made_of_events(
+    observed: list[Row], news: list[Row], outcome: Outcome, until: str | None, delay: int | None
+) -> None:
     column = None if outcome in (Outcome.ANY, Outcome.COUNT) else "x"
     label = Label(
         table="news",
@@ -255,9 +267,12 @@ def test_labels_made_of_events(observed: list[Row], news: list[Row], outcome: Ou
         horizon_seconds=240,
         outcome=outcome,
         column=column,
+        known_until=until,
+        delay_seconds=None if delay is None else 60 * delay,
         name="left",
     )
-    end = max(row["m"] for row in (*observed, *news))
+    newest, last = (max(row["m"] for row in rows) for rows in (news, observed))
+    end = newest if until is None else max(newest, last - (delay or 0)) if until == "basis" else UNTIL[until]
     expected = []
     for row in observed:
         events = [n["x"] for n in news if n["c"] == row["c"] and row["m"] < n["m"] <= row["m"] + 4]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from dataset_case import DatasetCase
 
-from gridmill.errors import InputError
+from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.run import run
 from gridmill.jobs.dataset.suspects import suspect_lines, suspects
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
@@ -370,3 +370,58 @@ def test_a_suspect_among_hundreds_of_features_is_found(tmp_path):
     case.give("tx", {"t": times, **columns, "leak": label * 2, "y": label})
     output = case.make(DatasetSpec(basis=Basis(table="tx", time="t"), label=Label(column="y")))
     assert [one["column"] for one in output.details["suspects"]] == ["leak"]
+
+
+@pytest.mark.parametrize(
+    ("until", "kept"), [(None, 5), ("basis", 9), ("2024-01-08", 7), ("2024-01-08T12:00+12:00", 7)]
+)
+@pytest.mark.parametrize("delay", [None, DAY])
+def test_events_that_end_before_the_basis_make_no_negatives(tmp_path, until, kept, delay):
+    first = datetime(2024, 1, 1, tzinfo=UTC)
+    rows = [{"id": n, "e": "a", "t": first + timedelta(days=n), "x": 1.0 * n} for n in range(10)]
+    case = case_of(tmp_path, rows)
+    case.give("exits", pa.Table.from_pylist([{"e": "a", "t": first + timedelta(days=5)}]))
+    label = Label(
+        table="exits",
+        on=("e",),
+        known_at="t",
+        horizon_seconds=DAY,
+        delay_seconds=delay,
+        outcome=Outcome.ANY,
+        known_until=until,
+        name="y",
+    )
+    spec = DatasetSpec(basis=replace(BASIS, columns=("id", "x")), label=label)
+    output = case.make(spec)
+    kept -= until == "basis" and delay is not None  # the basis says less of what is told later
+    assert {row["id"]: row["y"] for row in case.table(output).to_pylist()} == {n: n == 4 for n in range(kept)}
+    assert output.details["dropped"] == {"label not known yet": 10 - kept}
+    said = " ".join(
+        remark.text
+        for remark in remarks_of(Artifact(id="p/d@1", name="p/d", number=1, output=output, fingerprint=""))
+    )
+    assert ("its newest event is of 2024-01-06T00:00:00" in said) == (until is None)
+
+
+def test_no_event_makes_no_label(tmp_path):
+    case = case_of(tmp_path, rows_of())
+    case.give(
+        "exits", pa.table({"e": pa.array([], pa.string()), "t": pa.array([], pa.timestamp("us", "UTC"))})
+    )
+    label = Label(
+        table="exits", on=("e",), known_at="t", horizon_seconds=DAY, outcome=Outcome.COUNT, name="y"
+    )
+    with pytest.raises(DataError, match=r"no row is left .*label not known yet: 60") as caught:
+        made(case, DatasetSpec(basis=BASIS, label=label))
+    assert "`known_until` says otherwise" in caught.value.hint
+
+
+@pytest.mark.parametrize("until", ["soon", "7d"])
+def test_known_until_is_a_time_or_the_basis(until):
+    label = Label(
+        table="e", on=("e",), known_at="t", horizon_seconds=DAY, outcome=Outcome.ANY, known_until=until
+    )
+    with pytest.raises(InputError, match=r"label.known_until"):
+        label.check()
+    with pytest.raises(InputError, match="go with `table`"):
+        Label(column="x", known_until="basis").check()

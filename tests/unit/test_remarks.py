@@ -45,6 +45,19 @@ DROPPED = version(
         ),
         (version(ArtifactKind.DATASET, dropped={}, left_out={}, excluded={}), []),
         (
+            version(
+                ArtifactKind.DATASET,
+                990,
+                dropped={"label not known yet": 10},
+                events_until={"table": "exits", "newest": "2024-03-01T10:00:00", "declared": None},
+            ),
+            [
+                "p/x@1: 10 of 1,000 rows dropped (1%): 10 label not known yet",
+                "p/x@1: labels end with the events of exits: its newest event is of 2024-03-01T10:00:00; "
+                "`known_until` can say otherwise",
+            ],
+        ),
+        (
             version(ArtifactKind.DATASET, excluded={"sales": 12}),
             ["p/x@1: rows excluded by outages: 12 sales"],
         ),

@@ -167,6 +167,10 @@ def _check_exempt(part: Window | Lag, place: str) -> None:
         )
 
 
+UNTIL_BASIS = "basis"
+"""The `known_until` of a label whose events are complete until the newest row of the basis."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
     """What is to be predicted: `column` of the same entity, exactly `horizon_seconds` after the basis time.
@@ -182,7 +186,9 @@ class Label:
 
     Of a `table` of events it is the `outcome` of those with the same `on` that become known (`known_at`)
     within `horizon_seconds` after the basis time: whether there is any, how many, an aggregate of `column`.
-    No part sees an event before it is known by the label's `known_at` and `delay_seconds`.
+    No part sees an event before it is known by the label's `known_at` and `delay_seconds`. The table tells of
+    the time until its newest event: a row whose `horizon_seconds` ends later has no label yet. `known_until`
+    says that it is complete for longer: until a time (ISO 8601) or, with `basis`, the basis's newest row.
 
     `name` is the column's name in the dataset. Rows without a label are dropped, and counted.
     """
@@ -197,6 +203,7 @@ class Label:
     table: str | None = None
     on: tuple[str, ...] = ()
     outcome: Outcome | None = None
+    known_until: str | None = None
     name: str = "label"
 
     @property
@@ -214,6 +221,13 @@ class Label:
             and self.next_rows is None
         )
 
+    @property
+    def complete_until(self) -> datetime | None:
+        """`known_until` in UTC, without a zone; None where it is no time of its own. Raises InputError."""
+        if self.known_until == UNTIL_BASIS:
+            return None
+        return _moment(self.known_until, "label.known_until")
+
     def check(self) -> None:
         """Raise InputError for several ways of looking ahead, and for columns that do not go with them."""
         ways = ("horizon_seconds", "steps", "next_rows")
@@ -226,8 +240,8 @@ class Label:
             raise InputError("has column and columns; only one can be given", place="label.columns")
         if self.table is not None:
             self._check_events()
-        elif self.on or self.outcome:
-            raise InputError("`on` and `outcome` go with `table`", place="label.table")
+        elif self.on or self.outcome or self.known_until:
+            raise InputError("`on`, `outcome` and `known_until` go with `table`", place="label.table")
         elif (self.column is None) == (not self.columns):
             raise InputError("needs one of column, columns", place="label.column")
         if self.columns and self.next_rows is None:
@@ -238,6 +252,7 @@ class Label:
             )
 
     def _check_events(self) -> None:
+        self.complete_until  # noqa: B018  raises for what is no time
         if self.horizon_seconds is None or self.known_at is None or self.outcome is None or self.columns:
             raise InputError(
                 "a label made of a table's events needs horizon, known_at and outcome, and no columns",
@@ -284,12 +299,14 @@ class Split:
     @property
     def times(self) -> tuple[datetime | None, datetime | None]:
         """`validation_from` and `test_from` in UTC, without a zone. Raises InputError for what is no time."""
-        return _moment(self.validation_from, "validation_from"), _moment(self.test_from, "test_from")
+        begins = {name: getattr(self, name) for name in ("validation_from", "test_from")}
+        validation, test = (_moment(text, f"split.{name}") for name, text in begins.items())
+        return validation, test
 
     @property
     def end(self) -> datetime | None:
         """`until` in UTC, without a zone. Raises InputError for what is no time."""
-        return _moment(self.until, "until")
+        return _moment(self.until, "split.until")
 
     def check(self) -> None:
         """Raise InputError for what is no time, and for splits that overlap."""
@@ -312,8 +329,8 @@ class Split:
             )
 
 
-def _moment(text: str | None, field_name: str) -> datetime | None:
-    return None if text is None else read_moment(text, f"split.{field_name}").replace(tzinfo=None)
+def _moment(text: str | None, place: str) -> datetime | None:
+    return None if text is None else read_moment(text, place).replace(tzinfo=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

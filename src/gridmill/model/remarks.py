@@ -14,6 +14,8 @@ from gridmill.model.noun import dataclass
 
 REMARKS = "remarks"
 """The key in the details of an output: a list of texts, or of [text, true] for a warning."""
+NOT_KNOWN_YET = "label not known yet"
+"""Why a row of a dataset is dropped whose label is made of what is still to come."""
 WARNING_SHARE = 0.1
 """More than this share of the rows dropped or rejected is a warning."""
 _NAMED = 5
@@ -81,6 +83,13 @@ def _of_dataset(details: Mapping[str, Any], rows: int) -> _Said:
         share = total / (total + rows)
         of_all = f"{total:,} of {total + rows:,} rows dropped ({_percent(share)})"
         yield f"{of_all}: {_counts(dropped)}", share > WARNING_SHARE
+    events = details.get("events_until") or {}
+    if events and dropped.get(NOT_KNOWN_YET) and not events["declared"]:
+        newest = f"its newest event is of {events['newest']}" if events["newest"] else "it has no events"
+        yield (
+            f"labels end with the events of {events['table']}: {newest}; `known_until` can say otherwise",
+            False,
+        )
     excluded: Mapping[str, int] = details.get("excluded") or {}
     if excluded:
         yield f"rows excluded by outages: {_counts(excluded)}", False

@@ -1,7 +1,8 @@
 """What the data must be for a declaration to make sense, asked of the tables before the query runs."""
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import duckdb
@@ -17,7 +18,18 @@ from gridmill.jobs.dataset.splits import Bounds, drawn_on
 from gridmill.jobs.dataset.sqltext import HIDDEN, sql_text
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.model.amounts import show_seconds
-from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, SplitBy, Window
+from gridmill.model.dataset import (
+    UNTIL_BASIS,
+    AsOfJoin,
+    Basis,
+    DatasetSpec,
+    Join,
+    Label,
+    Lag,
+    Split,
+    SplitBy,
+    Window,
+)
 
 
 def check_tables(
@@ -105,13 +117,34 @@ def _check_static(join: Join, types: Types) -> None:
         )
 
 
-def seen_until(engine: duckdb.DuckDBPyConnection, label: Label | None, last: datetime) -> datetime | None:
-    """The latest moment that the basis and the events of a label tell of; None for another label."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Until when a label made of events is known: `labels` that are known later are missing; `events` is the
+    newest event (None: there is none). Rows can be final up to `tables`, if nothing late is added."""
+
+    labels: datetime
+    events: datetime | None
+    tables: datetime
+
+
+def seen_until(
+    engine: duckdb.DuckDBPyConnection, label: Label | None, first: datetime, last: datetime
+) -> Seen | None:
+    """What the events of a label tell of, beside a basis from `first` to `last`; None for another label.
+
+    A table of events cannot be told from one that ends early: what comes after its newest event is unknown,
+    unless `known_until` says that there was none.
+    """
     if label is None or label.table is None:
         return None
     sql = f"SELECT max(({sql_text(label.known_at or '')})::TIMESTAMP) AS last FROM {quoted(label.table)}"
-    found = fetch_rows(engine, sql)[0]["last"]
-    return max(last, found) if found is not None else last
+    newest: datetime | None = fetch_rows(engine, sql)[0]["last"]
+    delay = timedelta(seconds=label.delay_seconds or 0.0)
+    if label.known_until == UNTIL_BASIS:
+        until = last if newest is None else max(last, newest + delay)
+        return Seen(labels=until, events=newest, tables=last if newest is None else max(last, newest))
+    until = label.complete_until or newest or first
+    return Seen(labels=until + delay, events=newest, tables=min(until, last))
 
 
 def _check_unique(
@@ -262,7 +295,8 @@ def _of_label(label: Label, span_seconds: float) -> str:
         return f"The label is {', '.join(label.sources)}."
     ahead, spans = show_seconds(label.horizon_seconds), f"the data spans {show_seconds(span_seconds)}"
     if label.table is not None:
-        return f"The label is made of the events of {label.table!r} in the next {ahead}; {spans}."
+        made = f"The label is made of the events of {label.table!r} in the next {ahead}"
+        return f"{made}, and known until the newest one, unless `known_until` says otherwise; {spans}."
     return f"The label is {label.column!r} exactly {ahead} later; {spans}."
 
 

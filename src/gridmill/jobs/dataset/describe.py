@@ -191,6 +191,7 @@ def make_result(
             "label_column": _label_column(spec, compiled),
             **_labels(compiled),
             "ahead_seconds": (spec.label.horizon_seconds or 0.0) if spec.label else 0.0,
+            "events_until": _events_until(spec.label, query),
             "label_after": _label_after(clocked(spec.label, spec.basis)),
             "time": compiled.time,
             "entity": list(compiled.entity),
@@ -217,6 +218,18 @@ def make_result(
         f"{name}_rows": float(n) for name, n in sorted(tally.splits.items())
     }
     return JobResult(outputs=(output,), metrics=metrics, size=size)
+
+
+def _events_until(label: Label | None, query: Query) -> Mapping[str, Any]:
+    """Until when a label made of events is known; empty for another."""
+    if query.events is None or label is None:
+        return {}
+    newest = query.events.events
+    return {
+        "table": label.table,
+        "newest": newest.isoformat() if newest is not None else None,
+        "declared": label.known_until,
+    }
 
 
 def _is_static(join: Join, context: JobContext) -> bool:

@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.arrays import spread
-from gridmill.jobs.dataset.checks import check_tables, known_span, resolve_bounds, seen_until, time_span
+from gridmill.jobs.dataset.checks import Seen, check_tables, known_span, resolve_bounds, seen_until, time_span
 from gridmill.jobs.dataset.compile import Compiled, compile_dataset
 from gridmill.jobs.dataset.encode import needs_times
 from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select, types_of
@@ -40,6 +40,7 @@ class Query:
     seen: datetime | None = None
     """The latest moment that the tables tell of, and up to when rows therefore are final."""
     final: datetime | None = None
+    events: Seen | None = None
 
 
 def types_of_all(engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset]) -> dict[str, Types]:
@@ -78,7 +79,7 @@ def prepare(
     assert first is not None
     assert last is not None
     bounds = resolve_bounds(spec.split, basis, first, last)
-    seen = seen_until(engine, spec.label, last)
+    seen = seen_until(engine, spec.label, first, last)
     count = _buckets(spec, basis, rows)
     history = history_from(spec, after) if after is not None else None
     scopes = [Scope(number=n, buckets=count, after=after, history=history) for n in range(count)]
@@ -89,7 +90,7 @@ def prepare(
             tables,
             used=used,
             bounds=bounds,
-            seen_until=seen,
+            seen_until=seen.labels if seen is not None else None,
             timed=needs_times(spec.encoders) or spec.incremental,
             scope=scope,
         )
@@ -103,8 +104,9 @@ def prepare(
         rows=rows,
         span_seconds=(last - first).total_seconds(),
         buckets=tuple(compiled.sql for compiled in each),
-        seen=seen or last,
-        final=final_until(spec.label, seen or last),
+        seen=seen.tables if seen is not None else last,
+        final=final_until(spec.label, seen.tables if seen is not None else last),
+        events=seen,
     )
 
 

@@ -9,10 +9,11 @@ from gridmill.jobs.dataset.names import Types
 from gridmill.jobs.dataset.sqltext import LABEL_TIME, TIME, moment
 from gridmill.jobs.engine import literal, quoted
 from gridmill.model.dataset import Basis, Label, Split, SplitBy
+from gridmill.model.remarks import NOT_KNOWN_YET
 
 REACHES = "label reaches into the next split"
 AFTER = "after the end of the splits"
-UNSEEN = "label not known yet"
+UNSEEN = NOT_KNOWN_YET
 MISSING = "missing value"
 APART = "in one split by time, in another by chance or entity"
 
