@@ -416,6 +416,25 @@ def test_no_event_makes_no_label(tmp_path):
     assert "`known_until` says otherwise" in caught.value.hint
 
 
+def test_an_event_that_is_never_known_says_nothing_of_the_time_before(tmp_path):
+    first = datetime(2024, 1, 1, tzinfo=UTC)
+    case = case_of(
+        tmp_path,
+        [{"id": n, "e": "a", "t": first + timedelta(days=n), "x": 1.0 * n} for n in range(10)],
+    )
+    case.give("exits", pa.table({"e": ["a"] * 3, "at_": ["2024-01-06", "infinity", None]}))
+    label = Label(
+        table="exits",
+        on=("e",),
+        known_at="at_::TIMESTAMP",
+        horizon_seconds=DAY,
+        outcome=Outcome.ANY,
+        name="y",
+    )
+    output = case.make(DatasetSpec(basis=replace(BASIS, columns=("id", "x")), label=label))
+    assert {row["id"]: row["y"] for row in case.table(output).to_pylist()} == {n: n == 4 for n in range(5)}
+
+
 @pytest.mark.parametrize("until", ["soon", "7d"])
 def test_known_until_is_a_time_or_the_basis(until):
     label = Label(

@@ -183,26 +183,30 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_appended_rows_give_what_all_rows_give(tmp_path: Path, way: str) -> None:
+LATE = {"label of events": 50}
+"""Hours by which the other table ends before the rows do."""
+
+
+@pytest.mark.parametrize(("way", "late"), [*((way, 0) for way in WAYS), *LATE.items()])
+def test_appended_rows_give_what_all_rows_give(tmp_path: Path, way: str, late: int) -> None:
     spec = replace(WAYS[way], incremental=True)
     grown, whole = DatasetCase(tmp_path / "a"), DatasetCase(tmp_path / "b")
     cuts = (HOURS - 200, HOURS - 100, HOURS)
     give(grown, "events", upto(events(), "t", cuts[0]))
-    give(grown, "prices", upto(prices(), "k", cuts[0]))
+    give(grown, "prices", upto(prices(), "k", cuts[0] - late))
     made = make(grown, spec)
     for before, cut in pairwise(cuts):
         fresh = upto(events(), "t", cut)
         append(grown, "events", fresh.slice(upto(events(), "t", before).num_rows))
-        fresh = upto(prices(), "k", cut)
-        append(grown, "prices", fresh.slice(upto(prices(), "k", before).num_rows))
+        fresh = upto(prices(), "k", cut - late)
+        append(grown, "prices", fresh.slice(upto(prices(), "k", before - late).num_rows))
         before_files = {path.name: path.stat().st_ino for path in files(grown, made)}
         made = make(grown, spec, made)
         assert made.details["kept_rows"] > 0.7 * (made.rows or 0)
         now = {path.name: path.stat().st_ino for path in files(grown, made)}
         assert before_files.items() < now.items()  # the very same files, and new ones
     give(whole, "events", events())
-    give(whole, "prices", prices())
+    give(whole, "prices", upto(prices(), "k", HOURS - late))
     full = make(whole, spec)
     assert_same(rows_of(grown, made), rows_of(whole, full))
     for name in ("splits", "dropped", "features", "encoders"):

@@ -137,7 +137,9 @@ def seen_until(
     """
     if label is None or label.table is None:
         return None
-    sql = f"SELECT max(({sql_text(label.known_at or '')})::TIMESTAMP) AS last FROM {quoted(label.table)}"
+    time = f"({sql_text(label.known_at or '')})::TIMESTAMP"
+    there = f"{time} BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"  # `infinity`: never known
+    sql = f"SELECT max({time}) FILTER (WHERE {there}) AS last FROM {quoted(label.table)}"
     newest: datetime | None = fetch_rows(engine, sql)[0]["last"]
     delay = timedelta(seconds=label.delay_seconds or 0.0)
     if label.known_until == UNTIL_BASIS:
