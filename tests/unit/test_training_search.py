@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pytest
 from clean_process import train
@@ -13,7 +14,7 @@ from gridmill.codec import decode, encode
 from gridmill.declarations import parse_declarations
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.search import JOURNAL, is_whole
+from gridmill.jobs.training.study import INSTEAD_OF, JOURNAL, ask, is_whole, open_study
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.search import EarlyStop, Range, Search
 from gridmill.model.training import ModelKind, TrainingSpec
@@ -81,6 +82,65 @@ def test_a_search_goes_on_after_a_crash(tmp_path):
     assert leaves in [trial["parameters"]["max_leaves"] for trial in ended[1:]]
 
 
+def tried(folder: Path, kills: frozenset[int], trials: int = 12) -> list[dict[str, object]]:
+    """The settings of a search; its process is killed in each trial of `kills` (by the order of asking)."""
+    search = Search(trials=trials, parameters=TREES)
+    spec = TrainingSpec(dataset="d", model=ModelKind.GBDT, search=search, seed=7)
+    study, asked, settings = open_study(folder, search, "rmse"), 0, []
+    while len(settings) < trials:
+        trial, values = ask(study, spec, search)
+        asked += 1
+        if asked in kills:
+            with (folder / JOURNAL).open("ab") as journal:
+                journal.write(b'{"op_code":6,"wor')  # it was just writing
+            (folder / f"{JOURNAL}.lock").symlink_to(folder / JOURNAL)
+            study = open_study(folder, search, "rmse")
+            continue
+        settings.append(values)
+        study.tell(trial, values["max_leaves"] * values["learning_rate"])
+    return settings
+
+
+def test_a_search_that_was_killed_tries_as_many_settings_as_an_undisturbed_one(tmp_path):
+    undisturbed = tried(tmp_path / "0", frozenset())
+    assert len({json.dumps(values) for values in undisturbed}) == 12
+    for kills in (frozenset({1}), frozenset({3, 5, 9}), frozenset({2, 3, 4}), frozenset(range(1, 13, 2))):
+        found = tried(tmp_path / str(sorted(kills)), kills)
+        assert len({json.dumps(values) for values in found}) == 12
+
+
+def test_an_interrupted_trial_is_repeated_once_however_often_the_search_is_killed(tmp_path):
+    search = Search(trials=3, parameters=TREES)
+    spec = TrainingSpec(dataset="d", model=ModelKind.GBDT, search=search)
+    study = open_study(tmp_path, search, "rmse")
+    _, values = ask(study, spec, search)
+    study.enqueue_trial(values, user_attrs={INSTEAD_OF: 0})  # killed here, before the first was told of
+    for _ in range(2):
+        study = open_study(tmp_path, search, "rmse")
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "WAITING"]
+    assert ask(study, spec, search)[1] == values
+
+
+@pytest.mark.parametrize(
+    ("metric", "columns", "reason"),
+    [
+        ("r2", {"ahead": 3.0}, "the same value in all rows"),
+        ("auc", {"ahead": "x"}, "all rows of the validation split are of one class"),
+    ],
+)
+def test_a_search_by_a_metric_that_is_undefined_ends_with_the_reason(tmp_path, metric, columns, reason):
+    data = series(160)
+    held = data["split"] == "validation"
+    for name, value in columns.items():
+        kept = np.where(data["ahead"] > 50, "x", "y") if value == "x" else data[name]
+        data[name] = np.where(held, value, kept)
+    context = training_context(
+        tmp_path, write_dataset(tmp_path, data), "gbdt", search=Search(parameters=TREES, metric=metric)
+    )
+    with pytest.raises(InputError, match=reason):
+        train(context)
+
+
 def test_settings_that_cannot_be_learned_with_fail_their_trial_only(tmp_path):
     parameters = {"learning_rate": Range(among=(0.01, 1e30))}
     options = {"sequence": 6, "hidden": 4, "epochs": 2, "batch_size": 64}
@@ -107,6 +167,16 @@ def test_a_search_in_which_every_trial_fails_says_why(tmp_path):
         (Search(parameters={"hidden": Range(between=(2, 1))}), "is no range"),
         (Search(parameters={"hidden": Range(log=(0, 1))}), "no scale of powers"),
         (Search(parameters={"hidden": Range()}), "needs one of"),
+        (Search(parameters={"dropout": Range(between=(0, 1.5))}), "dropout is 1.5; it must be"),
+        (Search(parameters={"learning_rate": Range(between=(0, 0.1))}), "learning_rate is 0; it must be"),
+        (Search(parameters={"hidden": Range(among=(8, 0))}), "hidden is 0; it must be"),
+        (Search(parameters={"hidden": Range(between=(1.5, 8))}), "1.5 is no value of hidden"),
+        (Search(parameters={"hidden": Range(among=(8, "many"))}), "'many' is no value of hidden"),
+        (
+            Search(parameters={"normalize": Range(among=("last", "first"))}),
+            "'first' is no value of normalize",
+        ),
+        (Search(parameters={"mixed_precision": Range(between=(0, 1))}), "is a range of numbers"),
     ],
 )
 def test_a_search_that_makes_no_sense_is_refused(search, text):

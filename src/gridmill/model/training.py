@@ -1,15 +1,15 @@
 """Declaration of a training."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from gridmill.errors import InputError
 from gridmill.model.gang import check_gang
 from gridmill.model.noun import dataclass
-from gridmill.model.search import Search
+from gridmill.model.search import Range, Search
 from gridmill.model.source import HTTP, check_no_secret
 
 
@@ -241,6 +241,30 @@ class TrainingSpec:
                     hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
                     place=f"training.search.parameters.{name}",
                 )
+            if self.model != ModelKind.CUSTOM:
+                self._check_range(name, one)
+
+    def _check_range(self, name: str, one: Range) -> None:
+        """Raise InputError for a range with a value that the training itself would refuse."""
+        place = f"training.search.parameters.{name}"
+        kinds = _kinds(name)
+        if one.bounds and not kinds & {int, float}:
+            raise InputError(
+                f"{name} is not a number; {list(one.bounds)} is a range of numbers",
+                hint=f"List the values: `{name}: {{among: [...]}}`.",
+                place=place,
+            )
+        for value in one.among or one.bounds:
+            if not _is_of(kinds, value):
+                raise InputError(
+                    f"{value!r} is no value of {name}, which is {_type_names(kinds)}", place=place
+                )
+            try:
+                replace(self, search=None, **{name: value})._check_ranges()  # type: ignore[arg-type]
+            except InputError as error:
+                raise InputError(
+                    f"the range has a value that is refused: {error.message}", place=place
+                ) from None
 
     def _check_ranges(self) -> None:
         for name in ("sequence", "hidden", "layers", "epochs", "batch_size", "trees", "patience"):
@@ -260,6 +284,23 @@ class TrainingSpec:
             if not right:
                 value = getattr(self, name)
                 raise InputError(f"{name} is {value}; it must be {rule}", place=f"training.{name}")
+
+
+def _kinds(name: str) -> frozenset[Any]:
+    """The types of an option's values, without None."""
+    (kind,) = (one.type for one in fields(TrainingSpec) if one.name == name)
+    return frozenset(get_args(kind) or (kind,)) - {type(None)}
+
+
+def _is_of(kinds: frozenset[Any], value: object) -> bool:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float in kinds or (int in kinds and value == int(value))
+    return any(value in list(kind) if issubclass(kind, StrEnum) else type(value) is kind for kind in kinds)
+
+
+def _type_names(kinds: frozenset[Any]) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return " or ".join(names[kind] if kind in names else "one of " + ", ".join(kind) for kind in kinds)
 
 
 def _is_address(text: str) -> bool:

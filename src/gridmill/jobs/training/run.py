@@ -125,13 +125,15 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
 
     def make() -> "tuple[Objective, TryOut]":
         frame = read_frame(context, spec)
-        module = import_module("gridmill.jobs.training.search")
-        metric = module.check_metric(search.metric, frame.objective)
+        study = import_module("gridmill.jobs.training.study")
+        metric = study.check_metric(search.metric, frame.objective)
 
         def attempt(settings: TrainingSpec, trial: JobContext) -> float:
             fitted = _fit(frame, settings, trial)
             card = _card(frame, settings, fitted)
-            return evaluate(_predictor(card, fitted, trial), frame, ("validation",))[f"validation_{metric}"]
+            measured = evaluate(_predictor(card, fitted, trial), frame, ("validation",))
+            value: float = study.value_of(metric, measured)
+            return value
 
         return frame.objective, attempt
 

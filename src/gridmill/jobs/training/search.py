@@ -18,23 +18,26 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import Trial, TrialState
 
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.children import Child, raise_error, start_child
 from gridmill.jobs.context import CODE, JobContext, PrunedError
-from gridmill.jobs.metrics import NAMES
+from gridmill.jobs.training.study import (
+    INSTEAD_OF,
+    UndefinedMetricError,
+    ask,
+    check_metric,
+    open_study,
+    trial_rows,
+)
 from gridmill.model.metric import HIGHER_IS_BETTER
-from gridmill.model.search import EarlyStop, Range, Search, Value
+from gridmill.model.search import Search, Value
 from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
 STEPWISE = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
 """Kinds that tell losses while they learn; trees tell theirs at the end, when nothing can be saved."""
 DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-JOURNAL, STUDY = "search.journal", "search"
-
 TryOut = Callable[[TrainingSpec, JobContext], float]
 """Learns once and gives the metric; `context` tells what happens meanwhile and may end it."""
 
@@ -146,43 +149,19 @@ class _Crew:
     def _ready(self, child: Child, objective: Objective) -> None:
         if self._study is None:
             self._metric = check_metric(self._search.metric, objective)
-            self._study = self._open()
+            folder = self._context.checkpoints or self._context.work
+            self._study = open_study(folder, self._search, self._metric)
             wanted = min(self._search.parallel or self._context.order.workers, self._left())
             for _ in range(1, wanted):
                 self._start()
         self._hand(child)
-
-    def _open(self) -> optuna.Study:
-        folder = self._context.checkpoints or self._context.work
-        folder.mkdir(parents=True, exist_ok=True)
-        storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
-        pruners: dict[EarlyStop, Callable[[], optuna.pruners.BasePruner]] = {
-            EarlyStop.MEDIAN: lambda: optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
-            EarlyStop.HYPERBAND: optuna.pruners.HyperbandPruner,
-            EarlyStop.NONE: optuna.pruners.NopPruner,
-        }
-        study = optuna.create_study(
-            storage=storage,
-            study_name=STUDY,
-            load_if_exists=True,
-            direction="maximize" if self._metric in HIGHER_IS_BETTER else "minimize",
-            sampler=optuna.samplers.TPESampler(seed=self._spec.seed, constant_liar=True),
-            pruner=pruners[self._search.early_stop](),
-        )
-        again = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
-        for trial in again:  # of a killed attempt: the same settings once more
-            study.tell(trial.number, state=TrialState.FAIL)
-            study.enqueue_trial(trial.params, user_attrs={"instead_of": trial.number})
-        if study.trials:
-            print(f"going on with a search of {len(study.trials) - len(again)} trials", flush=True)
-        return study
 
     def _left(self) -> int:
         """How many are to be begun; those of a killed attempt are not counted, those done instead are."""
         if self._study is None:
             return self._search.trials
         trials = self._study.trials
-        replaced = sum("instead_of" in trial.user_attrs for trial in trials)
+        replaced = sum(INSTEAD_OF in trial.user_attrs for trial in trials)
         waiting = sum(trial.state == TrialState.WAITING for trial in trials)
         return self._search.trials - (len(trials) - replaced) + waiting
 
@@ -190,10 +169,7 @@ class _Crew:
         if self._study is None or self._left() <= 0:
             self._remove(child)
             return
-        trial = self._study.ask()
-        values = {
-            name: suggest(trial, name, one, self._spec) for name, one in self._search.parameters.items()
-        }
+        trial, values = ask(self._study, self._spec, self._search)
         self._hands[child.pid], self._began[trial.number] = trial, time.monotonic()
         child.tell(json.dumps(values))
 
@@ -221,7 +197,7 @@ class _Crew:
         self._hand(child)
 
     def _tell(self, study: optuna.Study) -> None:
-        done = sum(trial.state in DONE and "instead_of" not in trial.user_attrs for trial in study.trials)
+        done = sum(trial.state in DONE and INSTEAD_OF not in trial.user_attrs for trial in study.trials)
         complete = [t for t in study.trials if t.state == TrialState.COMPLETE]
         note = f"best {self._metric} {study.best_value:.4g}" if complete else ""
         self._context.progress(min(done, self._search.trials), self._search.trials, "trials", note=note)
@@ -260,7 +236,7 @@ class _Crew:
         return Found(
             spec=with_parameters(self._spec, best.params),
             metric=self._metric,
-            trials=[_row(trial) for trial in trials],
+            trials=trial_rows(self._study),
             best=best.number,
         )
 
@@ -283,6 +259,8 @@ class _Crew:
                 report({"value": attempt(with_parameters(self._spec, json.loads(order)), context)})
             except PrunedError:
                 report({"pruned": True})
+            except UndefinedMetricError:  # for whatever settings
+                raise
             except (InputError, JobError) as error:  # these settings cannot be learned with: others may
                 report({"failed": str(error)})
             shutil.rmtree(context.output)
@@ -296,48 +274,3 @@ def _own_folder(work: Path) -> Path:
     if (work / CODE).is_dir():
         shutil.copytree(work / CODE, folder / CODE, symlinks=True)
     return folder
-
-
-def check_metric(metric: str | None, objective: Objective) -> str:
-    """The metric to search by. Raises InputError for one that the objective does not have."""
-    names = NAMES[objective]
-    if metric is not None and metric not in names:
-        raise InputError(
-            f"there is no metric {metric!r} of {objective}",
-            hint=f"There are: {', '.join(names)}.",
-            place="training.search.metric",
-        )
-    return metric or names[0]
-
-
-def suggest(trial: Trial, name: str, one: Range, spec: TrainingSpec) -> Value:
-    """A value from the range; whole where the option is a whole number, or both bounds of a custom one
-    are written as such."""
-    if one.among:
-        chosen = trial.suggest_categorical(name, list(one.among))
-        assert chosen is not None
-        return chosen
-    low, high = one.bounds
-    if is_whole(spec, name, one):
-        return trial.suggest_int(name, int(low), int(high), log=bool(one.log))
-    return trial.suggest_float(name, low, high, log=bool(one.log))
-
-
-def is_whole(spec: TrainingSpec, name: str, one: Range) -> bool:
-    """Whether only whole numbers make sense."""
-    if spec.model == ModelKind.CUSTOM:
-        return all(isinstance(bound, int) for bound in one.bounds)
-    kind = next(field.type for field in fields(TrainingSpec) if field.name == name)
-    return kind in (int, int | None)
-
-
-def _row(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
-    return {
-        "number": trial.number,
-        "state": trial.state.name.lower(),
-        "value": trial.value,
-        "parameters": dict(trial.params),
-        "seconds": trial.user_attrs.get("seconds"),
-        "steps": len(trial.intermediate_values),
-        "message": trial.user_attrs.get("message", ""),
-    }

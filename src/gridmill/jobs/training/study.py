@@ -1,0 +1,162 @@
+"""The study of a search: the settings to try next, in a journal that can be continued after a kill."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.metrics import NAMES
+from gridmill.model.metric import HIGHER_IS_BETTER
+from gridmill.model.search import EarlyStop, Range, Search, Value
+from gridmill.model.training import ModelKind, Objective, TrainingSpec
+
+JOURNAL, STUDY = "search.journal", "search"
+INSTEAD_OF = "instead_of"
+"""The attribute of a trial that repeats one whose process was killed: that one's number."""
+LOCK_FILE_SUFFIX = ".lock"
+"""What Optuna adds to the journal's name for its lock."""
+
+
+class UndefinedMetricError(DataError):
+    """The metric that trials are compared by is undefined on the validation split."""
+
+
+def open_study(folder: Path, search: Search, metric: str) -> optuna.Study:
+    """The study in the folder's journal, made if there is none; ready to be continued after a kill."""
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = folder / JOURNAL
+    _repair(journal)
+    pruners: dict[EarlyStop, Callable[[], optuna.pruners.BasePruner]] = {
+        EarlyStop.MEDIAN: lambda: optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+        EarlyStop.HYPERBAND: optuna.pruners.HyperbandPruner,
+        EarlyStop.NONE: optuna.pruners.NopPruner,
+    }
+    study = optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(journal))),
+        study_name=STUDY,
+        load_if_exists=True,
+        direction="maximize" if metric in HIGHER_IS_BETTER else "minimize",
+        pruner=pruners[search.early_stop](),
+    )
+    _repeat_interrupted(study)
+    return study
+
+
+def ask(study: optuna.Study, spec: TrainingSpec, search: Search) -> tuple[Trial, dict[str, Value]]:
+    """The next trial and its settings."""
+    study.sampler = sampler_of(spec.seed, len(study.trials))
+    trial = study.ask()
+    return trial, {name: suggest(trial, name, one, spec) for name, one in search.parameters.items()}
+
+
+def sampler_of(seed: int, trials: int) -> optuna.samplers.BaseSampler:
+    """The sampler of the trial that is asked for when there are so many.
+
+    Its random numbers follow from the seed and that number, not from what this process drew before: an
+    attempt that takes over from a killed one goes on with other settings instead of repeating the first ones.
+    """
+    drawn = np.random.SeedSequence((seed, trials)).generate_state(1)
+    return optuna.samplers.TPESampler(seed=int(drawn[0]), constant_liar=True)
+
+
+def _repair(journal: Path) -> None:
+    """Remove what a killed attempt left: half a line at the end, and Optuna's lock, which nobody else holds
+    as one attempt at a time has the folder."""
+    journal.with_name(journal.name + LOCK_FILE_SUFFIX).unlink(missing_ok=True)
+    if journal.exists():
+        whole = journal.read_bytes().rfind(b"\n") + 1
+        os.truncate(journal, whole)
+
+
+def _repeat_interrupted(study: optuna.Study) -> None:
+    """Enqueue the settings of trials that a killed attempt had begun: each once, wherever a kill interrupts
+    this."""
+    trials = study.trials
+    repeated = {trial.user_attrs.get(INSTEAD_OF) for trial in trials}
+    interrupted = [trial for trial in trials if trial.state == TrialState.RUNNING]
+    for trial in interrupted:
+        if trial.number not in repeated:
+            study.enqueue_trial(trial.params, user_attrs={INSTEAD_OF: trial.number})
+        study.tell(trial.number, state=TrialState.FAIL)
+    if trials:
+        print(f"continuing a search of {len(trials) - len(interrupted)} trials", flush=True)
+
+
+def check_metric(metric: str | None, objective: Objective) -> str:
+    """The metric to search by. Raises InputError for one that the objective does not have."""
+    names = NAMES[objective]
+    if metric is not None and metric not in names:
+        raise InputError(
+            f"there is no metric {metric!r} of {objective}",
+            hint=f"There are: {', '.join(names)}.",
+            place="training.search.metric",
+        )
+    return metric or names[0]
+
+
+UNDEFINED: Mapping[str, str] = {
+    "r2": "the label has the same value in all rows of the validation split",
+    "skill": "repeating the present value is already perfect on the validation split",
+    "auc": "all rows of the validation split are of one class",
+}
+"""Why a metric of a model that has been measured can be missing."""
+
+
+def value_of(metric: str, measured: Mapping[str, float]) -> float:
+    """The metric on the validation split. Raises UndefinedMetricError where it is undefined there."""
+    name = f"validation_{metric}"
+    if name in measured:
+        return measured[name]
+    why = UNDEFINED.get(metric, "it is undefined there") if measured else "the validation split has no rows"
+    raise UndefinedMetricError(
+        f"the search compares its trials by {metric}, which cannot be computed: {why}",
+        hint="Choose another metric, or a validation split with other rows.",
+        place="training.search.metric",
+    )
+
+
+def suggest(trial: Trial, name: str, one: Range, spec: TrainingSpec) -> Value:
+    """A value from the range; whole where the option is a whole number, or both bounds of a custom one
+    are written as such."""
+    if one.among:
+        chosen = trial.suggest_categorical(name, list(one.among))
+        assert chosen is not None
+        return chosen
+    low, high = one.bounds
+    if is_whole(spec, name, one):
+        return trial.suggest_int(name, int(low), int(high), log=bool(one.log))
+    return trial.suggest_float(name, low, high, log=bool(one.log))
+
+
+def is_whole(spec: TrainingSpec, name: str, one: Range) -> bool:
+    """Whether only whole numbers make sense."""
+    if spec.model == ModelKind.CUSTOM:
+        return all(isinstance(bound, int) for bound in one.bounds)
+    kind = next(field.type for field in fields(TrainingSpec) if field.name == name)
+    return kind in (int, int | None)
+
+
+def trial_rows(study: optuna.Study) -> list[dict[str, Any]]:
+    """The trials as they are shown, without those whose process was killed: others repeat their settings."""
+    repeated = {trial.user_attrs.get(INSTEAD_OF) for trial in study.trials}
+    return [_row(trial) for trial in study.trials if trial.number not in repeated]
+
+
+def _row(trial: FrozenTrial) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "state": trial.state.name.lower(),
+        "value": trial.value,
+        "parameters": dict(trial.params),
+        "seconds": trial.user_attrs.get("seconds"),
+        "steps": len(trial.intermediate_values),
+        "message": trial.user_attrs.get("message", ""),
+    }
