@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,48 @@ def test_a_split_has_an_end(case: DatasetCase) -> None:
     assert output.details["bounds"]["until"] == "2020-01-01T23:00:00Z"
 
 
+def test_seven_hours_of_training_of_gap_and_of_test(case: DatasetCase) -> None:
+    split = Split(test_from="2020-01-01T14:00:00", until="2020-01-01T21:00:00", gap_seconds=7 * 3600)
+    output = case.make(DatasetSpec(basis=BASIS, label=Label(column="y"), split=split))
+    hours: dict[str, set[int]] = {}
+    for row in case.table(output).to_pylist():
+        hours.setdefault(row["split"], set()).add(row["t"].hour)
+    assert hours == {"train": set(range(7)), "test": set(range(14, 21))}
+    assert output.details["dropped"] == {"after the end of the splits": 190, "in the gap before a split": 70}
+
+
+@pytest.mark.parametrize(
+    ("split", "dropped"),
+    [
+        (Split(validation=0.25, test=0.25, gap_seconds=2 * 3600), 40),
+        (Split(validation_from="2020-01-01T10:00:00", test_from="2020-01-01T20:00:00", gap_seconds=3600), 20),
+        (Split(validation_from="2020-01-01T10:00:00", gap_seconds=3600), 10),
+    ],
+)
+def test_a_gap_is_before_validation_and_before_test(case: DatasetCase, split: Split, dropped: int) -> None:
+    output = case.make(DatasetSpec(basis=BASIS, label=Label(column="y"), split=split))
+    assert output.details["dropped"] == {"in the gap before a split": dropped}
+    rows = case.table(output).to_pylist()
+    of = [[row["t"] for row in rows if row["split"] == name] for name in ("train", "validation", "test")]
+    for earlier, later in pairwise(filter(None, of)):
+        assert (min(later) - max(earlier)).total_seconds() > split.gap_seconds
+
+
+def test_a_label_may_reach_into_the_gap(case: DatasetCase) -> None:
+    split = Split(test_from="2020-01-01T20:00:00", gap_seconds=2 * 3600)
+    for ahead, reaching in ((1, 0), (2, 0), (3, 10)):
+        label = Label(column="y", horizon_seconds=ahead * 3600)
+        dropped = case.make(DatasetSpec(basis=BASIS, label=label, split=split)).details["dropped"]
+        assert dropped["in the gap before a split"] == 20
+        assert dropped.get("label reaches into the next split", 0) == reaching
+
+
+def test_a_gap_that_leaves_nothing_to_train_on_is_refused(case: DatasetCase) -> None:
+    split = Split(test_from="2020-01-01T20:00:00", gap_seconds=20 * 3600)
+    with pytest.raises(InputError, match=r"test begins at 2020-01-01 20:00 after a gap of 20 h"):
+        case.make(DatasetSpec(basis=BASIS, label=Label(column="y"), split=split))
+
+
 def test_a_random_split_stays_when_rows_are_added(case: DatasetCase) -> None:
     split = Split(by=SplitBy.RANDOM, validation=0.25, test=0.25, seed=3)
     spec = DatasetSpec(basis=BASIS, label=Label(column="y"), split=split)
@@ -155,6 +198,12 @@ def test_entities_and_times_must_agree_where_both_split(case: DatasetCase) -> No
         (Split(seed=4), "go with `by: random`"),
         (Split(by=SplitBy.RANDOM, test_from="2020-01-02"), "needs shares"),
         (Split(test_from="2020-01-02", until="2020-01-01"), "test begins at .* not before the end"),
+        (Split(gap_seconds=60), "there is neither"),
+        (Split(by=SplitBy.RANDOM, test=0.2, gap_seconds=60), "gives the splits no times"),
+        (
+            Split(validation_from="2020-01-01", test_from="2020-01-02", gap_seconds=86400),
+            "no row would be validated on",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(noun: Label | Split, message: str) -> None:

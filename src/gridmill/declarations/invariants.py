@@ -33,6 +33,7 @@ POSITIVE = frozenset(
         "next_rows",
         "buckets",
         "delay_seconds",
+        "gap_seconds",
         "cpu_share",
     }
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 
@@ -279,7 +279,8 @@ class Split:
     By time: `train` before `validation_from` ≤ validation before `test_from` ≤ test, as times (ISO 8601, UTC
     unless they say otherwise) or as shares of the time span (`validation: 0.15`, `test: 0.15`). A row whose
     label is known in a later split only is dropped, and counted: it would tell training what it is tested on.
-    Rows from `until` on are dropped too.
+    Rows from `until` on are dropped too. With `gap_seconds` rows in that time before validation and before
+    test begin are dropped, and counted: 7 days of training, 7 of gap and 7 of test.
 
     `by` random: shares of the rows, chosen by a hash of the columns `on` (default: entity and time) and of
     `seed`; rows that come later change nothing for those that are there. `by` entity: shares of the
@@ -290,6 +291,7 @@ class Split:
     validation_from: str | None = None
     test_from: str | None = None
     until: str | None = None
+    gap_seconds: float | None = None
     validation: float | None = None
     test: float | None = None
     by: SplitBy = SplitBy.TIME
@@ -302,6 +304,11 @@ class Split:
         begins = {name: getattr(self, name) for name in ("validation_from", "test_from")}
         validation, test = (_moment(text, f"split.{name}") for name, text in begins.items())
         return validation, test
+
+    @property
+    def gap(self) -> timedelta:
+        """How long before validation and test rows are dropped."""
+        return timedelta(seconds=self.gap_seconds or 0.0)
 
     @property
     def end(self) -> datetime | None:
@@ -321,11 +328,31 @@ class Split:
                     hint="The order is train, validation, test.",
                     place=f"split.{name}_from",
                 )
+        if self.gap_seconds is not None:
+            self._check_gap()
         if self.by == SplitBy.TIME and (self.on or self.seed):
             raise InputError("`on` and `seed` go with `by: random` or `by: entity`", place="split.by")
         if self.by != SplitBy.TIME and self.validation is None and self.test is None:
             raise InputError(
                 f"`by: {self.by}` needs shares, such as `validation: 0.15`", place="split.validation"
+            )
+
+    def _check_gap(self) -> None:
+        """Raise InputError for a gap that is before nothing, and for one that leaves no validation rows."""
+        validation_from, test_from = self.times
+        if self.by != SplitBy.TIME and validation_from is None and test_from is None:
+            raise InputError(
+                f"`gap` is a time before the next split, and `by: {self.by}` gives the splits no times",
+                hint="Add `test_from: TIME`, or leave out `gap`.",
+                place="split.gap",
+            )
+        if (self.validation, self.test, validation_from, test_from) == (None, None, None, None):
+            raise InputError("`gap` goes before validation or test, and there is neither", place="split.gap")
+        if validation_from and test_from and test_from - validation_from <= self.gap:
+            raise InputError(
+                "`gap` is as long as the time between `validation_from` and `test_from`: no row would be"
+                " validated on",
+                place="split.gap",
             )
 
 

@@ -253,10 +253,11 @@ def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: dat
             place="dataset.split.until",
         )
     for name, begins in (("validation", validation_from), ("test", test_from)):
-        if begins is not None and not first < begins <= last:
+        if begins is not None and not first < begins - split.gap <= begins <= last:
+            gap = f" after a gap of {show_seconds(split.gap_seconds)}" if split.gap_seconds else ""
             raise InputError(
-                f"{name} begins at {begins:%Y-%m-%d %H:%M}, and the data goes from {first:%Y-%m-%d %H:%M} "
-                f"to {last:%Y-%m-%d %H:%M}",
+                f"{name} begins at {begins:%Y-%m-%d %H:%M}{gap}, and the data goes from "
+                f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M}",
                 hint="Each split needs rows, the training before all.",
                 place=f"dataset.split.{name}_from",
             )
@@ -264,6 +265,7 @@ def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: dat
         validation_from=validation_from,
         test_from=test_from,
         until=split.end,
+        gap=split.gap,
         on=on,
         seed=split.seed,
         shares=shares,

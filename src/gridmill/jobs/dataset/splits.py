@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gridmill.jobs.dataset.labels import NO_LABEL, has_time, missing_label, missing_value
 from gridmill.jobs.dataset.names import Types
@@ -15,6 +15,7 @@ REACHES = "label reaches into the next split"
 AFTER = "after the end of the splits"
 UNSEEN = NOT_KNOWN_YET
 MISSING = "missing value"
+GAP = "in the gap before a split"
 APART = "in one split by time, in another by chance or entity"
 
 
@@ -22,12 +23,14 @@ APART = "in one split by time, in another by chance or entity"
 class Bounds:
     """Where validation and test begin and where all ends (UTC); None: there is no such bound.
 
+    Rows within `gap` before the beginning of validation or test are in no split.
     `shares` are those of validation and test among the hashes of the columns `on`, when rows are drawn.
     """
 
     validation_from: datetime | None = None
     test_from: datetime | None = None
     until: datetime | None = None
+    gap: timedelta = timedelta(0)
     on: tuple[str, ...] = ()
     seed: int = 0
     shares: tuple[float, float] | None = None
@@ -112,10 +115,19 @@ def _reasons(
         yield f"WHEN {missing_label(label, types, dated=dated)} THEN '{NO_LABEL}'"
     if bounds is None:
         return
+    if bounds.gap:
+        yield from _between(bounds)
     if has_time(label):
         yield from _reaching(bounds.starts)
     if bounds.shares is not None and (bounds.validation_from or bounds.test_from):
         yield f"WHEN {_by_time(bounds)} <> {_drawn(bounds)} THEN '{APART}'"
+
+
+def _between(bounds: Bounds) -> Iterator[str]:
+    for start in (bounds.validation_from, bounds.test_from):
+        if start is not None:
+            inside = f'"{TIME}" >= {moment(start - bounds.gap)} AND "{TIME}" < {moment(start)}'
+            yield f"WHEN {inside} THEN '{GAP}'"
 
 
 def _reaching(starts: Sequence[datetime]) -> Iterator[str]:

@@ -48,10 +48,15 @@ def choose(candidates: Sequence[Candidate], best_by: str | None) -> Choice:
         _check_alike(first, candidate)
     metric = _metric(candidates[0], best_by)
     scores = {candidate.name: candidate.card.metrics.get(f"validation_{metric}") for candidate in candidates}
+    if len(candidates) == 1 and scores[candidates[0].name] is None:
+        name = candidates[0].name
+        return Choice(candidate=candidates[0], metric=metric, why=f"{name} is the only candidate")
     known = {name: score for name, score in scores.items() if score is not None and math.isfinite(score)}
     if not known:
         raise InputError(
-            f"no model was measured by {metric!r} on a validation split", place="prediction.best_by"
+            f"no model was measured by {metric!r} on a validation split, and {len(candidates)} are named",
+            hint="Name one model in `models`, or declare a validation split in the dataset they learn from.",
+            place="prediction.best_by",
         )
     best = next(iter(known))
     for name, score in known.items():

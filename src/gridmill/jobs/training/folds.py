@@ -2,11 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from gridmill.errors import InputError
 from gridmill.jobs import metrics
@@ -14,27 +11,13 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.held_out import HeldOut
 from gridmill.jobs.models import Predictor, predict_rows
-from gridmill.jobs.partitions import open_partitions
 from gridmill.jobs.training.evaluate import naive_values
-from gridmill.jobs.training.frame import Frame, row_order
-from gridmill.model.training import OPTIONS, FoldsBy, Objective, TrainingSpec
-
-HELD_SHARE = 0.15
-"""By time, a fold's model may not look at the validation split, which is later: it ends early by the last
-rows before the fold."""
-NEVER = np.iinfo(np.int64).max
+from gridmill.jobs.training.frame import Frame
+from gridmill.jobs.training.moments import Moments, read_moments
+from gridmill.jobs.training.stopping import drawn_rows, is_learnable, last_rows, stops_early
+from gridmill.model.training import FoldsBy, Objective, TrainingSpec
 
 Learn = Callable[[Frame, JobContext], Predictor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
-    """For each row of a frame its number in the dataset, its time, and when its label was known (both in
-    microseconds; without a time 0)."""
-
-    number: Integers
-    time: Integers
-    known: Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +30,7 @@ class Folds:
 
 def plan_folds(frame: Frame, spec: TrainingSpec, context: JobContext) -> Folds:
     """Which row is in which fold. Raises InputError for folds that cannot be: before anything is learned."""
-    moments = _moments(frame, spec, context)
+    moments = read_moments(frame, spec, context, by_time=spec.folds_by == FoldsBy.TIME)
     return Folds(moments=moments, numbers=_fold_numbers(frame, spec, moments))
 
 
@@ -87,47 +70,6 @@ def _measure(frame: Frame, rows: Integers, predicted: Floats) -> Mapping[str, fl
     return {f"folds_{name}": value for name, value in found.items()}
 
 
-def _keys(frame: Frame, spec: TrainingSpec, context: JobContext) -> pa.Table:
-    parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))
-    time = [frame.subject.time] if frame.subject.time else []
-    return parts.read([*frame.subject.entity, *time, "split"])
-
-
-def _moments(frame: Frame, spec: TrainingSpec, context: JobContext) -> Moments:
-    table = _keys(frame, spec, context)
-    number, time = row_order(table, frame.subject), np.zeros(table.num_rows, np.int64)
-    if frame.subject.time:
-        column = table[frame.subject.time].cast(pa.timestamp("us")).cast(pa.int64())
-        time = pc.fill_null(column, 0).to_numpy()[number]
-    if spec.folds_by != FoldsBy.TIME:
-        return Moments(number=number, time=time, known=time)
-    if not frame.subject.time:
-        raise InputError(
-            "the dataset has no time to make folds by",
-            hint="Use `folds_by: random` or `folds_by: entity`.",
-            place="training.folds_by",
-        )
-    known = _known(frame, time, context.input(spec.dataset).output.details)
-    return Moments(number=number, time=time, known=known)
-
-
-def _known(frame: Frame, time: Integers, details: Mapping[str, Any]) -> Integers:
-    """When each row's label was known: so long, or so many rows of the entity, after the row."""
-    after = details.get("label_after", {"seconds": details.get("ahead_seconds") or 0.0, "rows": 0})
-    if after is None:
-        raise InputError(
-            "an expression says when the dataset's label (or its row) is known: there are no folds by time",
-            hint="Use `folds_by: entity` or `folds_by: random`.",
-            place="training.folds_by",
-        )
-    later = np.arange(len(time)) + int(after["rows"])
-    inside = later < len(time)
-    later = np.where(inside, later, 0)
-    inside &= frame.starts[later] == frame.starts
-    known = time[later] + round(float(after["seconds"]) * 1_000_000)
-    return np.where(inside, known, NEVER)
-
-
 def _fold_numbers(frame: Frame, spec: TrainingSpec, moments: Moments) -> Integers:
     """For each training row its fold. Raises InputError where there are too few rows, times or entities."""
     rows, count = frame.rows["train"], spec.folds or 0
@@ -155,23 +97,13 @@ def _without(frame: Frame, spec: TrainingSpec, moments: Moments, folds: Integers
     else:
         begin = moments.time[rows[folds == fold]].min()
         learned = rows[moments.known[rows] < begin]
-        held = learned
-        if "patience" in OPTIONS[spec.model] and len(learned):
-            since = np.quantile(moments.time[learned], 1 - HELD_SHARE, method="lower")
-            held, learned = learned[moments.time[learned] >= since], learned[moments.known[learned] < since]
-    if len(held) == 0 or not _is_learnable(frame, learned):
+        held = rows[:0]
+    if len(held) == 0 and stops_early(spec):
+        dated = frame.subject.time is not None
+        learned, held = last_rows(learned, moments) if dated else drawn_rows(learned, spec.seed)
+    if not is_learnable(frame, learned) or (len(held) == 0 and stops_early(spec)):
         return None
     return replace(frame, rows={"train": learned, "validation": held, "test": rows[:0]})
-
-
-def _is_learnable(frame: Frame, rows: Integers) -> bool:
-    """Whether there are differences to learn: of classes all of them."""
-    if len(rows) < 2:
-        return False
-    target = frame.target[rows]
-    if frame.classes:
-        return len(np.unique(target)) == len(frame.classes)
-    return bool((target != target[0]).any())
 
 
 def _fold_context(context: JobContext, fold: int) -> JobContext:

@@ -249,13 +249,15 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
         raise DataError(
             f"label {label!r} is missing in every row", hint="Is its horizon longer than the data?"
         )
-    for name in ("train", "validation"):
-        if len(rows[name]) == 0:
-            there = ", ".join(str(value) for value in pc.unique(split).to_pylist())
-            raise DataError(
-                f"the {name} split has no row with a label (splits with rows: {there})",
-                hint="Move the bounds in the dataset's `split`.",
-            )
+    there = [str(value) for value in pc.unique(split).to_pylist()]
+    empty = [name for name in ("train", "validation") if len(rows[name]) == 0]
+    if len(rows["test"]) and "validation" not in there:
+        empty = [name for name in empty if name == "train"]  # a dataset may do without validation
+    for name in empty:
+        raise DataError(
+            f"the {name} split has no row with a label (splits with rows: {', '.join(there)})",
+            hint="Move the bounds in the dataset's `split`.",
+        )
     learned = target[rows["train"]]
     if (learned == learned[0]).all():
         raise DataError(

@@ -29,6 +29,7 @@ from gridmill.jobs.training.evaluate import calibration_curve, evaluate, usual_l
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.folds import Folds, plan_folds, predict_folds
 from gridmill.jobs.training.frame import Frame, read_frame
+from gridmill.jobs.training.stopping import with_stopping_rows
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.training import ModelKind, Objective, TrainingSpec
@@ -115,7 +116,13 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
 
 def _fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     fit: Callable[[Frame, TrainingSpec, JobContext], Fitted] = import_module(MODULES[spec.model]).fit
-    return fit(frame, spec, context)
+    frame, said = with_stopping_rows(frame, spec, context)
+    if not said:
+        return fit(frame, spec, context)
+    if context.events_fd is not None:
+        print(f"the dataset has no validation split: early stopping {said}", flush=True)
+    fitted = fit(frame, spec, context)
+    return replace(fitted, options={**fitted.options, "early_stopping": said})
 
 
 def _search(context: JobContext, spec: TrainingSpec) -> "Found":
@@ -127,6 +134,12 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
         frame = read_frame(context, spec)
         study = import_module("gridmill.jobs.training.study")
         metric = study.check_metric(search.metric, frame.objective)
+        if len(frame.rows["validation"]) == 0:
+            raise InputError(
+                "a search compares its trials on the validation split, and the dataset has none",
+                hint="Add `validation: 0.15` (or `validation_from`) to the dataset's `split`.",
+                place="training.search",
+            )
 
         def attempt(settings: TrainingSpec, trial: JobContext) -> float:
             fitted = _fit(frame, settings, trial)

@@ -1,0 +1,80 @@
+"""The rows that early stopping goes by where the dataset has no validation split: the last training rows."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from gridmill.errors import DataError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.features import Integers
+from gridmill.jobs.training.frame import Frame
+from gridmill.jobs.training.moments import Moments, read_moments
+from gridmill.model.training import OPTIONS, TrainingSpec
+
+HELD_SHARE = 0.15
+"""The share of the rows that are held back for it."""
+
+
+def stops_early(spec: TrainingSpec) -> bool:
+    """Whether the kind of model ends early by rows that it does not learn from."""
+    return "patience" in OPTIONS[spec.model]
+
+
+def with_stopping_rows(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[Frame, str]:
+    """The frame to learn from, with the last training rows as validation rows where the model needs some and
+    the dataset has none; and what was done, in words. Raises DataError where too little is left."""
+    if len(frame.rows["validation"]) or not stops_early(spec):
+        return frame, ""
+    rows = frame.rows["train"]
+    if frame.subject.time is None:
+        learned, held = drawn_rows(rows, spec.seed)
+        said = f"on {len(held):,} training rows drawn by the seed"
+    else:
+        learned, held, said = _last_rows(frame, spec, context)
+    if len(held) == 0 or not is_learnable(frame, learned):
+        raise DataError(
+            f"the dataset has no validation split, and a {spec.model} model ends early by the last "
+            f"{HELD_SHARE:.0%} of the training rows: the {len(learned):,} rows before these have too little "
+            "to learn (the label is the same everywhere, or a class is missing)",
+            hint="Declare a validation split, or use a linear model.",
+            place="dataset.split",
+        )
+    return replace(frame, rows={**frame.rows, "train": learned, "validation": held}), said
+
+
+def _last_rows(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[Integers, Integers, str]:
+    rows = frame.rows["train"]
+    dated = context.input(spec.dataset).output.details.get("label_after", {}) is not None
+    moments = read_moments(frame, spec, context, by_time=dated)
+    learned, held = last_rows(rows, moments)
+    begin = datetime.fromtimestamp(moments.time[held].min() / 1_000_000, UTC) if len(held) else None
+    said = f"on the last {len(held):,} training rows, from {begin:%Y-%m-%d %H:%M}" if begin else ""
+    if between := len(rows) - len(learned) - len(held):
+        said += f"; {between:,} before them left out, as their labels are known later"
+    return learned, held, said
+
+
+def last_rows(rows: Integers, moments: Moments) -> tuple[Integers, Integers]:
+    """The rows to learn from, and those at the end in time to stop by. A row whose label was not known when
+    the latter begin is in neither."""
+    if len(rows) == 0:
+        return rows, rows
+    since = np.quantile(moments.time[rows], 1 - HELD_SHARE, method="lower")
+    return rows[moments.known[rows] < since], rows[moments.time[rows] >= since]
+
+
+def drawn_rows(rows: Integers, seed: int) -> tuple[Integers, Integers]:
+    """The same without a time."""
+    held = np.random.default_rng(seed).random(len(rows)) < HELD_SHARE
+    return rows[~held], rows[held]
+
+
+def is_learnable(frame: Frame, rows: Integers) -> bool:
+    """Whether there are differences to learn: of classes all of them."""
+    if len(rows) < 2:
+        return False
+    target = frame.target[rows]
+    if frame.classes:
+        return len(np.unique(target)) == len(frame.classes)
+    return bool((target != target[0]).any())
