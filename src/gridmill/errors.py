@@ -167,6 +167,13 @@ class AwayError(UnavailableError):
     code = "away"
 
 
+class InstallError(UnavailableError):
+    """Packages cannot be installed although the requirements may be right: the index does not answer, or the
+    installer was killed."""
+
+    code = "install"
+
+
 class StorageError(UnavailableError):
     """Storage cannot be read or written (disk full, permissions, ...)."""
 
@@ -216,6 +223,7 @@ TABLE: dict[str, Row] = {
         Row(error=UnavailableError, http_status=503, exit_code=8),
         Row(error=UnreachedError, http_status=503, exit_code=8),
         Row(error=AwayError, http_status=503, exit_code=8),
+        Row(error=InstallError, http_status=503, exit_code=8),
         Row(error=StorageError, http_status=507, exit_code=8),
         Row(error=StoreLostError, http_status=503, exit_code=8),
         Row(error=InternalError, http_status=500, exit_code=70),

@@ -3,7 +3,9 @@
 import contextlib
 import os
 import signal
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from gridmill.pod import processes
 from gridmill.ports.site import Sight
 from gridmill.storage.bundle import make_bundle
 from tests.e2e.control_end import ControlEnd, Grid
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -52,6 +55,30 @@ def pod_pid(grid, pod_id="r-1.0"):
 def started_pid(grid, attempt_id):
     grid.control.wait(lambda: grid.control.of(attempt_id, EventType.STARTED))
     return grid.control.of(attempt_id, EventType.STARTED)[0].body["pid"]
+
+
+@contextlib.contextmanager
+def package_index(kind):
+    """The address of a package index without packages: one that answers, or fails, or is not there."""
+    if kind == "closed":
+        yield f"http://127.0.0.1:{free_port()}/simple"
+        return
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(503 if kind == "failing" else 404)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/simple"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def is_gone(pid):
@@ -422,6 +449,45 @@ def test_an_environment_that_cannot_be_built_says_why(grid):
     assert outcome.cause == Cause.INPUT
     assert "could not be built" in outcome.message
     assert "no-such-package" in outcome.message
+
+
+@pytest.mark.parametrize("index", ["closed", "failing", "empty"])
+def test_an_index_that_does_not_answer_is_told_apart_from_a_package_that_it_lacks(
+    tmp_path, monkeypatch, index
+):
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    with package_index(index) as url:
+        for grid in started(tmp_path):
+            text = f"--index-url {url}\nno-such-package-of-gridmill\n"
+            name = bundle(grid.home, {"requirements.txt": text})
+            order = grid.command("p-1.j.1", "true", bundle=name, environment="requirements.txt")
+            outcome = grid.control.run(order)
+    if index == "empty":
+        assert outcome.cause == Cause.INPUT
+        assert "No matching distribution found" in outcome.message
+    else:
+        assert outcome.cause == Cause.ENVIRONMENT
+        assert outcome.message.startswith("the package index did not answer: ")
+
+
+def test_an_installer_that_is_killed_does_not_blame_the_requirements(grid):
+    kill = """
+import os
+pid = os.getpid()
+while b"requirements.txt" not in open(f"/proc/{pid}/cmdline", "rb").read():
+    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+os.kill(pid, 9)
+"""  # the pip that the pod has started
+    files = {
+        "requirements.txt": "./pkg\n",
+        "pkg/pyproject.toml": "[build-system]\nrequires = []\nbackend-path = ['.']\nbuild-backend = 'own'\n",
+        "pkg/own.py": kill,
+    }
+    name = bundle(grid.home, files)
+    outcome = grid.control.run(grid.command("p-1.j.1", "true", bundle=name, environment="requirements.txt"))
+    assert outcome.cause == Cause.ENVIRONMENT
+    assert outcome.message == "the installer of the environment was killed by SIGKILL"
 
 
 def test_a_control_node_that_was_away_misses_nothing(grid):

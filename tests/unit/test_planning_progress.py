@@ -55,6 +55,21 @@ def an_end(state=AttemptState.FAILED, cause=None, memory=GIB, **fields):
     )
 
 
+def test_an_environment_that_could_not_be_installed_is_tried_again_and_counts_as_no_failure():
+    end = an_end(cause=Cause.ENVIRONMENT, message="the package index did not answer: refused")
+    job = a_job(retries=0)
+    waits = []
+    for _ in range(MOST_LOSSES):
+        job = settled(job, end)
+        assert (job.state, job.failures) == (JobState.WAITING, 0)
+        waits.append(job.not_before - NOW)
+        job = replace(job, state=JobState.RUNNING, attempts=job.attempts + 1)
+    assert waits == [1, 2, 4, 8, 16]
+    job = settled(job, end)
+    assert (job.state, job.failures) == (JobState.FAILED, 0)
+    assert job.message == "the package index did not answer: refused (in 6 attempts)"
+
+
 def settled(job, end, largest=16 * GIB):
     return settle(job, end, NOW, largest=largest)
 

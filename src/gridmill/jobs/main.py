@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from gridmill.codec import decode, encode
-from gridmill.errors import GridmillError, InputError, MemoryExceededError, StorageError
+from gridmill.errors import GridmillError, InputError, InstallError, MemoryExceededError, StorageError
 from gridmill.jobs.contents import list_made
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.model.message import Order, Outcome
@@ -127,6 +127,8 @@ def _cause(error: Exception) -> Cause:
     match error:
         case InputError():
             return Cause.INPUT
+        case InstallError():
+            return Cause.ENVIRONMENT
         case StorageError():
             return Cause.STORAGE
         case MemoryError() | MemoryExceededError():

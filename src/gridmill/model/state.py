@@ -71,6 +71,7 @@ class Cause(StrEnum):
     INPUT = "input"  # the job's declaration or data is wrong: a retry cannot help
     OUTPUT = "output"  # what it left cannot be kept, or a declared output is missing
     STORAGE = "storage"  # disk full, ...
+    ENVIRONMENT = "environment"  # the package index did not answer, or the installer was killed: tried again
     INTERNAL = "internal"
 
 

@@ -57,6 +57,8 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> Job
         return _after_loss(job_run, attempt, now)  # nobody asked it to stop: it went down with its pod
     if attempt.cause is Cause.MEMORY:
         return _after_memory_kill(job_run, attempt, now, largest)
+    if attempt.cause is Cause.ENVIRONMENT:
+        return _after_install_failure(job_run, attempt, now)
     if attempt.cause is Cause.INPUT:
         return _failed(job_run, now, _reason(attempt))
     return _after_failure(job_run, attempt, now)
@@ -81,6 +83,15 @@ def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
     return _again(
         lost, now, backoff_seconds(losses), f"attempt {job_run.attempts} was lost: {_reason(attempt)}"
     )
+
+
+def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
+    """Neither the job nor its requirements failed: tried again as often as attempts that are lost."""
+    losses = job_run.losses + 1
+    failed = replace(job_run, losses=losses)
+    if losses > MOST_LOSSES:
+        return _failed(failed, now, f"{_reason(attempt)} (in {job_run.attempts} attempts)")
+    return _again(failed, now, backoff_seconds(losses), f"attempt {job_run.attempts}: {_reason(attempt)}")
 
 
 def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> JobRun:

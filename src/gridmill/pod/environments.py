@@ -6,19 +6,34 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
 
-from gridmill.errors import InputError
+from gridmill.errors import GridmillError, InputError, InstallError, StorageError
 from gridmill.model.noun import dataclass
 from gridmill.pod.bundles import locked
 from gridmill.pod.launch import EVENTS_FD
 
 _READY = "gridmill-ready"
 _LAST_LINES = 12
+_UNANSWERED = re.compile(
+    r"Could not fetch URL (?!.*\b4\d\d Client Error)|HTTP error (5\d\d|429)|connection broken by"
+    r"|(ReadTimeout|ConnectTimeout|ConnectionReset|IncompleteRead)Error|Temporary failure in name resolution"
+)
+"""Lines of pip's log about a network or an index that failed. pip itself goes on without such an index, and
+then reports that there is no such package."""
+_KILLED = {
+    code: number.name
+    for number in (signal.SIGKILL, signal.SIGTERM)
+    for code in (-number, 128 + number, 256 - number)  # of a child, of a shell's, of pip's own child
+}
+_LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\S+\s*")
+_FULL = "No space left on device"
+_SHOWN = 300
 _NOISE = ("[notice]", "Looking in links", "Looking in indexes", "is ignored: either a non-existing path")
 
 
@@ -48,7 +63,8 @@ _REFERS_TO_FILES = re.compile(
 def ready_environment(home: Path, requirements: Requirements) -> Path:
     """The folder of the environment, built now if it was not yet; others who need it wait.
 
-    A half-built one (no mark inside) is built afresh. Raises InputError with pip's last lines.
+    A half-built one (no mark inside) is built afresh. Raises InputError with pip's last lines; InstallError
+    if the package index did not answer or the installer was killed; StorageError if the disk is full.
     """
     folder = home / "cache" / "environments" / requirements.key
     mark = folder / _READY
@@ -64,7 +80,10 @@ def _build(folder: Path, requirements: Requirements) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     _say(f"building the environment {folder.name[:12]} (once; others will use it)\n")
     pip = _make_empty(folder)
-    _run([*pip, "install", "--no-input", "-r", str(requirements.file)], cwd=requirements.file.parent)
+    log = folder / "pip.log"
+    install = [*pip, "install", "--no-input", "--log", str(log), "-r", str(requirements.file)]
+    _run(install, cwd=requirements.file.parent, log=log)
+    log.unlink(missing_ok=True)
     _say(f"the environment {folder.name[:12]} is ready\n")
 
 
@@ -78,7 +97,8 @@ def _make_empty(folder: Path) -> list[str]:
     return [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
 
 
-def _run(argv: list[str], cwd: Path | None = None) -> None:
+def _run(argv: list[str], cwd: Path | None = None, log: Path | None = None) -> None:
+    """Run an installer. `log` is the file to which it writes more than it prints."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
         argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -88,10 +108,36 @@ def _run(argv: list[str], cwd: Path | None = None) -> None:
                 last.append(line)
                 _say(line)
     if process.returncode != 0:
-        raise InputError(
-            f"the environment could not be built:\n{''.join(last).rstrip()}",
-            hint="Correct the requirements file; the job's log has all that pip said.",
+        raise _failure(process.returncode, "".join(last).rstrip(), _unanswered(log))
+
+
+def _unanswered(log: Path | None) -> str:
+    """The first line of the log that reports an index that did not answer; empty if there is none."""
+    if log is None or not log.exists():
+        return ""
+    with log.open(errors="replace") as lines:
+        found = next((line for line in lines if _UNANSWERED.search(line)), "")
+    return _LOG_TIME.sub("", found).strip()[:_SHOWN]
+
+
+def _failure(code: int, last: str, unanswered: str) -> GridmillError:
+    """Why an installer ended, by its exit code, the last lines that it printed and the line of its log."""
+    if code in _KILLED:
+        return InstallError(
+            f"the installer of the environment was killed by {_KILLED[code]}",
+            hint="Another program killed it, or the kernel did as memory was short.",
         )
+    if _FULL in last:
+        return StorageError(f"the environment could not be built as the disk is full:\n{last}")
+    if unanswered:
+        return InstallError(
+            f"the package index did not answer: {unanswered}",
+            hint="If it is not reachable from there, set PIP_INDEX_URL or PIP_FIND_LINKS where pods run.",
+        )
+    return InputError(
+        f"the environment could not be built:\n{last}",
+        hint="Correct the requirements file. The job's log has the whole output of pip.",
+    )
 
 
 def _say(text: str) -> None:
