@@ -152,15 +152,6 @@ def present_values(table: pa.Table, columns: Sequence[str | None]) -> Floats:
     return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
-def class_numbers(label: pa.ChunkedArray, classes: Sequence[str]) -> Floats:
-    """For each row the number of its class; -1 for one that training never saw, NaN where missing."""
-    text = label.cast(pa.string())
-    codes = pc.fill_null(pc.index_in(text, value_set=pa.array(classes, pa.string())), -1)
-    found: Floats = codes.to_numpy().astype(np.float64)
-    found[np.asarray(pc.is_null(text).to_numpy(), bool)] = np.nan
-    return found
-
-
 def runs(table: pa.Table, columns: Sequence[str]) -> Integers:
     """For each row the number of the first row of its run: consecutive rows equal in all `columns`."""
     changes = np.zeros(table.num_rows, bool)

@@ -13,10 +13,13 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.errors import DataError, StorageError
+from gridmill.jobs.classes import TEXT, Classes
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
 from gridmill.model.training import ModelKind, Objective
 
 CARD, GRAPH, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
+FORMAT = 3
+"""The newest form of a card that can be read. Before 3 all classes were text, in the order of the text."""
 CHUNK_NUMBERS = 200_000
 """How many input numbers are given to the model at once: 1.6 MB, so that they stay in the caches."""
 
@@ -27,7 +30,8 @@ class Card:
 
     It takes doubles [rows, inputs] (`sequence` is None) or [rows, sequence, inputs], NaN where missing, in
     the order of `encodings`; scaling and missing values are its own affair. It gives the label [rows],
-    several labels [rows, labels], or probabilities [rows, classes]. `metrics` are `SPLIT_NAME` numbers.
+    several labels [rows, labels], or probabilities [rows, classes] in the order of `classes`, which are text
+    for values of the Arrow type `class_type` (see `Classes`). `metrics` are `SPLIT_NAME` numbers.
     Per label,
     `label_columns` is the column whose later value it is, `presents` the input that its present value is,
     `constant` the naive model's answer where nothing can be repeated (for classes: their shares), `usual`
@@ -44,6 +48,7 @@ class Card:
     encodings: tuple[Encoding, ...]
     label_columns: tuple[str | None, ...] = ()
     classes: tuple[str, ...] = ()
+    class_type: str = TEXT
     sequence: int | None = None
     presents: tuple[int | None, ...] = ()
     constant: tuple[float, ...] = ()
@@ -62,7 +67,7 @@ class Card:
     predict: str = ""
     environment: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    format: int = 2
+    format: int = FORMAT
 
     @property
     def label(self) -> str:
@@ -73,6 +78,11 @@ class Card:
     def many(self) -> bool:
         """Whether it predicts several labels at once."""
         return len(self.labels) > 1
+
+    @property
+    def classified(self) -> Classes:
+        """The classes with their type."""
+        return Classes(names=self.classes, type=self.class_type)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -237,6 +247,11 @@ def load_card(folder: Path) -> Card:
         raise StorageError(f"the model's files are not there any more: {folder}") from error
     except ValueError as error:
         raise DataError(f"{folder / CARD} is not a model card: {error}") from error
+    if isinstance(content, dict) and content.get("format", 0) > FORMAT:
+        raise DataError(
+            f"{folder / CARD} has format {content['format']}; this Gridmill reads up to {FORMAT}",
+            hint="A newer Gridmill made this model: use that one.",
+        )
     return from_builtins(content, Card)
 
 

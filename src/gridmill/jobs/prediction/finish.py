@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from gridmill.errors import InternalError
 from gridmill.jobs import metrics
-from gridmill.jobs.features import Floats, Integers, class_numbers, list_numbers, present_values, runs
+from gridmill.jobs.classes import probability_columns
+from gridmill.jobs.features import Floats, Integers, list_numbers, present_values, runs
 from gridmill.jobs.models import Card
 from gridmill.jobs.partitions import Partitions
 from gridmill.jobs.prediction.worker import part_name
@@ -61,8 +62,8 @@ def measure(table: pa.Table, parts: Partitions, card: Card, split: str | None) -
         truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
         found = metrics.regression(truth, predicted, _naive(table, parts, card))
     else:
-        shares = [table[f"probability_{name}"].to_numpy() for name in card.classes]
-        codes = class_numbers(table["truth"], card.classes).astype(int)
+        shares = [table[name].to_numpy() for name in probability_columns(card.classes)]
+        codes = card.classified.numbers(table["truth"]).astype(int)
         found = metrics.classification(codes, np.stack(shares, axis=1))
     return {f"{split or 'all'}_{name}": value for name, value in found.items()}
 

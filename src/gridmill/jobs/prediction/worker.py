@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.codec import to_builtins
+from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.features import Floats, as_lists, count_unknown, encode, is_number, numbers, runs
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.held_out import HeldOut, load_held_out
@@ -140,23 +141,21 @@ def _result(table: pa.Table, rows: Any, predicted: Floats, card: Card) -> pa.Tab
     columns: dict[str, Any] = {name: table[name] for name in there}
     columns["row"] = pa.array(rows, pa.int64())
     if card.objective == Objective.CLASSIFICATION:
-        names = np.array(card.classes)[predicted.argmax(axis=1)]
-        columns["prediction"] = pa.array(names, pa.string(), mask=np.isnan(predicted).any(axis=1))
+        likeliest = pa.array(predicted.argmax(axis=1), mask=np.isnan(predicted).any(axis=1))
+        columns["prediction"] = card.classified.values().take(likeliest)
     else:
         columns["prediction"] = as_lists(predicted) if card.many else pa.array(predicted, from_pandas=True)
     if set(card.labels) <= set(table.column_names):
         columns["truth"] = _truth(table, card)
-    for number, name in enumerate(card.classes):
-        columns[f"probability_{name}"] = pa.array(
-            np.ascontiguousarray(predicted[:, number]), from_pandas=True
-        )
+    for number, name in enumerate(probability_columns(card.classes)):
+        columns[name] = pa.array(np.ascontiguousarray(predicted[:, number]), from_pandas=True)
     return pa.table(columns)
 
 
 def _truth(table: pa.Table, card: Card) -> pa.ChunkedArray | pa.Array:
     label = table[card.labels[0]]
     if card.objective == Objective.CLASSIFICATION:
-        return label.cast(pa.string())
+        return card.classified.truth(label)
     if card.many:
         return as_lists(np.stack([numbers(table[name]) for name in card.labels], axis=1))
     return pa.array(numbers(label), from_pandas=True) if is_number(label.type) else label

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from gridmill.errors import InputError, JobError
+from gridmill.jobs.classes import Classes
 from gridmill.jobs.context import CODE, JobContext, PrunedError
+from gridmill.jobs.features import is_text
 from gridmill.jobs.foreign import RUNNER
 from gridmill.jobs.models import GRAPH, load_graph
 from gridmill.jobs.training.fitted import Fitted
@@ -65,7 +68,7 @@ def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None
         np.save(folder / f"{name}.npy", values, allow_pickle=False)
     facts = {
         "labels": list(frame.subject.labels),
-        "classes": list(frame.classes),
+        "classes": _classes(frame),
         "objective": frame.objective.value,
         "features": list(frame.subject.features),
         "input_names": list(frame.names),
@@ -77,6 +80,14 @@ def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None
     }
     (context.work / "training.json").write_text(json.dumps(facts))
     (context.work / "metrics.jsonl").write_bytes(b"")
+
+
+def _classes(frame: Frame) -> list[Any]:
+    """Integers and booleans as themselves; other numbers as floats, all else as text."""
+    values = Classes(names=frame.classes, type=frame.class_type).values()
+    plain = is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
+    found: list[Any] = (values if plain else values.cast(pa.float64())).to_pylist()
+    return found
 
 
 def _without_test(frame: Frame) -> np.ndarray[Any, Any]:

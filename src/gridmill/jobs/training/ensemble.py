@@ -24,7 +24,7 @@ def read_members(context: JobContext, spec: TrainingSpec) -> tuple[Card, ...]:
                 f"model {name!r} predicts by {what}: it cannot be in an ensemble", place="training.models"
             )
         first = cards[0] if cards else card
-        if (card.labels, card.objective, card.classes) != (first.labels, first.objective, first.classes):
+        if _answers(card) != _answers(first):
             raise InputError(
                 f"model {name!r} predicts {card.label!r} ({card.objective}), the first one {first.label!r}"
                 f" ({first.objective})",
@@ -33,6 +33,10 @@ def read_members(context: JobContext, spec: TrainingSpec) -> tuple[Card, ...]:
             )
         cards.append(card)
     return tuple(cards)
+
+
+def _answers(card: Card) -> tuple[object, ...]:
+    return card.labels, card.objective, card.classes, card.class_type
 
 
 def encodings_of(cards: tuple[Card, ...]) -> tuple[Encoding, ...]:

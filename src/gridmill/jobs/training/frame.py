@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.errors import DataError, InputError
+from gridmill.jobs.classes import TEXT, Classes, find_classes
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import (
     Encoding,
     Floats,
     Integers,
-    class_numbers,
     encode,
     fit_encoding,
     is_number,
@@ -55,9 +55,9 @@ class Frame:
     `target` is the label [rows] (of several: [rows, labels]), or the number of its class; NaN where it is
     missing. `rows` are the numbers of the rows with all labels, per split. `starts` is for each row the first
     row of its entity. `unlabelled` counts, per split, the rows without a label, and `unseen_classes` those of
-    a class that no training row has; `infinite` counts, per feature, infinite values, which are taken as
-    missing. `present` is like `target`: the label column's value at the basis time, NaN where there
-    is none.
+    a class that no training row has. `classes` and `class_type` are as in `Classes`. `infinite` counts, per
+    feature, infinite values, which are taken as missing. `present` is like `target`: the label column's value
+    at the basis time, NaN where there is none.
     """
 
     subject: Subject
@@ -69,6 +69,7 @@ class Frame:
     rows: Mapping[str, Integers]
     starts: Integers
     present: Floats
+    class_type: str = TEXT
     unlabelled: Mapping[str, int] = field(default_factory=dict)
     unseen_classes: Mapping[str, int] = field(default_factory=dict)
     infinite: Mapping[str, int] = field(default_factory=dict)
@@ -179,12 +180,13 @@ def make_frame(
         encodings=encodings,
         inputs=encode(table, encodings),
         target=target,
-        classes=classes,
+        classes=classes.names,
+        class_type=classes.type,
         rows=rows,
         starts=runs(table, subject.entity),
         present=present_values(table, subject.label_columns),
         unlabelled=_counted({name: ~labelled & _mask(pc.equal(split, name)) for name in rows}),
-        unseen_classes=_counted({name: target[rows[name]] < 0 for name in rows} if classes else {}),
+        unseen_classes=_counted({name: target[rows[name]] < 0 for name in rows} if classes.names else {}),
         infinite=_counted({name: _infinite(table[name]) for name in subject.features}),
     )
 
@@ -212,7 +214,7 @@ def _objective(kind: pa.DataType) -> Objective:
 
 def _targets(
     table: pa.Table, train: pa.ChunkedArray, labels: Sequence[str], objective: Objective
-) -> tuple[Floats, tuple[str, ...]]:
+) -> tuple[Floats, Classes]:
     if len(labels) == 1:
         return _target(table[labels[0]], train, labels[0], objective)
     if objective == Objective.CLASSIFICATION:
@@ -220,26 +222,26 @@ def _targets(
             f"the dataset has {len(labels)} labels, and classes are learned one at a time",
             hint="Make a dataset for each, or use numbers.",
         )
-    return np.stack([_target(table[name], train, name, objective)[0] for name in labels], axis=1), ()
+    return np.stack([_target(table[name], train, name, objective)[0] for name in labels], axis=1), Classes()
 
 
 def _target(
     label: pa.ChunkedArray, train: pa.ChunkedArray, name: str, objective: Objective
-) -> tuple[Floats, tuple[str, ...]]:
+) -> tuple[Floats, Classes]:
     if objective == Objective.REGRESSION:
         if not is_number(label.type):
             raise InputError(
                 f"label {name!r} has type {label.type}, which cannot be regressed",
                 hint="Use `objective: classification`, or a numeric label.",
             )
-        return numbers(label), ()
-    classes = sorted(value for value in pc.unique(label.filter(train)).cast(pa.string()).to_pylist() if value)
-    if len(classes) > MOST_CLASSES:
+        return numbers(label), Classes()
+    classes = find_classes(label.filter(train))
+    if len(classes.names) > MOST_CLASSES:
         raise DataError(
-            f"label {name!r} has {len(classes)} different values, too many classes",
+            f"label {name!r} has {len(classes.names)} different values, too many classes",
             hint="Use `objective: regression` for a number.",
         )
-    return class_numbers(label, classes), tuple(classes)
+    return classes.numbers(label), classes
 
 
 def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedArray, label: str) -> None:

@@ -1,0 +1,82 @@
+"""Class labels: their order, their names and their own type."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.jobs.features import Floats, is_number, is_text
+
+TEXT = "string"
+_DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classes:
+    """The classes of a label, in the order of a model's probabilities.
+
+    Numbers and booleans are in numeric order, times in time order, text in the order of its code points.
+    `names` are the values as text, `type` is Arrow's name of the label's type; labels that are neither
+    numbers nor booleans have the type `string`.
+    """
+
+    names: tuple[str, ...] = ()
+    type: str = TEXT
+
+    def values(self) -> pa.Array:
+        """The classes in their own type."""
+        return pa.array(self.names, pa.string()).cast(_arrow_type(self.type))
+
+    def numbers(self, label: pa.ChunkedArray) -> Floats:
+        """For each row the number of its class; -1 for a class that training never saw, NaN where missing.
+
+        Numbers of another type are compared as doubles, and all else as text.
+        """
+        label, values = _plain(label), self.values()
+        if label.type != values.type:
+            common = pa.float64() if is_number(label.type) and is_number(values.type) else pa.string()
+            label, values = (pc.cast(one, common, safe=False) for one in (label, values))
+        missing = np.asarray(pc.is_null(label).to_numpy(), bool)
+        found: Floats = pc.fill_null(pc.index_in(label, value_set=values), -1).to_numpy().astype(np.float64)
+        found[missing] = np.nan
+        return found
+
+    def truth(self, label: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The labels beside predictions: numbers and booleans as they are, text for classes that are text."""
+        return label.cast(pa.string()) if self.type == TEXT else _plain(label)
+
+
+def find_classes(label: pa.ChunkedArray) -> Classes:
+    """The classes of these labels. The empty text is a class; a missing label is none."""
+    values = pc.unique(_plain(label)).drop_null()
+    values = values.take(pc.sort_indices(values))
+    return Classes(
+        names=tuple(values.cast(pa.string()).to_pylist()),
+        type=str(values.type) if is_number(values.type) else TEXT,
+    )
+
+
+def _plain(label: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text as `string`; numbers that are not finite as missing, and no negative zero."""
+    if is_text(label.type):
+        return label.cast(pa.string())
+    if not pa.types.is_floating(label.type):
+        return label
+    return pc.if_else(
+        pc.is_finite(label), pc.add(label, pa.scalar(0, label.type)), pa.scalar(None, label.type)
+    )
+
+
+def _arrow_type(name: str) -> pa.DataType:
+    if decimal := _DECIMAL.fullmatch(name):
+        make = pa.decimal128 if decimal[1] == "128" else pa.decimal256
+        return make(int(decimal[2]), int(decimal[3]))
+    return pa.type_for_alias(name)
+
+
+def probability_columns(classes: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a prediction that hold the classes' probabilities."""
+    return tuple(f"probability_{name}" for name in classes)
