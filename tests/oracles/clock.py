@@ -100,6 +100,32 @@ def due(cron: Cron, minutes: Iterable[tuple[int, datetime]]) -> list[int]:
     return found
 
 
+def due_months(since: int, months: int, zone: str, minutes: Iterable[tuple[int, datetime]]) -> list[int]:
+    """The due times among these minutes of a schedule of so many months that was applied at `since`.
+
+    The local times keep the day, or are on the last one of a shorter month. Each is due once: where the clock
+    shows it first, or at the change that skips it.
+    """
+    first = datetime.fromtimestamp(since, ZoneInfo(zone)).replace(tzinfo=None, fold=0)
+    found: list[int] = []
+    latest: datetime | None = None
+    for time, local in minutes:
+        passed = _passed(latest, local) if latest is None or local > latest else ()
+        latest = local if latest is None else max(latest, local)
+        if time == since or (time > since and any(_is_months_after(first, months, one) for one in passed)):
+            found.append(time)
+    return found
+
+
+def _is_months_after(first: datetime, months: int, local: datetime) -> bool:
+    if (local.hour, local.minute) != (first.hour, first.minute):
+        return False
+    number = (local.year - first.year) * 12 + local.month - first.month
+    is_last_day = (local + timedelta(days=1)).day == 1
+    on_the_day = local.day == first.day or (is_last_day and local.day < first.day)
+    return number > 0 and number % months == 0 and on_the_day
+
+
 def _passed(latest: datetime | None, local: datetime) -> Sequence[datetime]:
     """The local minutes after the one before up to this one: more than one where the clock jumped."""
     if latest is None:

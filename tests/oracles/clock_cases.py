@@ -1,5 +1,6 @@
 """Random schedules over random stretches of time, compared with the brute-force clock."""
 
+from bisect import bisect_right
 from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
@@ -9,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from gridmill.model.schedule import CatchUp, Schedule, ScheduleSpec
 from gridmill.planning.schedules import GRACE_SECONDS, decide, latest_until, next_after
-from tests.oracles.clock import DAYS, MONTHS, Cron, due, local_minutes
+from tests.oracles.clock import DAYS, MONTHS, Cron, due, due_months, local_minutes
 
 ZONES = (
     "UTC",
@@ -73,11 +74,11 @@ def drawn_stretch(random: Random, zone: str) -> tuple[int, int]:
     return begin, begin + random.randrange(DAY, 4 * DAY, 60)
 
 
-def due_times(spec: ScheduleSpec, begin: int, end: int) -> list[int]:
+def due_times(spec: ScheduleSpec, begin: int, end: int, since: float = 0.0) -> list[int]:
     """By the engine: the due times in [begin, end), one after the other."""
     times: list[int] = []
     time = float(begin) - 1
-    while (following := next_after(spec, 0.0, time)) < end:
+    while (following := next_after(spec, since, time)) < end:
         assert following > time, f"next_after({time}) is {following}: not after it"
         times.append(int(following))
         time = following
@@ -85,45 +86,82 @@ def due_times(spec: ScheduleSpec, begin: int, end: int) -> list[int]:
 
 
 def case(seed: int, _: Path) -> None:
-    """One expression in one zone over a few days, then its schedule through a node that comes and goes."""
+    """One schedule in one zone over a few days, then through a node that comes and goes."""
     random = Random(seed)
-    zone, expression = random.choice(ZONES), drawn_expression(random)
+    zone = random.choice(ZONES)
     begin, end = drawn_stretch(random, zone)
-    compare(expression, zone, begin, end)
-    spec = ScheduleSpec(cron=expression, zone=zone, catch_up=random.choice(list(CatchUp)))
-    compare_scheduler(random, spec, begin, end)
+    spec, since = drawn_spec(random, zone, begin, end)
+    expected = compare(spec, begin, end, since)
+    compare_scheduler(random, spec, begin, end, expected, since)
 
 
-def expected_due(expression: str, zone: str, begin: int, end: int) -> list[int]:
+def drawn_spec(random: Random, zone: str, begin: int, end: int) -> tuple[ScheduleSpec, int]:
+    """A schedule, and when it was applied."""
+    catch_up, kind = random.choice(list(CatchUp)), random.random()
+    if kind < 0.7:
+        return ScheduleSpec(cron=drawn_expression(random), zone=zone, catch_up=catch_up), begin
+    if kind < 0.85:
+        every = 60.0 * random.choice([1, 7, 15, 60, 24 * 60, random.randint(1, 3000)])
+        return ScheduleSpec(every_seconds=every, zone=zone, catch_up=catch_up), begin - random.randrange(
+            0, 90 * DAY, 60
+        )
+    months = random.choice([1, 1, 2, 3, 12])
+    spec = ScheduleSpec(every_months=months, zone=zone, catch_up=catch_up)
+    return spec, _months_before(random.randrange(begin, end, 60), months * random.randint(1, 4), zone)
+
+
+def _months_before(time: int, months: int, zone: str) -> int:
+    local = datetime.fromtimestamp(time, ZoneInfo(zone)).replace(fold=0)
+    years, month = divmod(local.month - 1 - months, 12)
+    earlier = local.replace(year=local.year + years, month=month + 1, day=min(local.day, 28))
+    return int(earlier.timestamp())
+
+
+def expected_due(spec: ScheduleSpec, begin: int, end: int, since: int = 0) -> list[int]:
     """By the oracle. It looks at two more days before: what a clock shows again it has to have shown once."""
-    minutes = local_minutes(zone, begin - 2 * DAY, end)
-    return [time for time in due(Cron(expression), minutes) if time >= begin]
+    minutes = local_minutes(spec.zone, begin - 2 * DAY, end)
+    if spec.cron is not None:
+        found = due(Cron(spec.cron), minutes)
+    elif spec.every_months is not None:
+        found = due_months(since, spec.every_months, spec.zone, minutes)
+    else:
+        found = [time for time, _ in minutes if time >= since and (time - since) % spec.every_seconds == 0]
+    return [time for time in found if time >= begin]
 
 
-def compare(expression: str, zone: str, begin: int, end: int) -> None:
-    spec = ScheduleSpec(cron=expression, zone=zone)
-    expected, times = expected_due(expression, zone, begin, end), due_times(spec, begin, end)
-    where = f"{expression!r} in {zone} from {begin} to {end}"
+def compare(spec: ScheduleSpec, begin: int, end: int, since: int = 0) -> list[int]:
+    """The due times, which are those of the oracle, in both directions."""
+    expected, times = expected_due(spec, begin, end, since), due_times(spec, begin, end, since)
+    where = f"{spec.text} in {spec.zone} since {since} from {begin} to {end}"
     assert times == expected, f"{where}: {sorted(set(times) ^ set(expected))[:5]}"
     for number, time in enumerate(expected):
         until = expected[number + 1] - 1 if number + 1 < len(expected) else end - 1
         for moment in (time, time + 0.5, until):
-            assert latest_until(spec, 0.0, moment) == time, f"{where}: the latest until {moment}"
+            assert latest_until(spec, since, moment) == time, f"{where}: the latest until {moment}"
+    return expected
 
 
-def compare_scheduler(random: Random, spec: ScheduleSpec, begin: int, end: int) -> None:
-    """A node looks now and then and is down now and then; what it starts is compared due time by due time."""
-    expected = [time for time in expected_due(str(spec.cron), spec.zone, begin, end) if time > begin]
-    schedule = Schedule(name="p", spec=spec, since=float(begin))
+def compare_scheduler(
+    random: Random, spec: ScheduleSpec, begin: int, end: int, expected: list[int], since: int
+) -> None:
+    """A node looks now and then, is down now and then, and its clock is set back; what it starts is compared
+    due time by due time. No look is asked for at once, and there is one for each due time at most."""
+    schedule = Schedule(name="p", spec=spec, since=float(since), done=float(begin))
     now = awake_since = handled = float(begin)
     started: list[int] = []
+    forgotten = False
     while now < end:
-        if random.random() < 0.2:
+        event = random.random()
+        if event < 0.2:
             now += random.uniform(0, 8 * HOUR)
             awake_since = now
+        elif event < 0.23:
+            now = awake_since = max(float(begin), now - random.uniform(0, 3 * DAY))
         if now >= end:
             break
-        pending = [time for time in expected if handled < time <= now]
+        if handled > now + DAY:  # all that was done was done by a clock that was wrong
+            handled, forgotten = now, True
+        pending = expected[bisect_right(expected, handled) : bisect_right(expected, now)]
         wanted = pending if spec.catch_up is CatchUp.ALL else pending[-1:]
         if spec.catch_up is CatchUp.NONE:
             wanted = [time for time in wanted if time >= awake_since - GRACE_SECONDS]
@@ -131,10 +169,11 @@ def compare_scheduler(random: Random, spec: ScheduleSpec, begin: int, end: int) 
         assert begun == wanted, f"{spec.text}, {spec.catch_up}, at {now}: {begun}, not {wanted}"
         started += begun
         handled = max([handled, *pending])
-        verdict = decide(schedule, now, awake_since=awake_since)
-        assert verdict.look_at > now, f"{spec.text} at {now}: looks again at once"
-        now = verdict.look_at if random.random() < 0.7 else now + random.uniform(1, HOUR)
-    assert len(started) == len(set(started)), f"{spec.text}: a due time was started twice"
+        look_at = decide(schedule, now, awake_since=awake_since).look_at
+        following = next_after(spec, since, max(now, handled))
+        assert look_at == following > now, f"{spec.text} at {now}: looks at {look_at}, not {following}"
+        now = look_at if random.random() < 0.7 else now + random.uniform(1, HOUR)
+    assert forgotten or len(started) == len(set(started)), f"{spec.text}: a due time was started twice"
 
 
 def _tick(schedule: Schedule, now: float, awake_since: float) -> tuple[Schedule, list[int]]:

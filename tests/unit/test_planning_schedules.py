@@ -116,7 +116,13 @@ def test_what_a_clock_that_was_wrong_has_done_does_not_silence_it():
     kept = replace(schedule(every_seconds=3600.0), done=1000.0 + 400 * 86_400)
     assert upcoming(kept, 1000.0 + 86_400.0, 1) == (1000.0 + 25 * 3600.0,)
     verdict = decide(kept, 5000.0, awake_since=0.0)
-    assert verdict.look_at == 8200.0
+    assert (verdict.start, verdict.done) == (None, 5000.0)
+    assert "set back" in verdict.message
+    kept_on = replace(kept, done=verdict.done)
+    assert decide(kept_on, 5000.0, awake_since=0.0).look_at == 8200.0
+    assert decide(kept_on, 8200.0, awake_since=0.0).start == 8200.0
+    begun_ahead = schedule(1000.0 + 400 * 86_400, cron="0 * * * *")
+    assert decide(begun_ahead, 5000.0, awake_since=0.0).done == 5000.0
     an_hour = replace(kept, done=1000.0 + 7200.0)
     assert decide(an_hour, 4700.0, awake_since=0.0).look_at == 1000.0 + 10_800.0, (
         "set back a little: not again"

@@ -82,7 +82,8 @@ def _dealt_with(
     sources are being listed, or files of its versions looked at."""
     after = replace(schedule, done=verdict.done, message=verdict.message)
     if verdict.start is None:
-        return replace(after, skipped=schedule.skipped + 1)
+        is_later = verdict.done is not None and verdict.done >= (schedule.done or schedule.since)
+        return replace(after, skipped=schedule.skipped + is_later)  # a clock that was set back skips nothing
     try:
         pipeline = scheduled_pipeline(control, schedule, verdict.start)
         key = f"schedule {schedule.name} at {verdict.start}"

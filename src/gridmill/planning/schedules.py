@@ -81,9 +81,16 @@ def _month_due(since: float, months: int, zone: tzinfo) -> float:
 
 def _base(schedule: Schedule, now: float) -> float:
     """Due times after this are still to be dealt with."""
+    return now if _is_of_a_wrong_clock(schedule, now) else _dealt_with_until(schedule)
+
+
+def _is_of_a_wrong_clock(schedule: Schedule, now: float) -> bool:
+    return _dealt_with_until(schedule) > now + CLOCK_SET_BACK_SECONDS
+
+
+def _dealt_with_until(schedule: Schedule) -> float:
     first = schedule.since if schedule.spec.cron is not None else schedule.since - 1e-6
-    base = first if schedule.done is None else schedule.done
-    return now if base > now + CLOCK_SET_BACK_SECONDS else base
+    return first if schedule.done is None else schedule.done
 
 
 def upcoming(schedule: Schedule, now: float, count: int) -> tuple[float, ...]:
@@ -107,8 +114,9 @@ def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = 
     spec = schedule.spec
     if schedule.paused or spec.continuous is not None:
         return Verdict()
-    base = _base(schedule, now)
-    first = next_after(spec, schedule.since, base)
+    if _is_of_a_wrong_clock(schedule, now):
+        return Verdict(done=now, message="the clock was set back: due times count from then on")
+    first = next_after(spec, schedule.since, _base(schedule, now))
     if first > now:
         return Verdict(look_at=first)
     at = first if spec.catch_up is CatchUp.ALL else latest_until(spec, schedule.since, now)
