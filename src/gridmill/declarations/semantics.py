@@ -9,6 +9,7 @@ from gridmill.errors import InputError, PipelineError
 from gridmill.model.command import input_variable
 from gridmill.model.job import Job, JobKind
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.prediction import KEYS_HINT, OWN_COLUMNS
 from gridmill.model.schedule import ScheduleSpec
 from gridmill.planning.graph import NAMED_WHERE_READ, order
 from gridmill.planning.schedules import check_spec
@@ -29,6 +30,7 @@ def check(document: Document, pipeline: Pipeline) -> list[Problem]:
     problems = [*_references(document, pipeline), *_same_variables(document, pipeline)]
     problems += _schedules(document, pipeline)
     problems += _resource_types(document, pipeline)
+    problems += _overwritten_keys(document, pipeline)
     return problems or list(_cycle(document, pipeline))
 
 
@@ -73,6 +75,20 @@ def _references(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
             wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
             if wanted and name in jobs and jobs[name].kind != wanted:
                 yield document.problem(path, f"`{name}` is a {jobs[name].kind} job, not a {wanted} job")
+
+
+def _overwritten_keys(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    """Predictions in which the dataset's entity or time would have the name of a column of the result."""
+    datasets = {job.name: job.dataset for job in pipeline.jobs}
+    for job in pipeline.jobs:
+        dataset = datasets.get(job.prediction.dataset) if job.prediction else None
+        for name in dataset.keys if dataset else ():
+            if name in OWN_COLUMNS:
+                yield document.problem(
+                    ("jobs", job.name, "prediction", "dataset"),
+                    f"the column `{name}` of the dataset would be overwritten: a prediction has one, too",
+                    KEYS_HINT,
+                )
 
 
 def _same_variables(document: Document, pipeline: Pipeline) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.errors import DataError, StorageError
+from gridmill.jobs.answers import check_probabilities
 from gridmill.jobs.classes import TEXT, Classes
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
 from gridmill.model.training import ModelKind, Objective
@@ -160,9 +161,13 @@ class GraphPredictor:
 
     @cached_property
     def _output(self) -> str:
-        """The probabilities where there are several outputs (as converters give them), else the first."""
-        names: list[str] = [one.name for one in self._session.get_outputs()]
-        return next((name for name in names if "probabilit" in name), names[0])
+        return str(_answer_of(self._session).name)
+
+
+def _answer_of(session: onnxruntime.InferenceSession) -> onnxruntime.NodeArg:
+    """The probabilities where there are several outputs (as converters give them), else the first."""
+    outputs: list[onnxruntime.NodeArg] = session.get_outputs()
+    return next((one for one in outputs if "probabilit" in one.name), outputs[0])
 
 
 def shaped(found: Floats, card: Card) -> Floats:
@@ -201,7 +206,14 @@ class EnsemblePredictor:
         if inputs.ndim == 3:
             some = some[:, -1] if member.card.sequence is None else some[:, -member.card.sequence :]
         answer = member.predict(some)
-        return np.eye(answer.shape[1])[answer.argmax(axis=1)] if self.card.vote else answer
+        return _vote(answer) if self.card.vote else answer
+
+
+def _vote(answer: Floats) -> Floats:
+    """1 for the likeliest class of each row, 0 for the others; a row without an answer has no vote."""
+    votes: Floats = np.eye(answer.shape[1])[answer.argmax(axis=1)]
+    votes[np.isnan(answer).any(axis=1)] = np.nan
+    return votes
 
 
 def member_folder(folder: Path, number: int) -> Path:
@@ -216,14 +228,23 @@ def make_predictor(card: Card, graph: bytes | None, threads: int = 1) -> Predict
     return GraphPredictor(card=card, graph=graph, threads=threads)
 
 
-def predict_rows(predictor: Predictor, inputs: Floats, starts: Integers, rows: Integers) -> Floats:
-    """Predictions for these rows of `inputs` [all, inputs]; `starts` says where each row's entity begins."""
+def predict_rows(
+    predictor: Predictor, inputs: Floats, starts: Integers, rows: Integers, before: int = 0
+) -> Floats:
+    """Predictions for these rows of `inputs` [all, inputs]; `starts` says where each row's entity begins.
+
+    Raises DataError for probabilities that are none; it names the row by its number after the `before` rows
+    of the dataset that come before `inputs`.
+    """
     length = predictor.card.sequence
     chunk = max(1, CHUNK_NUMBERS // (max(1, inputs.shape[1]) * (length or 1)))
     parts = []
     for first in range(0, max(1, len(rows)), chunk):
         some = rows[first : first + chunk]
-        parts.append(predictor.predict(inputs[some if length is None else windows(some, starts, length)]))
+        answer = predictor.predict(inputs[some if length is None else windows(some, starts, length)])
+        if predictor.card.classes:
+            check_probabilities(answer, some + before)
+        parts.append(answer)
     return np.concatenate(parts)
 
 
@@ -265,6 +286,12 @@ def load_graph(path: Path) -> bytes:
     if len(session.get_inputs()) != 1:
         names = ", ".join(one.name for one in session.get_inputs())
         raise DataError(f"{path.name} takes {names}; a model takes one input [rows, inputs]")
+    answer = _answer_of(session)
+    if not answer.type.startswith("tensor("):
+        raise DataError(
+            f"{path.name} gives {answer.name} as {answer.type}; a model gives an array of numbers",
+            hint="Convert a scikit-learn classifier with `options={'zipmap': False}`.",
+        )
     return content
 
 

@@ -393,6 +393,12 @@ class DatasetSpec:
     time: str | None = None
     entity: tuple[str, ...] = ()
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that name a row: entity and time, of the basis or of plain SQL."""
+        time = self.basis.time if self.basis else self.time
+        return (*(self.basis.entity if self.basis else self.entity), *([time] if time else []))
+
     def references(self) -> tuple[str, ...]:
         """The tables that are read."""
         named = [self.basis.table] if self.basis else []

@@ -3,6 +3,10 @@
 from gridmill.errors import InputError
 from gridmill.model.noun import dataclass
 
+OWN_COLUMNS = ("row", "prediction", "truth", "fold")
+"""Columns that every prediction may have; for classes also `probability_CLASS`."""
+KEYS_HINT = "Give that column of the dataset's entity or time another name where its table is made."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionSpec:

@@ -7,10 +7,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from gridmill.errors import InputError
+from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.metrics import NAMES, better
 from gridmill.jobs.models import Card
 from gridmill.model.artifact import Artifact
 from gridmill.model.metric import HIGHER_IS_BETTER
+from gridmill.model.prediction import KEYS_HINT, OWN_COLUMNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,20 @@ def choose(candidates: Sequence[Candidate], best_by: str | None) -> Choice:
         best = name if better(metric, score, known[best]) else best
     chosen = next(candidate for candidate in candidates if candidate.name == best)
     return Choice(candidate=chosen, metric=metric, why=_why(metric, best, known))
+
+
+def check_keys(candidate: Candidate) -> None:
+    """Raise InputError where a column of the result would overwrite one that says which row it is."""
+    card = candidate.card
+    own = {*OWN_COLUMNS, *probability_columns(card.classes)}
+    for name in card.keys:
+        if name in own:
+            raise InputError(
+                f"the dataset's column {name!r} would be overwritten: a prediction of model"
+                f" {candidate.name!r} has one of that name",
+                hint=KEYS_HINT,
+                place="prediction.dataset",
+            )
 
 
 def _check_alike(first: Card, candidate: Candidate) -> None:

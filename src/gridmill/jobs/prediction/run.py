@@ -19,7 +19,7 @@ from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.foreign import check_trust
 from gridmill.jobs.models import load_card
 from gridmill.jobs.partitions import open_partitions
-from gridmill.jobs.prediction.choose import Candidate, Choice, choose, describe_candidate
+from gridmill.jobs.prediction.choose import Candidate, Choice, check_keys, choose, describe_candidate
 from gridmill.jobs.prediction.cut import Span, check_order, pieces_of, selected_rows, spans_of
 from gridmill.jobs.prediction.finish import clear_partial, measure, read_result, sample, write_manifest
 from gridmill.jobs.prediction.learned import Learned, learned_rows
@@ -43,6 +43,7 @@ def run(context: JobContext) -> JobResult:
     spec.check()
     candidates = _candidates(context, spec)
     choice = choose(candidates, spec.best_by)
+    check_keys(choice.candidate)
     print(choice.why, flush=True)
     learned = learned_rows(choice.candidate.card, choice.candidate.name, context.input(spec.dataset), spec)
     if learned == Learned.SEEN:

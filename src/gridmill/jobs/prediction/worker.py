@@ -116,7 +116,11 @@ class ShardWork:
         )
         kept = kept[kept >= lead].astype(np.int64)
         predicted = predict_rows(
-            self._predictor, encode(table, card.encodings), runs(table, card.entity), kept
+            self._predictor,
+            encode(table, card.encodings),
+            runs(table, card.entity),
+            kept,
+            before=span.start - lead,
         )
         rows, unknown = kept + (span.start - lead), count_unknown(table, card.encodings, kept)
         if self._held_out is None:
