@@ -14,11 +14,12 @@ from gridmill.errors import ConflictError, DataError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.parquet import Part
 from gridmill.jobs.sink.arrivals import Arrivals, Asked, look
-from gridmill.jobs.sink.evolve import evolve, is_widened
+from gridmill.jobs.sink.evolve import evolve, widened
 from gridmill.jobs.sink.files import Content, SourceFile
 from gridmill.jobs.sink.layout import Layout
 from gridmill.jobs.sink.load import Loading, Progress
 from gridmill.jobs.sink.metrics import Meter, check_metrics
+from gridmill.jobs.sink.misfit import no_wider
 from gridmill.jobs.sink.note import Noted
 from gridmill.jobs.sink.offer import Offer, open_offer
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
@@ -28,7 +29,7 @@ from gridmill.jobs.sink.sieve import open_sieve, top
 from gridmill.jobs.sink.stretch import decide_stretch
 from gridmill.jobs.sink.table import Mark, SinkTable, add_columns, commit, rules_number, times_of
 from gridmill.jobs.sink.times import check_times
-from gridmill.jobs.sink.upkeep import rewrite, spare
+from gridmill.jobs.sink.upkeep import find_inexact, rewrite, spare
 from gridmill.jobs.sink.writing import Writing, Written, kept_rows, rows_of
 from gridmill.model.sink import OnMisfit, SinkSpec
 
@@ -129,10 +130,16 @@ class Bench:
     def evolved(self, plan: LoadPlan) -> pa.Schema | None:
         """The table's columns as the new files would have them; None when they may not change so.
 
-        Raises DataError for a file that lacks a column.
+        Raises DataError for a file that lacks a column, and where rows that are there would lose digits.
         """
         loading = self.loading(plan)
         schema = evolve(self.table.schema, loading.found(plan.load, self.table.schema), self.spec.columns)
+        for name in widened(self.table.schema, schema):
+            number = find_inexact(self.table, plan, name)
+            if number is not None:
+                raise no_wider(
+                    name, number, loading.place_of_misfit(plan.load, self.table.schema.field(name))
+                )
         return None if schema == self.table.schema else schema
 
     def loading(self, plan: LoadPlan, *, hasty: bool = False) -> Loading:
@@ -188,6 +195,8 @@ class Bench:
                     spared=spared,
                     later=loading.later,
                     untold=loading.untold,
+                    lost=loading.lost,
+                    keys=loading.keys,
                 )
                 return self._committed(noted, rejects, folder)
         finally:
@@ -212,6 +221,7 @@ class Bench:
             return None
         done, written = found
         writing.sieve.count(done.rows, done.rejected, done.reasons)
+        writing.loading.lost.update(done.lost)
         writing.loading.progress.end(file)
         return written
 
@@ -255,7 +265,7 @@ class Bench:
         parts = [*noted.spared, *noted.parts]
         if plan.anew or self.table.delta is None or noted.schema == self.table.schema:
             return commit(self.table, plan, noted.schema, parts, mark)
-        if is_widened(self.table.schema, noted.schema):
+        if widened(self.table.schema, noted.schema):
             kept = rewrite(self.table, plan, noted.schema, folder)
             return commit(self.table, plan, noted.schema, [*kept, *noted.parts], mark, overwrite=True)
         return commit(add_columns(self.table, noted.schema), plan, noted.schema, parts, mark)

@@ -11,7 +11,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.parquet import rows_at_once
 from gridmill.jobs.sink.extremes import leaves
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.reading import Seen, Types, check_names
+from gridmill.jobs.sink.reading import Haste, Seen, Types, check_names
 from gridmill.model.source import Compression, Source
 
 BATCH_ROWS = 65_536
@@ -37,11 +37,11 @@ class Columnar:
             return parquet.schema_arrow
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
     ) -> Iterator[pa.Table]:
-        """All rows. Texts, also by `types`, stay numbers of a dictionary where the file has them so."""
+        """All rows. Texts, also by `haste`, stay numbers of a dictionary where the file has them so."""
         done = 0
-        with self._opened(types) as parquet:
+        with self._opened(haste.types if haste else None) as parquet:
             total = max(1, parquet.metadata.num_rows)
             rows = rows_at_once(len(columns or parquet.schema_arrow.names), BATCH_ROWS)
             for batch in parquet.iter_batches(rows, columns=list(columns) if columns else None):

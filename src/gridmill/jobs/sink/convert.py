@@ -3,11 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.jobs.sink.exact import (
+    count_cut,
+    count_rounded,
+    has_keys,
+    in_day,
+    inexact_rows,
+    is_key,
+)
 from gridmill.model.sink import ColumnType
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -27,13 +36,23 @@ _ZONE = r"(?i)(Z|[+-]\d{2}(:?\d{2})?)$"
 _FRACTION = r"(\.\d{6})\d+"
 
 
-class MisfitError(Exception):
-    """The value at `row` (from 0, within the column given) is not of the type."""
+class Loss(Enum):
+    """What a value would lose."""
 
-    def __init__(self, row: int, value: object) -> None:
+    NOTHING = "nothing"
+    ZEROS = "zeros"
+    DIGITS = "digits"
+    TIME = "time"
+
+
+class MisfitError(Exception):
+    """The value at `row` (from 0, within the column given) is not of the type, or would lose (`loss`)."""
+
+    def __init__(self, row: int, value: object, loss: Loss = Loss.NOTHING) -> None:
         super().__init__(row, value)
         self.row = row
         self.value = value
+        self.loss = loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +78,69 @@ def is_nested(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def convert(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> pa.ChunkedArray:
-    """The column as `target`. Raises MisfitError for the first value that does not fit."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+def convert(
+    column: pa.ChunkedArray, target: pa.DataType, rules: TextRules, *, exact: bool = False
+) -> pa.ChunkedArray:
+    """The column as `target`. Raises MisfitError for the first value that does not fit.
+
+    With `exact`, for a type that nobody declared, a value does not fit either that `target` holds in part:
+    a whole number that is no float, a number that begins with a zero, a time as a date. Without, `lost`
+    counts those.
+    """
+    column = plain(column)
     if column.type == target != TIMESTAMP:
         return column
+    if exact:
+        _check_exact(column, target, rules)
     to = _from_text(target, rules) if is_text(column.type) else _cast(column.type, target)
     try:
         return to(column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError) as error:
         row = _first_misfit(column, to)
         raise MisfitError(row, _shown(column[row])) from error
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values themselves, where they are numbers of a dictionary."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _check_exact(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> None:
+    """Raise MisfitError for the first value that `target` holds in part."""
+    texts = is_text(column.type)
+    numbers = trimmed(column, rules.nulls) if texts else column
+    if texts and target in (pa.int64(), pa.float64()) and has_keys(numbers):
+        row = pc.index(is_key(numbers), True).as_py()
+        raise MisfitError(row, _shown(column[row]), Loss.ZEROS)
+    if target == pa.float64():
+        for row in inexact_rows(numbers):
+            raise MisfitError(row, _shown(column[row]), Loss.DIGITS)
+    if target == pa.date32() and pa.types.is_timestamp(column.type):
+        row = pc.index(in_day(_to_timestamp(column)), True).as_py()
+        if row >= 0:
+            raise MisfitError(row, _shown(column[row]), Loss.TIME)
+
+
+ROUNDED = "rounded to the nearest float"
+CUT = "cut to whole microseconds"
+DATED = "cut to their date"
+
+
+def lost(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> tuple[str, int]:
+    """What a column that fits loses as `target`, and how many of its values do."""
+    column = plain(column)
+    if is_text(column.type) and target in (pa.float64(), TIMESTAMP):
+        column = trimmed(column, rules.nulls)
+    if target == pa.float64():
+        return ROUNDED, count_rounded(column)
+    if target == TIMESTAMP:
+        return CUT, count_cut(column) if rules.time_format is None or not is_text(column.type) else 0
+    if target == pa.date32() and pa.types.is_timestamp(column.type):
+        return DATED, int(pc.sum(in_day(_to_timestamp(column))).as_py() or 0)
+    if target == pa.date32() and is_text(column.type) and rules.time_format is not None:
+        times = _by_pattern(trimmed(column, rules.nulls), rules.time_format)
+        return DATED, int(pc.sum(in_day(times)).as_py() or 0)
+    return "", 0
 
 
 def _shown(value: pa.Scalar) -> object:
@@ -84,8 +154,7 @@ def convert_fitting(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
 ) -> tuple[pa.ChunkedArray, tuple[int, ...]]:
     """The column as `target`, and the rows (from 0) whose values do not fit: missing in it."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = plain(column)
     try:
         return convert(column, target, rules), ()
     except MisfitError:
@@ -147,6 +216,10 @@ def _first_misfit(column: pa.ChunkedArray, to: Convert) -> int:
 def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
     if pa.types.is_timestamp(target):
         return _to_timestamp
+    if pa.types.is_boolean(target) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return _to_boolean
+    if pa.types.is_integer(kind) and pa.types.is_floating(target):
+        return lambda column: column.cast(target, safe=False)  # the nearest
     if pa.types.is_boolean(kind) and (pa.types.is_integer(target) or pa.types.is_floating(target)):
         return lambda column: column.cast(pa.int64()).cast(target)
     if pa.types.is_decimal(kind) and pa.types.is_floating(target):  # Arrow's own cast is not to the nearest
@@ -156,6 +229,13 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
     if is_nested(kind) and target == pa.string():
         return lambda column: pa.chunked_array([[_text(value) for value in column.to_pylist()]], pa.string())
     return lambda column: column.cast(target)
+
+
+def _to_boolean(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """0 and 1 alone: Arrow takes any other number for true."""
+    if not pc.all(pc.is_in(column.cast(pa.float64(), safe=False), pa.array([0.0, 1.0, None]))).as_py():
+        raise ValueError
+    return column.cast(pa.bool_())
 
 
 def _digits(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -187,13 +267,14 @@ def _from_text(target: pa.DataType, rules: TextRules) -> Convert:
         parse = lambda column: _by_pattern(column, pattern).cast(target, safe=False)  # noqa: E731
     elif target == TIMESTAMP:
         parse = _iso_time
-    return lambda column: parse(_trimmed(column, rules.nulls))
+    return lambda column: parse(trimmed(column, rules.nulls))
 
 
-def _trimmed(column: pa.ChunkedArray, nulls: Sequence[str]) -> pa.ChunkedArray:
-    trimmed = pc.utf8_trim_whitespace(column.cast(pa.string()))
-    missing = pc.is_in(trimmed, value_set=pa.array([*nulls, ""], pa.string()))
-    return pc.if_else(missing, pa.scalar(None, pa.string()), trimmed)
+def trimmed(column: pa.ChunkedArray, nulls: Sequence[str]) -> pa.ChunkedArray:
+    """Texts without space around them; what means "missing" is null."""
+    texts = pc.utf8_trim_whitespace(column.cast(pa.string()))
+    missing = pc.is_in(texts, value_set=pa.array([*nulls, ""], pa.string()))
+    return pc.if_else(missing, pa.scalar(None, pa.string()), texts)
 
 
 def _iso_time(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -14,12 +14,14 @@ import pyarrow.csv as pc
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.opening import Opened, open_file
-from gridmill.jobs.sink.reading import HastyError, Seen, Types, check_names, pick
+from gridmill.jobs.sink.reading import Haste, HastyError, Seen, Types, check_names, pick
+from gridmill.jobs.sink.zeros import Zeros
 from gridmill.model.source import Source
 
 BLOCK_BYTES = 4 * 2**20
 """One batch's text. A record longer than this is refused."""
 _DELIMITERS = ",;\t|"
+_SIGNS = '0123456789xX+-. "\n\r\t'
 csv.field_size_limit(BLOCK_BYTES)
 
 
@@ -69,15 +71,18 @@ class Delimited:
             )
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
     ) -> Iterator[pa.Table]:
         """All rows, as text where no type is given; values listed in `nulls` are null."""
         names = self.names()
         ragged: list[Any] = []
-        with open_file(self.file) as opened, self._explained(ragged, hasty=types is not None):
-            counted = _Counted(opened.stream)
-            reader = pc.open_csv(counted, **self._options(names, columns, ragged, types or {}))
+        types = haste.types if haste is not None else {}
+        with open_file(self.file) as opened, self._explained(ragged, hasty=haste is not None):
+            counted = _Counted(opened.stream, self._zeros(names, haste))
+            reader = pc.open_csv(counted, **self._options(names, columns, ragged, types))
             for batch in reader:
+                if counted.zeros:
+                    raise HastyError
                 seen(opened.raw.tell())
                 yield pa.Table.from_batches([batch])
         if counted.quotes % 2:
@@ -88,6 +93,15 @@ class Delimited:
         records = (line for line, _ in self._records())
         next(records, None)  # the header
         yield from pick(records, rows)
+
+    def _zeros(self, names: tuple[str, ...], haste: Haste | None) -> Zeros | None:
+        """What looks for numbers that begin with a zero. Raises HastyError where bytes do not tell."""
+        watched = [at for at, name in enumerate(names) if haste is not None and name in haste.inferred]
+        if not watched:
+            return None
+        if not self.file.delimiter.isascii() or _SIGNS.encode(self.source.encoding) != _SIGNS.encode():
+            raise HastyError
+        return Zeros(delimiter=ord(self.file.delimiter), columns=watched, width=len(names))
 
     def _options(
         self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any], types: Types
@@ -105,7 +119,10 @@ class Delimited:
                 encoding=self.source.encoding,
             ),
             "parse_options": pc.ParseOptions(
-                delimiter=self.file.delimiter, newlines_in_values=True, invalid_row_handler=remember
+                delimiter=self.file.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=remember,
+                ignore_empty_lines=len(names) > 1,
             ),
             "convert_options": pc.ConvertOptions(
                 column_types={name: types.get(name, pa.string()) for name in names},
@@ -159,7 +176,10 @@ class Delimited:
             )
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """The line at which each record begins (from 1), and its values; the header first, no blank lines."""
+        """The line at which each record begins (from 1), and its values; the header first.
+
+        Blank lines are records where there is one column, but not before the header.
+        """
         with open_file(self.file) as opened:
             try:
                 yield from _numbered(self._text(opened), self.file.delimiter)
@@ -194,17 +214,22 @@ class Delimited:
 
 
 class _Counted:
-    """A stream that counts the double quotes in what is read: an odd number is worth a closer look."""
+    """A stream that counts the double quotes in what is read: an odd number is worth a closer look. `zeros`:
+    whether a number begins with one, as far as somebody looks."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, zeros: Zeros | None = None) -> None:
         self._stream = stream
+        self._look = zeros
         self.quotes = 0
+        self.zeros = False
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
         found = self._stream.read(size)
         self.quotes += int(np.count_nonzero(np.frombuffer(found, np.uint8) == ord('"')))
+        if self._look is not None and not self.zeros:
+            self.zeros = self._look.see(found)
         return found
 
 
@@ -219,10 +244,11 @@ def _lines(opened: Opened) -> Iterator[bytes]:
 
 def _numbered(text: TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(text, delimiter=delimiter)
-    begins = 1
+    begins, width = 1, 0
     for row in reader:
-        if row:
-            yield begins, row
+        width = width or len(row)
+        if row or width == 1:
+            yield begins, row or [""]
         begins = reader.line_num + 1
 
 

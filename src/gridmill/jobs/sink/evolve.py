@@ -30,6 +30,6 @@ def _widened(item: pa.Field, found: pa.DataType | None, fixed: bool) -> pa.DataT
     return found if found is not None and not fixed and WIDER.get(item.type) == found else item.type
 
 
-def is_widened(before: pa.Schema, after: pa.Schema) -> bool:
-    """Whether rows that are there need another type."""
-    return any(after.field(item.name).type != item.type for item in before)
+def widened(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
+    """The columns whose rows that are there need another type."""
+    return tuple(item.name for item in before if after.field(item.name).type != item.type)

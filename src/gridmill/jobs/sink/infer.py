@@ -7,7 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.errors import DataError
-from gridmill.jobs.sink.convert import ARROW, TextRules, fits, is_nested, is_text
+from gridmill.jobs.sink.convert import ARROW, TextRules, fits, is_nested, is_text, plain, trimmed
+from gridmill.jobs.sink.exact import has_keys
+from gridmill.jobs.sink.reading import NUMBERS
 from gridmill.model.sink import ColumnType
 
 PREFERENCE = (
@@ -26,10 +28,17 @@ _TIMES = (ColumnType.DATE, ColumnType.TIMESTAMP, ColumnType.STRING)
 
 @dataclass(slots=True)
 class Guess:
-    """What a column can still be; None until a value was seen."""
+    """What a column can still be; None until a value was seen. `keys`: it would be numbers, but one of them
+    begins with a zero."""
 
     possible: tuple[ColumnType, ...] | None = None
     nested: pa.DataType | None = None
+    keys: bool = False
+
+    @property
+    def is_key(self) -> bool:
+        """Whether it is text only since numbers in it begin with a zero."""
+        return self.keys and self.possible == (ColumnType.STRING,)
 
 
 @dataclass(slots=True)
@@ -49,14 +58,14 @@ class Guesses:
         self.expect(table.column_names)
         for name in table.column_names:
             if name not in skip:
-                self._narrow(name, table[name])
+                self._narrow(name, table[name], NUMBERS in (table.schema.field(name).metadata or {}))
 
     def expect(self, names: Iterable[str]) -> None:
         """Columns that are there even when no value is."""
         for name in names:
             self.of.setdefault(name, Guess())
 
-    def _narrow(self, name: str, column: pa.ChunkedArray) -> None:
+    def _narrow(self, name: str, column: pa.ChunkedArray, numbers: bool) -> None:
         guess = self.of.setdefault(name, Guess())
         if column.null_count == len(column):
             return
@@ -66,36 +75,48 @@ class Guesses:
         if guess.nested is not None:
             raise _mixed(name)
         possible = guess.possible or PREFERENCE
-        guess.possible = tuple(type_ for type_ in possible if self._can_be(type_, column))
+        kind = plain(column).type
+        if not is_text(kind):
+            known = natures(kind)
+            guess.possible = tuple(type_ for type_ in possible if type_ in known)
+            return
+        texts = Texts(column=column, rules=self.rules, numbers=self.any_text or numbers)
+        guess.possible = tuple(type_ for type_ in possible if texts.can_be(type_))
+        guess.keys = guess.keys or texts.keys
 
-    def _can_be(self, type_: ColumnType, column: pa.ChunkedArray) -> bool:
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if type_ == ColumnType.STRING or not is_text(kind):
-            return type_ in natures(kind)
-        if not (self.any_text or type_ in _TIMES) or not fits(column, ARROW[type_], self.rules):
+
+@dataclass(slots=True)
+class Texts:
+    """A batch of texts. `numbers`: they may be numbers, not only times. `keys` as in a Guess."""
+
+    column: pa.ChunkedArray
+    rules: TextRules
+    numbers: bool
+    keys: bool = False
+
+    def can_be(self, type_: ColumnType) -> bool:
+        """Whether every text can be read as that type, and none loses anything."""
+        if type_ == ColumnType.STRING:
+            return True
+        if not (self.numbers or type_ in _TIMES) or not fits(self.column, ARROW[type_], self.rules):
             return False
-        keys = {ColumnType.INTEGER: _has_hex, ColumnType.FLOAT: _has_long}.get(type_)
-        return keys is None or not keys(column)
+        if type_ not in (ColumnType.INTEGER, ColumnType.FLOAT):
+            return True
+        if has_keys(trimmed(self.column, self.rules.nulls)):
+            self.keys = True
+            return False
+        return type_ == ColumnType.INTEGER or not _has_long(self.column)
 
 
 def _has_long(column: pa.ChunkedArray) -> bool:
     """Whether one is a whole number that no integer holds: as a float it would lose digits, and be equal to
     its neighbours."""
-    texts = _texts(column)
+    texts = plain(column)
     if (pc.max(pc.binary_length(texts)).as_py() or 0) < len(_LARGEST):
         return False
     whole = pc.utf8_ltrim(pc.utf8_trim(texts, " "), "+-0")
     long = pc.filter(whole, pc.match_substring_regex(whole, rf"^[0-9]{{{len(_LARGEST)},}}$"))
     return any((len(one), one) > (len(_LARGEST), _LARGEST) for one in pc.unique(long).to_pylist())
-
-
-def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _has_hex(column: pa.ChunkedArray) -> bool:
-    """Whether one of the whole numbers is written as `0x1f`: such texts are keys, not amounts."""
-    return bool(pc.any(pc.match_substring(_texts(column), "x", ignore_case=True)).as_py())
 
 
 def _unified(name: str, guess: Guess, kind: pa.DataType) -> pa.DataType:
@@ -118,7 +139,7 @@ def _mixed(name: str) -> DataError:
 
 def natures(kind: pa.DataType) -> tuple[ColumnType, ...]:
     """What a column of that Arrow type can be read as, best first."""
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0):
         return (ColumnType.INTEGER, ColumnType.FLOAT, ColumnType.STRING)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return (ColumnType.FLOAT, ColumnType.STRING)

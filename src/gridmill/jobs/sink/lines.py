@@ -1,7 +1,9 @@
 """JSON lines: one object a line; Arrow parses whole blocks, Python the few that Arrow cannot."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -9,11 +11,14 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from gridmill.errors import DataError
+from gridmill.jobs.sink.exact import is_beyond
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.opening import open_file
-from gridmill.jobs.sink.reading import Seen, Types, check_names, pick
+from gridmill.jobs.sink.reading import NUMBERS, Haste, Seen, check_names, pick
 from gridmill.model.source import Source
 
+_LONG = re.compile(rb"(?<![0-9.eE])[0-9]{16}")
+"""What no float may hold exactly."""
 BLOCK_BYTES = 4 * 2**20
 LONGEST_LINE_BYTES = 64 * 2**20
 
@@ -31,7 +36,7 @@ class Lines:
         return None
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
     ) -> Iterator[pa.Table]:
         """All rows, in Arrow's types for JSON; times stay the text they are."""
         line = 1
@@ -55,10 +60,11 @@ class Lines:
             yield from pick(lines, rows)
 
     def _table(self, block: bytes, first_line: int) -> pa.Table:
-        try:
-            return self._by_arrow(block)
-        except pa.ArrowInvalid:
-            return _from_objects(list(self._objects(block, first_line)))
+        with suppress(pa.ArrowInvalid):
+            table = self._by_arrow(block)
+            if not (any(map(_holds_large, table.columns)) and _LONG.search(block)):
+                return table
+        return _from_objects(list(self._objects(block, first_line)))
 
     def _by_arrow(self, block: bytes) -> pa.Table:
         """Arrow makes times of text that looks so; whether a column holds times is not for a block to say."""
@@ -99,17 +105,36 @@ def _parse(block: bytes, texts: set[str]) -> pa.Table:
     return table
 
 
+def _holds_large(column: pa.ChunkedArray) -> bool:
+    """Whether a float in it, however deep, may have been a whole number with more digits."""
+    if pa.types.is_floating(column.type):
+        return is_beyond(column)
+    if not pa.types.is_nested(column.type):
+        return False
+    return any(_holds_large(pa.chunked_array([part])) for chunk in column.chunks for part in _parts(chunk))
+
+
+def _parts(nested: pa.Array) -> list[pa.Array]:
+    found = nested.flatten()
+    return found if isinstance(found, list) else [found]
+
+
 def _from_objects(objects: Sequence[Mapping[str, Any]]) -> pa.Table:
     names = dict.fromkeys(name for item in objects for name in item)
-    return pa.table({name: _column([item.get(name) for item in objects]) for name in names})
+    columns = [_column(name, [item.get(name) for item in objects]) for name in names]
+    items, arrays = [item for item, _ in columns], [array for _, array in columns]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(items))
 
 
-def _column(values: list[Any]) -> pa.Array:
-    """The values in their own type, or as text where they have several."""
+def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
+    """The values in their own type, or as text where they have several, or none holds all digits."""
     try:
-        return pa.array(values)
+        array = pa.array(values)
+        return pa.field(name, array.type), array
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([_as_text(value) for value in values], pa.string())
+        numbers = {type(value) for value in values} <= {int, float, type(None)}
+        texts = pa.array([_as_text(value) for value in values], pa.string())
+        return pa.field(name, texts.type, metadata={NUMBERS: b""} if numbers else None), texts
 
 
 def _as_text(value: object) -> str | None:

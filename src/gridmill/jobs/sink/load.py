@@ -1,9 +1,11 @@
 """Source files to typed batches: first the types from all values, then the rows in them."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+import numpy as np
 import pyarrow as pa
 
 from gridmill.errors import DataError
@@ -18,13 +20,16 @@ from gridmill.jobs.sink.convert import (
     convert_fitting,
     is_coded,
     is_nested,
+    lost,
 )
 from gridmill.jobs.sink.delimited import Delimited
+from gridmill.jobs.sink.exact import is_beyond
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.infer import Guesses, found_types, see_types
 from gridmill.jobs.sink.layout import Layout
 from gridmill.jobs.sink.lines import Lines
-from gridmill.jobs.sink.reading import Reader, place_of
+from gridmill.jobs.sink.misfit import misfit
+from gridmill.jobs.sink.reading import Haste, HastyError, Reader, place_of
 from gridmill.jobs.sink.sieve import Batch
 from gridmill.model.sink import OnMisfit, SinkSpec
 from gridmill.model.source import Format, Source
@@ -70,6 +75,8 @@ class Loading:
 
     spec: SinkSpec
     progress: Progress
+    lost: Counter[str] = field(default_factory=Counter)
+    """How many values were not kept whole, by `COLUMN HOW`."""
     later: set[str] = field(default_factory=set)
     """Columns that came with a later file: others may lack them."""
     hasty: bool = False
@@ -78,6 +85,8 @@ class Loading:
     layout: Layout = field(init=False)
     untold: tuple[str, ...] = field(default=(), init=False)
     """Columns of the schema without a value or a declaration to tell their type."""
+    keys: tuple[str, ...] = field(default=(), init=False)
+    """Columns of the schema that would be numbers, but that one of these begins with a zero."""
 
     def __post_init__(self) -> None:
         self.layout = Layout(spec=self.spec)
@@ -116,7 +125,9 @@ class Loading:
         open_ = {
             name for name, guess in guesses.of.items() if guess.possible is None and guess.nested is None
         }
-        self.untold = tuple(name for name in names if name in open_ and name not in self.spec.columns)
+        inferred = [name for name in names if name not in self.spec.columns]
+        self.untold = tuple(name for name in inferred if name in open_)
+        self.keys = tuple(name for name in inferred if name in guesses.of and guesses.of[name].is_key)
         self.layout.check_declared(guesses.of, files[0].name)
         added = [(name, self.layout.constant(name, guesses.rules).type) for name in self.spec.add]
         return pa.schema([(name, found.get(name, pa.string())) for name in names] + added)
@@ -194,8 +205,8 @@ class Loading:
         rules, row = self.rules(file), 0
         constants = {name: self.layout.constant(name, rules) for name in self.spec.add}
         self.progress.begin(file)
-        types = self._types(schema, sources or ()) if self.hasty else None
-        for batch in reader.batches(sources, self.progress.seen, types):
+        haste = self._haste(schema, sources or ()) if self.hasty else None
+        for batch in reader.batches(sources, self.progress.seen, haste):
             raw = self.layout.renamed(batch)
             if names is None:
                 self.layout.check_names(raw.column_names, file.name)
@@ -205,15 +216,19 @@ class Loading:
             row += batch.num_rows
         self.progress.end(file)
 
-    def _types(self, schema: pa.Schema, sources: Sequence[str]) -> Mapping[str, pa.DataType]:
+    def _haste(self, schema: pa.Schema, sources: Sequence[str]) -> Haste:
         """What Arrow's CSV reader may make of the columns itself: as it would be made of their texts."""
         fixed = self.spec.source.timestamp_format is not None
         types = {name: schema.field(self.layout.rename(name)).type for name in sources}
-        return {
-            name: pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
-            for name, kind in types.items()
-            if not (fixed and pa.types.is_temporal(kind)) and not is_nested(kind)
-        }
+        inferred = (name for name in types if self.layout.rename(name) not in self.spec.columns)
+        return Haste(
+            types={
+                name: pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+                for name, kind in types.items()
+                if not (fixed and pa.types.is_temporal(kind)) and not is_nested(kind)
+            },
+            inferred=frozenset(name for name in inferred if types[name] in (pa.int64(), pa.float64())),
+        )
 
     def _typed(
         self,
@@ -232,7 +247,7 @@ class Loading:
             elif item.name not in batch.column_names:
                 columns.append(pa.nulls(batch.num_rows, item.type))
             elif self.spec.on_misfit == OnMisfit.REJECT and item.name in self.spec.columns:
-                columns.append(_fitting(batch[item.name], item, rules, misfits))
+                columns.append(self._fitting(batch[item.name], item, rules, misfits))
             else:
                 columns.append(self._column(batch[item.name], item, rules, reader, row))
         surprises = sorted(set(batch.column_names) - set(schema.names))
@@ -249,44 +264,52 @@ class Loading:
     ) -> pa.ChunkedArray:
         if self.hasty and is_coded(column.type) and item.type == pa.string():
             return column
+        if self.hasty and reader.file.format == Format.CSV and column.type == pa.float64():
+            if is_beyond(column):  # as texts they tell whether digits are lost
+                raise HastyError
+            return column
+        declared = item.name in self.spec.columns
         try:
-            return convert(column, item.type, rules)
+            converted = convert(column, item.type, rules, exact=not declared)
         except MisfitError as error:
-            declared = item.name in self.spec.columns
-            type_ = TYPES.get(item.type, item.type)
-            raise DataError(
-                f"column {item.name!r}: {_shown(error.value)} is not of type {type_}",
-                hint=_DECLARED if declared else _INFERRED.format(name=item.name),
-                place=place_of(reader, row + error.row),
-            ) from error
+            raise misfit(item, error, place_of(reader, row + error.row), declared=declared) from error
+        self._count_lost(item.name, *lost(column, item.type, rules))
+        return converted
 
+    def _fitting(
+        self, column: pa.ChunkedArray, item: pa.Field, rules: TextRules, misfits: dict[int, list[str]]
+    ) -> pa.ChunkedArray:
+        converted, bad = convert_fitting(column, item.type, rules)
+        for row in bad:
+            misfits.setdefault(row, []).append(f"{item.name}: not of type {TYPES[item.type]}")
+        if bad:
+            column = column.filter(pa.array(np.isin(np.arange(len(column)), bad, invert=True)))
+        self._count_lost(item.name, *lost(column, item.type, rules))
+        return converted
 
-_DECLARED = (
-    "Correct the value, change the type under `columns`, add the text to the source's `nulls`, or set "
-    "`on_misfit: reject`."
-)
-_INFERRED = (
-    "All rows loaded before had this type. Give the column another under `columns`: {{{name}: string}}."
-)
+    def place_of_misfit(self, files: Sequence[SourceFile], item: pa.Field) -> str:
+        """Where the first value is that is not of a column's type; empty where all are. Reads them again."""
+        old = {self.layout.rename(name): name for name in self.spec.rename}
+        column = old.get(item.name, item.name)
+        for file in files:
+            reader, row = open_reader(file, self.spec.source), 0
+            for batch in reader.batches(None, lambda count: None):
+                try:
+                    if column in batch.column_names:
+                        convert(batch[column], item.type, self.rules(file))
+                except MisfitError as error:
+                    return place_of(reader, row + error.row)
+                row += batch.num_rows
+        return ""
 
-
-def _fitting(
-    column: pa.ChunkedArray, item: pa.Field, rules: TextRules, misfits: dict[int, list[str]]
-) -> pa.ChunkedArray:
-    converted, bad = convert_fitting(column, item.type, rules)
-    for row in bad:
-        misfits.setdefault(row, []).append(f"{item.name}: not of type {TYPES[item.type]}")
-    return converted
+    def _count_lost(self, name: str, how: str, count: int) -> None:
+        if count:
+            self.lost[f"{name} {how}"] += count
 
 
 def open_reader(file: SourceFile, source: Source) -> Reader:
     """The reader for the file's format."""
     return _READERS[file.format](file, source)
-
-
-def _shown(value: object) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _lacks(file: SourceFile, missing: Sequence[str]) -> DataError:

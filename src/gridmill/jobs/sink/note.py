@@ -1,8 +1,8 @@
 """What a commit says of its load, for the report and for the next load; it is part of the commit itself, so
 that an attempt that dies right after it takes nothing with it."""
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from gridmill.jobs.sink.sieve import Sieve
 from gridmill.jobs.sink.table import SinkTable
 from gridmill.jobs.sink.writing import kept_rows
 from gridmill.jobs.thrifty import thrifty
+from gridmill.model.amounts import show_count
+from gridmill.model.remarks import REMARKS
 
 MOST_NAMES = 20
 MOST_TEXT = 500
@@ -39,6 +41,8 @@ class Noted:
     spared: Sequence[Part] = ()
     later: Set[str] = frozenset()
     untold: Sequence[str] = ()
+    lost: Mapping[str, int] = field(default_factory=dict)
+    keys: Sequence[str] = ()
 
     @property
     def rows(self) -> int:
@@ -62,6 +66,7 @@ class Noted:
                 "values": self.meter.values if self.rows else {},
             },
             "drift": drift,
+            REMARKS: list(self._remarks()),
             "rejects": _rejects(self.sieve, rejects, rejects_version, uri),
         }
         return {
@@ -71,6 +76,13 @@ class Noted:
             "later": sorted(self.later & set(self.schema.names)),
             "histograms": histograms(self.meter.sample.rows()) if self.rows else before.get("histograms", {}),
         }
+
+    def _remarks(self) -> Iterator[str]:
+        """What is not as it was in the files."""
+        for what, count in self.lost.items():
+            yield f"{show_count(count, 'value')} of column {what}"
+        for name in self.keys:
+            yield f"column {name} is text, as numbers in it begin with a zero"
 
     def _drift(self, before: Mapping[str, Any]) -> Mapping[str, Any]:
         limit = self.sieve.spec.drift_threshold

@@ -29,7 +29,7 @@ TOLD_FILE = ".told.json"
 class Done:
     """A source file (`key`, `content`; so large and so old) as a part wrote it: the data files of its good
     `rows` and of those rejected, below the part's folder. `rows` were read; `reasons` count why some were
-    `rejected`."""
+    `rejected`, `lost` the values that were not kept whole."""
 
     key: str
     content: str
@@ -40,6 +40,7 @@ class Done:
     rows: int
     rejected: int
     reasons: Mapping[str, int]
+    lost: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,6 +113,7 @@ def _each(bench: Bench, plan: LoadPlan, writing: Writing) -> Iterator[Done]:
     which is for all files together to say."""
     for file in plan.load:
         before = replace(writing.sieve, reasons=writing.sieve.reasons.copy())
+        lost = writing.loading.lost.copy()
         try:
             written = writing.write(file)
         except DataError as misfit:
@@ -120,7 +121,7 @@ def _each(bench: Bench, plan: LoadPlan, writing: Writing) -> Iterator[Done]:
                 raise
             print(f"{misfit}: left to the attempt that loads what the parts wrote")
             continue
-        yield _done(bench, writing, written, before)
+        yield replace(_done(bench, writing, written, before), lost=dict(writing.loading.lost - lost))
 
 
 def _done(bench: Bench, writing: Writing, written: Written, before: Sieve) -> Done:

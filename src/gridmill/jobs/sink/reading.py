@@ -1,6 +1,7 @@
 """What every file format gives: names, batches of raw columns, and where a row is in the file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -14,6 +15,19 @@ Seen: TypeAlias = Callable[[int], None]
 
 Types: TypeAlias = Mapping[str, pa.DataType]
 """Types of columns by their names in the file."""
+
+
+NUMBERS = b"gridmill.numbers"
+"""In a column's metadata: its texts are numbers as they were written, as no type holds all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Haste:
+    """`types` of columns by their names in the file, which a format of texts may give at once where that is
+    quicker. The values of `inferred` columns must be written as numbers are: without a zero before others."""
+
+    types: Types
+    inferred: frozenset[str] = frozenset()
 
 
 class HastyError(Exception):
@@ -30,12 +44,12 @@ class Reader(Protocol):
         ...
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, types: Types | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
     ) -> Iterator[pa.Table]:
         """All rows in order, bounded in memory; only `columns` when given. Raises DataError.
 
-        A batch may lack a column in which it has no value (JSON lines). With `types` a format of texts may
-        give values of these types where that is quicker, and raises HastyError for one that is not of its
+        A batch may lack a column in which it has no value (JSON lines). With `haste` a format of texts may
+        give values of its types where that is quicker, and raises HastyError for one that is not of its
         type as it is written; another may give texts as numbers of a dictionary.
         """
         ...

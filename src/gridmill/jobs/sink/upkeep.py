@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gridmill.jobs.parquet import FILE_ROWS, Part, write_parquet
+from gridmill.jobs.sink.exact import inexact_rows
 from gridmill.jobs.sink.plan import Loaded, LoadPlan
 from gridmill.jobs.sink.table import (
     LostRaceError,
@@ -165,11 +166,14 @@ def _counts(path: Path, pieces: Sequence[Loaded], trim: Trim | None) -> list[int
     return [int(before[piece.start + piece.rows] - before[piece.start]) for piece in pieces]
 
 
-def _rows(path: Path, pieces: Sequence[Loaded], trim: Trim | None) -> Iterator[pa.Table]:
-    """The rows of the pieces of one data file, which is read once, as many pieces as it may have."""
+def _rows(
+    path: Path, pieces: Sequence[Loaded], trim: Trim | None, column: str | None = None
+) -> Iterator[pa.Table]:
+    """The rows of the pieces of one data file, which is read once, as many pieces as it may have; of one
+    column alone, if the file has it."""
     stretches, at = _stretches(pieces), 0
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches():
+        for batch in file.iter_batches(columns=None if column is None else [column]):
             slices = []
             while stretches and stretches[0][0] < at + batch.num_rows:
                 first, last = stretches[0]
@@ -196,8 +200,9 @@ def _stretches(pieces: Sequence[Loaded]) -> deque[tuple[int, int]]:
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """In the types of the schema; whole numbers that no float holds exactly were looked for before."""
     columns = [
-        rows[item.name].cast(item.type)
+        rows[item.name].cast(item.type, safe=False)
         if item.name in rows.column_names
         else pa.nulls(rows.num_rows, item.type)
         for item in schema
@@ -237,6 +242,22 @@ def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[Part]:
         if path in paths and stays:
             parts.append(write_group(table, Group(pieces=stays), table.schema, folder))
     return parts
+
+
+def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
+    """A whole number of a column, of what stays of the table, that no float holds exactly."""
+    if table.schema.field(name).type != pa.int64():
+        return None
+    gone = set(plan.remove)
+    kept = by_path([entry for entry in table.loaded if entry not in gone])
+    batches = (
+        rows[name]
+        for path, pieces in kept.items()
+        for rows in _rows(table.path / path, pieces, None, name)
+        if name in rows.column_names
+    )
+    found = (column[row].as_py() for column in batches for row in inexact_rows(column))
+    return next(found, None)
 
 
 def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[Part]:

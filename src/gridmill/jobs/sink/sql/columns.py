@@ -60,7 +60,7 @@ def _column(
     if declared == pa.float32():
         return _shortest(column)
     try:
-        return convert(pa.chunked_array([column]), declared, TextRules()).combine_chunks()
+        return convert(pa.chunked_array([column]), declared, TextRules(), exact=True).combine_chunks()
     except MisfitError:
         return column
 
@@ -136,6 +136,10 @@ def _decimals(values: list[Any]) -> pa.Array:
 
 
 def _floats(values: list[Any]) -> pa.Array:
+    """The nearest floats. Raises ValueError for a whole number that is none: as texts all are whole."""
+    for value in values:
+        if isinstance(value, int | Decimal) and isfinite(value) and value == int(value) != int(float(value)):
+            raise ValueError(value)
     return pa.array([None if value is None else float(value) for value in values], pa.float64())
 
 

@@ -1,0 +1,98 @@
+"""What a conversion would lose: digits of numbers, zeros that numbers begin with, parts of times."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+EXACT = 2**53
+"""Whole numbers up to this one are floats without loss; of larger ones only some are."""
+_DIGITS = 15
+"""A float keeps so many digits of any number, and never more than 17."""
+_WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
+_KEY = r"^[+-]?0([0-9]+|[xX][0-9a-fA-F]+)$"
+_NANOSECONDS = r"\.\d{6}\d*[1-9]"
+_MICROSECONDS_LENGTH = len("2024-01-01T00:00:00.000000")
+_DAY_MICROSECONDS = 24 * 3600 * 10**6
+
+
+def has_keys(texts: pa.ChunkedArray) -> bool:
+    """Whether one of the texts is a whole number that begins with a zero, as ZIP codes do."""
+    return bool(pc.any(is_key(texts)).as_py())
+
+
+def is_key(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """For each text whether it is a whole number that begins with a zero, or `0x1f`, which Arrow reads."""
+    return pc.match_substring_regex(texts, _KEY)
+
+
+def inexact_rows(column: pa.ChunkedArray) -> Iterator[int]:
+    """The rows of whole numbers that a float does not hold exactly, in order. Texts are trimmed numbers."""
+    for row, number in _large(column):
+        if int(float(number)) != number:
+            yield row
+
+
+def _large(column: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
+    """Rows and values of whole numbers beyond 2^53, and of some others."""
+    kind = column.type
+    if pa.types.is_integer(kind):
+        ends = pc.min_max(column)
+        if column.null_count < len(column) and not _within(ends["min"].as_py(), ends["max"].as_py()):
+            yield from _picked(column, pc.greater(pc.abs(column.cast(pa.float64(), safe=False)), EXACT - 1))
+    elif pa.types.is_decimal(kind):
+        if kind.scale <= 0:
+            yield from _picked(column, pc.is_valid(column))
+    elif pa.types.is_string(kind):
+        long = pc.greater_equal(pc.binary_length(column), len(str(EXACT)))
+        if pc.any(long).as_py():
+            yield from _picked(column, pc.and_(long, pc.match_substring_regex(column, _WHOLE)))
+
+
+def _within(least: int, most: int) -> bool:
+    return least >= -EXACT and most <= EXACT
+
+
+def _picked(column: pa.ChunkedArray, mask: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
+    rows = np.flatnonzero(pc.fill_null(mask, False).to_numpy())
+    for row, value in zip(rows.tolist(), column.take(pa.array(rows)).to_pylist(), strict=True):
+        yield row, int(value.partition(".")[0]) if isinstance(value, str) else int(value)
+
+
+def is_beyond(column: pa.ChunkedArray) -> bool:
+    """Whether a float is so large that it may have been a whole number with more digits."""
+    ends = pc.min_max(pc.abs(column))
+    most = ends["max"].as_py()
+    return most is not None and most >= EXACT
+
+
+def count_rounded(column: pa.ChunkedArray) -> int:
+    """How many values lose digits as floats: whole numbers and decimals. Texts are trimmed numbers."""
+    if pa.types.is_decimal(column.type) and column.type.scale > 0:
+        return 0 if column.type.precision <= _DIGITS else sum(map(_is_rounded, column.to_pylist()))
+    return sum(1 for _ in inexact_rows(column))
+
+
+def _is_rounded(value: Decimal | None) -> bool:
+    return value is not None and Decimal(repr(float(value))) != value
+
+
+def count_cut(column: pa.ChunkedArray) -> int:
+    """How many times are finer than a microsecond."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        if kind.unit != "ns":
+            return 0
+        numbers = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+        return int(np.count_nonzero(numbers % 1000))
+    if pa.types.is_string(kind) and (pc.max(pc.binary_length(column)).as_py() or 0) > _MICROSECONDS_LENGTH:
+        return int(pc.sum(pc.match_substring_regex(column, _NANOSECONDS)).as_py() or 0)
+    return 0
+
+
+def in_day(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """For each time (in microseconds) whether it is not midnight."""
+    numbers = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+    return pa.chunked_array([pa.array(numbers % _DAY_MICROSECONDS != 0)])
