@@ -1,0 +1,146 @@
+"""Encoders, fitted on the training rows of a dataset; from "Encode and scale" of docs/how-to/data.md and the
+section Encoder of docs/reference/pipeline.md.
+
+Not documented, and decided as users of scikit-learn expect: `standard` divides by the deviation of a
+population; a column without spread is not divided; quartiles are interpolated between values; of equally
+frequent values the smallest counts first; categories are numbered in their order; a missing category is one
+that training never saw.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from gridmill.model.dataset import DatasetSpec
+from gridmill.model.encoder import SCALERS, Encoder, Method
+from tests.oracles.datasets import Made, Near
+
+
+def encode(spec: DatasetSpec, kept: Sequence[Made]) -> None:
+    """Apply the encoders in their order to the rows that are kept."""
+    training = [one for one in kept if one.split == "train"]
+    for encoder in spec.encoders:
+        for column in encoder.columns:
+            if encoder.method in SCALERS:
+                _scale(spec, encoder, column, training, kept)
+            elif encoder.method in FILLED:
+                _fill(encoder, column, training, kept)
+            else:
+                _categories(spec, encoder, column, training, kept)
+
+
+FILLED = (Method.MEAN, Method.MEDIAN, Method.MOST_FREQUENT, Method.CONSTANT)
+
+
+def numbers(column: str, rows: Sequence[Made]) -> list[Any]:
+    return [one.values[column] for one in rows if one.values[column] is not None]
+
+
+def center_and_width(method: Method, values: Sequence[Any]) -> tuple[float, float]:
+    """What is subtracted, and what it is divided by."""
+    if not values:
+        return 0.0, 1.0
+    if method is Method.STANDARD:
+        center, width = math.fsum(values) / len(values), statistics.pstdev(values)
+    elif method is Method.MINMAX:
+        center, width = min(values), max(values) - min(values)
+    else:
+        center, width = quantile(values, 0.5), quantile(values, 0.75) - quantile(values, 0.25)
+    return float(center), float(width) or 1.0
+
+
+def quantile(values: Sequence[Any], share: float) -> float:
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * share
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] + (ordered[above] - ordered[below]) * (place - below))
+
+
+def _scale(
+    spec: DatasetSpec, encoder: Encoder, column: str, training: Sequence[Made], rows: Sequence[Made]
+) -> None:
+    """The column, and labels that are its later values."""
+    values = numbers(column, training)
+    center, width = center_and_width(encoder.method, values)
+    size = max([abs(value) for value in values], default=0.0)
+    for one in rows:
+        one.values[column] = _scaled(one.values[column], center, width, size)
+        for name in _later_values(spec, column, one):
+            one.labels[name] = _scaled(one.labels[name], center, width, size)
+
+
+def _later_values(spec: DatasetSpec, column: str, made: Made) -> list[str]:
+    label = spec.label
+    if label is None or label.is_own or label.table is not None or column not in label.sources:
+        return []
+    return [name for name in made.labels if label.next_rows is None or name.startswith(f"{column}_")]
+
+
+def _scaled(value: Any, center: float, width: float, size: float) -> Any:
+    if value is None:
+        return None
+    scale = getattr(value, "scale", abs(value)) + abs(center) + size
+    return Near((value - center) / width, scale / width)
+
+
+def _fill(encoder: Encoder, column: str, training: Sequence[Made], rows: Sequence[Made]) -> None:
+    values = numbers(column, training)
+    filled: Any = encoder.value
+    if values and encoder.method is Method.MEAN:
+        filled = Near(math.fsum(values) / len(values), math.fsum(map(abs, values)) / len(values))
+    elif values and encoder.method is Method.MEDIAN:
+        filled = Near(quantile(values, 0.5), max(map(abs, values)))
+    elif values and encoder.method is Method.MOST_FREQUENT:
+        counts = Counter(values)
+        filled = min(value for value in counts if counts[value] == max(counts.values()))
+    for one in rows:
+        if one.values[column] is None:
+            one.values[column] = filled
+
+
+def _categories(
+    spec: DatasetSpec, encoder: Encoder, column: str, training: Sequence[Made], rows: Sequence[Made]
+) -> None:
+    counts = Counter(numbers(column, training))
+    known = sorted(counts)
+    frequent = sorted(known, key=lambda one: (-counts[one], one))[: encoder.most]
+    for one in rows:
+        value = one.values[column]
+        if encoder.method is Method.ONEHOT:
+            one.values |= {f"{column}_{name}": value == name for name in frequent}
+        elif encoder.method is Method.ORDINAL:
+            one.values[f"{column}_ordinal"] = known.index(value) if value in counts else -1
+        elif encoder.method is Method.FREQUENCY:
+            share = counts[value] / len(training) if value in counts else 0.0
+            one.values[f"{column}_frequency"] = Near(share, 1.0)
+        else:
+            one.values[f"{column}_target"] = _target(spec, encoder, column, training, one)
+        if not encoder.keep:
+            del one.values[column]
+
+
+def _target(spec: DatasetSpec, encoder: Encoder, column: str, training: Sequence[Made], made: Made) -> Any:
+    """The mean label of the training rows of the same category that were known before the row's time; the
+    mean of all such labels weighs as much as `smoothing` rows (Encoder)."""
+    assert spec.label is not None
+    before = [one for one in training if _is_before(one.label_known, made.time)]
+    labels = [float(one.labels[spec.label.name]) for one in before]
+    if not labels:
+        return None
+    mean = math.fsum(labels) / len(labels)
+    value = made.values[column]
+    mine = [label for one, label in zip(before, labels, strict=True) if one.values[column] == value]
+    scale = math.fsum(map(abs, labels))
+    if value is None or not mine:
+        return Near(mean, scale)
+    return Near(
+        (math.fsum(mine) + encoder.smoothing * mean) / (len(mine) + encoder.smoothing), scale
+    )
+
+
+def _is_before(known: datetime | None, time: datetime) -> bool:
+    return known is not None and known < time
