@@ -12,6 +12,7 @@ Case = Callable[[int, Path], None]
 
 SUBJECTS: dict[str, str] = {
     "left-outputs": "tests.fuzz.left_outputs:case",
+    "datasets": "tests.oracles.dataset_cases:case",
     "nasty-columns": "tests.fuzz.nasty_columns:case",
     "pipelines": "tests.oracles.pipeline_cases:case",
     "schedules": "tests.oracles.clock_cases:case",

@@ -16,27 +16,33 @@ from typing import Any
 
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.encoder import SCALERS, Encoder, Method
-from tests.oracles.datasets import Made, Near
+from tests.oracles.dataset_values import Near, is_missing
+from tests.oracles.datasets import Made
 
 
-def encode(spec: DatasetSpec, kept: Sequence[Made]) -> None:
-    """Apply the encoders in their order to the rows that are kept."""
-    training = [one for one in kept if one.split == "train"]
+def encode(spec: DatasetSpec, made: Sequence[Made]) -> None:
+    """Apply the encoders in their order to all rows, `made`.
+
+    Numbers are fitted on the rows of the training split, those left out for want of a label among them.
+    """
+    training = [one for one in made if one.split == "train" and not one.reasons & {"until", "disagree"}]
     for encoder in spec.encoders:
         for column in encoder.columns:
             if encoder.method in SCALERS:
-                _scale(spec, encoder, column, training, kept)
+                _scale(spec, encoder, column, training, made)
             elif encoder.method in FILLED:
-                _fill(encoder, column, training, kept)
+                _fill(encoder, column, training, made)
             else:
-                _categories(spec, encoder, column, training, kept)
+                _categories(spec, encoder, column, training, made)
 
 
 FILLED = (Method.MEAN, Method.MEDIAN, Method.MOST_FREQUENT, Method.CONSTANT)
 
 
 def numbers(column: str, rows: Sequence[Made]) -> list[Any]:
-    return [one.values[column] for one in rows if one.values[column] is not None]
+    """What is missing, infinite or not a number is passed over."""
+    values = [one.values[column] for one in rows if one.values[column] is not None]
+    return [one for one in values if not isinstance(one, float) or math.isfinite(one)]
 
 
 def center_and_width(method: Method, values: Sequence[Any]) -> tuple[float, float]:
@@ -49,7 +55,7 @@ def center_and_width(method: Method, values: Sequence[Any]) -> tuple[float, floa
         center, width = min(values), max(values) - min(values)
     else:
         center, width = quantile(values, 0.5), quantile(values, 0.75) - quantile(values, 0.25)
-    return float(center), float(width) or 1.0
+    return float(center), float(width) if width > 1e-12 * max(1.0, abs(center)) else 1.0
 
 
 def quantile(values: Sequence[Any], share: float) -> float:
@@ -98,7 +104,7 @@ def _fill(encoder: Encoder, column: str, training: Sequence[Made], rows: Sequenc
         counts = Counter(values)
         filled = min(value for value in counts if counts[value] == max(counts.values()))
     for one in rows:
-        if one.values[column] is None:
+        if is_missing(one.values[column]) and filled is not None:
             one.values[column] = filled
 
 
@@ -119,6 +125,7 @@ def _categories(
             one.values[f"{column}_frequency"] = Near(share, 1.0)
         else:
             one.values[f"{column}_target"] = _target(spec, encoder, column, training, one)
+    for one in rows:
         if not encoder.keep:
             del one.values[column]
 
@@ -127,7 +134,7 @@ def _target(spec: DatasetSpec, encoder: Encoder, column: str, training: Sequence
     """The mean label of the training rows of the same category that were known before the row's time; the
     mean of all such labels weighs as much as `smoothing` rows (Encoder)."""
     assert spec.label is not None
-    before = [one for one in training if _is_before(one.label_known, made.time)]
+    before = [one for one in training if not one.reasons and _is_before(one.label_known, made.time)]
     labels = [float(one.labels[spec.label.name]) for one in before]
     if not labels:
         return None
@@ -137,9 +144,7 @@ def _target(spec: DatasetSpec, encoder: Encoder, column: str, training: Sequence
     scale = math.fsum(map(abs, labels))
     if value is None or not mine:
         return Near(mean, scale)
-    return Near(
-        (math.fsum(mine) + encoder.smoothing * mean) / (len(mine) + encoder.smoothing), scale
-    )
+    return Near((math.fsum(mine) + encoder.smoothing * mean) / (len(mine) + encoder.smoothing), scale)
 
 
 def _is_before(known: datetime | None, time: datetime) -> bool:

@@ -1,22 +1,19 @@
 """Which split each row of a dataset is in, and why rows are dropped; from the section Split of
 docs/reference/pipeline.md and the table of docs/how-to/data.md ("Build a dataset").
 
-How `random` and `entity` draw is not documented beyond the columns that they go by: `drawn` says what was
-drawn for a key.
+A label that is known from `until` on is in no split either.
 """
 
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import md5
 from typing import Any
 
 from gridmill.model.dataset import DatasetSpec, Split, SplitBy
 from tests.oracles.datasets import Made
 
-ORDER = ("train", "validation", "test")
-Drawn = Callable[[tuple[Any, ...]], str | None]
 
-
-def place(split: Split, time: datetime, begins: tuple[datetime | None, datetime | None]) -> str:
+def place(time: datetime, begins: tuple[datetime | None, datetime | None]) -> str:
     """`train` before `validation_from` ≤ validation before `test_from` ≤ test (Split)."""
     validation_from, test_from = begins
     if test_from is not None and time >= test_from:
@@ -24,27 +21,24 @@ def place(split: Split, time: datetime, begins: tuple[datetime | None, datetime 
     return "validation" if validation_from is not None and time >= validation_from else "train"
 
 
-def begins_of(split: Split, made: Sequence[Made]) -> tuple[datetime | None, datetime | None]:
-    """The times at which validation and test begin; shares are of the time span of all rows (Split)."""
+def begins_of(split: Split, times: Sequence[datetime]) -> tuple[datetime | None, datetime | None]:
+    """The times at which validation and test begin; shares are of the time span, up to `until` (Split)."""
     validation_from, test_from = split.times
-    if split.by != SplitBy.TIME or not made:
+    if split.by != SplitBy.TIME:
         return validation_from, test_from
-    first, last = min(one.time for one in made), max(one.time for one in made)
-    test, validation = split.test or 0.0, split.validation or 0.0
+    first, last = min(times), max(times)
+    last = min(last, split.end or last)
     if split.test is not None:
-        test_from = _at(first, last, 1 - test)
+        test_from = last - split.test * (last - first)
     if split.validation is not None:
-        validation_from = _at(first, last, 1 - test - validation)
+        validation_from = (test_from or last) - split.validation * (last - first)
     return validation_from, test_from
-
-
-def _at(first: datetime, last: datetime, share: float) -> datetime:
-    return first + timedelta(microseconds=round((last - first) / timedelta(microseconds=1) * share))
 
 
 def key_of(spec: DatasetSpec, made: Made) -> tuple[Any, ...]:
     """The columns that a drawn split goes by (Split, `by`)."""
-    assert spec.basis is not None and spec.split is not None
+    assert spec.basis is not None
+    assert spec.split is not None
     if spec.split.by == SplitBy.ENTITY:
         names = spec.split.on or spec.basis.entity
     else:
@@ -52,22 +46,43 @@ def key_of(spec: DatasetSpec, made: Made) -> tuple[Any, ...]:
     return tuple(made.source[name] for name in names)
 
 
-def split_rows(spec: DatasetSpec, made: Sequence[Made], drawn: Drawn) -> None:
-    """Set `split` and the reasons of rows that are in none."""
+def drawn_split(split: Split, key: Sequence[Any]) -> str:
+    """ "By a hash ... the same on every machine and in every version" (ADR 10): MD5 of the seed and the key's
+    texts, of which the lower half is a share of 2^64."""
+    texts = [str(split.seed), *("\x1e" if value is None else text_of(value) for value in key)]
+    digest = md5("\x1f".join(texts).encode()).digest()
+    share = int.from_bytes(digest[8:], "little") / 2**64
+    test, validation = split.test or 0.0, split.validation or 0.0
+    if share < test:
+        return "test"
+    return "validation" if share < test + validation else "train"
+
+
+def text_of(value: Any) -> str:
+    """A value as text; a fraction of a second ends with its last digit that is not 0."""
+    if isinstance(value, datetime):
+        text = value.isoformat(sep=" ")
+        return text.rstrip("0") if value.microsecond else text
+    return str(value)
+
+
+def split_rows(spec: DatasetSpec, made: Sequence[Made], times: Sequence[datetime]) -> None:
+    """Set `split` and the reasons of rows that are in none; `times` are those of the basis's table."""
     split = spec.split
     if split is None:
         return
-    begins = begins_of(split, made)
+    begins = begins_of(split, times)
+    starts = [one for one in (*begins, split.end) if one is not None]
     for one in made:
-        by_time = place(split, one.time, begins)
-        one.split = by_time
+        one.split = place(one.time, begins)
         if split.end is not None and one.time >= split.end:
             one.reasons.add("until")
         if split.by != SplitBy.TIME:
-            one.split = drawn(key_of(spec, one)) or by_time
-            if begins != (None, None) and one.split != by_time:
+            drawn = drawn_split(split, key_of(spec, one))
+            if begins == (None, None):
+                one.split = drawn
+            elif one.split != drawn:
                 one.reasons.add("disagree")
-        if one.label_known is not None and begins != (None, None):
-            known = place(split, one.label_known, begins)
-            if ORDER.index(known) > ORDER.index(by_time):
-                one.reasons.add("later split")
+        known = one.label_known
+        if known is not None and any(one.time < start <= known for start in starts):
+            one.reasons.add("later split")

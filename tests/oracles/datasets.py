@@ -8,30 +8,28 @@ SQL expressions are given in Python beside their text (`Tables.expressions`). A 
 how large the values are that went into it (`Near`), as the last digits of a sum depend on its order.
 """
 
-import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from gridmill.model.dataset import Aggregate, AsOfJoin, DatasetSpec, Join, Lag, Outcome, Window
+from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
+from tests.oracles.dataset_values import (
+    Group,
+    Row,
+    aggregates,
+    comparable,
+    is_missing,
+    last_rows,
+    moment,
+    one_of,
+    order_of,
+    outcome,
+    span_text,
+    value_back,
+)
 
-Row = dict[str, Any]
 Expression = Callable[[Row], Any]
-Known = tuple[datetime, tuple[Any, ...], Row]
-"""When a row became known, its place among those known at the same time, and the row."""
-
-
-class Near(float):
-    """A computed float, and the sum of the absolute values that went into it."""
-
-    scale: float
-
-    def __new__(cls, value: float, scale: float) -> "Near":
-        near = super().__new__(cls, value)
-        near.scale = scale
-        return near
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,10 @@ class Tables:
 
     rows: Mapping[str, Sequence[Row]]
     expressions: Mapping[str, Expression] = field(default_factory=dict)
+
+    def columns(self, table: str) -> list[str]:
+        """The columns of a table that has rows."""
+        return list(self.rows[table][0])
 
     def value(self, expression: str, row: Row) -> Any:
         """A column or an SQL expression over a row."""
@@ -60,33 +62,6 @@ class Made:
     split: str = "train"
 
 
-def moment(value: Any) -> datetime | None:
-    """A date is the time at which it begins."""
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return datetime(value.year, value.month, value.day)
-    return value
-
-
-def span_text(seconds: float) -> str:
-    """`1d`, `6h`, `30m`: the largest unit of which it is a whole number (Window: `temp_mean_1d`)."""
-    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-    return next(f"{int(seconds // size)}{unit}" for unit, size in units if seconds % size == 0)
-
-
-def tie_order(row: Row) -> tuple[Any, ...]:
-    """Rows at the same time are ordered by their values (ADR 6, "The same rows, the same bytes")."""
-    return tuple((value is not None, _comparable(value)) for value in row.values())
-
-
-def _comparable(value: Any) -> Any:
-    """The order of SQL: NaN is the largest number."""
-    if isinstance(value, float) and math.isnan(value):
-        return (1, 0.0)
-    if isinstance(value, int | float):
-        return (0, value)
-    return value if value is not None else 0
-
-
 class Oracle:
     """The dataset that a declaration makes of tables."""
 
@@ -95,6 +70,7 @@ class Oracle:
         self.spec, self.basis, self.label, self.tables = spec, spec.basis, spec.label, tables
         given = tables.rows[self.basis.table]
         self.rows = [row for row in given if self._has_place(row)]
+        self.named = self._named()
         self.without_place = len(given) - len(self.rows)
         """Rows without a time or an entity: they are dropped, and counted (Basis)."""
 
@@ -145,42 +121,62 @@ class Oracle:
         is_feature = not self.basis.columns or column in self.basis.columns
         return label.is_own or (has_clock and not is_feature)
 
-    def known_before(self, part: Window | Lag | AsOfJoin, column: str, row: Row) -> list[Known]:
-        """The rows with the same `on` that were known strictly before the row's time, in that order (Window).
-
-        A row without a key has the same key as no other; a row without a `known_at` is never known.
-        """
-        time = moment(row[self.basis.time])
-        assert time is not None
-        own = part.table is None
-        rows = self.rows if own else self.tables.rows[part.table or ""]
-        on = part.on or (self.basis.entity if own else ())
-        found: list[Known] = []
-        for other in rows:
-            known = self.clock(part, column, other)
-            if known is not None and known < time and _same(row, other, on):
-                found.append((known, tie_order(other), other))
-        return sorted(found, key=lambda one: one[:2])
-
-    def labels_before(self, part: Window | Lag, row: Row) -> list[Known]:
-        """The labels of rows with the same `on` that were known before ("earlier labels")."""
-        assert self.label is not None
-        time = moment(row[self.basis.time])
-        assert time is not None
-        found: list[Known] = []
-        for other in self.rows:
-            known, values = self.label_of(other)
-            value = values[self.label.name]
-            if known is not None and known < time and _same(row, other, part.on or self.basis.entity):
-                found.append((known, tie_order(other), {self.label.name: value}))
-        return sorted(found, key=lambda one: one[:2])
-
-    def seen_by(self, part: Window | Lag, row: Row) -> list[Known]:
+    def history(self, part: Window | Lag, row: Row) -> list[Group]:
+        """The rows with the same `on` that were known strictly before the row's time (Window)."""
         label = self.label
-        if label is not None and part.column == label.name and part.table is None:
-            if label.name not in label.sources:
-                return self.labels_before(part, row)
-        return self.known_before(part, part.column, row)
+        if label is not None and part.table is None and part.column == label.name not in label.sources:
+            seen = [(self.label_of(one)[0], one, self.label_of(one)[1]) for one in self.rows]
+        else:
+            rows = self.tables.rows[part.table or self.basis.table]
+            seen = [(self.clock(part, part.column, one), one, one) for one in rows]
+        on, time = part.on or self.basis.entity, self.time(row)
+        known = [
+            (clock, other, values)
+            for clock, other, values in seen
+            if clock is not None and clock < time and _same(row, other, on)
+        ]
+        if self.is_in_place(part):
+            known.sort(key=lambda one: (one[0], self.tie_order(one[1])))
+            return [(clock, [values]) for clock, _, values in known]
+        times = sorted({clock for clock, _, _ in known})
+        return [(time, [values for clock, _, values in known if clock == time]) for time in times]
+
+    def is_in_place(self, part: Window | Lag) -> bool:
+        """Whether the part looks at rows of the same entity that are known with their time: their order is
+        that of the dataset."""
+        own_clock = part.known_at is None and self.basis.known_at is None
+        label = self.label
+        of_label = label is not None and (part.column == label.name or self._is_label(part, part.column))
+        by_time = isinstance(part, Lag) and part.back_seconds
+        return part.table is None and not part.on and own_clock and not of_label and not by_time
+
+    def tie_order(self, row: Row) -> tuple[Any, ...]:
+        """Rows of an entity at the same time are in the order of their values, column by column (ADR 6, "The
+        same rows, the same bytes"): of the columns that the declaration names."""
+        return order_of(row[name] for name in self.named)
+
+    def _named(self) -> list[str]:
+        """The columns of the basis's table that the declaration names, less time and entity."""
+        spec, basis = self.spec, self.basis
+        columns = self.tables.columns(basis.table)
+        named = {*(basis.columns or columns), *spec.required}
+        parts: list[Window | Lag] = [*spec.windows, *spec.lags]
+        named |= {part.column for part in parts if self.is_in_place(part)}
+        keyed: list[Any] = [*spec.joins, *spec.asof_joins, *spec.windows, *spec.lags]
+        named |= {name for part in keyed for name in part.on}
+        named |= {name for text in spec.features.values() for name in columns if name in text.split()}
+        if self.label is not None:
+            named |= {*self.label.on, *(self.label.sources if self.label.table is None else ())}
+        if self.label is not None and self.label.known_at and self.label.table is None:
+            named |= {name for name in columns if name in self.label.known_at.split()}
+        named |= set(spec.split.on) if spec.split is not None else set()
+        return [name for name in columns if name in named - {basis.time, *basis.entity}]
+
+    def time(self, row: Row) -> datetime:
+        """The row's time."""
+        found = moment(row[self.basis.time])
+        assert found is not None
+        return found
 
     # Parts
 
@@ -193,52 +189,69 @@ class Oracle:
 
     def window(self, part: Window, row: Row) -> Row:
         """Aggregates over the rows of a span of time, from its first moment on, or over the last rows."""
-        seen = self.seen_by(part, row)
+        groups = self.history(part, row)
         if part.span_rows is not None:
-            seen, span = seen[-part.span_rows :], f"{part.span_rows}rows"
+            chosen, span = list(last_rows(groups, part.span_rows)), f"{part.span_rows}rows"
         else:
             assert part.span_seconds is not None
-            begin = row[self.basis.time]
-            first = moment(begin) - timedelta(seconds=part.span_seconds)  # type: ignore[operator]
-            seen, span = [one for one in seen if one[0] >= first], span_text(part.span_seconds)
-        values = [other[part.column] for _, _, other in seen]
+            first = self.time(row) - timedelta(seconds=part.span_seconds)
+            chosen, span = [[one for one in groups if one[0] >= first]], span_text(part.span_seconds)
         return {
-            f"{part.prefix}{part.column}_{name}_{span}": aggregate(name, values) for name in part.aggregates
+            f"{part.prefix}{part.column}_{name}_{span}": one_of(
+                value for groups in chosen for value in aggregates(name, part.column, groups)
+            )
+            for name in part.aggregates
         }
 
     def lag(self, part: Lag, row: Row) -> Row:
         """Rows back among those known before; or the newest row known by a time (Lag)."""
-        seen = self.seen_by(part, row)
+        groups = self.history(part, row)
         named = f"{part.prefix}{part.column}_lag_"
         found: Row = {}
         for step in part.steps:
-            found[f"{named}{step}"] = seen[-step][2][part.column] if step <= len(seen) else None
+            found[f"{named}{step}"] = value_back(groups, step, part.column)
         for seconds in part.back_seconds:
-            until = moment(row[self.basis.time]) - timedelta(seconds=seconds)  # type: ignore[operator]
-            known = [other for clock, _, other in seen if clock <= until]
-            found[f"{named}{span_text(seconds)}"] = known[-1][part.column] if known else None
+            until = self.time(row) - timedelta(seconds=seconds)
+            known = [one for one in groups if one[0] <= until]
+            found[f"{named}{span_text(seconds)}"] = value_back(known, 1, part.column)
         return found
 
     def asof(self, part: AsOfJoin, row: Row) -> Row:
-        """The newest row that was known before the row's time; `within` drops older rows (AsOfJoin)."""
+        """The newest row that was known before the row's time; `within` drops older rows (AsOfJoin).
+
+        What it brings of the label is of the newest row whose label was known. Of rows known at the same time
+        it is the one with the largest values, column by column, where a missing one is the smallest.
+        """
+        clocks = {column: self._is_label(part, column) and not part.exempt for column in part.columns}
         found: Row = {}
-        for column in part.columns:
-            seen = self.known_before(part, column, row)
-            if part.within_seconds is not None:
-                first = moment(row[self.basis.time]) - timedelta(seconds=part.within_seconds)  # type: ignore[operator]
-                seen = [one for one in seen if one[0] >= first]
-            found[part.prefix + column] = seen[-1][2][column] if seen else None
-        return found
+        for is_label in (False, True):
+            columns = [column for column in part.columns if clocks[column] == is_label]
+            newest = self._newest(part, columns, row) if columns else None
+            found |= {part.prefix + one: newest[one] if newest is not None else None for one in columns}
+        return {part.prefix + column: found[part.prefix + column] for column in part.columns}
+
+    def _newest(self, part: AsOfJoin, columns: Sequence[str], row: Row) -> Row | None:
+        known = []
+        for other in self.tables.rows[part.table]:
+            clock = self.clock(part, columns[0], other)
+            if clock is not None and clock < self.time(row) and _same(row, other, part.on):
+                values = tuple((other[one] is not None, comparable(other[one])) for one in columns)
+                known.append(((clock, values), other))
+        if not known:
+            return None
+        (clock, _), newest = max(known, key=lambda one: one[0])
+        oldest = part.within_seconds and self.time(row) - timedelta(seconds=part.within_seconds)
+        return None if oldest and clock < oldest else newest
 
     def join(self, part: Join, row: Row) -> Row:
         """Equal columns, unique in the table; what was not known before the row's time is missing (Join)."""
-        time = moment(row[self.basis.time])
+        time = self.time(row)
         found: Row = {part.prefix + column: None for column in part.columns}
         for other in self.tables.rows[part.table]:
             if _same(row, other, part.on):
                 for column in part.columns:
                     known = self.clock(part, column, other) if part.known_at is not None else None
-                    if part.known_at is None or (known is not None and time is not None and known < time):
+                    if part.known_at is None or (known is not None and known < time):
                         found[part.prefix + column] = other[column]
         return found
 
@@ -255,6 +268,9 @@ class Oracle:
         ahead = self._ahead(row)
         clocks = [self.label_clock(other) if other is not None else None for other in ahead]
         known = None if None in clocks else max(clocks)  # type: ignore[type-var]
+        if label.horizon_seconds is not None and label.known_at is None and self.basis.known_at is None:
+            seconds = label.horizon_seconds + (label.delay_seconds or 0.0)
+            known = _later(self.time(row), seconds)  # also of a label that is missing
         if label.next_rows is None:
             (other,) = ahead
             return known, {label.name: other[label.sources[0]] if other is not None else None}
@@ -265,49 +281,59 @@ class Oracle:
         }
 
     def _ahead(self, row: Row) -> list[Row | None]:
-        """The rows of the same entity that a label is taken from."""
+        """The rows of the same entity that a label is taken from: at exactly that time (of several the last
+        one that has a value); or so many rows after those at the row's time."""
         label = self.label
         assert label is not None
         mine = [other for other in self.rows if _same(row, other, self.basis.entity)]
-        time = moment(row[self.basis.time])
-        assert time is not None
         if label.horizon_seconds is not None:
-            wanted = time + timedelta(seconds=label.horizon_seconds)
-            exact = [other for other in mine if moment(other[self.basis.time]) == wanted]
-            return [min(exact, key=tie_order) if exact else None]
-        mine.sort(key=lambda other: (moment(other[self.basis.time]), tie_order(other)))
-        place = next(place for place, other in enumerate(mine) if other is row)
+            wanted = self.time(row) + timedelta(seconds=label.horizon_seconds)
+            exact = [other for other in mine if self.time(other) == wanted]
+            with_value = [other for other in exact if other[label.sources[0]] is not None]
+            return [max(with_value or exact, key=self.tie_order, default=None)]
+        later = [other for other in mine if self.time(other) > self.time(row)]
+        later.sort(key=lambda other: (self.time(other), self.tie_order(other)))
         steps = [label.steps] if label.steps is not None else range(1, (label.next_rows or 0) + 1)
-        return [mine[place + step] if place + step < len(mine) else None for step in steps]
+        return [later[step - 1] if step <= len(later) else None for step in steps]
 
     def _of_events(self, row: Row) -> tuple[datetime | None, dict[str, Any]]:
-        """The outcome of the events that become known after the row's time, until the horizon ends (Label)."""
+        """The outcome of the events that become known after the row's time, within the horizon (Label)."""
         label = self.label
-        assert label is not None and label.known_at is not None and label.horizon_seconds is not None
-        time = moment(row[self.basis.time])
-        assert time is not None and label.table is not None
-        end = time + timedelta(seconds=label.horizon_seconds)
+        assert label is not None
+        assert label.table is not None
+        assert label.known_at is not None
+        assert label.horizon_seconds is not None
+        time, end = self.time(row), self.time(row) + timedelta(seconds=label.horizon_seconds)
         values = []
         for event in self.tables.rows[label.table]:
             known = moment(self.tables.value(label.known_at, event))
-            if known is not None and time < known <= end and _same(row, event, label.on):
+            on = label.on or self.basis.entity
+            if known is not None and time < known <= end and _same(row, event, on):
                 values.append(event[label.column] if label.column is not None else 1)
         until = self.events_until()
         is_known = until is not None and end <= until
-        known_at = _later(end, label.delay_seconds) if is_known else None
-        return known_at, {label.name: outcome(label.outcome, values) if is_known else None}
+        return _later(end, label.delay_seconds), {
+            label.name: outcome(label.outcome, values) if is_known else None
+        }
 
     def events_until(self) -> datetime | None:
-        """ "Labels made of events end with the newest event", or at `known_until`."""
+        """ "Labels made of events end with the newest event", or at `known_until`.
+
+        With `basis` the events were loaded together with the basis: those that are known by then.
+        """
         label = self.label
-        assert label is not None and label.table is not None and label.known_at is not None
-        if label.known_until is None:
-            known = [moment(self.tables.value(label.known_at, one)) for one in self.tables.rows[label.table]]
-            return max((one for one in known if one is not None), default=None)
+        assert label is not None
+        assert label.table is not None
+        assert label.known_at is not None
         if label.complete_until is not None:
             return label.complete_until
-        times = [moment(row[self.basis.time]) for row in self.rows]
-        return max((one for one in times if one is not None), default=None)
+        events = [moment(self.tables.value(label.known_at, one)) for one in self.tables.rows[label.table]]
+        newest = [one for one in events if one is not None]
+        if label.known_until is not None:
+            times = [moment(row[self.basis.time]) for row in self.tables.rows[self.basis.table]]
+            last = max(one for one in times if one is not None)
+            newest.append(last - timedelta(seconds=label.delay_seconds or 0.0))
+        return max(newest, default=None)
 
     # All of it
 
@@ -326,14 +352,14 @@ class Oracle:
         for window in self.spec.windows:
             values |= self.window(window, row)
         for name, text in self.spec.features.items():
-            values[name] = self.tables.expressions[text](values)
-        time = moment(row[self.basis.time])
-        assert time is not None
+            values[name] = self.tables.expressions[text]({**row, **values})
+        time = self.time(row)
         known, labels = (time, {}) if self.label is None else self.label_of(row)
         made = Made(source=row, values=values, time=time, labels=labels, label_known=known)
-        if None in labels.values():
+        never = known is None and self.label is not None and self.label.known_at is not None
+        if never or any(is_missing(value) for value in labels.values()):
             made.reasons.add("label")
-        if None in [values[name] for name in self.spec.required]:
+        if any(is_missing({**row, **values}[name]) for name in self.spec.required):
             made.reasons.add("required")
         return made
 
@@ -345,47 +371,3 @@ def _later(time: datetime | None, seconds: float | None) -> datetime | None:
 def _same(one: Row, other: Row, on: Iterable[str]) -> bool:
     """A missing key equals no other."""
     return all(one[name] is not None and one[name] == other[name] for name in on)
-
-
-def aggregate(name: Aggregate, given: Sequence[Any]) -> Any:
-    """Missing values are passed over; without any, count and distinct are 0, the others missing (Window)."""
-    values = [value for value in given if value is not None]
-    if name is Aggregate.COUNT:
-        return len(values)
-    if name is Aggregate.DISTINCT:
-        return len({_comparable(value) for value in values})
-    if not values:
-        return None
-    if name is Aggregate.LAST:
-        return values[-1]
-    if name in (Aggregate.MIN, Aggregate.MAX):
-        return (min if name is Aggregate.MIN else max)(values, key=_comparable)
-    return _of_numbers(name, values)
-
-
-def _of_numbers(name: str, values: Sequence[Any]) -> Any:
-    if name == "sum" and all(isinstance(value, int) for value in values):
-        return sum(values)
-    scale = math.fsum(abs(value) for value in values)
-    if not math.isfinite(scale):
-        return _not_finite(name, values)
-    if name == "std":  # of a sample: missing of a single value (Window)
-        return Near(statistics.stdev(values), scale) if len(values) > 1 else None
-    if name == "sum":
-        return Near(math.fsum(values), scale)
-    return Near(math.fsum(values) / len(values), scale / len(values))
-
-
-def _not_finite(name: str, values: Sequence[Any]) -> Any:
-    if name == "std":
-        return math.nan if len(values) > 1 else None
-    return sum(float(value) for value in values)
-
-
-def outcome(name: Outcome | None, given: Sequence[Any]) -> Any:
-    """Whether there is any event, how many, or an aggregate of the column (Label)."""
-    if name is Outcome.ANY:
-        return bool(given)
-    if name is Outcome.COUNT:
-        return len(given)
-    return aggregate(Aggregate(str(name)), given)

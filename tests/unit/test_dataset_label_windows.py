@@ -162,3 +162,19 @@ def test_any_rows(
             patch.setattr(chunks, name, size)
         if known_labels(rows, spec):
             check(case, case.make(spec), rows, spec)
+
+
+def test_the_name_of_a_label_that_is_known_with_its_row(tmp_path: Path) -> None:
+    """Its windows and lags are those of its column."""
+    case = DatasetCase(tmp_path)
+    times = [START + timedelta(hours=n) for n in range(4)]
+    case.give("tx", {"card": ["a"] * 4, "t": times, "x": [1.0, 2.0, 4.0, 8.0]})
+    spec = DatasetSpec(
+        basis=Basis(table="tx", time="t", entity=("card",)),
+        label=Label(column="x", name="label"),
+        windows=(Window(column="label", aggregates=(Aggregate.SUM,), span_rows=2),),
+        lags=(Lag(column="label", steps=(1,)),),
+    )
+    rows = case.rows(spec)
+    assert [row["label_sum_2rows"] for row in rows] == [None, 1.0, 3.0, 6.0]
+    assert [row["label_lag_1"] for row in rows] == [None, 1.0, 2.0, 4.0]

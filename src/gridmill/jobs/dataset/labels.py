@@ -118,8 +118,6 @@ def _number(name: str, kind: str) -> str:
 def _own(label: Label) -> Mapping[str, str]:
     name = label.sources[0]
     value = {} if label.name == name else {label.name: quoted(name)}
-    if label.known_at is None and label.delay_seconds is None:
-        return value
     return {**value, LABEL_TIME: _later(_quoted_known(label), label)}
 
 
