@@ -19,7 +19,15 @@ from gridmill.model.run import Run
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
 from gridmill.model.state import RunState
-from gridmill.planning.backfills import chunk_ids, next_chunk, outage_over, spans, state_of, stays
+from gridmill.planning.backfills import (
+    chunk_ids,
+    chunk_values,
+    next_chunk,
+    outage_over,
+    spans,
+    state_of,
+    stays,
+)
 
 DAY = 86_400.0
 
@@ -62,6 +70,18 @@ def test_days_of_a_zone_begin_at_its_midnights():
         ("2026-03-29T00:00:00+01:00", "2026-03-30T00:00:00+02:00"),  # 23 hours
         ("2026-03-30T00:00:00+02:00", "2026-03-31T00:00:00+02:00"),
     )
+
+
+def test_the_due_times_of_a_chunk_are_its_bounds_in_the_zone_of_the_backfill():
+    waiting = Pipeline(name="p", jobs=(), awaits=("due", "due_before"))
+    assert chunk_values(waiting, ("2026-03-29T00:00:00+01:00", "2026-03-30T00:00:00+02:00")) == {
+        "due_before": "2026-03-29T00:00:00+01:00",
+        "due": "2026-03-30T00:00:00+02:00",
+    }
+    assert chunk_values(waiting, ("2026-03-29", "2026-03-29T12:00:00")) == {
+        "due_before": "2026-03-29T00:00:00+00:00",
+        "due": "2026-03-29T12:00:00+00:00",
+    }
 
 
 def test_months_follow_the_calendar():

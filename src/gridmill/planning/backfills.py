@@ -112,9 +112,15 @@ def check_bounds(pipeline: Pipeline, place: str) -> None:
 def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
     """What a chunk gives to its run: its bounds, and as due times its end and its beginning."""
     bounds = {name: one for name, one in zip(BOUNDS, span, strict=True) if name in pipeline.parameters}
-    begins, ends = (read_moment(one).isoformat() for one in span)
+    begins, ends = map(_with_offset, span)
     times = {"due_before": begins, "due": ends}
     return {**bounds, **{name: times[name] for name in pipeline.awaits}}
+
+
+def _with_offset(bound: str) -> str:
+    """A bound as a due time: in the backfill's zone, as the bound is; without an offset it is in UTC."""
+    local = datetime.fromisoformat(bound)
+    return (local if local.tzinfo is not None else local.replace(tzinfo=UTC)).isoformat()
 
 
 def outage_over(pipeline: Pipeline, begins: str, ends: str) -> str:
