@@ -9,7 +9,7 @@ from clean_process import train
 from learning_data import artifact_of, context_of, events_of, series, training_context, write_dataset
 from onnx import TensorProto, helper
 
-from gridmill.errors import DataError, JobError
+from gridmill.errors import DataError, InputError, JobError
 from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.training import custom
 from gridmill.jobs.training.frame import read_frame
@@ -223,6 +223,13 @@ def fit(data):
 def predict(folder, inputs):
     return np.full(len(inputs), float((folder / "c").read_text()))
 """
+
+
+@pytest.mark.parametrize("name", ["code", "model.json", "weights.safetensors", "held-out.npz"])
+def test_names_of_what_gridmill_adds_to_a_model_are_refused(tmp_path: Path, name: str):
+    code = f"def fit(data):\n    (data.output / {name!r}).mkdir()\n\ndef predict(folder, inputs): pass\n"
+    with pytest.raises(InputError, match=f"the script left '{name}'"):
+        train(by_function(tmp_path, code))
 
 
 def test_a_script_gets_no_targets_of_test_rows_and_its_own_claim_about_them_is_replaced(tmp_path: Path):

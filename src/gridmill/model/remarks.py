@@ -4,7 +4,7 @@ Jobs count these in the details of their output. `remarks_of` puts the counts in
 terminal's summary, the report and `show` print. A job adds sentences of its own under REMARKS.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gridmill.model.amounts import show_count, show_number
@@ -18,6 +18,9 @@ NOT_KNOWN_YET = "label not known yet"
 """Why a row of a dataset is dropped whose label is made of what is still to come."""
 WARNING_SHARE = 0.1
 """More than this share of the rows dropped or rejected is a warning."""
+LAST_SHARE, STILL_FALLING = 0.2, 0.03
+"""A model whose best validation loss is its last, and fell by more than this share in the last fifth, could
+be better. A smaller fall is what the decreasing learning rate brings."""
 _NAMED = 5
 
 
@@ -106,6 +109,26 @@ def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
         yield f"rows of a class that no training row has: {_counts(unseen)}", True
     if infinite := details.get("infinite"):
         yield f"infinite values taken as missing: {_counts(infinite)}", False
+    yield from _unfinished(details.get("options") or {}, details.get("curve") or ())
+
+
+def _unfinished(options: Mapping[str, Any], curve: Sequence[Sequence[float]]) -> _Said:
+    """A model whose validation loss, the third number of the curve's points, still fell when it ended."""
+    unit, most = (
+        ("epochs", options.get("epochs")) if "epochs" in options else ("trees", options.get("max_iter"))
+    )
+    used = options.get("best_epoch") or options.get("trees_used")
+    if not most or used != most or len(curve) < 2:
+        return
+    last = curve[-1]
+    before = min((loss for at, _, loss in curve if at <= (1 - LAST_SHARE) * last[0]), default=last[2])
+    fall = 1 - last[2] / before if before > 0 else 0.0
+    if fall > STILL_FALLING and last[2] <= min(loss for _, _, loss in curve):
+        yield (
+            f"the validation loss was still falling (by {fall:.0%} in the last fifth of {most} {unit}): "
+            f"raise `{unit}`",
+            True,
+        )
 
 
 def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:

@@ -25,6 +25,10 @@ class ModelKind(StrEnum):
     ENSEMBLE = "ensemble"
 
 
+HIDDEN: Mapping[ModelKind, int] = {ModelKind.LSTM: 32, ModelKind.MLP: 100}
+"""Units of a network's layer unless declared."""
+LARGEST_BATCH = 256
+"""The most rows of a batch unless declared."""
 CHECKPOINTED = frozenset({ModelKind.LSTM, ModelKind.MLP})
 """Models that write checkpoints while they learn, and go on from them."""
 
@@ -118,11 +122,15 @@ class TrainingSpec:
     normalize: Normalization = Normalization.LAST
     """`last`: columns to be forecast are seen, and forecast, as differences from their last value."""
     # lstm and mlp
-    hidden: int = 32
+    hidden: int | None = None
+    """Units of a layer. Default: 32 for lstm, 100 for mlp."""
     layers: int = 1
     dropout: float = 0.0
-    epochs: int = 20
-    batch_size: int = 256
+    epochs: int | None = None
+    """Default: enough for 1,000 (lstm) or 2,000 (mlp) steps of the optimizer, from 20 to 500."""
+    batch_size: int | None = None
+    """Rows of a step. Default: a sixteenth of the training rows, rounded down to a power of two, from 16 to
+    256."""
     weight_decay: float = 0.0
     mixed_precision: bool | None = None
     """Half-precision arithmetic where it is safe. Default: on a GPU."""
@@ -135,7 +143,8 @@ class TrainingSpec:
     learning_rate: float | None = None
     """Default: 0.001 for lstm and mlp, 0.1 for gbdt."""
     patience: int | None = None
-    """It ends after so many epochs (lstm, mlp: default 4) or trees (gbdt: 20) without a better loss."""
+    """It ends after so many epochs or trees without a better loss. Default: for lstm and mlp a fifth of the
+    epochs, and at least 4; for gbdt 20 trees."""
     # gbdt
     trees: int = 300
     max_leaves: int = 31
@@ -160,6 +169,11 @@ class TrainingSpec:
     """What the script is to know; it finds them as `options`."""
     trust: bool = False
     """Load a pickled model, which can do anything on the machine."""
+
+    @property
+    def units(self) -> int:
+        """Units of a network's layer."""
+        return self.hidden or HIDDEN[self.model]
 
     def references(self) -> tuple[str, ...]:
         """The dataset, and the models of an ensemble."""

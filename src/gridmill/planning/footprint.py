@@ -15,7 +15,7 @@ from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.prediction import PredictionSpec
-from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.model.training import LARGEST_BATCH, ModelKind, TrainingSpec
 
 COLUMNS = 12
 """Columns when nothing says how many."""
@@ -128,7 +128,7 @@ def activation_bytes(spec: TrainingSpec) -> int:
     """What one batch through a recurrent network holds for its gradient: some 12 floats per step and unit."""
     if spec.model is not ModelKind.LSTM:
         return 0
-    return spec.batch_size * spec.sequence * spec.hidden * spec.layers * 12 * 4
+    return (spec.batch_size or LARGEST_BATCH) * spec.sequence * spec.units * spec.layers * 12 * 4
 
 
 def workers_of(job: Job, size: JobSize, cpus: float) -> int:

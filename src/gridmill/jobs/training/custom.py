@@ -18,12 +18,14 @@ from gridmill.jobs.classes import Classes
 from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.features import is_text
 from gridmill.jobs.foreign import RUNNER
-from gridmill.jobs.models import GRAPH, load_graph
+from gridmill.jobs.held_out import FILE as HELD_OUT
+from gridmill.jobs.models import CARD, GRAPH, WEIGHTS, load_graph
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
 from gridmill.model.training import TrainingSpec
 
 PICKLED = ("model.joblib", "model.pkl")
+MEASURED = "metrics.json"
 OUTSIDE = 255
 POLL_SECONDS = 0.2
 
@@ -39,6 +41,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
         _take_file(spec, context, code)
     if context.rank:
         return Fitted()
+    _check_names(context.output)
     graph = _graph(context.output)
     predict = "" if graph else _predict(spec, context, code)
     return Fitted(
@@ -50,6 +53,19 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
         options={**spec.options, "script": spec.script or spec.file},
         libraries=(),
     )
+
+
+def _check_names(output: Path) -> None:
+    """Raise InputError where the script took a name of a file that Gridmill adds to the model."""
+    taken = [name for name in (CARD, CODE, HELD_OUT, WEIGHTS) if os.path.lexists(output / name)]
+    taken += [name for name in (GRAPH, MEASURED) if (output / name).is_dir()]
+    if taken:
+        raise InputError(
+            f"the script left {', '.join(map(repr, taken))} in $GRIDMILL_OUTPUT, where Gridmill "
+            "writes a file of that name",
+            hint="Choose another name.",
+            place="training.script",
+        )
 
 
 def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None:
@@ -246,7 +262,7 @@ def _environment(spec: TrainingSpec, code: Path) -> str:
 
 
 def _metrics(output: Path) -> Mapping[str, float]:
-    path = output / "metrics.json"
+    path = output / MEASURED
     if not path.exists():
         return {}
     try:

@@ -19,12 +19,13 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Integers
 from gridmill.jobs.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from gridmill.jobs.training.course import Course
 from gridmill.jobs.training.feed import Feed
 from gridmill.jobs.training.networks import Network
 from gridmill.jobs.training.ranks import Ranks
 from gridmill.model.training import TrainingSpec
 
-LEARNING_RATE, PATIENCE, GRADIENT_NORM, LAST_RATE = 1e-3, 4, 1.0, 0.05
+LEARNING_RATE, GRADIENT_NORM, LAST_RATE = 1e-3, 1.0, 0.05
 SCORING_BATCH = 1024
 AGREE_SECONDS = 1.0
 """How often the ranks of a gang ask their first one whether a checkpoint is due."""
@@ -70,6 +71,7 @@ class Learner:
         network: Network,
         feed: Feed,
         spec: TrainingSpec,
+        course: Course,
         context: JobContext,
         folder: Path | None,
         ranks: Ranks = Ranks(),  # noqa: B008  immutable
@@ -86,6 +88,7 @@ class Learner:
         self._scaler = torch.amp.GradScaler(feed.device.type, enabled=self._mixed and cuda)
         self._at = Progress()
         self._kept = copy.deepcopy(network.state_dict())
+        self._course = course
         self._next_checkpoint = 0.0
         self._asked, self._next_question = (0, 0.0), 0
         self._waited = self._worked = 0.0
@@ -112,20 +115,20 @@ class Learner:
 
     def _ended(self) -> bool:
         at = self._at
-        patience = self._spec.patience or PATIENCE
-        return at.epoch > self._spec.epochs or at.epoch - 1 - at.best_epoch >= patience
+        return at.epoch > self._course.epochs or at.epoch - 1 - at.best_epoch >= self._course.patience
 
     def _epoch(self, train: Tensor, *, held: Tensor) -> None:
-        at, spec, device = self._at, self._spec, self._feed.device
+        at, spec, course, device = self._at, self._spec, self._course, self._feed.device
         generator = torch.Generator().manual_seed(_seed(spec.seed, at.epoch))
-        batches = torch.split(torch.randperm(len(train), generator=generator).to(device), spec.batch_size)
+        order = torch.randperm(len(train), generator=generator).to(device)
+        batches = torch.split(order, course.batch_size)
         total = torch.tensor(at.total if self._ranks.leads else 0.0, device=device)
         self._network.train()
         for number in range(at.batch, len(batches)):
             step = (at.epoch - 1) * len(batches) + number
             if spec.dropout:
                 torch.manual_seed(_seed(spec.seed, at.epoch, number, self._ranks.rank))
-            total += self._step(train[batches[number]], step / (spec.epochs * len(batches)))
+            total += self._step(train[batches[number]], step / (course.epochs * len(batches)))
             at.batch = number + 1
             if self._folder is not None and self._is_due(step):
                 at.total = self._ranks.total(float(total))[0]
@@ -184,7 +187,7 @@ class Learner:
         at.curve.append((float(at.epoch), learned, validated))
         context.metric("train_loss", learned, step=at.epoch)
         context.metric("validation_loss", validated, step=at.epoch)
-        context.progress(at.epoch, self._spec.epochs, "epochs", note=f"validation loss {validated:.4f}")
+        context.progress(at.epoch, self._course.epochs, "epochs", note=f"validation loss {validated:.4f}")
         if validated < at.best:
             at.best, at.best_epoch = validated, at.epoch
             self._kept = copy.deepcopy(self._network.state_dict())

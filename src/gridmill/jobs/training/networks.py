@@ -52,9 +52,9 @@ class Recurrent(Network):
     def __init__(self, shape: Shape, spec: TrainingSpec) -> None:
         super().__init__(shape)
         between = spec.dropout if spec.layers > 1 else 0.0
-        self.lstm = nn.LSTM(shape.width, spec.hidden, spec.layers, batch_first=True, dropout=between)
+        self.lstm = nn.LSTM(shape.width, spec.units, spec.layers, batch_first=True, dropout=between)
         self.dropout = nn.Dropout(spec.dropout)
-        self.head = nn.Linear(spec.hidden, shape.outputs)
+        self.head = nn.Linear(spec.units, shape.outputs)
         relative = torch.zeros(shape.width)
         relative[list(shape.relative)] = 1.0
         self.register_buffer("relative", relative, persistent=False)
@@ -73,7 +73,7 @@ class Perceptron(Network):
 
     def __init__(self, shape: Shape, spec: TrainingSpec) -> None:
         super().__init__(shape)
-        widths = [shape.width, *([spec.hidden] * spec.layers)]
+        widths = [shape.width, *([spec.units] * spec.layers)]
         self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(widths))
         self.dropout = nn.Dropout(spec.dropout)
         self.head = nn.Linear(widths[-1], shape.outputs)

@@ -1,7 +1,7 @@
 """What `lstm` and `mlp` share: scaling, the answer's units, the device, learning, and what is told of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -11,11 +11,12 @@ from safetensors.torch import save as to_safetensors
 
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers
+from gridmill.jobs.training.course import Course, course_of
 from gridmill.jobs.training.drawing import Answer
 from gridmill.jobs.training.feed import Feed
 from gridmill.jobs.training.fitted import Fitted, Scalar
 from gridmill.jobs.training.frame import Frame
-from gridmill.jobs.training.learning import LEARNING_RATE, PATIENCE, Learned, Learner
+from gridmill.jobs.training.learning import LEARNING_RATE, Learned, Learner
 from gridmill.jobs.training.networks import Network, Shape
 from gridmill.jobs.training.ranks import has_gpu, own_device, present_ranks
 from gridmill.jobs.training.residual import fit_base
@@ -52,7 +53,8 @@ def fit_network(
     answer = _answer(frame, plan.changes)
     network = make(_shape(frame, scaler, answer, plan), spec).to(device)
     feed = _feed(frame, scaler, answer, plan.length, device)
-    learner = Learner(network, feed, spec, context, context.checkpoints, present_ranks(device))
+    course = course_of(spec, len(plan.rows))
+    learner = Learner(network, feed, spec, course, context, context.checkpoints, present_ranks(device))
     learned = learner.learn(plan.rows, _scorable(frame))
     network.cpu()
     context.metric("data_wait_share", learned.waiting)
@@ -62,7 +64,7 @@ def fit_network(
         sequence=plan.length,
         presents=answer.base.presents,
         curve=learned.curve,
-        options=_options(spec, answer) | _told(learned),
+        options=_options(spec, course, answer) | _told(learned),
         libraries=("torch", "safetensors"),
     )
 
@@ -77,13 +79,14 @@ def _told(learned: Learned) -> dict[str, Scalar]:
     }
 
 
-def _options(spec: TrainingSpec, answer: Answer) -> dict[str, Scalar]:
-    names = ["hidden", "layers", "dropout", "epochs", "batch_size", "weight_decay"]
+def _options(spec: TrainingSpec, course: Course, answer: Answer) -> dict[str, Scalar]:
+    names = ["layers", "dropout", "weight_decay"]
     names += ["sequence", "normalize"] if spec.model == ModelKind.LSTM else []
     return {
         **{name: getattr(spec, name) for name in names},
         "learning_rate": spec.learning_rate or LEARNING_RATE,
-        "patience": spec.patience or PATIENCE,
+        "hidden": spec.units,
+        **asdict(course),
         "changes": answer.base.used,
     }
 

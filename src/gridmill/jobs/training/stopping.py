@@ -10,7 +10,7 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Integers
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.moments import Moments, read_moments
-from gridmill.model.training import OPTIONS, TrainingSpec
+from gridmill.model.training import OPTIONS, Objective, TrainingSpec
 
 HELD_SHARE = 0.15
 """The share of the rows that are held back for it."""
@@ -24,7 +24,10 @@ def stops_early(spec: TrainingSpec) -> bool:
 def with_stopping_rows(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[Frame, str]:
     """The frame to learn from, with the last training rows as validation rows where the model needs some and
     the dataset has none; and what was done, in words. Raises DataError where too little is left."""
-    if len(frame.rows["validation"]) or not stops_early(spec):
+    if not stops_early(spec):
+        return frame, ""
+    if len(frame.rows["validation"]):
+        check_known_class(frame, spec)
         return frame, ""
     rows = frame.rows["train"]
     if frame.subject.time is None:
@@ -41,6 +44,18 @@ def with_stopping_rows(frame: Frame, spec: TrainingSpec, context: JobContext) ->
             place="dataset.split",
         )
     return replace(frame, rows={**frame.rows, "train": learned, "validation": held}), said
+
+
+def check_known_class(frame: Frame, spec: TrainingSpec) -> None:
+    """Raise DataError unless a validation row is of a class of the training rows: else there is no loss."""
+    held = frame.rows["validation"]
+    if frame.objective == Objective.CLASSIFICATION and (frame.target[held] < 0).all():
+        raise DataError(
+            f"all {len(held):,} validation rows are of classes that no training row has, and a {spec.model} "
+            "model ends early by the validation rows",
+            hint="Declare other splits, so that training rows have these classes.",
+            place="dataset.split",
+        )
 
 
 def _last_rows(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[Integers, Integers, str]:
