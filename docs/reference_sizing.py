@@ -1,5 +1,7 @@
 """The reference page of sizing: the models and margins that the planner uses, from its own tables."""
 
+from math import inf
+
 from gridmill.control.begin import AGAIN
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.job import JobKind
@@ -18,11 +20,15 @@ TITLE = """\
 
 `memory = base + rows × columns × bytes per cell`, times the margin, at least the floor, in steps of {step}.
 
-| kind | base | bytes per cell | floor | for data of unknown size |
-|---|---|---|---|---|
+| kind | base | bytes per cell | floor | for data of unknown size | for data at most |
+|---|---|---|---|---|---|
 """
 RULES = """
 - Rows or columns that nothing tells: {columns} columns; without rows {factor:g} × the bytes of the input.
+- A dataset also gets as many bytes for each value that windows, lags, features and as-of joins ({joined}
+  columns where none are named) add, as far as they are held at once: {added:,} values, or those of
+  {added_rows:,} rows. Labels of many rows ahead get {ahead} bytes each. All that is at most what the last
+  column says: with less memory than it could take, a dataset spills to disk.
 - An `lstm` also gets what one batch takes: `batch_size × sequence × hidden × layers × 48` bytes.
 - A prediction also gets {worker} for each worker. It has one worker per {rows:,} rows, at most one per CPU,
   unless `workers` says otherwise.
@@ -75,13 +81,18 @@ def _models() -> list[str]:
 def _row(name: str, found: footprint.Footprint) -> str:
     sizes = (found.base_bytes, found.floor_bytes, found.unknown_bytes)
     base, floor, unknown = map(show_bytes, sizes)
-    return f"| {name} | {base} | {found.cell_bytes:g} | {floor} | {unknown} |\n"
+    most = "" if found.most_bytes == inf else show_bytes(int(found.most_bytes))
+    return f"| {name} | {base} | {found.cell_bytes:g} | {floor} | {unknown} | {most} |\n"
 
 
 def _rules() -> str:
     return RULES.format(
         columns=footprint.COLUMNS,
         factor=footprint.INPUT_FACTOR,
+        joined=footprint.JOINED_COLUMNS,
+        added=footprint.ADDED_VALUES,
+        added_rows=footprint.ADDED_ROWS,
+        ahead=footprint.AHEAD_BYTES,
         worker=show_bytes(footprint.WORKER_BYTES),
         rows=footprint.ROWS_PER_WORKER,
         model=sizing.MODEL_MARGIN - 1,

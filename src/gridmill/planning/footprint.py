@@ -9,7 +9,7 @@ stored bytes count too, whichever gives more. What streams its data takes no mor
 
 from math import inf
 
-from gridmill.model.amounts import MIB
+from gridmill.model.amounts import GIB, MIB
 from gridmill.model.command import CommandSpec
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job, JobKind, JobSize
@@ -28,6 +28,13 @@ WORKER_BYTES, SHARD_CELLS, SHARD_CELL_BYTES = 64 * MIB, 4 * 2**20, 24
 shard, which has at most so many values, the columns as read and as inputs."""
 RESULT_ROW_BYTES = 120
 """A row's prediction, truth and keys while the result is checked."""
+ADDED_VALUES, ADDED_ROWS = 24_000_000, 262_144
+"""A dataset's windows, lags and as-of joins are computed in chunks: of the values that they add so many are
+held, or so many rows of them, whichever is more."""
+AHEAD_BYTES = 40
+"""A label of one of many rows ahead, as computed, encoded and written."""
+JOINED_COLUMNS = 6
+"""What an as-of join adds that names no columns."""
 ROWS_PER_WORKER = 100_000
 """Rows that make a further swarm worker worth its start."""
 
@@ -63,7 +70,7 @@ KINDS: dict[JobKind, Footprint] = {
     ),
     # DuckDB keeps within what there is: with less it spills, and row groups are written smaller
     JobKind.DATASET: Footprint(
-        base_bytes=_DUCKDB, cell_bytes=40, floor_bytes=_DUCKDB + 42 * MIB, spills=True
+        base_bytes=_DUCKDB, cell_bytes=20, floor_bytes=_DUCKDB + 42 * MIB, most_bytes=4 * GIB, spills=True
     ),
     JobKind.TRAINING: TRAINING[ModelKind.LSTM],
     JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=0, floor_bytes=_INFERENCE + 204 * MIB),
@@ -94,8 +101,18 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
     if isinstance(spec, PredictionSpec):
         return footprint.base_bytes + swarm_bytes(size, workers)
     if isinstance(spec, DatasetSpec):
-        extra = int((size.rows or 0) * _added_columns(spec) * footprint.cell_bytes)
+        return footprint.base_bytes + _dataset_bytes(spec, footprint, size)
     return footprint.base_bytes + extra + data_bytes(footprint, size)
+
+
+def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> int:
+    """What is read and sorted, what is computed chunk by chunk, and labels of many rows ahead, which are
+    encoded as a whole."""
+    rows, added = size.rows or 0, _added_columns(spec)
+    values = min(rows * added, max(ADDED_VALUES, added * ADDED_ROWS))
+    ahead = len(spec.label.sources) * (spec.label.next_rows or 0) if spec.label else 0
+    extra = values * footprint.cell_bytes + rows * ahead * AHEAD_BYTES
+    return int(min(footprint.most_bytes, data_bytes(footprint, size) + extra))
 
 
 def data_bytes(footprint: Footprint, size: JobSize) -> int:
@@ -117,11 +134,11 @@ def swarm_bytes(size: JobSize, workers: int) -> int:
 
 
 def _added_columns(spec: DatasetSpec) -> int:
-    """What windows, lags and labels of several rows ahead add to the columns that are read."""
+    """What windows, lags, as-of joins and features add to the columns that are read."""
     aggregates = sum(len(window.aggregates) for window in spec.windows)
     lags = sum(len(lag.steps) + len(lag.back_seconds) for lag in spec.lags)
-    ahead = len(spec.label.sources) * (spec.label.next_rows or 0) if spec.label else 0
-    return aggregates + lags + ahead + len(spec.features)
+    joined = sum(len(join.columns) or JOINED_COLUMNS for join in spec.asof_joins)
+    return aggregates + lags + joined + len(spec.features)
 
 
 def activation_bytes(spec: TrainingSpec) -> int:
