@@ -246,16 +246,6 @@ def test_an_empty_split_is_refused(tmp_path):
     assert "train" in message
 
 
-def test_a_time_as_feature_is_refused_by_name(tmp_path):
-    columns = series()
-    assert "'seen'" in refused(DataError, tmp_path, columns | {"seen": columns["time"]})
-
-
-def test_strings_of_many_values_are_refused_by_name(tmp_path):
-    names = np.array([f"name {number}" for number in range(1200)])
-    assert "'who' has 600 different strings" in refused(DataError, tmp_path, series() | {"who": names})
-
-
 def test_a_sequence_longer_than_any_entity_is_refused(tmp_path):
     assert "no training row has 300 rows" in refused(DataError, tmp_path, series(), "lstm", sequence=300)
 

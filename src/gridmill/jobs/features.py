@@ -14,28 +14,31 @@ from gridmill.errors import DataError
 Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-MOST_CATEGORIES = 32
-"""More distinct strings than this in the training rows are refused: one-hot inputs would drown the rest."""
+OTHERS = "(others)"
+"""The name of the input that all categories share which have none of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
     """How one column becomes inputs: itself when numeric, else one 0/1 input per category.
 
-    `type` is Arrow's. `categories` are those of the training rows; any other value, and a missing one,
-    makes all of them 0. Missing and infinite numbers are NaN.
+    `type` is Arrow's. `categories` are those of the training rows, or the most frequent ones of these: then a
+    last input is 1 for all `others`. A value without an input, and a missing one, makes all inputs 0. Missing
+    and infinite numbers are NaN.
     """
 
     column: str
     type: str
     categories: tuple[str, ...] | None = None
+    others: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs: `temp`, or `origin=EWR`, `origin=JFK`, ..."""
         if self.categories is None:
             return (self.column,)
-        return tuple(f"{self.column}={category}" for category in self.categories)
+        names = (*self.categories, OTHERS) if self.others else self.categories
+        return tuple(f"{self.column}={name}" for name in names)
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -55,24 +58,6 @@ def is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def fit_encoding(name: str, column: pa.ChunkedArray) -> Encoding:
-    """The encoding of a column from its training rows. Raises DataError for what cannot be used."""
-    if is_number(column.type):
-        return Encoding(column=name, type=str(column.type))
-    if not is_text(column.type):
-        raise DataError(
-            f"feature {name!r} has type {column.type}, which no model can learn from",
-            hint="Declare a number made from it (of a time: hour(...)), or leave it out of `features`.",
-        )
-    categories = sorted(value for value in pc.unique(column).to_pylist() if value is not None)
-    if len(categories) > MOST_CATEGORIES:
-        raise DataError(
-            f"feature {name!r} has {len(categories)} different strings; {MOST_CATEGORIES} is the most",
-            hint="Group them, declare numbers made from them, or leave the column out of `features`.",
-        )
-    return Encoding(column=name, type="string", categories=tuple(categories))
 
 
 def encode(table: pa.Table, encodings: Sequence[Encoding]) -> Floats:
@@ -99,14 +84,17 @@ def _fill(target: Floats, table: pa.Table, encoding: Encoding) -> None:
     else:
         codes = pc.index_in(column.cast(pa.string()), value_set=pa.array(encoding.categories, pa.string()))
         known = pc.fill_null(codes, -1).to_numpy()
-        target[:] = known[:, None] == np.arange(len(encoding.categories))
+        if encoding.others:
+            known = np.where((known < 0) & pc.is_valid(column).to_numpy(), len(encoding.categories), known)
+        target[:] = known[:, None] == np.arange(len(encoding.inputs))
 
 
 def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers) -> int:
-    """How many of these rows have a category that the training rows did not have: all of its inputs are 0."""
+    """How many of these rows have a category that the training rows did not have: all of its inputs are 0.
+    Columns whose rarer categories share an input are not counted: an unknown one is such."""
     unknown = np.zeros(len(rows), bool)
     for encoding in encodings:
-        if encoding.categories:
+        if encoding.categories and not encoding.others:
             column = table[encoding.column].take(rows).cast(pa.string())
             known = pc.is_in(column, value_set=pa.array(encoding.categories, pa.string()))
             unknown |= ~np.asarray(pc.or_(known, pc.is_null(column)).to_numpy(), bool)

@@ -96,6 +96,10 @@ def _of_dataset(details: Mapping[str, Any], rows: int) -> _Said:
     excluded: Mapping[str, int] = details.get("excluded") or {}
     if excluded:
         yield f"rows excluded by outages: {_counts(excluded)}", False
+    yield from _left_out(details)
+
+
+def _left_out(details: Mapping[str, Any]) -> _Said:
     left_out: Mapping[str, str] = details.get("left_out") or {}
     if left_out:
         listed = [f"{name} ({kind})" for name, kind in left_out.items()]
@@ -109,6 +113,13 @@ def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
         yield f"rows of a class that no training row has: {_counts(unseen)}", True
     if infinite := details.get("infinite"):
         yield f"infinite values taken as missing: {_counts(infinite)}", False
+    yield from _left_out(details)
+    for name, (values, share) in (details.get("grouped") or {}).items():
+        yield (
+            f"{name} has {values:,} values: the most frequent ones have an input each "
+            f"({_percent(share)} of the rows), the others share one",
+            False,
+        )
     yield from _unfinished(details.get("options") or {}, details.get("curve") or ())
 
 

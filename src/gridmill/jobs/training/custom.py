@@ -86,7 +86,7 @@ def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None
         "labels": list(frame.subject.labels),
         "classes": _classes(frame),
         "objective": frame.objective.value,
-        "features": list(frame.subject.features),
+        "features": [one.column for one in frame.encodings],
         "input_names": list(frame.names),
         "entity": list(frame.subject.entity),
         "time": frame.subject.time,

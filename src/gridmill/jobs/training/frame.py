@@ -18,13 +18,13 @@ from gridmill.jobs.features import (
     Floats,
     Integers,
     encode,
-    fit_encoding,
     is_number,
     numbers,
     present_values,
     runs,
 )
 from gridmill.jobs.partitions import Partitions, open_partitions
+from gridmill.jobs.training.columns import Chosen, choose_encodings
 from gridmill.model.training import Objective, TrainingSpec
 
 MOST_CLASSES = 100
@@ -56,8 +56,8 @@ class Frame:
     missing. `rows` are the numbers of the rows with all labels, per split. `starts` is for each row the first
     row of its entity. `unlabelled` counts, per split, the rows without a label, and `unseen_classes` those of
     a class that no training row has. `classes` and `class_type` are as in `Classes`. `infinite` counts, per
-    feature, infinite values, which are taken as missing. `present` is like `target`: the label column's value
-    at the basis time, NaN where there is none.
+    feature, infinite values, which are taken as missing. `left_out` and `grouped` are as in
+    `Chosen`. `present` is like `target`: the label column's value at the basis time, NaN where there is none.
     """
 
     subject: Subject
@@ -72,6 +72,8 @@ class Frame:
     class_type: str = TEXT
     unlabelled: Mapping[str, int] = field(default_factory=dict)
     unseen_classes: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    grouped: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     infinite: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -96,7 +98,8 @@ def read_frame(
     chosen = dict.fromkeys(one.column for one in encodings) if encodings else spec.features
     place = "training.models" if encodings else "training.features"  # of an ensemble its members say which
     subject = find_subject(artifact.output.details, parts, tuple(chosen), place)
-    return make_frame(_sorted(parts.read(subject.columns), subject), subject, spec.objective, encodings)
+    table = _sorted(parts.read(subject.columns), subject)
+    return make_frame(table, subject, spec.objective, encodings, declared=bool(spec.features))
 
 
 def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
@@ -158,8 +161,12 @@ def make_frame(
     subject: Subject,
     objective: Objective | None,
     encodings: tuple[Encoding, ...] | None = None,
+    *,
+    declared: bool = False,
 ) -> Frame:
-    """The arrays of a sorted table. Raises InputError and DataError for what cannot be learned."""
+    """The arrays of a sorted table; `declared`: the training names its features.
+
+    Raises InputError and DataError for what cannot be learned."""
     split = table["split"].cast(pa.string())
     train = pc.equal(split, "train")
     aim = objective or _objective(table[subject.labels[0]].type)
@@ -171,9 +178,17 @@ def make_frame(
     }
     for number, name in enumerate(subject.labels):
         _check_rows(rows, target.reshape(len(target), -1)[:, number], split, name)
-    encodings = encodings or tuple(fit_encoding(name, table[name].filter(train)) for name in subject.features)
+    if encodings:
+        chosen = Chosen(encodings=encodings)
+    else:
+        chosen = choose_encodings(
+            table.select(subject.features).filter(train), subject.features, declared=declared
+        )
+    encodings = chosen.encodings
     if not encodings:
-        raise InputError("the dataset has no features to learn from")
+        left_out = ", ".join(f"{name} ({why})" for name, why in chosen.left_out.items())
+        none = f": {left_out} cannot be used" if left_out else ""
+        raise InputError(f"the dataset has no features to learn from{none}")
     return Frame(
         subject=subject,
         objective=aim,
@@ -187,7 +202,9 @@ def make_frame(
         present=present_values(table, subject.label_columns),
         unlabelled=_counted({name: ~labelled & _mask(pc.equal(split, name)) for name in rows}),
         unseen_classes=_counted({name: target[rows[name]] < 0 for name in rows} if classes.names else {}),
-        infinite=_counted({name: _infinite(table[name]) for name in subject.features}),
+        infinite=_counted({one.column: _infinite(table[one.column]) for one in encodings}),
+        left_out=chosen.left_out,
+        grouped=chosen.grouped,
     )
 
 

@@ -218,7 +218,7 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "labels": list(card.labels),
         "classes": list(card.classes),
         "class_type": card.class_type if card.classes else None,
-        "features": list(frame.subject.features),
+        "features": [one.column for one in frame.encodings],
         "inputs": len(card.inputs),
         "sequence": card.sequence,
         "predict": card.predict,
@@ -231,6 +231,8 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "unlabelled": dict(frame.unlabelled),
         "unseen_classes": dict(frame.unseen_classes),
         "infinite": dict(frame.infinite),
+        "left_out": dict(frame.left_out),
+        "grouped": {name: list(said) for name, said in frame.grouped.items()},
         "curve": [list(point) for point in fitted.curve],
         "importance": dict(sorted(fitted.importance.items(), key=lambda item: -item[1])),
     }

@@ -1,0 +1,75 @@
+"""How the columns of a dataset become inputs of a model, decided on the training rows alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.errors import DataError
+from gridmill.jobs.features import Encoding, is_number, is_text
+
+MOST_CATEGORIES = 32
+"""The most 0/1 inputs of a text column: more would drown the rest."""
+ROWS_PER_VALUE = 2
+"""A text column with fewer rows per different value is an identifier or free text: little can be learned."""
+_HINT = "Declare numbers made from it in the dataset (of a time: hour(...)), or leave it out of `features`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The encodings; the columns without one, with the reason; and text columns with more values than inputs:
+    how many values, and the share of the rows whose value has an input of its own."""
+
+    encodings: tuple[Encoding, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    grouped: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+
+
+def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -> Chosen:
+    """The encodings of these columns of the training rows.
+
+    A number is itself. Of a text column with up to 32 values each value has an input; with more, the 31 most
+    frequent ones, and the others share one. Columns of other types, and text with less than two rows per
+    value, are left out, unless they are `declared`: then such text is encoded, and another type is refused.
+    Raises DataError.
+    """
+    encodings: list[Encoding] = []
+    left_out: dict[str, str] = {}
+    grouped: dict[str, tuple[int, float]] = {}
+    for name in names:
+        column = train[name]
+        if is_number(column.type):
+            encodings.append(Encoding(column=name, type=str(column.type)))
+        elif not is_text(column.type):
+            if declared:
+                problem = f"feature {name!r} has type {column.type}, which no model can learn from"
+                raise DataError(problem, hint=_HINT, place="training.features")
+            left_out[name] = str(column.type)
+        else:
+            values, counts = _by_frequency(column)
+            rows = sum(counts)
+            if not declared and len(values) > MOST_CATEGORIES and rows < ROWS_PER_VALUE * len(values):
+                left_out[name] = f"text, {len(values):,} values in {rows:,} rows"
+                continue
+            encodings.append(_categories(name, values))
+            if encodings[-1].others:
+                own = len(encodings[-1].categories or ())
+                grouped[name] = (len(values), sum(counts[:own]) / rows)
+    return Chosen(encodings=tuple(encodings), left_out=left_out, grouped=grouped)
+
+
+def _by_frequency(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
+    """The values and how often each occurs: the most frequent first, equally frequent ones in their order."""
+    found = pc.value_counts(column.cast(pa.string()).drop_null())
+    pairs = sorted(
+        zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
+    return [value for value, _ in pairs], [count for _, count in pairs]
+
+
+def _categories(name: str, values: Sequence[str]) -> Encoding:
+    others = len(values) > MOST_CATEGORIES
+    own = values[: MOST_CATEGORIES - 1] if others else values
+    return Encoding(column=name, type="string", categories=tuple(sorted(own)), others=others)
