@@ -46,17 +46,24 @@ def series(rows: int = 400, seed: int = 0, ahead: int = 3) -> dict[str, object]:
 
 
 def write_dataset(
-    root: Path, columns: dict[str, object], label: str | None = "ahead", files: int = 2, **details: object
+    root: Path,
+    columns: dict[str, object],
+    label: str | None = "ahead",
+    files: int = 2,
+    number: int = 1,
+    **details: object,
 ) -> Artifact:
-    """The dataset of these columns in `files` files; every column but time, split and label is a feature."""
-    folder = root / "datasets/d"
+    """The version `number` of the dataset of these columns in `files` files; every column but time, split and
+    label is a feature."""
+    uri = "datasets/d" if number == 1 else f"datasets/d-{number}"
+    folder = root / uri
     folder.mkdir(parents=True)
     table = pa.table({key: pa.array(values, from_pandas=True) for key, values in columns.items()})
     step = -(-table.num_rows // files) or 1
-    for number in range(files):
+    for part in range(files):
         pq.write_table(
-            table.slice(number * step, step),
-            folder / f"part-{number:04}.parquet",
+            table.slice(part * step, step),
+            folder / f"part-{part:04}.parquet",
             row_group_size=max(1, step // 3),
         )
     known = {
@@ -66,8 +73,8 @@ def write_dataset(
         "time": "time",
         "entity": ["city"],
     }
-    output = Output(kind=ArtifactKind.DATASET, uri="datasets/d", details=known | details)
-    return Artifact(id="p/d@1", name="p/d", number=1, output=output, fingerprint="f")
+    output = Output(kind=ArtifactKind.DATASET, uri=uri, details=known | details)
+    return Artifact(id=f"p/d@{number}", name="p/d", number=number, output=output, fingerprint=f"f{number}")
 
 
 def artifact_of(name: str, output: Output) -> Artifact:

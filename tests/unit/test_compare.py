@@ -65,9 +65,21 @@ def test_metrics_of_different_data_are_warned_of() -> None:
     one, two = model(1, {}), model(2, {}, dataset="w/data@2", labels=["z"])
     found = side_by_side(views(one, two), {})
     assert found.warnings == (
-        "they learned from w/data@1, w/data@2: their metrics may be of different rows",
-        "they predict different labels",
+        "they learned from w/data@1, w/data@2; no best is marked: the rows are not the same",
+        "they predict different labels: ['y']; ['z']",
     )
+
+
+def test_a_best_is_marked_only_among_models_measured_on_the_same_rows() -> None:
+    metrics = {"validation_rmse": 1.0, "test_rmse": 1.0}
+    rows = {"validation": "a", "test": "b"}
+    one = model(1, metrics, measured_on=rows)
+    two = model(2, dict.fromkeys(metrics, 2.0), dataset="w/data@2", measured_on=rows | {"test": "c"})
+    found = side_by_side(views(one, two), {})
+    assert [metric.best for metric in found.metrics] == [("w/m@1",), ()]
+    assert found.warnings == ("they learned from w/data@1, w/data@2; their validation rows are the same",)
+    other = model(3, dict.fromkeys(metrics, 0.5), measured_on=rows, predicts="y: x, 1d later")
+    assert [metric.best for metric in side_by_side(views(one, other), {}).metrics] == [(), ()]
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
@@ -95,7 +107,7 @@ def test_it_reads_as_a_table() -> None:
         "code Gridmill 0.1.0 Gridmill 0.1.0",
         "took 1 m 01 s",
         "size 2 KiB 2 KiB",
-        "validation rmse 1.5 1.25 *",
+        "validation rmse 1.5 1.25",
         "rows_per_second 3",
         "features 50 in all 51 in all, with extra",
     ):

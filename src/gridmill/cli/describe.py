@@ -159,7 +159,12 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
     yield _facts(
         [
             ("model", told.get("model")),
-            ("predicts", f"{labels} ({told['objective']})" if told.get("objective") else labels),
+            (
+                "predicts",
+                told.get("predicts") or f"{labels} ({told['objective']})"
+                if told.get("objective")
+                else labels,
+            ),
             ("classes", ", ".join(map(str, told.get("classes") or ()))),
             ("sees", f"{told['sequence']} rows of the entity" if told.get("sequence") else ""),
             ("settings", settings),

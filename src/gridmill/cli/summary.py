@@ -10,6 +10,7 @@ from gridmill.cli.words import NODES, counts, elapsed, headline, newest, node_ro
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.comparison import rows_measured_on, shared_metric
 from gridmill.model.metric import read_metric
 from gridmill.model.remarks import remarks_of
 from gridmill.model.run import Attempt
@@ -34,9 +35,8 @@ def summarise(client: Client, view: RunView) -> None:
     print(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
     for remark in (remark for job in view.jobs for one in job.artifacts for remark in remarks_of(one)):
         print(remark.line)
-    best = best_model(artifact for job in view.jobs for artifact in job.artifacts)
-    if best is not None:
-        print(f"best model: {best[0].id} ({best[1]} {show_number(best[0].output.metrics[best[1]])})")
+    for best, name, of in best_models(artifact for job in view.jobs for artifact in job.artifacts):
+        print(f"best model{of}: {best.id} ({name} {show_number(best.output.metrics[name])})")
     failed = [job for job in view.jobs if job.job.state == JobState.FAILED]
     for job in failed[:_FAILED_SHOWN]:
         explain(client, view, job)
@@ -75,17 +75,24 @@ def _row(view: JobView) -> tuple[str, ...]:
     )
 
 
-def best_model(artifacts: Iterable[Artifact]) -> tuple[Artifact, str] | None:
-    """The best of several models by the first validation metric they share, and that metric's name."""
+def best_models(artifacts: Iterable[Artifact]) -> Iterator[tuple[Artifact, str, str]]:
+    """The best of several models measured on the same rows with the same labels; for each such set, with the
+    metric and (where there are several sets) with the label and the dataset in words."""
     models = [one for one in artifacts if one.kind == ArtifactKind.MODEL and one.output.metrics]
-    if len(models) < 2:
-        return None
-    shared = [name for name in models[0].output.metrics if all(name in one.output.metrics for one in models)]
-    if not shared:
-        return None
-    name = next((name for name in shared if "validation" in name), shared[0])
-    pick = max if read_metric(name)[1] else min
-    return pick(models, key=lambda one: one.output.metrics[name]), name
+    groups: dict[str, list[Artifact]] = {}
+    for one in models:
+        groups.setdefault(rows_measured_on(one), []).append(one)
+    for group in groups.values():
+        name = shared_metric(group)
+        if len(group) > 1 and name:
+            pick = max if read_metric(name)[1] else min
+            of = f" of {_dataset_and_label(group[0])}" if len(groups) > 1 else ""
+            yield pick(group, key=lambda one: one.output.metrics[name]), name, of
+
+
+def _dataset_and_label(model: Artifact) -> str:
+    told = model.output.details
+    return f"{told.get('predicts') or told.get('label') or 'a label'} on {told.get('dataset') or 'a dataset'}"
 
 
 def explain(client: Client, view: RunView, failed: JobView) -> None:

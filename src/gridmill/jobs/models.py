@@ -16,6 +16,7 @@ from gridmill.errors import DataError, StorageError
 from gridmill.jobs.answers import check_probabilities
 from gridmill.jobs.classes import TEXT, Classes
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
+from gridmill.model.signature import Signature
 from gridmill.model.training import ModelKind, Objective
 
 CARD, GRAPH, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
@@ -23,6 +24,16 @@ FORMAT = 3
 """The newest form of a card that can be read. Before 3 all classes were text, in the order of the text."""
 CHUNK_NUMBERS = 200_000
 """How many input numbers are given to the model at once: 1.6 MB, so that they stay in the caches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedBy:
+    """How the rows that a model has learned from are known again: by `columns`. `train` and `validation` are
+    the numbers of hashes that the model's folder keeps of them."""
+
+    columns: tuple[str, ...]
+    train: int
+    validation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +50,9 @@ class Card:
     the training rows' mean. `predict` names the code (`code/FILE:FUNCTION`) or pickled file in the model's
     folder that predicts where no graph does, `environment` is the text of its requirements.
     `weights` are those of an ensemble's members, which vote if `vote`. `content` is the fingerprint of the
-    dataset's version, by which the same rows are known again. With `folds` it has predictions of the rows it
-    learned from, by models that did not (`held_out`).
+    dataset's version, by which the same rows are known again; `learned` (None: unknown) says how those of any
+    other version are. `signature` says what it predicts, beyond the label's name. With `folds` it has
+    predictions of the rows it learned from, by models that did not (`held_out`).
     """
 
     kind: ModelKind
@@ -59,6 +71,8 @@ class Card:
     seed: int = 0
     dataset: str = ""
     content: str = ""
+    learned: LearnedBy | None = None
+    signature: Signature | None = None
     folds: int = 0
     entity: tuple[str, ...] = ()
     time: str | None = None

@@ -54,9 +54,11 @@ def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
     """The best of the versions, newest first, by a metric; of equal ones the newest.
 
     Without one it is the metric that the newest model names itself (`best_by`), on the validation split.
-    None where no version has a value.
+    Versions that predict something else than the newest are not among them. None where no version has a
+    value.
     """
     known = [one for one in versions if not one.removed]
+    known = [one for one in known if predicts(one) == predicts(known[0])]
     wanted = metric or (own_metric(known[0]) if known else "")
     if not wanted:
         return None
@@ -64,6 +66,12 @@ def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
     measured = [one for one in known if isfinite(one.output.metrics.get(name, float("nan")))]
     pick = max if higher else min
     return pick(measured, key=lambda one: one.output.metrics[name], default=None)
+
+
+def predicts(version: Artifact) -> tuple[str, ...]:
+    """What a model predicts, in words, and its classes; empty for other versions and old records."""
+    told = version.output.details
+    return (str(told.get("predicts") or ""), *sorted(map(str, told.get("classes") or ())))
 
 
 def own_metric(version: Artifact) -> str:

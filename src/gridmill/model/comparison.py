@@ -1,6 +1,6 @@
 """How the records of two versions differ: a pure function of both."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gridmill.model.artifact import Artifact, ArtifactKind
@@ -29,6 +29,21 @@ def key_of_rows(version: Artifact) -> tuple[str, ...]:
         return tuple(names[: names.index("row")]) if "row" in names else ()
     time = told.get("time")
     return (*map(str, told.get("entity") or ()), *((str(time),) if time else ()))
+
+
+def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
+    """A text that is the same for models measured on the same rows with the same labels: only these can be
+    ranked by the metric, of the test split if it is called so."""
+    told = model.output.details
+    known = _mapping(told.get("measured_on")).get("test" if metric.startswith("test_") else "validation")
+    return str([told.get("predicts"), known or told.get("dataset"), told.get("labels"), told.get("classes")])
+
+
+def shared_metric(models: Sequence[Artifact]) -> str:
+    """The validation metric by which all of them can be ranked: their own, else the first; empty for none."""
+    shared = [name for name in models[0].output.metrics if all(name in one.output.metrics for one in models)]
+    named = f"validation_{models[0].output.details.get('best_by')}"
+    return next((name for name in (named, *shared) if name in shared and name.startswith("validation_")), "")
 
 
 def _facts(version: Artifact) -> Mapping[str, Any]:

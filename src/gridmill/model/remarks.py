@@ -111,6 +111,8 @@ def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
         yield f"rows not used because their label is missing: {_counts(unlabelled)}", False
     if unseen := details.get("unseen_classes"):
         yield f"rows of a class that no training row has: {_counts(unseen)}", True
+    if seen := details.get("not_measured"):
+        yield f"rows not measured because a member has learned from them: {_counts(seen)}", False
     if infinite := details.get("infinite"):
         yield f"infinite values taken as missing: {_counts(infinite)}", False
     yield from _left_out(details)
@@ -149,8 +151,44 @@ def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
         yield known, share > WARNING_SHARE
     if details.get("train_rows") == "seen":
         yield "the train rows are predicted by a model that learned from them", False
+    yield from _learned(details, rows)
+    yield from _compared(details.get("comparison") or {})
     if unpredicted := details.get("unpredicted_rows"):
         yield f"{unpredicted:,} of {rows:,} rows have no prediction", True
+
+
+def _learned(details: Mapping[str, Any], rows: int) -> _Said:
+    """Rows of the prediction that the model has learned from, and what it means for the metrics."""
+    known: Mapping[str, int] = details.get("learned_rows") or {}
+    split = details.get("split")
+    train, excluded, measured = (known.get(name, 0) for name in ("train", "excluded", "measured"))
+    if train and split is not None and split != "train":
+        yield (
+            f"the model has learned from {train:,} of the {rows:,} rows ({_percent(train / max(rows, 1))})",
+            True,
+        )
+    if excluded:
+        left = f"metrics are of the other {measured:,}" if measured else "there are no metrics"
+        why = "the model has learned from them, or was chosen by them"
+        yield f"{excluded:,} rows are not measured because {why}: {left}", split is not None
+    if rows and known.get("unknown") == rows:
+        yield "it is unknown which of the rows the model has learned from", False
+
+
+def _compared(comparison: Mapping[str, Any]) -> _Said:
+    """What was left out where models were compared."""
+    labelled, rows = comparison.get("labelled", 0), comparison.get("rows", 0)
+    if rows < labelled:
+        learned = comparison.get("learned") or {}
+        by = f" ({_counts(learned)})" if learned else ""
+        on = f"models compared on {rows:,} of {labelled:,} validation rows"
+        yield f"{on}: a model has learned from the others{by}", False
+    for name, why in (comparison.get("left_out") or {}).items():
+        yield f"model {name} is not compared: {why}", True
+    if unknown := comparison.get("unknown"):
+        yield f"it is unknown which validation rows were learned from by {_listed(list(unknown))}", True
+    if comparison.get("stored"):
+        yield "models compared by what their trainings measured: the dataset has no validation rows", False
 
 
 _OF_KIND = {

@@ -6,7 +6,7 @@ from math import isfinite
 from gridmill.errors import InputError
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.compared import ComparedMetric, ComparedModel, ComparedSetting, ModelComparison
-from gridmill.model.comparison import settings_of
+from gridmill.model.comparison import rows_measured_on, settings_of
 from gridmill.model.metric import read_metric
 from gridmill.model.view import VersionView
 
@@ -88,7 +88,8 @@ def _metrics(versions: Sequence[Artifact], best_by: str) -> Iterator[ComparedMet
     for name in dict.fromkeys(name for one in versions for name in one.output.metrics):
         values = tuple(one.output.metrics.get(name) for one in versions)
         higher = told_higher if name == told else read_metric(name)[1]
-        best = _best(values, higher=higher)
+        same = len({rows_measured_on(one, name) for one in versions}) == 1
+        best = _best(values, higher=higher) if same else None
         ids = tuple(one.id for one, value in zip(versions, values, strict=True) if value == best)
         yield ComparedMetric(name=name, values=values, best=ids if best is not None else ())
 
@@ -103,7 +104,11 @@ def _best(values: Sequence[float | None], *, higher: bool) -> float | None:
 def _warnings(versions: Sequence[Artifact]) -> Iterator[str]:
     datasets = tuple(dict.fromkeys(_dataset(one) for one in versions))
     if len(datasets) > 1:
-        yield f"they learned from {', '.join(datasets)}: their metrics may be of different rows"
-    labels = {str(one.output.details.get("labels")) for one in versions}
+        same = len({rows_measured_on(one) for one in versions}) == 1
+        rows = (
+            "their validation rows are the same" if same else "no best is marked: the rows are not the same"
+        )
+        yield f"they learned from {', '.join(datasets)}; {rows}"
+    labels = {str(one.output.details.get("predicts") or one.output.details.get("labels")) for one in versions}
     if len(labels) > 1:
-        yield "they predict different labels"
+        yield f"they predict different labels: {'; '.join(sorted(labels))}"

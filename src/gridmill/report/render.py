@@ -21,6 +21,7 @@ from gridmill.model.advice import Advice
 from gridmill.model.amounts import show_bytes, show_factor, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.calibration import judge
+from gridmill.model.comparison import rows_measured_on
 from gridmill.model.critical import Critical
 from gridmill.model.distribution import column_lines, columns_left_out
 from gridmill.model.event import Event, EventType
@@ -259,20 +260,22 @@ def _is_of(attempt_id: str, attempt: Attempt) -> bool:
 
 
 def _metric_table(models: Sequence[Artifact]) -> dict[str, Any]:
+    """A row per model, and of each value whether it is the best of those measured on the same rows."""
     names = list(dict.fromkeys(name for model in models for name in model.output.metrics))
-    rows = [
-        (model.name.rpartition("/")[2], model.id, [model.output.metrics.get(name) for name in names])
-        for model in models
-    ]
-    best = [_best(name, [row[2][index] for row in rows]) for index, name in enumerate(names)]
-    return {"names": names, "rows": rows, "best": best}
+    rows = []
+    for model in models:
+        values = [model.output.metrics.get(name) for name in names]
+        best = [_is_best(model, name, models) for name in names]
+        rows.append((model.name.rpartition("/")[2], model.id, list(zip(values, best, strict=True))))
+    return {"names": names, "rows": rows}
 
 
-def _best(name: str, values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _is_best(model: Artifact, name: str, models: Sequence[Artifact]) -> bool:
+    same = [one for one in models if rows_measured_on(one, name) == rows_measured_on(model, name)]
+    known = [one.output.metrics[name] for one in same if name in one.output.metrics]
     if len(known) < 2:
-        return None
-    return max(known) if read_metric(name)[1] else min(known)
+        return False
+    return model.output.metrics.get(name) == (max(known) if read_metric(name)[1] else min(known))
 
 
 def _curves(view: RunView, events: Sequence[Event]) -> list[tuple[str, str]]:
@@ -347,11 +350,20 @@ def _forecast(artifact: Artifact) -> dict[str, Any]:
         "name": artifact.name,
         "model": details.get("model", ""),
         "why": details.get("why", ""),
+        "candidates": _candidates(details),
         "ahead": show_seconds(ahead) if (ahead := float(details.get("ahead_seconds") or 0.0)) else "",
         "rows": artifact.output.rows,
         "metrics": artifact.output.metrics,
         "charts": [chart for chart in charts if chart[1]],
     }
+
+
+def _candidates(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The models that were compared, with what each came to on the same validation rows."""
+    compared = [one for one in details.get("candidates") or () if one.get("measured")]
+    names = list(dict.fromkeys(name for one in compared for name in one["measured"]))
+    rows = [(one["name"], one["model_id"], [one["measured"].get(name) for name in names]) for one in compared]
+    return {"names": names, "rows": rows, "of": (details.get("comparison") or {}).get("rows", 0)}
 
 
 def _sample_chart(points: Sequence[Sequence[Any]]) -> str:

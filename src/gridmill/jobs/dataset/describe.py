@@ -189,6 +189,7 @@ def make_result(
             "encoders": describe_encoders(steps),
             "label": compiled.label,
             "label_column": _label_column(spec, compiled),
+            "label_of": _label_of(spec.label),
             **_labels(compiled),
             "ahead_seconds": (spec.label.horizon_seconds or 0.0) if spec.label else 0.0,
             "events_until": _events_until(spec.label, query),
@@ -257,6 +258,24 @@ def _label_after(label: Label | None) -> Mapping[str, float] | None:
         return None
     seconds = (label.horizon_seconds or 0.0) + (label.delay_seconds or 0.0)
     return {"seconds": seconds, "rows": label.steps or label.next_rows or 0}
+
+
+def _label_of(label: Label | None) -> Mapping[str, Any]:
+    """How the label is made: the declared fields that decide what it means."""
+    if label is None:
+        return {}
+    names = (
+        "column",
+        "columns",
+        "horizon_seconds",
+        "steps",
+        "next_rows",
+        "delay_seconds",
+        "table",
+        "on",
+        "outcome",
+    )
+    return {name: value for name in names if (value := getattr(label, name)) not in (None, ())}
 
 
 def _labels(compiled: Compiled) -> Mapping[str, Any]:

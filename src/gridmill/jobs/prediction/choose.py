@@ -1,4 +1,4 @@
-"""Which of several models predicts best, by what training measured on the validation split."""
+"""Which of several models predicts best, by what was measured on the same rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,10 @@ from typing import Any
 from gridmill.errors import InputError
 from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.metrics import NAMES, better
-from gridmill.jobs.models import Card
-from gridmill.model.artifact import Artifact
+from gridmill.jobs.prediction.candidates import Candidate
+from gridmill.jobs.prediction.measured import Comparison
 from gridmill.model.metric import HIGHER_IS_BETTER
 from gridmill.model.prediction import KEYS_HINT, OWN_COLUMNS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A model that could be used, under the name that the declaration gives it."""
-
-    name: str
-    artifact: Artifact
-    card: Card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,38 +24,38 @@ class Choice:
     why: str
 
 
-def describe_candidate(candidate: Candidate) -> dict[str, Any]:
-    """A candidate for the report, as JSON."""
+def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str, Any]:
+    """A candidate for the report, as JSON: `measured` is of the rows that all were compared on, `metrics` is
+    what its training measured on its own dataset."""
     return {
         "name": candidate.name,
         "model_id": candidate.artifact.id,
         "kind": candidate.card.kind.value,
         "metrics": dict(candidate.card.metrics),
+        "measured": dict(comparison.metrics.get(candidate.name, {})),
     }
 
 
-def choose(candidates: Sequence[Candidate], best_by: str | None) -> Choice:
+def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str | None) -> Choice:
     """The best candidate; of equal ones the first. Raises InputError when they cannot be compared."""
-    first = candidates[0].card
-    for candidate in candidates:
-        _check_alike(first, candidate)
-    metric = _metric(candidates[0], best_by)
-    scores = {candidate.name: candidate.card.metrics.get(f"validation_{metric}") for candidate in candidates}
-    if len(candidates) == 1 and scores[candidates[0].name] is None:
-        name = candidates[0].name
-        return Choice(candidate=candidates[0], metric=metric, why=f"{name} is the only candidate")
-    known = {name: score for name, score in scores.items() if score is not None and math.isfinite(score)}
+    metric = check_metric(candidates[0], best_by)
+    if len(candidates) == 1:
+        return Choice(
+            candidate=candidates[0], metric=metric, why=f"{candidates[0].name} is the only candidate"
+        )
+    scores = {name: found[metric] for name, found in comparison.metrics.items() if metric in found}
+    known = {name: score for name, score in scores.items() if math.isfinite(score)}
     if not known:
         raise InputError(
             f"no model was measured by {metric!r} on a validation split, and {len(candidates)} are named",
-            hint="Name one model in `models`, or declare a validation split in the dataset they learn from.",
+            hint="Name one model in `models`, or declare a validation split in the dataset.",
             place="prediction.best_by",
         )
     best = next(iter(known))
     for name, score in known.items():
         best = name if better(metric, score, known[best]) else best
     chosen = next(candidate for candidate in candidates if candidate.name == best)
-    return Choice(candidate=chosen, metric=metric, why=_why(metric, best, known))
+    return Choice(candidate=chosen, metric=metric, why=_why(metric, best, known, comparison))
 
 
 def check_keys(candidate: Candidate) -> None:
@@ -81,18 +72,8 @@ def check_keys(candidate: Candidate) -> None:
             )
 
 
-def _check_alike(first: Card, candidate: Candidate) -> None:
-    card = candidate.card
-    if (card.labels, card.objective) != (first.labels, first.objective):
-        raise InputError(
-            f"model {candidate.name!r} predicts {card.label!r} ({card.objective}),"
-            f" the first one {first.label!r} ({first.objective})",
-            hint="Models of one prediction must have the same label and objective.",
-            place="prediction.models",
-        )
-
-
-def _metric(candidate: Candidate, best_by: str | None) -> str:
+def check_metric(candidate: Candidate, best_by: str | None) -> str:
+    """The metric to choose by. Raises InputError for one that the objective does not have."""
     names = NAMES[candidate.card.objective]
     if best_by is None:
         return names[0]
@@ -106,9 +87,11 @@ def _metric(candidate: Candidate, best_by: str | None) -> str:
     return best_by
 
 
-def _why(metric: str, best: str, scores: Mapping[str, float]) -> str:
-    if len(scores) == 1:
-        return f"{best} is the only candidate (validation {metric} {scores[best]:.4g})"
+def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Comparison) -> str:
     rank = "highest" if metric in HIGHER_IS_BETTER else "lowest"
     others = ", ".join(f"{name} {score:.4g}" for name, score in scores.items() if name != best)
-    return f"{best} has the {rank} validation {metric}: {scores[best]:.4g} ({others})"
+    on = f" on the same {comparison.rows:,} rows" if comparison.rows else ""
+    out = "".join(f"; {name} is not compared: {why}" for name, why in comparison.left_out.items())
+    if not others:
+        return f"{best} is the only candidate that could be compared: {metric} {scores[best]:.4g}{out}"
+    return f"{best} has the {rank} validation {metric}{on}: {scores[best]:.4g} ({others}){out}"

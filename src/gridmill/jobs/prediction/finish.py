@@ -15,6 +15,7 @@ from gridmill.errors import InternalError
 from gridmill.jobs import metrics
 from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.features import Floats, Integers, list_numbers, present_values, runs
+from gridmill.jobs.learned_rows import Mask
 from gridmill.jobs.models import Card
 from gridmill.jobs.partitions import Partitions
 from gridmill.jobs.prediction.worker import part_name
@@ -49,8 +50,17 @@ def write_manifest(folder: Path, counts: Sequence[int], facts: dict[str, Any]) -
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def measure(table: pa.Table, parts: Partitions, card: Card, split: str | None) -> dict[str, float]:
-    """`SPLIT_NAME` metrics over the predicted rows whose truth is known; none when none is."""
+def measure(
+    table: pa.Table, parts: Partitions, card: Card, split: str | None, learned: Mask | None = None
+) -> dict[str, float]:
+    """`SPLIT_NAME` metrics over the predicted rows whose truth is known, without the `learned` ones; empty
+    where no row is left."""
+    kept = table if learned is None else table.take(pa.array(np.flatnonzero(~learned)))
+    return {f"{split or 'all'}_{name}": value for name, value in metrics_of(kept, parts, card).items()}
+
+
+def metrics_of(table: pa.Table, parts: Partitions, card: Card, naive: Card | None = None) -> dict[str, float]:
+    """Metrics over the rows with truth and prediction; skill is against the baseline of the card `naive`."""
     if "truth" not in table.column_names:
         return {}
     both = pc.and_(pc.is_valid(table["truth"]), pc.is_valid(table["prediction"]))
@@ -60,12 +70,10 @@ def measure(table: pa.Table, parts: Partitions, card: Card, split: str | None) -
     table = table.take(known)
     if card.objective == Objective.REGRESSION:
         truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
-        found = metrics.regression(truth, predicted, _naive(table, parts, card))
-    else:
-        shares = [table[name].to_numpy() for name in probability_columns(card.classes)]
-        codes = card.classified.numbers(table["truth"]).astype(int)
-        found = metrics.classification(codes, np.stack(shares, axis=1))
-    return {f"{split or 'all'}_{name}": value for name, value in found.items()}
+        return metrics.regression(truth, predicted, _naive(table, parts, naive or card))
+    shares = [table[name].to_numpy() for name in probability_columns(card.classes)]
+    codes = card.classified.numbers(table["truth"]).astype(int)
+    return metrics.classification(codes, np.stack(shares, axis=1))
 
 
 def _naive(table: pa.Table, parts: Partitions, card: Card) -> Floats:

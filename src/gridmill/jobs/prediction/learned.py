@@ -1,9 +1,17 @@
 """Whether a model has learned from rows that it is to predict, and what is to be done about it."""
 
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from gridmill.errors import InputError
+from gridmill.jobs.learned_rows import Mask, Seen, seen_rows
 from gridmill.jobs.models import Card
+from gridmill.jobs.partitions import Partitions
 from gridmill.model.artifact import Artifact
 from gridmill.model.prediction import PredictionSpec
 
@@ -31,3 +39,51 @@ def learned_rows(card: Card, name: str, dataset: Artifact, spec: PredictionSpec)
             place="prediction.split",
         )
     return Learned.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedAmong:
+    """Which predicted rows the model itself has learned from, and which have a truth (`labelled`)."""
+
+    seen: Seen
+    labelled: Mask
+
+    def unfit(self, split: str | None) -> Mask:
+        """The rows that the model cannot be measured on, because it has learned from them.
+
+        Of the train split none: its metrics are those of learning. Validation rows, which decide when
+        learning ends and which settings are best, are unfit in every split but their own. Of a model that
+        keeps a sample of its rows the unknown ones are unfit too.
+        """
+        if split == "train":
+            return np.zeros(len(self.labelled), bool)
+        unknown = ~self.seen.known if self.seen.known.any() else ~self.seen.known & False
+        used = self.seen.train if split == "validation" else self.seen.train | self.seen.validation
+        return np.asarray(used | unknown, bool)
+
+    def describe(self, split: str | None) -> dict[str, int]:
+        """Counts for the record: predicted rows of the model's train and validation splits, rows that may be
+        of either (`unknown`), rows with a truth that are not measured, and those that are."""
+        unfit = self.unfit(split)
+        return {
+            "train": int(self.seen.train.sum()),
+            "validation": int((self.seen.validation & ~self.seen.train).sum()),
+            "unknown": int((~self.seen.known).sum()),
+            "excluded": int((unfit & self.labelled).sum()),
+            "measured": int((~unfit & self.labelled).sum()),
+        }
+
+
+def learned_among(
+    folder: Path, card: Card, dataset: Artifact, parts: Partitions, table: pa.Table
+) -> LearnedAmong:
+    """Hold the predicted rows against those that the model in `folder` has learned from. Rows predicted by a
+    model of other folds do not count. Raises StorageError."""
+    seen = seen_rows(folder, card, dataset, parts, table["row"].to_numpy())
+    if "fold" in table.column_names:
+        own = np.asarray(pc.is_null(table["fold"]).to_numpy(), bool)
+        seen = Seen(train=seen.train & own, validation=seen.validation, known=seen.known)
+    labelled = np.zeros(table.num_rows, bool)
+    if "truth" in table.column_names:
+        labelled = np.asarray(pc.is_valid(table["truth"]).to_numpy(), bool)
+    return LearnedAmong(seen=seen, labelled=labelled)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gridmill.codec import decode, encode
-from gridmill.errors import InternalError
+from gridmill.errors import InternalError, JobError
 from gridmill.jobs.files import link_file
 from gridmill.jobs.prediction.parallel import ShardDone
 from gridmill.jobs.prediction.worker import part_name
@@ -17,7 +17,7 @@ DONE_FILE = ".done.json"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The shards that were done: `first` is the number of the first one, of `of` that there are. `seconds` is
-    from the first worker made to the last shard done."""
+    from the first worker made to the last shard done. `model` is the version that was chosen."""
 
     first: int
     of: int
@@ -25,6 +25,7 @@ class Done:
     workers: int
     deaths: tuple[str, ...]
     seconds: float
+    model: str = ""
 
 
 def write_done(folder: Path, done: Done) -> None:
@@ -34,12 +35,17 @@ def write_done(folder: Path, done: Done) -> None:
 
 def take_together(target: Path, folders: Sequence[Path]) -> Done:
     """The files of all parts in `target`, as if one swarm had made them. Raises StorageError; InternalError
-    unless each shard is there exactly once."""
+    unless each shard is there exactly once; JobError where the parts are of different models."""
     parts = [decode((folder / DONE_FILE).read_bytes(), Done) for folder in folders]
     ends = [(part.first, part.first + len(part.shards)) for part in parts]
     whole = [(0, 0), *ends, (parts[0].of, parts[0].of)]
     if any(one[1] != other[0] for one, other in pairwise(whole)):
         raise InternalError(f"the parts hold shards {ends}, which are not all of {parts[0].of}")
+    if len(models := {part.model for part in parts}) > 1:
+        raise JobError(
+            f"the parts have chosen different models, which are equally good: {', '.join(sorted(models))}",
+            hint="Name one of them in `models`.",
+        )
     for folder, part in zip(folders, parts, strict=True):
         for shard in range(part.first, part.first + len(part.shards)):
             link_file(folder / part_name(shard), target)
@@ -50,4 +56,5 @@ def take_together(target: Path, folders: Sequence[Path]) -> Done:
         workers=sum(part.workers for part in parts),
         deaths=tuple(death for part in parts for death in part.deaths),
         seconds=max(part.seconds for part in parts),
+        model=parts[0].model,
     )

@@ -5,7 +5,7 @@ process that has used such libraries is no longer safe to fork from, and dead wo
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,10 +19,12 @@ from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.foreign import check_trust
 from gridmill.jobs.models import load_card
 from gridmill.jobs.partitions import open_partitions
-from gridmill.jobs.prediction.choose import Candidate, Choice, check_keys, choose, describe_candidate
+from gridmill.jobs.prediction.candidates import Candidate
+from gridmill.jobs.prediction.choose import Choice, check_keys, check_metric, choose, describe_candidate
 from gridmill.jobs.prediction.cut import Span, check_order, pieces_of, selected_rows, spans_of
 from gridmill.jobs.prediction.finish import clear_partial, measure, read_result, sample, write_manifest
-from gridmill.jobs.prediction.learned import Learned, learned_rows
+from gridmill.jobs.prediction.learned import Learned, learned_among, learned_rows
+from gridmill.jobs.prediction.measured import Comparison, check_candidates, compare
 from gridmill.jobs.prediction.parallel import ShardDone, add_up
 from gridmill.jobs.prediction.parts import Done, take_together, write_done
 from gridmill.jobs.prediction.swarm import Shards, run_swarm
@@ -42,13 +44,17 @@ def run(context: JobContext) -> JobResult:
         raise InputError(f"job {context.order.job.name!r} is not a prediction")
     spec.check()
     candidates = _candidates(context, spec)
-    choice = choose(candidates, spec.best_by)
-    check_keys(choice.candidate)
+    check_candidates(candidates)
+    for candidate in candidates:
+        check_keys(candidate)
+    check_metric(candidates[0], spec.best_by)
+    begun = in_child(lambda: _begin(context, spec, candidates), "comparing the models", context.work)
+    comparison, plan = from_builtins(begun["comparison"], Comparison), begun["plan"]
+    choice = choose(candidates, comparison, spec.best_by)
     print(choice.why, flush=True)
     learned = learned_rows(choice.candidate.card, choice.candidate.name, context.input(spec.dataset), spec)
     if learned == Learned.SEEN:
         print(f"the train rows are predicted by {choice.candidate.name}, which learned from them", flush=True)
-    plan = in_child(lambda: _plan(context, spec, choice), "cutting the shards", context.work)
     if context.order.part is not None:
         write_done(context.output, _do(context, spec, choice, learned, plan))
         return JobResult(size=JobSize(rows=plan["rows"]))
@@ -59,7 +65,8 @@ def run(context: JobContext) -> JobResult:
     counts = [shard.rows for shard in done.shards]
     found = in_child(lambda: _finish(context, spec, choice, counts), "checking the result", context.work)
     facts = {
-        "candidates": [describe_candidate(candidate) for candidate in candidates],
+        "candidates": [describe_candidate(candidate, comparison) for candidate in candidates],
+        "comparison": to_builtins(comparison),
         "shards": len(done.shards),
         "workers": done.workers,
         "worker_deaths": done.deaths,
@@ -96,6 +103,7 @@ def _do(
         workers=workers,
         deaths=tuple(swarm.deaths),
         seconds=time.monotonic() - begin,
+        model=choice.candidate.artifact.id,
     )
 
 
@@ -114,6 +122,13 @@ def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
         check_trust(card, name, spec.trust, "prediction.trust")
         found.append(Candidate(name=name, artifact=artifact, card=card))
     return found
+
+
+def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """What needs libraries before the swarm: the comparison of the models, and the shards of the best."""
+    comparison = compare(context, spec, candidates)
+    plan = _plan(context, spec, choose(candidates, comparison, spec.best_by))
+    return {"comparison": to_builtins(comparison), "plan": plan}
 
 
 def _plan(context: JobContext, spec: PredictionSpec, choice: Choice) -> dict[str, Any]:
@@ -178,6 +193,9 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
     facts = {"model": choice.candidate.artifact.id, "dataset": dataset.id, "split": spec.split}
     size_bytes = write_manifest(context.output, counts, facts)
     parts = open_partitions(context.below_root(dataset.output.uri))
+    learned = learned_among(
+        context.below_root(choice.candidate.artifact.output.uri), card, dataset, parts, table
+    )
     ahead = float(dataset.output.details.get("ahead_seconds") or 0.0)
     return {
         "rows": table.num_rows,
@@ -185,7 +203,7 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
         "columns": [
             [name, str(kind)] for name, kind in zip(table.schema.names, table.schema.types, strict=True)
         ],
-        "metrics": measure(table, parts, card, spec.split),
+        "metrics": measure(table, parts, card, spec.split, learned.unfit(spec.split)),
         "unpredicted_rows": table["prediction"].null_count,
         "details": {
             "model": choice.candidate.name,
@@ -197,6 +215,7 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
             "model_id": choice.candidate.artifact.id,
             "dataset": dataset.id,
             "split": spec.split,
+            "learned_rows": learned.describe(spec.split),
             "sample": sample(table, card, timedelta(seconds=ahead)),
             "ahead_seconds": ahead,
             "time": card.time,

@@ -90,7 +90,7 @@ class ShardWork:
         first = "_opened" not in self.__dict__
         opened = self._opened
         begin, before = time.monotonic(), spent_so_far(opened.helpers)
-        predicted = [self._predict(span) for span in self.shards[shard]]
+        predicted = [self.predict(span) for span in self.shards[shard]]
         table = pa.concat_tables([table for table, _ in predicted])
         path = self.output / part_name(self.first + shard)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -105,7 +105,7 @@ class ShardWork:
         )
         return {"done": to_builtins(done)}
 
-    def _predict(self, span: Span) -> tuple[pa.Table, int]:
+    def predict(self, span: Span) -> tuple[pa.Table, int]:
         """The predictions, and how many of their rows have a category that training did not have."""
         card = self._predictor.card
         lead = min(span.start, (card.sequence or 1) - 1)

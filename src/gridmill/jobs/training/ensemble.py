@@ -1,15 +1,21 @@
 """Several models as one: their mean, a mean weighted by how well each did, or a vote."""
 
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Encoding
-from gridmill.jobs.models import Card, load_card, member_folder
+from gridmill.jobs.learned_rows import LEAST_SHARE, seen_rows
+from gridmill.jobs.models import Card, EnsemblePredictor, load_card, load_model, member_folder
+from gridmill.jobs.partitions import open_partitions
+from gridmill.jobs.signatures import check_same, dataset_signature, model_signature
+from gridmill.jobs.training.evaluate import evaluate
 from gridmill.jobs.training.fitted import Fitted
-from gridmill.jobs.training.frame import Frame
+from gridmill.jobs.training.frame import Frame, row_order
 from gridmill.model.training import Combine, Objective, TrainingSpec
 
 
@@ -17,26 +23,53 @@ def read_members(context: JobContext, spec: TrainingSpec) -> tuple[Card, ...]:
     """The members' cards. Raises InputError for models that do not go together."""
     cards: list[Card] = []
     for name in spec.models:
-        card = load_card(context.below_root(context.input(name).output.uri))
+        card = load_card(_folder(context, name))
         if card.predict or card.weights:
             what = "its own code" if card.predict else "others itself"
             raise InputError(
                 f"model {name!r} predicts by {what}: it cannot be in an ensemble", place="training.models"
             )
-        first = cards[0] if cards else card
-        if _answers(card) != _answers(first):
-            raise InputError(
-                f"model {name!r} predicts {card.label!r} ({card.objective}), the first one {first.label!r}"
-                f" ({first.objective})",
-                hint="Models of an ensemble must have the same label, and the same classes.",
-                place="training.models",
-            )
         cards.append(card)
+        names = (f"model {spec.models[0]!r}", f"model {name!r}")
+        check_same(model_signature(cards[0]), model_signature(card), names, "training.models")
     return tuple(cards)
 
 
-def _answers(card: Card) -> tuple[object, ...]:
-    return card.labels, card.objective, card.classes, card.class_type
+def _folder(context: JobContext, name: str) -> Path:
+    return context.below_root(context.input(name).output.uri)
+
+
+def measurable(frame: Frame, spec: TrainingSpec, context: JobContext) -> Frame:
+    """The frame with only those validation and test rows that no member has learned from (and test rows that
+    none was chosen by). Raises InputError where too few validation rows are left."""
+    artifact = context.input(spec.dataset)
+    parts = open_partitions(context.below_root(artifact.output.uri))
+    number = row_order(parts.read([*_keys(frame), "split"]), frame.subject)
+    train, validation, known = (np.zeros(parts.rows, bool) for _ in range(3))
+    known[:] = True
+    for name, card in zip(spec.models, read_members(context, spec), strict=True):
+        seen = seen_rows(_folder(context, name), card, artifact, parts, np.arange(parts.rows))
+        train |= seen.train
+        validation |= seen.validation
+        known &= seen.known if seen.known.any() else True
+    train, validation = (train | ~known)[number], validation[number]
+    rows = frame.rows
+    fit = {
+        "validation": rows["validation"][~train[rows["validation"]]],
+        "test": rows["test"][~(train | validation)[rows["test"]]],
+    }
+    if len(fit["validation"]) < LEAST_SHARE * len(rows["validation"]):
+        raise InputError(
+            f"the members have learned from {len(rows['validation']) - len(fit['validation'])} of the"
+            f" {len(rows['validation'])} validation rows of {artifact.id}: the ensemble cannot be measured",
+            hint="Train the members on this version of the dataset.",
+            place="training.models",
+        )
+    return replace(frame, rows={**rows, **fit})
+
+
+def _keys(frame: Frame) -> list[str]:
+    return [*frame.subject.entity, *([frame.subject.time] if frame.subject.time else [])]
 
 
 def encodings_of(cards: tuple[Card, ...]) -> tuple[Encoding, ...]:
@@ -47,12 +80,12 @@ def encodings_of(cards: tuple[Card, ...]) -> tuple[Encoding, ...]:
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     """Copy the members, so that the ensemble lives on without them, and weigh them."""
     cards = read_members(context, spec)
+    _check_dataset(cards, frame, spec, context)
     if spec.combine == Combine.VOTE and frame.objective != Objective.CLASSIFICATION:
         raise InputError("numbers cannot be voted on", hint="Use mean or weighted.", place="training.combine")
     for number, name in enumerate(spec.models):
-        source = context.below_root(context.input(name).output.uri)
-        shutil.copytree(source, member_folder(context.output, number), dirs_exist_ok=True)
-    weights = _weights(cards, spec)
+        shutil.copytree(_folder(context, name), member_folder(context.output, number), dirs_exist_ok=True)
+    weights = _weights(cards, frame, spec, context)
     lengths = [card.sequence for card in cards if card.sequence is not None]
     for name, weight in zip(spec.models, weights, strict=True):
         print(f"{name}: weight {weight:.3f}", flush=True)
@@ -65,12 +98,47 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     )
 
 
-def _weights(cards: tuple[Card, ...], spec: TrainingSpec) -> tuple[float, ...]:
-    """Alike, or by one over the validation mse (for classes: log_loss)."""
+def _check_dataset(cards: tuple[Card, ...], frame: Frame, spec: TrainingSpec, context: JobContext) -> None:
+    artifact = context.input(spec.dataset)
+    parts = open_partitions(context.below_root(artifact.output.uri))
+    there = dataset_signature(artifact.output.details, parts.schema)
+    assert there is not None
+    for name, card in zip(spec.models, cards, strict=True):
+        mine = model_signature(card)
+        classes = model_signature(replace(card, classes=frame.classes, class_type=frame.class_type)).classes
+        own = replace(there, objective=frame.objective.value, classes=classes)
+        names = (f"model {name!r}", f"dataset {artifact.id}")
+        check_same(mine, own, names, "training.models")
+        if mine.classes != classes:  # the members' probabilities are added up by their places
+            raise InputError(
+                f"model {name!r} has its classes in another order: {', '.join(card.classes[:5])}; the dataset"
+                f" {artifact.id} has {', '.join(frame.classes[:5])}",
+                hint="Train the members again.",
+                place="training.models",
+            )
+
+
+def _weights(
+    cards: tuple[Card, ...], frame: Frame, spec: TrainingSpec, context: JobContext
+) -> tuple[float, ...]:
+    """Alike, or by one over the mse (for classes: log_loss) on the same validation rows, measured here."""
     if spec.combine != Combine.WEIGHTED:
         return (1 / len(cards),) * len(cards)
-    name = "validation_mse" if cards[0].objective == Objective.REGRESSION else "validation_log_loss"
-    worth = np.array([1 / max(card.metrics.get(name, np.inf), 1e-12) for card in cards])
-    if not worth.sum():
-        raise InputError(f"no member was measured by {name}, to weigh it", place="training.combine")
+    name = "validation_mse" if frame.objective == Objective.REGRESSION else "validation_log_loss"
+    fit = measurable(frame, spec, context)
+    if len(fit.rows["validation"]) == 0:
+        raise InputError(
+            "members are weighed by the validation split, and the dataset has none",
+            hint="Use `combine: mean`, or declare a validation split.",
+            place="training.combine",
+        )
+    errors = [_measure(number, card, fit, context)[name] for number, card in enumerate(cards)]
+    worth = np.array([1 / max(error, 1e-12) for error in errors])
     return tuple(float(one) for one in worth / worth.sum())
+
+
+def _measure(number: int, card: Card, frame: Frame, context: JobContext) -> dict[str, float]:
+    """A member alone, with the ensemble's inputs."""
+    member = load_model(member_folder(context.output, number), context.threads)
+    alone = replace(card, encodings=frame.encodings, weights=(1.0,))
+    return evaluate(EnsemblePredictor(card=alone, members=(member,)), frame, ("validation",))

@@ -24,11 +24,13 @@ from gridmill.jobs.models import (
     member_folder,
     save_model,
 )
-from gridmill.jobs.training.ensemble import encodings_of, read_members
+from gridmill.jobs.signatures import model_signature
+from gridmill.jobs.training.ensemble import encodings_of, measurable, read_members
 from gridmill.jobs.training.evaluate import calibration_curve, evaluate, usual_labels
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.folds import Folds, plan_folds, predict_folds
 from gridmill.jobs.training.frame import Frame, read_frame
+from gridmill.jobs.training.identity import identify
 from gridmill.jobs.training.stopping import with_stopping_rows
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
@@ -86,10 +88,12 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
         return JobResult()  # what a script's rank 0 leaves is the model
     card = _card(frame, spec, fitted, context.input(spec.dataset))
     predictor = _predictor(card, fitted, context)
-    found = {**fitted.metrics, **evaluate(predictor, frame)}
+    fit = measurable(frame, spec, context) if spec.model == ModelKind.ENSEMBLE else frame
+    found = {**fitted.metrics, **evaluate(predictor, fit)}
     held_out, measured = _held_out(folds, frame, spec, context) if folds else (None, {})
     found |= measured
     card = replace(card, metrics=found)
+    card, measured_on = identify(card, frame, fit, spec, context)
     save_model(context.output, card, fitted.graph, fitted.weights)
     if held_out:
         save_held_out(context.output, held_out)
@@ -104,14 +108,23 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
         metrics=found,
         details={
             **_details(card, frame, fitted),
-            "calibration": calibration_curve(predictor, frame),
+            "calibration": calibration_curve(predictor, fit),
+            "not_measured": _fewer(frame, fit),
             "mlflow_run": run_id,
+            "measured_on": measured_on,
+            "predicts": model_signature(card).text,
         }
         | ({"requirements": spec.environment, "bundle": context.order.bundle} if card.environment else {})
         | (_searched(found_best) if found_best else {}),
     )
     size = JobSize(rows=len(frame.target), columns=frame.inputs.shape[1])
     return JobResult(outputs=(output,), metrics=found, size=size)
+
+
+def _fewer(frame: Frame, fit: Frame) -> dict[str, int]:
+    """Per split the rows that are not measured, as they were learned from."""
+    counts = {split: len(rows) - len(fit.rows[split]) for split, rows in frame.rows.items()}
+    return {split: count for split, count in counts.items() if count}
 
 
 def _fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:

@@ -1,0 +1,62 @@
+"""The signature of a dataset's label and of a model, and the refusal of two that differ."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from gridmill.errors import InputError
+from gridmill.jobs.features import is_number, is_text
+from gridmill.jobs.models import Card
+from gridmill.model.signature import Signature, differences_between
+
+
+def dataset_signature(details: Mapping[str, Any], schema: pa.Schema) -> Signature | None:
+    """What the dataset's label is; None for a dataset without one."""
+    many = details.get("labels") or ()
+    labels = tuple(str(one["name"]) for one in many) or tuple(filter(None, [details.get("label")]))
+    if not labels or labels[0] not in schema.names:
+        return None
+    return Signature(
+        labels=labels,
+        source=details.get("label_of") or {},
+        type=type_in_words(schema.field(labels[0]).type),
+    )
+
+
+def type_in_words(kind: pa.DataType) -> str:
+    """The types that one model can tell apart: boolean, number, text, or the Arrow type."""
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    return "number" if is_number(kind) else "text" if is_text(kind) else str(kind)
+
+
+def model_signature(card: Card) -> Signature:
+    """What the model predicts; of a model from before signatures were kept, as far as is known."""
+    known = card.signature or Signature(labels=card.labels)
+    return Signature(
+        labels=card.labels,
+        source=known.source,
+        type=known.type,
+        objective=card.objective.value,
+        classes=_comparable(card),
+    )
+
+
+def _comparable(card: Card) -> tuple[str, ...]:
+    """The classes; as doubles where they are numbers, for a label may be of whole numbers in one version."""
+    values = card.classified.values()
+    if pa.types.is_boolean(values.type) or not is_number(values.type):
+        return card.classes
+    return tuple(f"{value:g}" for value in values.cast(pa.float64(), safe=False).to_pylist())
+
+
+def check_same(one: Signature, other: Signature, names: tuple[str, str], place: str) -> None:
+    """Raise InputError naming both where they do not predict the same."""
+    if differs := differences_between(one, other):
+        raise InputError(
+            f"{names[0]} and {names[1]} differ in {', '.join(differs)}: {names[0]} is of {one.text},"
+            f" {names[1]} of {other.text}",
+            hint="Name only models of the same label: the same column, horizon, type and classes.",
+            place=place,
+        )
