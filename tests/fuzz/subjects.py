@@ -11,6 +11,7 @@ Case = Callable[[int, Path], None]
 """One random case: the same seed always makes the same case."""
 
 SUBJECTS: dict[str, str] = {
+    "files": "tests.oracles.file_cases:case",
     "left-outputs": "tests.fuzz.left_outputs:case",
     "datasets": "tests.oracles.dataset_cases:case",
     "nasty-columns": "tests.fuzz.nasty_columns:case",

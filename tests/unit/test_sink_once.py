@@ -11,6 +11,7 @@ from gridmill.errors import ConflictError
 from gridmill.jobs.sink.files import find_files
 from gridmill.jobs.sink.run import load_onto
 from gridmill.jobs.sink.table import LostRaceError, open_sink_table
+from gridmill.model.constraint import Constraint
 from gridmill.model.sink import ColumnType, SinkSpec
 from gridmill.model.source import Source
 
@@ -137,6 +138,36 @@ def test_two_files_that_changed_their_names_with_each_other_are_loaded_once(case
     assert [row["a"] for row in case.rows()] == [1, 2, 9]
 
 
+@pytest.mark.parametrize("is_gone_before", [False, True])
+def test_a_renamed_file_takes_the_place_of_one_that_was_loaded_before(
+    case: SinkCase, is_gone_before: bool
+) -> None:
+    first, second = place(case, "a.csv", "a\n1\n", 0), place(case, "b.csv", "a\n2\n", 1)
+    place(case, "z.csv", "a\n9\n", 0)
+    case.load()
+    if is_gone_before:
+        second.unlink()
+        case.load()
+    first.rename(second)
+    output = case.load()
+    assert [row["a"] for row in case.rows()] == [1, 9]
+    assert (output.details["copies"], output.details["vanished"]) == ([], 0)
+
+
+def test_a_file_that_moved_for_another_to_take_its_name_is_not_taken_for_one_that_is_gone(
+    case: SinkCase,
+) -> None:
+    first, second = place(case, "a.csv", "a\n1\n", 0), place(case, "b.csv", "a\n1\n", 0)
+    place(case, "z.csv", "a\n9\n", 0)
+    case.load()
+    second.unlink()
+    case.load()
+    first.rename(case.folder / "c.csv")
+    place(case, "a.csv", "a\n3\n", 1)
+    case.load()
+    assert [row["a"] for row in case.rows()] == [1, 1, 3, 9]
+
+
 def test_two_files_may_hold_the_same(case: SinkCase) -> None:
     case.write("a.csv", CSV)
     case.write("b.csv", CSV)
@@ -168,6 +199,16 @@ def test_loading_anew_never_loses_rows(case: SinkCase) -> None:
     with pytest.raises(ConflictError, match="2 of its rows are from source files that are gone"):
         case.load(columns={"a": ColumnType.STRING})
     assert len(case.rows()) == 4
+
+
+def test_rejected_rows_that_would_be_lost_are_counted_on_their_own(case: SinkCase) -> None:
+    limit = {"constraints": (Constraint(column="a", min=2),)}
+    case.write("a.csv", CSV)
+    case.write("b.csv", CSV)
+    case.load(**limit)
+    (case.folder / "a.csv").unlink()
+    with pytest.raises(ConflictError, match="anew, and 1 of its rows and 1 rejected rows are from source"):
+        case.load(**limit, columns={"a": ColumnType.STRING})
 
 
 def test_a_project_may_move(case: SinkCase, tmp_path: Path) -> None:

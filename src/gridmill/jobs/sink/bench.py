@@ -99,7 +99,12 @@ class Bench:
     @property
     def loaded(self) -> tuple[Loaded, ...]:
         """What was loaded, as rows or as rejects."""
-        return (*self.table.loaded, *self.rejects.loaded)
+        return (*self.table.loaded, *self.rejected)
+
+    @property
+    def rejected(self) -> tuple[Loaded, ...]:
+        """What was loaded as rejects."""
+        return tuple(replace(entry, rejects=True) for entry in self.rejects.loaded)
 
     def look(self, content: Content) -> Arrivals:
         """What the source holds now."""
@@ -238,7 +243,7 @@ class Bench:
         if table.delta is not None and not (some or self._is_another(noted)):
             return Load(version=table.delta.version(), plan=plan)
         gone = {entry.path for entry in plan.remove}
-        outdated = [entry for entry in self.rejects.loaded if entry.path in gone]
+        outdated = [entry for entry in self.rejected if entry.path in gone]
         rejected = table.rejects
         if rejects or outdated:
             rejected = commit_rejects(

@@ -25,6 +25,8 @@ class Loaded:
     """The first of its rows in the data file, which may hold rows of several source files."""
     modified_ms: int = 0
     """When the source file was last modified, in milliseconds since 1970; 0 where nobody knows."""
+    rejects: bool = False
+    """Whether its rows are rejected ones."""
 
     @property
     def foreign(self) -> bool:
@@ -104,9 +106,8 @@ def load_anew(
     """Everything again, in place of everything. Raises ConflictError when that would lose rows."""
     lost = _vanished(files, loaded)
     if lost:
-        rows = sum(entry.rows for entry in lost)
         raise ConflictError(
-            f"the table must be loaded anew, and {rows:,} of its rows are from source files that are gone",
+            f"the table must be loaded anew, and {_counted(lost)} are from source files that are gone",
             hint="Put the files back; or give the job another name to begin a new table.",
         )
     return LoadPlan(
@@ -114,22 +115,34 @@ def load_anew(
     )
 
 
-def find_renamed(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> frozenset[str]:
-    """The keys of loaded files that are there under another name.
+def _counted(lost: Sequence[Loaded]) -> str:
+    rows, rejects = (sum(entry.rows for entry in lost if entry.rejects is kind) for kind in (False, True))
+    said = (f"{rows:,} of its rows" if rows else "", f"{rejects:,} rejected rows" if rejects else "")
+    return " and ".join(filter(None, said))
 
-    That is a file not loaded before, with the content and the time of modification of one that is gone; each
-    stands for one file. A file of the same content written at another time is a file of its own, as are
+
+def find_renamed(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> frozenset[str]:
+    """The keys of loaded files that are no more, since each is there under another name.
+
+    That is a file that is new or changed, with the content and the time of modification of one that was
+    loaded; each stands for one file. Where a file took the other's name, that one was moved for sure, so it
+    is looked for first. A file of the same content written at another time is a file of its own, as are
     objects and what HTTP servers have, which keep no time when they are copied.
     """
-    keys = {entry.key for entry in loaded}
-    there = {file.key for file in files}
+    held = {(entry.key, entry.content): entry.modified_ms for entry in loaded if entry.key}
     fresh = Counter(
-        (file.content, file.modified_ms) for file in files if file.key not in keys and file.modified_ms
+        (file.content, file.modified_ms)
+        for file in files
+        if file.modified_ms and (file.key, file.content) not in held
     )
+    there = {file.key: file.content for file in files}
+    for (key, content), modified_ms in held.items():
+        if there.get(key, content) != content:
+            fresh[content, modified_ms] -= 1
     renamed: set[str] = set()
-    for key, like in {entry.key: (entry.content, entry.modified_ms) for entry in loaded}.items():
-        if key and key not in there and fresh[like]:
-            fresh[like] -= 1
+    for (key, content), modified_ms in held.items():
+        if key not in there and fresh[content, modified_ms] > 0:
+            fresh[content, modified_ms] -= 1
             renamed.add(key)
     return frozenset(renamed)
 

@@ -1,0 +1,241 @@
+"""What the documentation promises of single values, in plain Python: their types, and what they become.
+
+A CSV file holds texts. A line of JSON holds texts, numbers (as they are written), booleans and nothing. A
+Parquet file holds typed values. Pages: docs/how-to/data.md "Load files onto a table", docs/how-to/quality.md
+"When a source's columns change", docs/adr/0006 "Sinks".
+"""
+
+import json
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone
+
+Value = int | float | bool | str | bytes | date | datetime | None
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+INTEGERS = range(-(2**63), 2**63)
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+_TIME = re.compile(
+    _DATE.pattern + r"[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
+)
+
+
+class MisfitError(Exception):
+    """A value that is not of the column's type."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in a line of JSON, as it is written there."""
+
+    text: str
+
+    @property
+    def whole(self) -> bool:
+        return _INTEGER.fullmatch(self.text) is not None
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """A text in a line of JSON."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A value of a Parquet column, whose type is `kind` whatever the value is."""
+
+    value: Value
+    kind: str
+
+
+@dataclass(frozen=True)
+class Blank:
+    """A text of CSV that means "missing", but in quotes: a column of texts keeps it (data.md)."""
+
+    text: str
+
+
+Cell = str | Number | Quoted | bool | Typed | Blank | None
+
+
+def kind_of(cell: Cell) -> str | None:
+    """The narrowest type of a value; None where it is missing."""
+    if cell is None or isinstance(cell, Blank):
+        return None
+    if isinstance(cell, Typed):
+        return cell.kind
+    if isinstance(cell, bool):
+        return "boolean"
+    if isinstance(cell, Number):
+        if cell.whole:  # data.md: whole numbers that 64 bits do not hold stay texts
+            return "integer" if int(cell.text) in INTEGERS else "string"
+        return "float"
+    if isinstance(cell, Quoted):  # times are texts in JSON; a text that looks like a number is none
+        kind = _kind_of_text(cell.text)
+        return kind if kind in ("date", "timestamp") else "string"
+    return _kind_of_text(cell)
+
+
+def _kind_of_text(text: str) -> str:
+    if _INTEGER.fullmatch(text):
+        return "integer" if int(text) in INTEGERS else "string"
+    for kind in ("float", "boolean", "date", "timestamp"):
+        try:
+            _parse(text, kind)
+        except MisfitError:
+            continue
+        return kind
+    return "string"
+
+
+def wider(one: str | None, other: str | None) -> str | None:
+    """The type of both (data.md: types follow from all values of all files): text where nothing else is."""
+    if one is None or other is None or one == other:
+        return one or other
+    pair = {one, other}
+    if pair == {"integer", "float"}:
+        return "float"
+    return "timestamp" if pair == {"date", "timestamp"} else "string"
+
+
+def kind_of_all(cells: Iterable[Cell]) -> str | None:
+    found: str | None = None
+    for cell in cells:
+        found = wider(found, kind_of(cell))
+    return found
+
+
+def convert(cell: Cell, kind: str) -> Value:
+    """The value in a column of that type. MisfitError where it is not of it."""
+    if cell is None:
+        return None
+    if isinstance(cell, Blank):
+        return cell.text if kind == "string" else None
+    if isinstance(cell, Typed):
+        return widened(cell.value, cell.kind, kind)
+    if isinstance(cell, bool):
+        if kind == "string":
+            return "true" if cell else "false"
+        return _same(cell, kind, "boolean")
+    if isinstance(cell, Number):
+        return _number(cell, kind)
+    return _parse(cell.text if isinstance(cell, Quoted) else cell, kind)
+
+
+def widened(value: Value, had: str | None, kind: str | None) -> Value:
+    """A typed value as one of a wider type."""
+    if value is None or had == kind:
+        return value
+    if (had, kind) == ("integer", "float"):
+        assert isinstance(value, int)
+        return float(value)
+    if (had, kind) == ("date", "timestamp"):
+        assert isinstance(value, date)
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if kind == "string":
+        return text_of(value)
+    raise MisfitError
+
+
+def text_of(value: Value) -> str:
+    """A typed value in a column of texts."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return _text_of_float(value) if isinstance(value, float) else str(value)
+
+
+def _text_of_float(value: float) -> str:
+    """The fewest digits that tell it apart."""
+    return re.sub(r"e([+-])0", r"e\1", repr(value)).removesuffix(".0")
+
+
+def _same(value: Value, kind: str, own: str) -> Value:
+    if kind != own:
+        raise MisfitError
+    return value
+
+
+def _number(number: Number, kind: str) -> Value:
+    if kind == "string":
+        return number.text
+    if kind == "float":
+        return float(number.text)
+    if kind == "integer" and number.whole and int(number.text) in INTEGERS:
+        return int(number.text)
+    raise MisfitError
+
+
+def _parse(text: str, kind: str) -> Value:
+    if kind == "string":
+        return text
+    if kind == "integer" and _INTEGER.fullmatch(text) and int(text) in INTEGERS:
+        return int(text)
+    if kind == "float" and _FLOAT.fullmatch(text):
+        return float(text)
+    if kind == "boolean" and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind == "date":
+        return _date(text)
+    if kind == "timestamp":
+        return _timestamp(text)
+    raise MisfitError
+
+
+def _date(text: str) -> date:
+    found = _DATE.fullmatch(text)
+    try:
+        if found:
+            return date(*(int(part) for part in found.groups()))
+    except ValueError:
+        pass
+    raise MisfitError
+
+
+def _timestamp(text: str) -> datetime:
+    """In UTC and whole microseconds (adr/0006), digits beyond are cut; without a zone in UTC (data.md)."""
+    if _DATE.fullmatch(text):
+        return datetime.combine(_date(text), datetime.min.time(), UTC)
+    found = _TIME.fullmatch(text)
+    if not found:
+        raise MisfitError
+    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+    micro = int((found[7] or "0").ljust(6, "0")[:6])
+    try:
+        local = datetime(year, month, day, hour, minute, second, micro, _zone(found[8]))
+        return local.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise MisfitError from None
+
+
+def _zone(text: str | None) -> timezone:
+    if text is None or text == "Z":
+        return UTC
+    ahead = timedelta(hours=int(text[1:3]), minutes=int(text[4:6]))
+    return timezone(-ahead if text[0] == "-" else ahead)
+
+
+def exact(value: object) -> object:
+    """A value to compare: type and every bit tell."""
+    if isinstance(value, float):
+        return "float", struct.pack(">d", value) if value == value else b"nan"
+    if isinstance(value, datetime):
+        assert value.tzinfo is not None, f"{value} has no zone"
+        return "timestamp", (value - EPOCH) // timedelta(microseconds=1)
+    return type(value).__name__, value
+
+
+def readable(cell: Cell) -> object:
+    """A cell as the JSON of a reject shows it."""
+    if isinstance(cell, Number):
+        return json.loads(cell.text)
+    if isinstance(cell, Quoted | Blank):
+        return cell.text
+    return cell.value if isinstance(cell, Typed) else cell
