@@ -62,6 +62,7 @@ as long as it was never killed for memory. Times are the median of the newest {r
 | a deployment stays up after its last job (`keep`) | {keep} |
 | before another attempt after a failure | {first}, then twice as long each time, at most {longest} |
 | after a memory kill the next attempt gets | {growth} × as much, at most what the site has |
+| after later kills of a job whose size is an estimate | {later} × as much, at most what the site has |
 | attempts that may be lost with their pods | {losses} |
 | a resumed run does again what | {again} |
 """
@@ -116,6 +117,7 @@ def _rules() -> str:
         first=show_seconds(progress.FIRST_BACKOFF_SECONDS),
         longest=show_seconds(progress.LONGEST_BACKOFF_SECONDS),
         growth=sizing.GROWTH,
+        later=sizing.LATER_GROWTH,
         losses=progress.MOST_LOSSES,
         again=", ".join(f"`{state}`" for state in sorted(AGAIN)),
     )

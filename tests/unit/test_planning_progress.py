@@ -126,13 +126,27 @@ def test_a_requested_stop_stops_however_the_attempt_ended_unless_it_was_done():
     assert after.state is JobState.SUCCEEDED
 
 
-def test_the_first_memory_kill_is_tried_once_more_with_twice_as_much():
-    after = settled(a_job(), an_end(cause=Cause.MEMORY))
+def test_the_first_memory_kill_of_a_declared_size_is_tried_once_more_with_twice_as_much():
+    job = a_job()
+    after = settled(replace(job, job=replace(job.job, memory_bytes=GIB)), an_end(cause=Cause.MEMORY))
     assert (after.state, after.memory_kills, after.failures) == (JobState.WAITING, 1, 0)
     assert after.sizing.amounts.memory_bytes == 2 * GIB
-    assert after.message == "ran out of memory at 1 GiB; trying once more with 2 GiB"
+    assert after.message == "ran out of memory at 1 GiB; trying again with 2 GiB"
     again = settled(replace(after, state=JobState.RUNNING), an_end(cause=Cause.MEMORY, memory=2 * GIB))
     assert (again.state, again.message) == (JobState.FAILED, "ran out of memory at 2 GiB")
+
+
+def test_an_estimated_size_grows_to_all_that_the_site_has_before_the_job_has_failed():
+    job, had, sizes = a_job(retries=0), GIB // 2, []
+    while job.state is JobState.RUNNING:
+        job = settled(job, an_end(cause=Cause.MEMORY, memory=had), largest=20 * GIB)
+        if job.state is JobState.WAITING:
+            had = job.sizing.amounts.memory_bytes
+            sizes.append(had / GIB)
+            job = replace(job, state=JobState.RUNNING)
+    assert sizes == [1, 4, 16, 20]
+    assert (job.failures, job.memory_kills) == (0, 5)
+    assert job.message == "ran out of memory at 20 GiB; its site has no more"
 
 
 def test_a_memory_kill_at_all_there_is_is_final():

@@ -338,6 +338,16 @@ def test_a_memory_kill_is_remembered():
     assert sized(training(), history=history).amounts.memory_bytes >= 1.5 * GIB
 
 
+def test_the_next_size_is_at_least_twice_what_the_last_attempt_was_killed_at():
+    small = [measured(COMMAND, 50 * MIB, given=512 * MIB, number=k) for k in range(4)]
+    killed = measured(COMMAND, 500 * MIB, given=512 * MIB, killed=True, number=9)
+    sizing = sized(COMMAND, history=history_of(*small, killed))
+    assert sizing.amounts.memory_bytes == GIB
+    assert sizing.why[0].endswith("; 1 GiB, twice what the last attempt was killed at")
+    after = measured(COMMAND, 600 * MIB, given=GIB, number=10)
+    assert sized(COMMAND, history=history_of(*small, killed, after)).amounts.memory_bytes < GIB
+
+
 def test_history_is_bounded_and_counts_an_attempt_once():
     history = history_of(*(measured(training(), GIB, number=k) for k in range(PER_JOB + 5)))
     assert len(history.of_job("p/train", "training/gbdt")) == PER_JOB

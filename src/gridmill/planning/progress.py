@@ -19,7 +19,7 @@ from gridmill.model.state import (
     RunState,
     check_move,
 )
-from gridmill.planning.sizing import after_memory_kill
+from gridmill.planning.sizing import GROWTH, LATER_GROWTH, after_memory_kill
 from gridmill.planning.snapshot import Snapshot
 
 MOST_LOSSES = 5
@@ -95,12 +95,15 @@ def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> Job
 
 
 def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> JobRun:
-    """The first is on the estimate, not on the job. Later ones count, and each next attempt gets more."""
-    had = attempt.given.memory_bytes
+    """While the size is an estimate, a kill is no failure of the job: each next attempt gets more, up to what
+    the site has. Of a declared size the second kill and later ones are the job's failures."""
+    had, estimated = attempt.given.memory_bytes, job_run.job.memory_bytes is None
     killed = replace(job_run, memory_kills=job_run.memory_kills + 1)
-    if killed.memory_kills > 1:
+    later = killed.memory_kills > 1
+    if later and not estimated:
         killed = replace(killed, failures=job_run.failures + 1)
-    larger = after_memory_kill(job_run.sizing, had, largest)
+    growth = LATER_GROWTH if later and estimated else GROWTH
+    larger = after_memory_kill(job_run.sizing, had, largest, growth)
     more = larger.amounts.memory_bytes
     message = f"ran out of memory at {show_bytes(had)}"
     if larger is job_run.sizing:
@@ -108,7 +111,7 @@ def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, largest: i
     if killed.failures > job_run.job.retries:
         return _failed(killed, now, message)
     return _again(
-        replace(killed, sizing=larger), now, 0.0, f"{message}; trying once more with {show_bytes(more)}"
+        replace(killed, sizing=larger), now, 0.0, f"{message}; trying again with {show_bytes(more)}"
     )
 
 

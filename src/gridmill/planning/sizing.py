@@ -45,8 +45,9 @@ SPILLED = 0.5
 """What spills grows with this power of its rows: a quarter more rows were seen to take 0 to 12 % more."""
 ENOUGH = 1.25
 """What had over this much more than others got by with took more because it had more."""
-GROWTH = 2
-"""What a job killed for memory is given next, times what it had."""
+GROWTH, LATER_GROWTH = 2, 4
+"""What a job killed for memory is given next, times what it had: after the first kill, and after later ones
+of a job whose size was an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +197,7 @@ def _by_job(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int, parts: int
 ) -> _Estimate:
     """The largest peak, scaled to this size, plus a margin that shrinks as attempts add up."""
+    newest = max(measured, key=lambda known: known.ended)
     near = _alike(size, _crewed(measured, workers))
     measured = _frugal(job, size, near, parts)
     peak = max(_scaled_peak(job, size, known, workers, parts) for known in measured)
@@ -212,6 +214,8 @@ def _by_job(
         f"peak {show_bytes(largest)} in {len(measured)} earlier {times}{scaled}, "
         f"plus {margin - 1:.0%}{floor}: {show_bytes(memory)}"
     )
+    if newest.memory_killed and memory < (twice := GROWTH * newest.given.memory_bytes):
+        memory, why = twice, f"{why}; {show_bytes(twice)}, twice what the last attempt was killed at"
     return _Estimate(memory_bytes=memory, why=why)
 
 
@@ -378,9 +382,10 @@ def _resource_memory(resource: Resource, history: History, largest: Amounts) -> 
     return memory, why + cut
 
 
-def after_memory_kill(sizing: Sizing, killed_at_bytes: int, largest: int) -> Sizing:
-    """Twice what the attempt was killed at, at most `largest` bytes. Unchanged when there is no more."""
-    memory = min(GROWTH * killed_at_bytes, largest)
+def after_memory_kill(sizing: Sizing, killed_at_bytes: int, largest: int, growth: int = GROWTH) -> Sizing:
+    """`growth` times what the attempt was killed at, at most `largest` bytes. Unchanged when there is no
+    more."""
+    memory = min(growth * killed_at_bytes, largest)
     if memory <= killed_at_bytes:
         return sizing
     why = f"ran out of memory at {show_bytes(killed_at_bytes)}: {show_bytes(memory)} for the next attempt"
