@@ -16,6 +16,7 @@ from gridmill.model.artifact import Output
 from gridmill.model.part import Part
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
+from tests.e2e.conftest import eventually
 from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 from tests.unit.sink_case import SinkCase
 
@@ -51,6 +52,21 @@ def case(tmp_path: Path) -> SinkCase:
 
 def load(case: SinkCase, endpoint: str, path: str) -> Output:
     return run(case.context(SinkSpec(source=Source(path=path, endpoint=endpoint)))).outputs[0]
+
+
+def test_an_object_that_changed_lately_waits(bucket: S3Store, endpoint: str, case: SinkCase) -> None:
+    source = Source(path=f"s3://{name_of(bucket)}/*.parquet", endpoint=endpoint, settled_seconds=1e-6)
+    put(bucket, "a.parquet", [1])
+    load_source(case, source)
+    put(bucket, "b.parquet", [2])
+    output = load_source(case, replace(source, settled_seconds=3600.0))
+    assert output.details["waiting"] == {"files": 2, "settled_seconds": 3600.0}
+    assert [row["a"] for row in case.rows()] == [1]
+    assert eventually(lambda: load_source(case, source).rows == 2)  # its clock is by the second
+
+
+def load_source(case: SinkCase, source: Source) -> Output:
+    return run(case.context(SinkSpec(source=source))).outputs[0]
 
 
 def put(bucket: S3Store, path: str, values: list[int]) -> None:

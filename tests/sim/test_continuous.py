@@ -1,5 +1,7 @@
 """Continuous loads on a fake clock: blocks overlap, wait their turn, and nothing runs for nothing."""
 
+from dataclasses import replace
+
 from tests.sim.test_faults import never_two_at_once
 from tests.sim.test_races import command, simulation
 
@@ -161,3 +163,22 @@ def test_a_block_that_fails_is_not_tried_for_ever():
     assert len(runs(grid)) == 2
     assert all(run.state in FINISHED_RUNS for run in runs(grid))
     assert grid.store.get(Schedule, "p").noun.last_run == "p-2"
+
+
+def test_a_file_that_is_not_settled_starts_nothing_and_is_not_forgotten():
+    grid, folder = grid_with(seconds(1.0, 1.0))
+    source = Source(path="*.csv", settled_seconds=120.0)
+    load = replace(LOAD, sink=SinkSpec(source=source))
+    spec = ScheduleSpec(continuous=Continuous())
+    grid.apply(Pipeline(name="p", jobs=(load, AFTER), resources=RESOURCES, schedule=spec))
+    folder.arrive()
+    pass_time(grid, 60.0)
+    assert len(runs(grid)) == 1
+    now_ns = int(grid.clock.now() * 1e9)
+    folder.files.append(FileStat(path="late", size_bytes=1, mtime_ns=1, ctime_ns=now_ns))
+    pass_time(grid, 60.0)
+    assert len(runs(grid)) == 1
+    assert PipelineCases(grid.node).schedule("p").why == "load: waiting: 1 file changed less than 120s ago"
+    pass_time(grid, 120.0)
+    assert len(runs(grid)) == 2
+    assert PipelineCases(grid.node).schedule("p").why == ""

@@ -59,7 +59,15 @@ class SinkCase:
     def load(self, path: str | tuple[str, ...] = "*.csv", attempt: str = "", **spec: object) -> Output:
         source = {"path": path} | {
             key: spec.pop(key)
-            for key in ("nulls", "encoding", "timestamp_format", "delimiter", "format", "compression")
+            for key in (
+                "nulls",
+                "encoding",
+                "timestamp_format",
+                "delimiter",
+                "format",
+                "compression",
+                "settled_seconds",
+            )
             if key in spec
         }
         inputs, kept = spec.pop("inputs", ()), spec.pop("kept", ())

@@ -142,7 +142,7 @@ def test_a_number_with_leading_zeros_is_text(case: SinkCase, first: list[object]
     output = case.load()
     assert types(case)["zip"] == "string"
     assert "01234" in {row["zip"] for row in case.rows()}
-    assert remarks(output) == ["column zip is text, as numbers in it begin with a zero"]
+    assert remarks(output) == ["column zip is text, as numbers in it begin with a zero or a plus"]
 
 
 @pytest.mark.parametrize("value", ["01234", '"01234"', "-01", " 01234", "0x1f"])
@@ -156,6 +156,19 @@ def test_also_in_a_later_load_and_beside_other_columns(case: SinkCase, value: st
         case.load()
     assert caught.value.place.startswith("2.csv:")
     assert "columns: {zip: string}" in caught.value.hint
+
+
+@pytest.mark.parametrize("first", [["1.5"], ["1"], ["1.5"] * 6000, ["1"] * 6000])
+def test_a_telephone_number_is_text(case: SinkCase, first: list[object]) -> None:
+    put(case, "1.csv", [*first, "+31612345678"])
+    case.load()
+    assert "+31612345678" in ids(case)
+
+
+def test_a_plus_before_few_digits_is_a_number(case: SinkCase) -> None:
+    put(case, "1.csv", ["+3", "-2", "+0.5"])
+    case.load()
+    assert ids(case) == [3.0, -2.0, 0.5]
 
 
 def test_a_declared_integer_drops_zeros(case: SinkCase) -> None:

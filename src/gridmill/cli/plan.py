@@ -51,6 +51,8 @@ def show_plan(made: DryRun) -> None:
         for why in (*job.sizing.why, *place_lines(job)):
             screen.print(f"{job.job}: {why}", markup=False)
     for job in made.jobs:
+        if job.waiting:
+            screen.print(f"{job.job}: {job.waiting}", markup=False)
         if job.advice:
             screen.print(
                 f"{job.job}: {job.advice} (`gridmill advise {made.pipeline}/{job.job}`)", markup=False

@@ -143,7 +143,7 @@ def _ready(
         return job_run
     job_run = replace(job_run, external=_external(job_run, inputs), size=size)
     if may_stand and same is not None and not broken:
-        return _unchanged(job_run, same, fingerprint, now)
+        return _unchanged(job_run, same, fingerprint, now, source.waiting)
     job_run = replace(job_run, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
     snapshot, choice = control.ledger.snapshot, None
     if job_run.job.resources:
@@ -172,13 +172,13 @@ def _ready(
     return cut(control, transaction, waiting)
 
 
-def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float) -> JobRun:
+def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float, waiting: str) -> JobRun:
     return replace(
         job_run,
         state=JobState.UNCHANGED,
         fingerprint=fingerprint,
         artifacts=(same.id,),
-        message=f"as {same.run_id} made it",
+        message=f"as {same.run_id} made it" + (f"; {waiting}" if waiting else ""),
         ready=now,
         ended=now,
     )

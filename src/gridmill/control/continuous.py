@@ -51,6 +51,7 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
         return 0.0
     there = frozenset(file for one in found.values() for file in one.there())
     new = there - watch.seen
+    watch.message = ", ".join(f"{name}: {one.waiting}" for name, one in found.items() if one.waiting)
     live = any(job.sink is not None and job.sink.source.live for job in pipeline.jobs)
     if not new and not live:
         watch.waiting_since = None

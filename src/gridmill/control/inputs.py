@@ -14,6 +14,7 @@ from gridmill.control.state import Control
 from gridmill.errors import InputError, NotFoundError
 from gridmill.model.artifact import Artifact, ArtifactKind, Input
 from gridmill.model.job import Job, JobKind, JobSize
+from gridmill.model.loaded import WAITING
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.reading import check_kind
@@ -146,6 +147,8 @@ def unchanged_artifact(control: Control, job_run: JobRun, wanted: str) -> Artifa
     what lives on (sinks, a command's effects) only the newest counts; of immutable versions any."""
     newest = control.newest_artifact(job_run.name)
     if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
+        return None
+    if newest.output.details.get(WAITING):  # a file may be settled by now, whatever the clocks say
         return None
     if newest.fingerprint == wanted:
         return None if newest.removed else newest

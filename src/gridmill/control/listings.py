@@ -8,14 +8,17 @@ from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
+from gridmill.model.source import Source
 from gridmill.ports.storage import FileStat, Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """The files of a job's source, or why they cannot be told. A job without a source has none."""
+    """The files of a job's source, or why they cannot be told. A job without a source has none. `waiting`
+    says how many others are not settled yet; empty for none."""
 
     files: tuple[FileStat, ...] = ()
+    waiting: str = ""
     error: GridmillError | None = None
 
     def there(self) -> tuple[FileStat, ...]:
@@ -33,14 +36,16 @@ class Listed:
 NOTHING = Listed()
 
 
-def list_sources(storage: Storage, jobs: Iterable[Job], folder: str) -> dict[str, Listed]:
-    """What the sources of these jobs hold now, by job. May take long: not for holders of the lock."""
-    return {job.name: _list(storage, job, folder) for job in jobs if job.sink is not None}
+def list_sources(storage: Storage, jobs: Iterable[Job], folder: str, now: float) -> dict[str, Listed]:
+    """What the sources of these jobs hold at `now`, by job. May take long: not for holders of the lock."""
+    return {job.name: _list(storage, job.sink.source, folder, now) for job in jobs if job.sink is not None}
 
 
-def _list(storage: Storage, job: Job, folder: str) -> Listed:
+def _list(storage: Storage, source: Source, folder: str, now: float) -> Listed:
     try:
-        return Listed(files=storage.describe_source(job.sink.source, folder)) if job.sink else NOTHING
+        found = storage.describe_source(source, folder)
+        files = tuple(file for file in found if not source.waits(file.ctime_ns, now))
+        return Listed(files=files, waiting=source.waiting_text(len(found) - len(files)))
     except StorageError:  # the store, not the source: tried again
         raise
     except GridmillError as error:
@@ -61,7 +66,7 @@ def listed(
     if not local:
         return {}
     if key not in control.listings:
-        look = partial(list_sources, control.storage, local, folder)
+        look = partial(list_sources, control.storage, local, folder, control.clock.now())
         control.aside.do(f"sources of {key}", look, partial(_keep, control, key, then))
     found = control.listings.pop(key, None)
     return found.result() if found is not None else None

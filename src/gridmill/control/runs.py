@@ -17,7 +17,7 @@ from gridmill.control.begin import (
 from gridmill.control.carrying import Lacking, ask_lacking, forecast_carrying, versions_read
 from gridmill.control.foresight import with_columns_checked
 from gridmill.control.inputs import declared_sizes
-from gridmill.control.listings import list_sources
+from gridmill.control.listings import NOTHING, list_sources
 from gridmill.control.names import check_names_known
 from gridmill.control.origins import conflict_of
 from gridmill.control.unchanged import find_broken, unchanged_jobs
@@ -54,7 +54,9 @@ class RunCases(AlterationCases):
         """What a run would do."""
         check_times(pipeline)
         pipeline = as_altered(self._control, pipeline)
-        listings = list_sources(self._control.storage, pipeline.jobs, pipeline.folder)
+        listings = list_sources(
+            self._control.storage, pipeline.jobs, pipeline.folder, self._control.clock.now()
+        )
         lacking = self._lacking(pipeline)
         broken = find_broken(self._control, pipeline, listings, self._node.lock)
         with self._node.lock:
@@ -76,7 +78,12 @@ class RunCases(AlterationCases):
             checked = [with_columns_checked(self._control, pipeline, one, unchanged) for one in made.jobs]
         problems = {name: explained(one.error) for name, one in listings.items() if one.error}
         told = (
-            replace(job, problem=job.problem or problems.get(job.job, ""), advice=advice[job.job])
+            replace(
+                job,
+                problem=job.problem or problems.get(job.job, ""),
+                advice=advice[job.job],
+                waiting=listings.get(job.job, NOTHING).waiting,
+            )
             for job in checked
         )
         return replace(made, jobs=tuple(told), conflict=conflict)

@@ -13,6 +13,7 @@ from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
+from gridmill.model.loaded import WAITING
 from gridmill.model.message import Outcome
 from gridmill.model.parallel import Parallel
 from gridmill.model.part import Told
@@ -278,7 +279,8 @@ def _found_nothing_new(control: Control, job_run: JobRun, outputs: tuple[Output,
         return None
     known, now = newest.output, outputs[0]
     same = now.kind == ArtifactKind.SINK and (known.uri, known.table_version) == (now.uri, now.table_version)
-    return newest if same else None
+    waiting = [output.details.get(WAITING) or {} for output in (known, now)]
+    return newest if same and waiting[0] == waiting[1] else None
 
 
 def _made_from(transaction: Transaction, job_run: JobRun) -> list[str]:

@@ -34,6 +34,7 @@ POSITIVE = frozenset(
         "buckets",
         "delay_seconds",
         "gap_seconds",
+        "settled_seconds",
         "cpu_share",
     }
 )

@@ -7,6 +7,9 @@ from typing import Any
 from gridmill.model.amounts import show_count
 from gridmill.model.artifact import Artifact
 
+WAITING = "waiting"
+"""In a version's details: how many files of the source were not settled, and for how long they must not
+change."""
 _REASONS = 3
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from gridmill.model.amounts import show_count, show_number
 from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.loaded import rejects_of, rejects_text, shifted_of
+from gridmill.model.loaded import WAITING, rejects_of, rejects_text, shifted_of
 from gridmill.model.noun import dataclass
+from gridmill.model.source import waiting_text
 
 REMARKS = "remarks"
 """The key in the details of an output: a list of texts, or of [text, true] for a warning."""
@@ -69,6 +70,8 @@ def _rejected(artifact: Artifact) -> _Said:
 
 
 def _of_sink(details: Mapping[str, Any], rows: int) -> _Said:
+    if waiting := details.get(WAITING):
+        yield waiting_text(waiting["files"], waiting["settled_seconds"]), False
     if unseen := details.get("unseen"):
         why = "no value, NaN or infinity in the cursor"
         yield f"{show_count(unseen, 'row')} not loaded: {why}", unseen > WARNING_SHARE * (rows + unseen)

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gridmill.errors import InputError
+from gridmill.model.amounts import show_count
 from gridmill.model.noun import dataclass
 from gridmill.model.statement import TIMES, Given, pasted, stretch
 
@@ -162,6 +163,11 @@ def _check_no_secret_header(name: str, value: str) -> None:
         )
 
 
+def waiting_text(count: int, settled_seconds: float) -> str:
+    """`waiting: 2 files changed less than 30s ago`."""
+    return f"waiting: {show_count(count, 'file')} changed less than {settled_seconds:g}s ago"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Files (`path`: a path, a URL, a glob or several), a database (`sql`), or a stream (`stream`).
@@ -175,6 +181,9 @@ class Source:
     `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are
     for CSV. `timestamp_format` is a strptime pattern for columns declared `timestamp` or `date`; without it
     they are ISO 8601. Times without a zone are taken as UTC.
+
+    With `settled`, a file is loaded once it has not changed for that long: not while it is still being
+    written. A file whose server does not say when it changed is loaded at once.
     """
 
     path: str | tuple[str, ...] = ()
@@ -186,6 +195,7 @@ class Source:
     timestamp_format: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     endpoint: str | None = None
+    settled_seconds: float | None = None
     sql: SqlSource | None = None
     stream: StreamSource | None = None
 
@@ -219,6 +229,16 @@ class Source:
     def live(self) -> bool:
         """True when only the job can tell whether there is something new: it runs each time, and looks."""
         return bool(self.sql or self.stream) or len(self.local_paths) < len(self.paths)
+
+    def waits(self, changed_ns: int, now: float) -> bool:
+        """Whether what last changed at `changed_ns` (since 1970; 0: nobody knows) is not settled at `now`."""
+        return bool(self.settled_seconds and changed_ns) and now - changed_ns / 1e9 < (
+            self.settled_seconds or 0.0
+        )
+
+    def waiting_text(self, count: int) -> str:
+        """`waiting: 2 files changed less than 30s ago`; empty for none."""
+        return waiting_text(count, self.settled_seconds or 0.0) if count else ""
 
     def check(self) -> None:
         """Raise InputError for no source or two, a delimiter of several characters, an unknown encoding."""

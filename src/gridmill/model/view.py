@@ -95,7 +95,8 @@ class PlannedJob:
     in a line what other numbers of workers would buy; empty where nothing was measured. `problem` says why it
     cannot run, `doubt` why it may fail. `travel` is what is carried to its site and back (None: nothing); of
     a job that may go to several resources `alternatives` are what is expected there, and `choice` says why it
-    goes where it does. `when` is as the job declares it: the times are those of a run without failures."""
+    goes where it does. `when` is as the job declares it: the times are those of a run without failures.
+    `waiting` says how many files of its source are not settled yet."""
 
     job: str
     kind: str
@@ -114,6 +115,7 @@ class PlannedJob:
     alternatives: tuple[Alternative, ...] = ()
     choice: str = ""
     when: When = When.SUCCESS
+    waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

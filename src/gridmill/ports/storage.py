@@ -11,11 +11,13 @@ from gridmill.model.stored import AliasMove, FileTrouble, Verified
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
-    """One source file as it is now: enough to tell whether it changed."""
+    """One source file as it is now: enough to tell whether it changed. `ctime_ns` is when its content, name
+    or rights last changed, which no program can set; 0 where nobody knows."""
 
     path: str
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int = 0
 
 
 class Storage(Protocol):

@@ -125,4 +125,9 @@ def _stat(path: str) -> FileStat:
         status = os.stat(path)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", place=path) from error
-    return FileStat(path=path, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+    return FileStat(
+        path=path,
+        size_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+    )

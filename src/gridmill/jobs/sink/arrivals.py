@@ -6,6 +6,7 @@ rows in batches and tells the line of each (`lines`); `Arrivals.positions` go in
 holds them.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from gridmill.jobs.sink import blobs
 from gridmill.jobs.sink.files import Content, SourceFile, find_files, hashed
 from gridmill.jobs.sink.plan import Positions
 from gridmill.model.source import HTTP, OBJECTS, Format, Source
+from gridmill.ports.storage import FileStat
 from gridmill.registry import find
 
 _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
@@ -42,13 +44,15 @@ class Asked:
 class Arrivals:
     """`files` are what the source holds now or, with `append`, only what is new in it; `positions`
     replace those of the table in the commit of their rows. `partial`: they are the rows of a stretch of time,
-    which their key tells. `unseen` rows have no place in the source's order, and no load takes them."""
+    which their key tells. `unseen` rows have no place in the source's order, and no load takes them.
+    `waiting` files are not settled yet: what is loaded of them stays as it is."""
 
     files: tuple[SourceFile, ...]
     positions: Positions = field(default_factory=dict)
     append: bool = False
     partial: bool = False
     unseen: int = 0
+    waiting: tuple[SourceFile, ...] = ()
 
 
 def look(asked: Asked) -> Arrivals:
@@ -58,17 +62,26 @@ def look(asked: Asked) -> Arrivals:
         return _read("sql", asked)
     if source.stream is not None:
         return _read("stream", asked)
-    files = list(find_files(source, asked.folder, asked.content))
+    now = time.time()
+
+    def content(stat: FileStat, name: str) -> str:
+        return "" if source.waits(stat.ctime_ns, now) else asked.content(stat, name)
+
+    found = find_files(source, asked.folder, content)
+    files = [file for file in found if not source.waits(file.changed_ns, now)]
+    waiting = [file for file in found if source.waits(file.changed_ns, now)]
     positions: dict[str, Any] = {}
     for kind, beginnings in _ELSEWHERE.items():
         if any(path.startswith(beginnings) for path in source.paths):
             arrived = _read(kind, asked)
             files += arrived.files
+            waiting += arrived.waiting
             positions |= arrived.positions
     if source.format == Format.FILES:
         new, position = blobs.stage(source, files, asked.positions, asked.work)
-        return Arrivals(files=new, positions={**positions, **position}, append=True)
-    return Arrivals(files=tuple(files), positions=positions)
+        positions |= position
+        return Arrivals(files=new, positions=positions, append=True, waiting=tuple(waiting))
+    return Arrivals(files=tuple(files), positions=positions, waiting=tuple(waiting))
 
 
 def _read(kind: str, asked: Asked) -> Arrivals:

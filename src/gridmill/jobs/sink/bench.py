@@ -10,7 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from gridmill.codec import fingerprint, to_builtins
-from gridmill.errors import ConflictError, DataError
+from gridmill.errors import ConflictError, DataError, UnavailableError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.parquet import Part
 from gridmill.jobs.sink.arrivals import Arrivals, Asked, look
@@ -32,6 +32,7 @@ from gridmill.jobs.sink.times import check_times
 from gridmill.jobs.sink.upkeep import find_inexact, rewrite, spare
 from gridmill.jobs.sink.writing import Writing, Written, kept_rows, rows_of
 from gridmill.model.sink import OnMisfit, SinkSpec
+from gridmill.model.source import Source
 
 LOADER = 1
 """Part of every declaration's fingerprint: raised when the same declaration begins to load otherwise."""
@@ -64,7 +65,7 @@ def rejects_path(context: JobContext) -> Path:
 def _rules(spec: SinkSpec) -> int:
     """Of all that decides which rows are in the table, and how."""
     declared = to_builtins(spec)
-    for name in ("path", "headers", "endpoint"):
+    for name in ("path", "headers", "endpoint", "settled_seconds"):
         del declared["source"][name]
     for name in ("metrics", "drift_threshold", "outages", "retain", "parts"):
         del declared[name]
@@ -123,14 +124,31 @@ class Bench:
     def plan(self) -> LoadPlan:
         """What the source holds now, against what is loaded."""
         arrivals = self.look(self.offer.content)
+        return replace(self._decided(arrivals), waiting=len(arrivals.waiting))
+
+    def _decided(self, arrivals: Arrivals) -> LoadPlan:
         if arrivals.partial:
             return decide_stretch(arrivals.files, self.loaded, anew=self.anew)
         if arrivals.append:
             plan = decide_next(arrivals.files, self.loaded, arrivals.positions, anew=self.anew)
             return replace(plan, unseen=arrivals.unseen)
         choose = load_anew if self.anew else decide
-        plan = choose(arrivals.files, self.loaded, arrivals.positions)
-        return replace(plan, origins={file.key: file.written for file in arrivals.files if file.written})
+        files = (*arrivals.files, *self._standing(arrivals))
+        plan = choose(files, self.loaded, arrivals.positions)
+        return replace(plan, origins={file.key: file.written for file in files if file.written})
+
+    def _standing(self, arrivals: Arrivals) -> list[SourceFile]:
+        """Files that are not settled, as they were when they were loaded. Raises UnavailableError where they
+        must be loaded again."""
+        known = {entry.key: entry.content for entry in self.loaded}
+        found = [replace(file, content=known[file.key]) for file in arrivals.waiting if file.key in known]
+        if found and self.anew:
+            raise UnavailableError(
+                f"the table must be loaded anew; {self.spec.source.waiting_text(len(found))}",
+                hint="Run the pipeline again once they are written.",
+                place=found[0].name,
+            )
+        return found
 
     def evolved(self, plan: LoadPlan) -> pa.Schema | None:
         """The table's columns as the new files would have them; None when they may not change so.
@@ -161,6 +179,8 @@ class Bench:
         """
         if not plan.load and not plan.remove and self.table.delta is not None:
             return Load(version=self.table.delta.version(), plan=plan)
+        if not plan.load and plan.waiting:
+            raise _nothing_settled(self.spec.source, plan)
         if not plan.load:
             raise _nothing_at_all(self.spec.source.name)
         if self.may_be_hasty:
@@ -285,6 +305,14 @@ def _fewer(plan: LoadPlan, rows: int) -> ConflictError:
     return ConflictError(
         f"the table must be loaded anew, and {plan.least - rows:,} of its rows are gone from the source",
         hint="Give the job another name to begin a new table.",
+    )
+
+
+def _nothing_settled(source: Source, plan: LoadPlan) -> UnavailableError:
+    return UnavailableError(
+        f"there is nothing to load yet; {source.waiting_text(plan.waiting)}",
+        hint="Run the pipeline again once they are written.",
+        place=source.name,
     )
 
 

@@ -81,7 +81,8 @@ def _rows(there: Iterable[SourceFile], known: dict[bytes, Known]) -> Iterator[di
     """A row for each file that is new; `known` learns of it."""
     for file in there:
         key = bytes.fromhex(file.key)
-        seen = hashlib.sha256(f"{file.content} {file.size_bytes} {file.mtime_ns}".encode()).digest()
+        look = f"{file.content} {file.size_bytes} {file.mtime_ns} {file.changed_ns}"
+        seen = hashlib.sha256(look.encode()).digest()
         before = known.get(key)
         if before is not None and before.seen == seen[: _SEEN - _KEY]:
             continue

@@ -12,19 +12,20 @@ EXACT = 2**53
 _DIGITS = 15
 """A float keeps so many digits of any number, and never more than 17."""
 _WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
-_KEY = r"^[+-]?0([0-9]+|[xX][0-9a-fA-F]+)$"
+_KEY = r"^([+-]?0([0-9]+|[xX][0-9a-fA-F]+)|\+[0-9]{7,})$"
 _NANOSECONDS = r"\.\d{6}\d*[1-9]"
 _MICROSECONDS_LENGTH = len("2024-01-01T00:00:00.000000")
 _DAY_MICROSECONDS = 24 * 3600 * 10**6
 
 
 def has_keys(texts: pa.ChunkedArray) -> bool:
-    """Whether one of the texts is a whole number that begins with a zero, as ZIP codes do."""
+    """Whether one of the texts is a whole number that begins with a zero, as ZIP codes do, or with `+` before
+    seven digits or more, as telephone numbers do."""
     return bool(pc.any(is_key(texts)).as_py())
 
 
 def is_key(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """For each text whether it is a whole number that begins with a zero, or `0x1f`, which Arrow reads."""
+    """For each text whether it is such a number, or `0x1f`, which Arrow reads."""
     return pc.match_substring_regex(texts, _KEY)
 
 

@@ -39,7 +39,8 @@ class SourceFile:
 
     `name` is how errors and reports call it: relative to the pipeline's folder where it is below it. `fetch`
     brings what is not on this machine to the path it is given, whole or not at all. `written` is the path or
-    glob of the source that names it.
+    glob of the source that names it. `changed_ns` is when it last changed in any way (nanoseconds since
+    1970), 0 where nobody knows.
     """
 
     path: Path
@@ -53,6 +54,7 @@ class SourceFile:
     delimiter: str
     fetch: Callable[[Path], None] | None = None
     written: str = ""
+    changed_ns: int = 0
 
     @property
     def modified_ms(self) -> int:
@@ -101,7 +103,7 @@ def _source_file(source: Source, stat: FileStat, written: str, folder: str, cont
     path, name = Path(stat.path), _name(written, stat.path, folder)
     held = "" if source.format == Format.FILES else content(stat, name)
     found = described(source, path=path, name=name, content=held, size_bytes=stat.size_bytes)
-    return replace(found, mtime_ns=stat.mtime_ns, written=written)
+    return replace(found, mtime_ns=stat.mtime_ns, changed_ns=stat.ctime_ns, written=written)
 
 
 def key_of(name: str) -> str:
@@ -162,7 +164,10 @@ def check_unchanged(file: SourceFile) -> None:
         now = file.path.stat()
     except OSError as error:
         raise UnavailableError("vanished while it was loaded", place=file.name) from error
-    if (now.st_size, now.st_mtime_ns) != (file.size_bytes, file.mtime_ns):
+    same = (now.st_size, now.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+    if same and file.changed_ns not in (0, now.st_ctime_ns):  # perhaps of its rights alone
+        same = content_of(file.path, file.name) == file.content
+    if not same:
         raise UnavailableError(
             "changed while it was loaded", hint="Run the pipeline again once it is written.", place=file.name
         )

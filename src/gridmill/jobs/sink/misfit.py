@@ -15,7 +15,7 @@ _INFERRED = (
 _DIGITS = (
     "`columns: {{{name}: string}}` keeps every digit, `columns: {{{name}: float}}` takes the nearest float."
 )
-_ZEROS = "`columns: {{{name}: string}}` keeps the zeros, `columns: {{{name}: {type}}}` drops them."
+_ZEROS = "`columns: {{{name}: string}}` keeps it, `columns: {{{name}: {type}}}` drops it."
 
 
 def misfit(item: pa.Field, error: MisfitError, place: str, *, declared: bool) -> DataError:
@@ -25,7 +25,8 @@ def misfit(item: pa.Field, error: MisfitError, place: str, *, declared: bool) ->
         said = f"column {name!r} has fractions, and {value} is a whole number that no float holds exactly"
         return DataError(said, hint=_DIGITS.format(name=name), place=place)
     if error.loss == Loss.ZEROS:
-        said = f"column {name!r} has numbers, and {value} begins with a zero, which no number keeps"
+        sign = "a plus" if str(error.value).strip().startswith("+") else "a zero"
+        said = f"column {name!r} has numbers, and {value} begins with {sign}, which no number keeps"
         return DataError(said, hint=_ZEROS.format(name=name, type=type_), place=place)
     return DataError(
         f"column {name!r}: {value} is not of type {type_}",

@@ -82,7 +82,7 @@ class Noted:
         for what, count in self.lost.items():
             yield f"{show_count(count, 'value')} of column {what}"
         for name in self.keys:
-            yield f"column {name} is text, as numbers in it begin with a zero"
+            yield f"column {name} is text, as numbers in it begin with a zero or a plus"
 
     def _drift(self, before: Mapping[str, Any]) -> Mapping[str, Any]:
         limit = self.sieve.spec.drift_threshold

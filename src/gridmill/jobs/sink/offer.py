@@ -27,9 +27,9 @@ TOLD_FILE = ".told.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A source file (`key`, `content`; so large and so old) as a part wrote it: the data files of its good
-    `rows` and of those rejected, below the part's folder. `rows` were read; `reasons` count why some were
-    `rejected`, `lost` the values that were not kept whole."""
+    """A source file (`key`, `content`; so large and so old, last changed then) as a part wrote it: the data
+    files of its good `rows` and of those rejected, below the part's folder. `rows` were read; `reasons` count
+    why some were `rejected`, `lost` the values that were not kept whole."""
 
     key: str
     content: str
@@ -41,6 +41,7 @@ class Done:
     rejected: int
     reasons: Mapping[str, int]
     lost: Mapping[str, int] = field(default_factory=dict)
+    changed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +107,11 @@ class Offer:
     """What all parts wrote, by key and content of the source files."""
 
     of: Mapping[tuple[str, str], Offered] = field(default_factory=dict)
-    _contents: Mapping[tuple[str, int, int], str] = field(default_factory=dict)
+    _contents: Mapping[tuple[str, int, int, int], str] = field(default_factory=dict)
 
     def content(self, stat: FileStat, name: str) -> str:
         """The hash of a file's content: as a part found it, where the file is as old and large as it was."""
-        known = self._contents.get((key_of(name), stat.size_bytes, stat.mtime_ns))
+        known = self._contents.get((key_of(name), stat.size_bytes, stat.mtime_ns, stat.ctime_ns))
         return known or hashed(stat, name)
 
     def schema(self, files: Sequence[SourceFile]) -> pa.Schema | None:
@@ -153,7 +154,7 @@ def open_offer(context: JobContext, spec: SinkSpec, rules: int) -> Offer:
     return Offer(
         of={(one.done.key, one.done.content): one for one in alike},
         _contents={
-            (one.done.key, one.done.size_bytes, one.done.mtime_ns): one.done.content
+            (one.done.key, one.done.size_bytes, one.done.mtime_ns, one.done.changed_ns): one.done.content
             for one in alike
             if one.done.mtime_ns
         },

@@ -53,7 +53,7 @@ def _plan(bench: Bench) -> LoadPlan:
     def may_be_new(file: SourceFile) -> bool:
         if file.content:  # as its store says
             return (file.key, file.content) not in same
-        return file.key not in keys or file.mtime_ns >= since_ns
+        return file.key not in keys or max(file.mtime_ns, file.changed_ns) >= since_ns
 
     fresh = list(filter(may_be_new, bench.look(_not_yet).files))
     mine = [_hashed(file) for file in share_out(fresh, part.count)[part.number]]
@@ -133,6 +133,7 @@ def _done(bench: Bench, writing: Writing, written: Written, before: Sieve) -> Do
         content=file.content,
         size_bytes=file.size_bytes,
         mtime_ns=file.mtime_ns,
+        changed_ns=file.changed_ns,
         files=tuple(str(part.path.relative_to(below)) for part in written.parts),
         rejects=tuple(str(part.path.relative_to(below)) for part in rejects),
         rows=sieve.rows - before.rows,

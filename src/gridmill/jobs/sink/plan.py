@@ -53,6 +53,8 @@ class LoadPlan:
     """Whether the source gives the rows of a stretch of time alone, of which there may be none."""
     unseen: int = 0
     """Rows of the source that no load takes."""
+    waiting: int = 0
+    """Files of the source that are not settled yet."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """The path or glob of the source, as written, that names each file (by key) that is there."""
 

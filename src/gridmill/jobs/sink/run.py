@@ -22,7 +22,9 @@ from gridmill.jobs.sink.upkeep import remove_unused, tidy
 from gridmill.jobs.tables import columns_of
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.job import JobSize
+from gridmill.model.loaded import WAITING
 from gridmill.model.sink import SinkSpec
+from gridmill.model.source import Source
 
 RACES = 10
 
@@ -35,7 +37,7 @@ def run(context: JobContext) -> JobResult:
     if context.order.part is not None:
         return load_part(open_bench(context, spec, _table(context)))
     load = _tidied(context, spec, _load_against_others(context, spec))
-    _say(load)
+    _say(load, spec.source)
     return _result(context, spec, load)
 
 
@@ -88,7 +90,7 @@ def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
         return bench.carry_out(plan, schema)
 
 
-def _say(load: Load) -> None:
+def _say(load: Load, source: Source) -> None:
     files = len(load.plan.load)
     if not files:
         print("nothing new in the source")
@@ -103,6 +105,8 @@ def _say(load: Load) -> None:
         print(f"{column} has drifted since the load before: population stability index {index:g}")
     if load.plan.vanished:
         print(f"{load.plan.vanished} loaded files are not in the source any more; their rows stay")
+    if load.plan.waiting:
+        print(source.waiting_text(load.plan.waiting))
     if load.plan.unseen:
         print(f"{_counted(load.plan.unseen, 'row')} not loaded: no value, NaN or infinity in the cursor")
 
@@ -128,6 +132,7 @@ def _result(context: JobContext, spec: SinkSpec, load: Load) -> JobResult:
             "files": load.plan.seen,
             "vanished": load.plan.vanished,
             "unseen": load.plan.unseen,
+            WAITING: _waiting(load, spec.source),
             "source": spec.source.name,
             "sources": by_source(load.plan.origins, table, at_version(rejects_path(context), table.rejects)),
             "positions": table.positions,
@@ -137,6 +142,12 @@ def _result(context: JobContext, spec: SinkSpec, load: Load) -> JobResult:
     )
     size = JobSize(rows=rows, columns=len(output.columns), input_bytes=size_bytes)
     return JobResult(outputs=(output,), metrics=_metrics(rows, load, output.details), size=size)
+
+
+def _waiting(load: Load, source: Source) -> Mapping[str, float]:
+    if not load.plan.waiting:
+        return {}
+    return {"files": load.plan.waiting, "settled_seconds": source.settled_seconds or 0.0}
 
 
 def _metrics(rows: int, load: Load, details: Mapping[str, Any]) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""Numbers of a CSV file that begin with a zero, found in its bytes: Arrow reads 01234 as 1234."""
+"""Numbers of a CSV file that begin with a zero or a plus, found in its bytes: Arrow reads 01234 as 1234."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-_ZERO, _QUOTE, _LINE = b'0"\n'
+_ZERO, _PLUS, _QUOTE, _LINE = b'0+"\n'
 _BYTES = np.arange(256)
 _DIGITS = np.isin(_BYTES, np.frombuffer(b"0123456789abcdefABCDEFxX", np.uint8))
 _NEXT = np.isin(_BYTES, np.frombuffer(b"0123456789xX", np.uint8))
@@ -32,8 +32,8 @@ class Zeros:
         self._around = np.isin(_BYTES, [*b'\n\r\t "', self.delimiter])
 
     def see(self, block: bytes) -> bool:
-        """Whether a value of these columns is a whole number with a zero before another digit, or 0x1f; or
-        may be, where that takes long to tell. An empty block is the end."""
+        """Whether a value of these columns is a whole number with a zero before another digit, a plus, or 0x;
+        or may be, where that takes long to tell. An empty block is the end."""
         data = self._rest + (block or b"\n")
         found = self._is_found(np.frombuffer(data, np.uint8))
         line = data.rfind(b"\n") + 1
@@ -55,17 +55,17 @@ class Zeros:
         pieces = (data[at : at + _PIECE_BYTES + 2] for at in range(0, len(data), _PIECE_BYTES))
         found = [self._zeros(piece) + number * _PIECE_BYTES for number, piece in enumerate(pieces)]
         places = np.concatenate(found)
-        if len(data) > 1 and data[0] == _ZERO:
+        if len(data) > 1 and data[0] in (_ZERO, _PLUS):
             places = np.concatenate([[0], places])
         places = places[_NEXT[data[places + 1]]]
         return self._whole(data, places[self._is_beginning(data, places - 1)])
 
     def _zeros(self, data: NDArray[np.uint8]) -> NDArray[np.intp]:
-        """Zeros behind what may stand before a value, and what else is there."""
+        """Zeros and plus signs behind what may stand before a value, and what else is there."""
         before = data[:-2] < _BELOW
         if self.delimiter >= _BELOW:
             before |= data[:-2] == self.delimiter
-        before &= data[1:-1] == _ZERO
+        before &= (data[1:-1] == _ZERO) | (data[1:-1] == _PLUS)
         return np.flatnonzero(before) + 1
 
     def _is_beginning(self, data: NDArray[np.uint8], before: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -1,8 +1,10 @@
 """Files by HTTP: not fetched again while their ETag or time stands."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +15,7 @@ from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.arrivals import Arrivals, Asked
 from gridmill.jobs.sink.files import SourceFile, content_of, described, key_of
 from gridmill.jobs.sink.remote.download import Body, BrokenOffError, download
-from gridmill.model.source import HTTP
+from gridmill.model.source import HTTP, Source
 from gridmill.settings import fill_in_environment
 
 TIMEOUT_SECONDS = 30.0
@@ -28,6 +30,7 @@ def arrive(asked: Asked) -> Arrivals:
     Raises DataError for one that is not there, InputError for one that is refused, UnavailableError.
     """
     files: list[SourceFile] = []
+    waiting: list[SourceFile] = []
     positions: dict[str, Any] = {}
     headers = {
         name: _sendable(fill_in_environment(text, "source.headers"), name)
@@ -37,9 +40,34 @@ def arrive(asked: Asked) -> Arrivals:
         for written in dict.fromkeys(asked.source.paths):
             if written.startswith(HTTP):
                 page = Page(client=client, written=written, headers=headers)
-                file = replace(_arrived(page, asked, positions), written=written)
-                files.append(file)
-    return Arrivals(files=tuple(files), positions=positions)
+                page.source = asked.source
+                try:
+                    files.append(replace(_arrived(page, asked, positions), written=written))
+                except _WaitsError:
+                    waiting.append(_waiting(page, asked, positions))
+    return Arrivals(files=tuple(files), positions=positions, waiting=tuple(waiting))
+
+
+def _waiting(page: "Page", asked: Asked, positions: dict[str, Any]) -> SourceFile:
+    """A file that is not settled: what was known of it stays so."""
+    key = key_of(page.written)
+    if key in asked.positions:
+        positions[key] = asked.positions[key]
+    found = described(
+        asked.source,
+        path=_path(page, asked),
+        name=page.written,
+        content="",
+        size_bytes=0,
+        fetch=_is_here,
+    )
+    return replace(found, written=page.written)
+
+
+def _path(page: "Page", asked: Asked) -> Path:
+    """Where it is put."""
+    name = urlsplit(page.written).path.rpartition("/")[2] or "index"
+    return asked.work / f"{key_of(page.written)}-{name}"
 
 
 def _sendable(value: str, name: str) -> str:
@@ -56,8 +84,7 @@ def _sendable(value: str, name: str) -> str:
 def _arrived(page: "Page", asked: Asked, positions: dict[str, Any]) -> SourceFile:
     key = key_of(page.written)
     known: Mapping[str, Any] = asked.positions.get(key, {})
-    name = urlsplit(page.written).path.rpartition("/")[2] or "index"
-    path = asked.work / f"{key}-{name}"
+    path = _path(page, asked)
     page.known = known
     try:
         download(page.open_at, path, page.written)
@@ -87,6 +114,10 @@ class _StandsError(Exception):
     """The file is as it was."""
 
 
+class _WaitsError(Exception):
+    """The file changed so lately that it may not be whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Again:
     """Fetches what has not changed after all, because the table must be loaded anew."""
@@ -106,13 +137,15 @@ class _Again:
 
 @dataclass(slots=True, kw_only=True)
 class Page:
-    """One URL. `known` is what an earlier load found; `validators` what the server says of this one."""
+    """One URL. `known` is what an earlier load found; `validators` what the server says of this one. What is
+    not settled, by its `source`, is not fetched."""
 
     client: httpx.Client
     written: str
     headers: Mapping[str, str]
     known: Mapping[str, Any] = field(default_factory=dict)
     validators: dict[str, str] = field(default_factory=dict)
+    source: Source | None = None
 
     def open_at(self, start: int) -> Body:
         """The bytes from `start` on if the file is still the same, else from 0."""
@@ -124,6 +157,9 @@ class Page:
         begin = start if response.status_code == httpx.codes.PARTIAL_CONTENT else 0
         if begin == 0:
             self.validators = _validators(response)
+            if self.source is not None and self.source.waits(*_times(response)):
+                response.close()
+                raise _WaitsError
         length = response.headers.get("content-length")
         plain = response.headers.get("content-encoding", "identity") == "identity"
         size = begin + int(length) if length and plain else None
@@ -177,6 +213,19 @@ class Page:
 def _validators(response: httpx.Response) -> dict[str, str]:
     found = {"etag": response.headers.get("etag"), "modified": response.headers.get("last-modified")}
     return {name: value for name, value in found.items() if value}
+
+
+def _times(response: httpx.Response) -> tuple[int, float]:
+    """When the file last changed (nanoseconds since 1970, 0 where the server does not say), and its now."""
+    changed, now = (_moment(response.headers.get(name)) for name in ("last-modified", "date"))
+    return int((changed or 0.0) * 1e9), now or time.time()
+
+
+def _moment(written: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(written).timestamp() if written else None
+    except ValueError:
+        return None
 
 
 def _chunks(response: httpx.Response, *, plain: bool) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ def arrive(asked: Asked) -> Arrivals:
     Raises DataError where there is none, InputError where access is refused, UnavailableError.
     """
     found: dict[str, SourceFile] = {}
+    now = time.time()
     for written in asked.source.paths:
         if written.startswith(OBJECTS):
             try:
@@ -39,7 +41,11 @@ def arrive(asked: Asked) -> Arrivals:
             except BrokenOffError as error:
                 raise UnavailableError(f"cannot be listed: {error}", place=written) from error
             found |= {one.name: replace(one.described(asked), written=written) for one in objects}
-    return Arrivals(files=tuple(found[name] for name in sorted(found)))
+    files = [found[name] for name in sorted(found)]
+    return Arrivals(
+        files=tuple(file for file in files if not asked.source.waits(file.changed_ns, now)),
+        waiting=tuple(file for file in files if asked.source.waits(file.changed_ns, now)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,7 @@ class Object:
     path: str
     tag: str
     size_bytes: int
+    changed_ns: int
 
     @property
     def name(self) -> str:
@@ -60,7 +67,7 @@ class Object:
     def described(self, asked: Asked) -> SourceFile:
         """As a sink loads it."""
         key = key_of(self.name)
-        return described(
+        found = described(
             asked.source,
             path=asked.work / f"{key}-{self.path.rpartition('/')[2]}",
             name=self.name,
@@ -68,6 +75,7 @@ class Object:
             size_bytes=self.size_bytes,
             fetch=self.fetch,
         )
+        return replace(found, changed_ns=self.changed_ns)
 
     def fetch(self, path: Path) -> None:
         """Download it as it was listed. Raises UnavailableError when it has changed since."""
@@ -110,6 +118,7 @@ def _matching(source: Source, written: str) -> Iterator[Object]:
                         path=meta["path"],
                         tag=_tag(meta),
                         size_bytes=meta["size"],
+                        changed_ns=int(meta["last_modified"].timestamp() * 1e9),
                     )
     if not found:
         raise DataError(
