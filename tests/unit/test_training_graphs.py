@@ -10,11 +10,12 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from gridmill.jobs.features import Encoding
 from gridmill.jobs.metrics import calibration, classification, regression
 from gridmill.jobs.models import Card, make_predictor
-from gridmill.jobs.training.drawing import Answer, perceptron_graph, recurrent_graph
+from gridmill.jobs.training.drawing import perceptron_graph, recurrent_graph
 from gridmill.jobs.training.networks import Perceptron, Recurrent, Shape
 from gridmill.jobs.training.residual import Base
 from gridmill.jobs.training.scaling import fit_scaler
 from gridmill.jobs.training.trees import collect_trees, tree_graph
+from gridmill.jobs.training.units import Units
 from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
 CARD = Card(
@@ -43,7 +44,7 @@ def test_trees_of_a_regressor():
     x = inputs()
     y = np.nan_to_num(x[:, 0]) * 3 + np.nan_to_num(x[:, 1] - 1.7e9) + 50
     model = HistGradientBoostingRegressor(max_iter=80, random_state=0).fit(x, y)
-    found = make_predictor(CARD, tree_graph(collect_trees(model), 6, 0, Base())).predict(x)
+    found = make_predictor(CARD, tree_graph(collect_trees(model), 6, 0, Units())).predict(x)
     np.testing.assert_allclose(found, model.predict(x), rtol=1e-6)
 
 
@@ -53,7 +54,7 @@ def test_trees_of_a_classifier(classes):
     y = np.digitize(np.nan_to_num(x[:, 0]), [-0.4, 0.4][: classes - 1])
     model = HistGradientBoostingClassifier(max_iter=30, random_state=0).fit(x, y)
     found = make_predictor(
-        with_classes(classes), tree_graph(collect_trees(model), 6, classes, Base())
+        with_classes(classes), tree_graph(collect_trees(model), 6, classes, Units())
     ).predict(x)
     np.testing.assert_allclose(found, model.predict_proba(x), rtol=1e-5, atol=1e-7)
 
@@ -62,12 +63,12 @@ def test_trees_of_a_classifier(classes):
 @pytest.mark.parametrize("classes", [0, 3])
 def test_networks(layers, classes):
     x = inputs(400)
-    scaler = fit_scaler(x)
+    scaler = fit_scaler(x, 1e4)
     spec = TrainingSpec(dataset="d", model=ModelKind.LSTM, hidden=8, layers=layers)
     torch.manual_seed(0)
     shape = Shape(width=scaler.width, outputs=classes or 1, classes=bool(classes), relative=(0, 2))
     network = Recurrent(shape, spec).eval()
-    answer = Answer(base=Base(presents=(0,), fallback=(0.25,)), mean=(1.5,), deviation=(2.0,))
+    answer = Units(base=Base(presents=(0,), fallback=(0.25,)), mean=(1.5,), deviation=(2.0,))
     windows = x.reshape(40, 10, 6)
     graph = recurrent_graph(network, scaler, 10, answer)
     found = make_predictor(with_classes(classes), graph).predict(windows)
@@ -81,12 +82,12 @@ def test_networks(layers, classes):
 
 def test_several_labels_of_a_perceptron_are_added_to_their_own_present_values():
     x = inputs(60)
-    scaler = fit_scaler(x)
+    scaler = fit_scaler(x, 1e4)
     spec = TrainingSpec(dataset="d", model=ModelKind.MLP, hidden=8, layers=2)
     torch.manual_seed(0)
     network = Perceptron(Shape(width=scaler.width, outputs=3), spec).eval()
     base = Base(presents=(0, None, 2), fallback=(0.25, 0.0, 0.5))
-    answer = Answer(base=base, mean=(1.0, 2.0, 3.0), deviation=(2.0, 1.0, 0.5))
+    answer = Units(base=base, mean=(1.0, 2.0, 3.0), deviation=(2.0, 1.0, 0.5), scale=(1.0, 1.0, 1.0))
     found = make_predictor(
         replace(CARD, labels=("a", "b", "c")), perceptron_graph(network, scaler, answer)
     ).predict(x)

@@ -1,6 +1,4 @@
-"""Learned networks as ONNX graphs with scaling and answer: over raw inputs, in the label's units."""
-
-from dataclasses import dataclass, field
+"""Learned networks as ONNX graphs with scaling and units: over raw inputs, in the label's units."""
 
 import numpy as np
 import torch
@@ -9,25 +7,16 @@ from torch import Tensor, nn
 from gridmill.jobs.features import Floats
 from gridmill.jobs.training.graph import Graph
 from gridmill.jobs.training.networks import Network, Perceptron, Recurrent
-from gridmill.jobs.training.residual import Base
 from gridmill.jobs.training.scaling import Scaler
+from gridmill.jobs.training.units import Units
 
 GATES = [0, 3, 1, 2]  # PyTorch keeps input, forget, cell, output; ONNX input, output, forget, cell
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Regression: the labels are base + mean + deviation * the network's numbers."""
-
-    base: Base = field(default_factory=Base)
-    mean: tuple[float, ...] = (0.0,)
-    deviation: tuple[float, ...] = (1.0,)
-
-
-def recurrent_graph(network: Recurrent, scaler: Scaler, sequence: int, answer: Answer) -> bytes:
+def recurrent_graph(network: Recurrent, scaler: Scaler, sequence: int, units: Units) -> bytes:
     """Over [rows, sequence, inputs]."""
     graph = Graph()
-    scaled = graph.floats(_relative(graph, graph.scaled("inputs", scaler), network))
+    scaled = graph.floats(_relative(graph, graph.scaled(graph.known(), scaler), network))
     value = graph.add("Transpose", scaled, perm=[1, 0, 2])
     last = ""
     for layer in range(network.lstm.num_layers):
@@ -35,8 +24,8 @@ def recurrent_graph(network: Recurrent, scaler: Scaler, sequence: int, answer: A
         value = graph.add("Squeeze", states, graph.constant([1], np.int64))
     final = graph.add("Squeeze", last, graph.constant([0], np.int64))
     scores = graph.doubles(_linear(graph, final, network.head))
-    newest = graph.add("Gather", "inputs", graph.constant(-1, np.int64), axis=1)
-    return _finish(graph, scores, newest, network, scaler, answer, sequence)
+    newest = graph.add("Gather", graph.known(), graph.constant(-1, np.int64), axis=1)
+    return _finish(graph, scores, newest, network, scaler, units, sequence)
 
 
 def _relative(graph: Graph, scaled: str, network: Recurrent) -> str:
@@ -46,15 +35,15 @@ def _relative(graph: Graph, scaled: str, network: Recurrent) -> str:
     return graph.add("Sub", scaled, graph.add("Mul", last, graph.constant(_array(network.relative))))
 
 
-def perceptron_graph(network: Perceptron, scaler: Scaler, answer: Answer) -> bytes:
+def perceptron_graph(network: Perceptron, scaler: Scaler, units: Units) -> bytes:
     """Over [rows, inputs]."""
     graph = Graph()
-    value = graph.floats(graph.scaled("inputs", scaler))
+    value = graph.floats(graph.scaled(graph.known(), scaler))
     for layer in network.layers:
         assert isinstance(layer, nn.Linear)
         value = graph.add("Relu", _linear(graph, value, layer))
     scores = graph.doubles(_linear(graph, value, network.head))
-    return _finish(graph, scores, "inputs", network, scaler, answer, None)
+    return _finish(graph, scores, graph.known(), network, scaler, units, None)
 
 
 def _finish(
@@ -63,19 +52,14 @@ def _finish(
     newest: str,
     network: Network,
     scaler: Scaler,
-    answer: Answer,
+    units: Units,
     sequence: int | None,
 ) -> bytes:
-    width, outputs = len(scaler.mean), network.shape.outputs
+    width, outputs = scaler.inputs, network.shape.outputs
     if network.shape.classes:
         return graph.finish(graph.add("Softmax", scores, axis=1), width, sequence=sequence, outputs=outputs)
-    spread = graph.add("Mul", scores, graph.constant(answer.deviation))
-    moved = graph.add("Add", spread, graph.constant(answer.mean))
-    if outputs == 1:
-        output = answer.base.add_to(graph, graph.flat(moved), newest)
-        return graph.finish(output, width, sequence=sequence)
-    output = answer.base.add_to(graph, moved, newest)
-    return graph.finish(output, width, sequence=sequence, outputs=outputs)
+    output = units.add_to(graph, scores, newest)
+    return graph.finish(output, width, sequence=sequence, outputs=outputs if outputs > 1 else 0)
 
 
 def _linear(graph: Graph, value: str, layer: nn.Linear) -> str:

@@ -6,15 +6,18 @@ from threadpoolctl import threadpool_limits
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.features import Floats, Integers
+from gridmill.jobs.features import Floats
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
-from gridmill.jobs.training.residual import Base, fit_base
 from gridmill.jobs.training.trees import Trees, collect_trees, tree_graph
+from gridmill.jobs.training.units import Units, fit_units
 from gridmill.model.training import Objective, TrainingSpec
 
 LEARNING_RATE, PATIENCE = 0.1, 20
 CURVE_POINTS = 100
+LARGEST, SMALLER = 1e290, 2.0**-100
+"""scikit-learn's bins end at 1e300; inputs beyond are learned from times a power of two, which is exact but
+for values below 1e-280."""
 
 
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
@@ -31,10 +34,10 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
             hint="Use lstm, mlp or linear, or a dataset with one label.",
             place="training.model",
         )
-    base = fit_base(frame, spec.residual)
+    units = fit_units(frame, spec.residual)
     context.progress(0, spec.trees, "trees")
     with threadpool_limits(limits=context.threads):
-        model = _fit(frame, base, spec.seed, options)
+        model, scale = _fit(frame, units, spec.seed, options)
     curve = _curve(model)
     for tree, learned, validated in curve:
         context.metric("train_loss", learned, step=tree)
@@ -42,29 +45,41 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     context.progress(model.n_iter_, spec.trees, "trees", note=f"ended after {model.n_iter_} trees")
     trees = collect_trees(model)
     return Fitted(
-        graph=tree_graph(trees, len(frame.names), len(frame.classes), base),
-        presents=base.presents,
+        graph=tree_graph(trees, len(frame.names), len(frame.classes), units, scale),
+        presents=units.base.presents,
         curve=curve,
         importance=_importance(frame, trees),
-        options={**options, "trees_used": int(model.n_iter_), "residual": base.used},
+        options={**options, "trees_used": int(model.n_iter_), "residual": units.base.used},
         libraries=("scikit-learn",),
     )
 
 
-def _fit(frame: Frame, base: Base, seed: int, options: dict[str, float]) -> HistGradientBoostingRegressor:
+def _fit(
+    frame: Frame, units: Units, seed: int, options: dict[str, float]
+) -> tuple[HistGradientBoostingRegressor, float]:
+    """The model, and what its inputs were multiplied by."""
     regression = frame.objective == Objective.REGRESSION
     kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     rows, held = frame.rows["train"], frame.rows["validation"]
     held = held[frame.target[held] >= 0] if not regression else held  # a class never seen cannot be scored
-    target, inputs = frame.target - base.values(frame.inputs), _learnable(frame.inputs, rows)
+    target = units.standardized(frame.target, frame.inputs)[:, 0] if regression else frame.target
     model = kind(early_stopping=True, random_state=seed, **options)
-    return model.fit(inputs[rows], target[rows], X_val=inputs[held], y_val=target[held])
+    learned, watched = frame.inputs[rows], frame.inputs[held]
+    scale = _make_learnable(learned, watched)
+    return model.fit(learned, target[rows], X_val=watched, y_val=target[held]), scale
 
 
-def _learnable(inputs: Floats, rows: Integers) -> Floats:
-    """Inputs that training rows always miss become 0: scikit-learn cannot bin them; it splits on none."""
-    empty = np.isnan(inputs[rows]).all(axis=0)
-    return np.where(empty, 0.0, inputs) if empty.any() else inputs
+def _make_learnable(learned: Floats, held: Floats) -> float:
+    """Make inputs that scikit-learn can bin, in place; returns what they were multiplied by. Those that all
+    rows to learn from miss become 0: nothing is split by them."""
+    empty = np.isnan(learned).all(axis=0)
+    largest = max(np.fmax.reduce(learned, axis=None), -np.fmin.reduce(learned, axis=None))
+    scale = SMALLER if largest > LARGEST else 1.0
+    for inputs in (learned, held):
+        inputs[:, empty] = 0.0
+        if scale != 1:
+            inputs *= scale
+    return scale
 
 
 def _curve(model: HistGradientBoostingRegressor) -> tuple[tuple[float, float, float], ...]:

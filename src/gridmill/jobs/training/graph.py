@@ -19,11 +19,19 @@ OPSET, TREE_OPSET, IR_VERSION = 17, 3, 8  # what ONNX Runtime has read since 202
 
 @dataclass(slots=True)
 class Graph:
-    """A graph under construction. Values are names; `inputs` is the input's."""
+    """A graph under construction. Values are names; `inputs` is the input's, which `known` reads."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
     last: int = 0
+    _known: str = ""
+
+    def known(self) -> str:
+        """The inputs with infinite ones as missing (NaN), as the encoding of columns has them."""
+        if not self._known:
+            infinite = self.add("IsInf", "inputs")
+            self._known = self.add("Where", infinite, self.constant(np.nan), "inputs")
+        return self._known
 
     def name(self) -> str:
         """A new name."""
@@ -63,10 +71,13 @@ class Graph:
 
     def scaled(self, value: str, scaler: Scaler) -> str:
         """What Scaler.apply does, along the last axis."""
-        moved = self.add("Sub", value, self.constant(scaler.mean))
-        scaled = self.add("Div", moved, self.constant(scaler.deviation))
-        missing = self.add("IsNaN", scaled)
+        spread, missing = scaler.spread, self.add("IsNaN", value)
+        if spread.is_scaled:
+            value = self.add("Mul", value, self.constant(spread.scale))
+        moved = self.add("Sub", value, self.constant(spread.mean))
+        scaled = self.add("Div", moved, self.constant(spread.deviation))
         filled = self.add("Where", missing, self.constant(0.0), scaled)
+        filled = self.add("Clip", filled, self.constant(-scaler.limit), self.constant(scaler.limit))
         if not scaler.flagged:
             return filled
         flags = self.add("Gather", missing, self.constant(scaler.flagged, np.int64), axis=-1)

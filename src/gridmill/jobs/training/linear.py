@@ -10,24 +10,29 @@ from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.graph import Graph
 from gridmill.jobs.training.scaling import Scaler, fit_scaler
+from gridmill.jobs.training.units import Units, fit_units
 from gridmill.model.training import Objective, TrainingSpec
 
 MOST_STEPS = 1000
+FARTHEST = 1e100
+"""How many deviations from the mean an input may be: products of it stay numbers."""
 
 
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     """Fit on the training rows. `regularization` is Ridge's alpha, and 1/C of the logistic regression."""
     rows = frame.rows["train"]
-    scaler = fit_scaler(frame.inputs[rows])
+    scaler, units = fit_scaler(frame.inputs[rows], FARTHEST), fit_units(frame, changes=False)
     inputs, target = scaler.apply(frame.inputs[rows]), frame.target[rows]
     with threadpool_limits(limits=context.threads):
         if frame.objective == Objective.REGRESSION:
-            model = Ridge(alpha=spec.regularization).fit(inputs, target)
+            model = Ridge(alpha=spec.regularization).fit(
+                inputs, units.standardized(target, frame.inputs[rows])
+            )
         else:
             model = LogisticRegression(C=1 / spec.regularization, max_iter=MOST_STEPS, random_state=spec.seed)
             model.fit(inputs, target.astype(int))
     coefficients = np.atleast_2d(model.coef_)
-    graph = _graph(scaler, coefficients, np.atleast_1d(model.intercept_), len(frame.classes))
+    graph = _graph(scaler, coefficients, np.atleast_1d(model.intercept_), len(frame.classes), units)
     return Fitted(
         graph=graph,
         importance=_importance(frame, coefficients),
@@ -36,15 +41,15 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     )
 
 
-def _graph(scaler: Scaler, coefficients: Floats, intercept: Floats, classes: int) -> bytes:
+def _graph(scaler: Scaler, coefficients: Floats, intercept: Floats, classes: int, units: Units) -> bytes:
     graph = Graph()
-    product = graph.add("MatMul", graph.scaled("inputs", scaler), graph.constant(coefficients.T))
-    scores = graph.add("Add", product, graph.constant(intercept))
-    many = classes if classes else len(intercept)
-    if classes or many > 1:
-        output = graph.probabilities(scores, classes) if classes else scores
-        return graph.finish(output, len(scaler.mean), outputs=many)
-    return graph.finish(graph.flat(scores), len(scaler.mean))
+    scaled = graph.scaled(graph.known(), scaler)
+    scores = graph.add("MatMul", scaled, graph.constant(coefficients.T))
+    scores = graph.add("Add", scores, graph.constant(intercept))
+    if classes:
+        return graph.finish(graph.probabilities(scores, classes), scaler.inputs, outputs=classes)
+    many = len(intercept) if len(intercept) > 1 else 0
+    return graph.finish(units.add_to(graph, scores, graph.known()), scaler.inputs, outputs=many)
 
 
 def _importance(frame: Frame, coefficients: Floats) -> dict[str, float]:

@@ -21,7 +21,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
         context,
         plan,
         Recurrent,
-        lambda network, scaler, answer: recurrent_graph(network, scaler, spec.sequence, answer),
+        lambda network, scaler, units: recurrent_graph(network, scaler, spec.sequence, units),
     )
 
 

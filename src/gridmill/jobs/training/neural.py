@@ -1,4 +1,4 @@
-"""What `lstm` and `mlp` share: scaling, the answer's units, the device, learning, and what is told of it."""
+"""What `lstm` and `mlp` share: scaling, the label's units, the device, learning, and what is told of it."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -10,18 +10,20 @@ import torch
 from safetensors.torch import save as to_safetensors
 
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.features import Floats, Integers
+from gridmill.jobs.features import Integers
 from gridmill.jobs.training.course import Course, course_of
-from gridmill.jobs.training.drawing import Answer
 from gridmill.jobs.training.feed import Feed
 from gridmill.jobs.training.fitted import Fitted, Scalar
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.learning import LEARNING_RATE, Learned, Learner
 from gridmill.jobs.training.networks import Network, Shape
 from gridmill.jobs.training.ranks import has_gpu, own_device, present_ranks
-from gridmill.jobs.training.residual import fit_base
-from gridmill.jobs.training.scaling import Scaler, fit_scaler
+from gridmill.jobs.training.scaling import Scaler, fit_scaler, fit_spread
+from gridmill.jobs.training.units import Units, fit_units
 from gridmill.model.training import ModelKind, Objective, TrainingSpec
+
+FARTHEST = 1e4
+"""How many deviations from the mean an input may be: single floats still tell such rows apart."""
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 
@@ -43,28 +45,28 @@ def fit_network(
     context: JobContext,
     plan: Plan,
     make: Callable[[Shape, TrainingSpec], AnyNetwork],
-    draw: Callable[[AnyNetwork, Scaler, Answer], bytes],
+    draw: Callable[[AnyNetwork, Scaler, Units], bytes],
 ) -> Fitted:
     """Learn on a GPU where the attempt was given one; the best epoch by validation loss is kept."""
     torch.set_num_threads(context.threads)
     torch.manual_seed(spec.seed)
     device = own_device(gpu=has_gpu(context))
-    scaler = fit_scaler(frame.inputs[frame.rows["train"]])
-    answer = _answer(frame, plan.changes)
-    network = make(_shape(frame, scaler, answer, plan), spec).to(device)
-    feed = _feed(frame, scaler, answer, plan.length, device)
+    scaler = fit_scaler(frame.inputs[frame.rows["train"]], FARTHEST)
+    units = fit_units(frame, plan.changes)
+    network = make(_shape(frame, scaler, units, plan), spec).to(device)
+    feed = _feed(frame, scaler, units, plan.length, device)
     course = course_of(spec, len(plan.rows))
     learner = Learner(network, feed, spec, course, context, context.checkpoints, present_ranks(device))
     learned = learner.learn(plan.rows, _scorable(frame))
     network.cpu()
     context.metric("data_wait_share", learned.waiting)
     return Fitted(
-        graph=draw(network, scaler, answer),
+        graph=draw(network, scaler, units),
         weights=to_safetensors({name: value.contiguous() for name, value in network.state_dict().items()}),
         sequence=plan.length,
-        presents=answer.base.presents,
+        presents=units.base.presents,
         curve=learned.curve,
-        options=_options(spec, course, answer) | _told(learned),
+        options=_options(spec, course, units) | _told(learned),
         libraries=("torch", "safetensors"),
     )
 
@@ -79,7 +81,7 @@ def _told(learned: Learned) -> dict[str, Scalar]:
     }
 
 
-def _options(spec: TrainingSpec, course: Course, answer: Answer) -> dict[str, Scalar]:
+def _options(spec: TrainingSpec, course: Course, units: Units) -> dict[str, Scalar]:
     names = ["layers", "dropout", "weight_decay"]
     names += ["sequence", "normalize"] if spec.model == ModelKind.LSTM else []
     return {
@@ -87,36 +89,36 @@ def _options(spec: TrainingSpec, course: Course, answer: Answer) -> dict[str, Sc
         "learning_rate": spec.learning_rate or LEARNING_RATE,
         "hidden": spec.units,
         **asdict(course),
-        "changes": answer.base.used,
+        "changes": units.base.used,
     }
 
 
-def _shape(frame: Frame, scaler: Scaler, answer: Answer, plan: Plan) -> Shape:
-    presents = (present for present in answer.base.presents if present is not None)
+def _shape(frame: Frame, scaler: Scaler, units: Units, plan: Plan) -> Shape:
+    presents = (present for present in units.base.presents if present is not None)
     return Shape(
         width=scaler.width,
         outputs=len(frame.classes) or len(frame.subject.labels),
         classes=frame.objective == Objective.CLASSIFICATION,
         relative=tuple(dict.fromkeys(presents)) if plan.relative else (),
-        weights=_weights(frame, answer),
+        weights=_weights(frame, units),
     )
 
 
-def _weights(frame: Frame, answer: Answer) -> tuple[float, ...]:
+def _weights(frame: Frame, units: Units) -> tuple[float, ...]:
     """Several labels count by their error as a share of the label's own variance: what is learned is the mean
     of their r2, whatever their units and however far ahead they are."""
     if len(frame.subject.labels) == 1:
         return ()
-    spread = frame.target[frame.rows["train"]].std(axis=0)
-    weights = (np.array(answer.deviation) / np.where(spread > 0, spread, 1.0)) ** 2
+    spread = fit_spread(frame.target[frame.rows["train"]])
+    weights = (units.label_deviation / (spread.deviation / spread.scale)) ** 2
     return tuple(float(weight) for weight in weights / weights.mean())
 
 
-def _feed(frame: Frame, scaler: Scaler, answer: Answer, length: int | None, device: torch.device) -> Feed:
+def _feed(frame: Frame, scaler: Scaler, units: Units, length: int | None, device: torch.device) -> Feed:
     scaled = np.empty((len(frame.inputs), scaler.width), np.float32)
     return Feed(
         inputs=torch.from_numpy(scaler.fill(frame.inputs, scaled)).to(device),
-        target=torch.from_numpy(_scaled_target(frame, answer)).to(device),
+        target=torch.from_numpy(_scaled_target(frame, units)).to(device),
         starts=torch.from_numpy(frame.starts).to(device),
         length=length,
     )
@@ -128,28 +130,7 @@ def _scorable(frame: Frame) -> Integers:
     return rows if frame.objective == Objective.REGRESSION else rows[frame.target[rows] >= 0]
 
 
-def _answer(frame: Frame, changes: bool) -> Answer:
-    """How the network's numbers become labels: scaled, and added to the present values if there are any."""
-    if frame.objective == Objective.CLASSIFICATION:
-        return Answer()
-    rows, base = frame.rows["train"], fit_base(frame, changes)
-    change = _matrix(frame.target[rows] - base.values(frame.inputs[rows]))
-    deviation = change.std(axis=0)
-    return Answer(
-        base=base,
-        mean=tuple(float(mean) for mean in change.mean(axis=0)),
-        deviation=tuple(float(one) or 1.0 for one in deviation),
-    )
-
-
-def _scaled_target(frame: Frame, answer: Answer) -> npt.NDArray[np.generic]:
+def _scaled_target(frame: Frame, units: Units) -> npt.NDArray[np.generic]:
     if frame.objective == Objective.CLASSIFICATION:
         return np.nan_to_num(frame.target, nan=-1.0).astype(np.int64)
-    change = _matrix(frame.target - answer.base.values(frame.inputs))
-    scaled: Floats = (change - np.array(answer.mean)) / np.array(answer.deviation)
-    return scaled.astype(np.float32)
-
-
-def _matrix(values: Floats) -> Floats:
-    """[rows, labels], also of one label."""
-    return values.reshape(len(values), -1)
+    return units.standardized(frame.target, frame.inputs).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Standardising inputs by what the training rows are, with missing values made harmless."""
+"""Standardising columns by what the training rows are, at any scale, with missing values made harmless."""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,24 +10,100 @@ from gridmill.jobs.features import Floats
 
 AnyFloats = TypeVar("AnyFloats", bound=npt.NDArray[np.floating])
 PIECE_CELLS = 4 * 2**20
+CONSTANT_STEPS = 4
+"""A column whose values all lie within so many steps of a double counts as constant: such differences are
+those of rounding."""
+SAFE_EXPONENT, SHIFT = 400, 600
+"""Columns whose largest value is beyond 2 ** ±400 are multiplied by 2 ** ∓600 first, which is exact: neither
+their squares nor their differences leave the range of doubles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Per column the mean and the standard deviation of its values times `scale`, a power of two (1 but for
+    values near the limits of doubles)."""
+
+    mean: Floats
+    deviation: Floats
+    scale: Floats
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether any column is multiplied first."""
+        return bool((self.scale != 1).any())
+
+    def standardized(self, values: Floats) -> Floats:
+        """(values * scale - mean) / deviation of [rows, columns]."""
+        found: Floats = values * self.scale if self.is_scaled else values
+        with np.errstate(over="ignore"):
+            return (found - self.mean) / self.deviation
+
+
+def fit_spread(values: Floats, of_constant: float = 1.0) -> Spread:
+    """The spread of [rows, columns], missing values left out; a column without any has mean 0, and a constant
+    one the deviation `of_constant`.
+
+    Sums are of differences from the column's lowest value: those of the values themselves would lose what
+    lies on a large offset.
+    """
+    pieces, columns = pieces_of(values), values.shape[1]
+    low, high = np.full(columns, np.nan), np.full(columns, np.nan)
+    for rows in pieces:
+        low = np.fmin(low, np.fmin.reduce(values[rows], axis=0))
+        high = np.fmax(high, np.fmax.reduce(values[rows], axis=0))
+    low, high = np.nan_to_num(low), np.nan_to_num(high)
+    largest = np.maximum(np.abs(low), np.abs(high))
+    constant = high / 2 - low / 2 <= CONSTANT_STEPS / 2 * np.spacing(largest)
+    scale = _scale(largest)
+    lowest, count, total, squares = low * scale, *np.zeros((3, columns))
+    for rows in pieces:
+        some = _above(values[rows], scale, lowest)
+        count += (~np.isnan(some)).sum(axis=0)
+        total += np.nansum(some, axis=0)
+    middle = total / np.maximum(1, count)
+    for rows in pieces:
+        some = _above(values[rows], scale, lowest)
+        some -= middle
+        squares += np.nansum(np.square(some, out=some), axis=0)
+    deviation = np.sqrt(squares / np.maximum(1, count))
+    constant |= deviation == 0
+    return Spread(mean=lowest + middle, deviation=np.where(constant, of_constant, deviation), scale=scale)
+
+
+def _above(values: Floats, scale: Floats, lowest: Floats) -> Floats:
+    if (scale != 1).any():
+        values = values * scale
+    return values - lowest
+
+
+def _scale(largest: Floats) -> Floats:
+    exponent = np.frexp(largest)[1]
+    small = (exponent < -SAFE_EXPONENT) & (largest > 0)
+    return np.where(exponent > SAFE_EXPONENT, 2.0**-SHIFT, np.where(small, 2.0**SHIFT, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaler:
-    """(x - mean) / deviation; a missing value becomes the mean (0).
+    """Standardised inputs, at most `limit` deviations from the mean; a missing value becomes the mean (0).
 
     Inputs that miss values in training get one more input each that says so (1 where missing); `flagged`
-    are their numbers. A constant input has deviation 1 and so becomes 0.
+    are their numbers. An input that is constant in training is always 0. No training row of less than
+    `limit` ** 2 rows is that far from the mean.
     """
 
-    mean: Floats
-    deviation: Floats
+    spread: Spread
     flagged: tuple[int, ...]
+    limit: float
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs go in."""
+        return len(self.spread.mean)
 
     @property
     def width(self) -> int:
         """How many inputs come out."""
-        return len(self.mean) + len(self.flagged)
+        return self.inputs + len(self.flagged)
 
     def apply(self, inputs: Floats) -> Floats:
         """[rows, inputs] to [rows, width]."""
@@ -35,31 +111,26 @@ class Scaler:
 
     def fill(self, inputs: Floats, scaled: AnyFloats) -> AnyFloats:
         """The same into an array that is there, [rows, width] of any precision; returns it."""
-        own = len(self.mean)
-        for rows in _pieces(inputs):
-            some = (inputs[rows] - self.mean) / self.deviation
+        own = self.inputs
+        for rows in pieces_of(inputs):
+            some = self.spread.standardized(inputs[rows])
             missing = np.isnan(some)
-            scaled[rows, :own] = np.where(missing, 0.0, some)
+            np.copyto(some, 0.0, where=missing)
+            scaled[rows, :own] = np.clip(some, -self.limit, self.limit, out=some)
             scaled[rows, own:] = missing[:, list(self.flagged)]
         return scaled
 
 
-def _pieces(inputs: Floats) -> list[slice]:
+def pieces_of(inputs: Floats) -> list[slice]:
     """Some rows at a time: what is computed on the way is as large as these only."""
     step = max(1, PIECE_CELLS // max(1, inputs.shape[1]))
     return [slice(first, first + step) for first in range(0, len(inputs), step)]
 
 
-def fit_scaler(inputs: Floats) -> Scaler:
+def fit_scaler(inputs: Floats, limit: float) -> Scaler:
     """The scaler of these training rows [rows, inputs]."""
-    pieces, none = _pieces(inputs), np.zeros(inputs.shape[1])
-    lacking = sum((np.isnan(inputs[rows]).sum(axis=0) for rows in pieces), none)
-    count = np.maximum(1, len(inputs) - lacking)
-    mean = sum((np.nansum(inputs[rows], axis=0) for rows in pieces), none) / count
-    squares = sum((np.nansum((inputs[rows] - mean) ** 2, axis=0) for rows in pieces), none)
-    spread = np.sqrt(squares / count)
-    return Scaler(
-        mean=mean,
-        deviation=np.where(spread > 1e-12 * np.maximum(1.0, np.abs(mean)), spread, 1.0),
-        flagged=tuple(int(number) for number in np.flatnonzero(lacking)),
-    )
+    lacking = np.zeros(inputs.shape[1], bool)
+    for rows in pieces_of(inputs):
+        lacking |= np.isnan(inputs[rows]).any(axis=0)
+    flagged = tuple(int(number) for number in np.flatnonzero(lacking))
+    return Scaler(spread=fit_spread(inputs, np.inf), flagged=flagged, limit=limit)

@@ -1,4 +1,8 @@
-"""scikit-learn's histogram trees as an ONNX tree ensemble, in doubles: the same answers."""
+"""scikit-learn's histogram trees as an ONNX tree ensemble: the same answers.
+
+Thresholds are compared as doubles. ONNX Runtime gives a row's sum of leaves as a single float, so the base,
+and a label's mean and deviation, are outside of the trees.
+"""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,7 +14,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.training.graph import Graph
-from gridmill.jobs.training.residual import Base
+from gridmill.jobs.training.units import Units
 
 Kind = TypeVar("Kind", bound=np.generic)
 
@@ -57,12 +61,15 @@ def collect_trees(model: HistGradientBoostingRegressor) -> Trees:
     )
 
 
-def tree_graph(trees: Trees, width: int, classes: int, base: Base) -> bytes:
-    """The graph: the sum of a row's leaves and of the base; probabilities if there are classes."""
+def tree_graph(trees: Trees, width: int, classes: int, units: Units, scale: float = 1.0) -> bytes:
+    """The graph: the sum of a row's leaves and of the base, in the label's units, or as probabilities.
+    The trees have learned from the inputs times `scale`."""
     graph, leaf = Graph(), trees.leaf
+    known = graph.known()
+    seen = known if scale == 1 else graph.add("Mul", known, graph.constant(scale))
     scores = graph.add(
         "TreeEnsembleRegressor",
-        "inputs",
+        seen,
         domain="ai.onnx.ml",
         n_targets=len(trees.base),
         nodes_treeids=trees.tree.tolist(),
@@ -77,11 +84,8 @@ def tree_graph(trees: Trees, width: int, classes: int, base: Base) -> bytes:
         target_nodeids=trees.node[leaf].tolist(),
         target_ids=trees.output[leaf].tolist(),
         target_weights_as_tensor=numpy_helper.from_array(trees.value[leaf]),
-        base_values_as_tensor=numpy_helper.from_array(trees.base),
     )
-    scores = graph.doubles(scores)
+    scores = graph.add("Add", graph.doubles(scores), graph.constant(trees.base))
     if classes:
-        output = graph.probabilities(scores, classes)
-    else:
-        output = base.add_to(graph, graph.flat(scores), "inputs")
-    return graph.finish(output, width, outputs=classes)
+        return graph.finish(graph.probabilities(scores, classes), width, outputs=classes)
+    return graph.finish(units.add_to(graph, scores, known), width)
