@@ -13,6 +13,7 @@ from gridmill.model.amounts import (
     parse_number,
     parse_period,
     parse_seconds,
+    show_number,
     show_period,
 )
 from gridmill.model.pipeline import Pipeline
@@ -92,3 +93,7 @@ def test_a_pipeline_declares_months() -> None:
 def test_a_pipeline_with_a_period_that_can_be_misread_is_refused(every: str, keep: str, says: str) -> None:
     with pytest.raises(GridmillError, match=says):
         parse_declarations(PIPELINE.format(every=every, keep=keep))
+
+
+def test_negative_zero_is_shown_as_zero():
+    assert [show_number(value) for value in (-0.0, 0.0, -0.25, 3.0)] == ["0", "0", "-0.25", "3"]

@@ -17,6 +17,7 @@ from gridmill.jobs.training.run import run
 from gridmill.model.artifact import Input
 from gridmill.model.job import Job
 from gridmill.model.prediction import PredictionSpec
+from gridmill.model.remarks import remarks_of
 from gridmill.model.search import EarlyStop, Range, Search
 from gridmill.pod.foreign import requirements_of
 
@@ -104,7 +105,7 @@ said = ['{"name": "train_loss", "value": 1, "step": 1}', '{"name": "validation_l
         '{"name": "train_loss", "value": Infinity, "step": 2}', '{"name": "last", "value": 4}']
 open(os.environ["GRIDMILL_METRICS"], "a").write("\n".join(said))
 output = os.environ["GRIDMILL_OUTPUT"]
-open(output + "/metrics.json", "w").write('{"own": 5}')
+open(output + "/metrics.json", "w").write('{"score": 5, "undefined": NaN}')
 """
 PREDICT = "\ndef predict(folder, inputs):\n    return inputs[:, 0]\n"
 
@@ -114,13 +115,19 @@ def test_metrics_are_told_and_what_is_none_is_said(tmp_path: Path, capfd: pytest
     (made.work / CODE / "use.py").write_text(PREDICT)
     result = run(made)
     told = {(e["name"], e["value"], e["step"]) for e in events_of(made) if e["type"] == "metric"}
-    assert told >= {("train_loss", 1.0, 1.0), ("validation_loss", 2.0, 1.0), ("last", 4.0, None)}
-    assert not {name for name, *_ in told} & {"a", "b", "c"}
-    assert result.metrics["own"] == 5.0
+    assert told >= {("train_loss", 1.0, 1.0), ("validation_loss", 2.0, 1.0), ("own_last", 4.0, None)}
+    assert not {name for name, *_ in told} & {"own_a", "own_b", "own_c"}
+    assert result.metrics["own_score"] == 5.0
+    assert "own_undefined" not in result.metrics
+    assert result.outputs[0].details["own_not_finite"] == {
+        "own_c": "nan", "train_loss": "inf", "own_undefined": "nan",
+    }  # fmt: skip
+    remarks = [one.text for one in remarks_of(artifact_of("m", result.outputs[0]))]
+    assert any("not finite: own_c nan, train_loss inf, own_undefined nan" in text for text in remarks)
     assert result.outputs[0].details["curve"] == [[1.0, 1.0, 2.0]]
     said = capfd.readouterr().out
     assert '"soon"' in said
-    assert "metric c is nan at step 2" in said
+    assert "metric own_c is nan at step 2" in said
     assert "metric train_loss is inf at step 2" in said
 
 
@@ -234,6 +241,7 @@ def test_names_of_what_gridmill_adds_to_a_model_are_refused(tmp_path: Path, name
 
 def test_a_script_gets_no_targets_of_test_rows_and_its_own_claim_about_them_is_replaced(tmp_path: Path):
     metrics = train(by_function(tmp_path, PEEKING)).outputs[0].metrics
-    assert metrics["hidden_test"] == metrics["test_rows"] > 0
-    assert metrics["hidden_others"] == 0
+    assert metrics["own_hidden_test"] == metrics["own_test_rows"] > 0
+    assert metrics["own_hidden_others"] == 0
     assert metrics["test_rmse"] > 0, "Gridmill has measured it"
+    assert metrics["own_test_rmse"] == 0, "what the code claims is marked"

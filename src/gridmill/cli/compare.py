@@ -12,6 +12,7 @@ from gridmill.cli.tables import table
 from gridmill.cli.words import moment
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.compared import ComparedMetric, ComparedModel, ComparedSetting, ModelComparison
+from gridmill.model.metric import marked
 
 _WIDEST = 60
 _SPLITS = ("train", "folds", "validation", "test")
@@ -77,7 +78,7 @@ def _code(one: ComparedModel) -> str:
 
 def _metric(models: Sequence[ComparedModel], one: ComparedMetric) -> tuple[object, ...]:
     split, _, rest = one.name.partition("_")
-    name = f"{split} {rest}" if split in _SPLITS and rest else one.name
+    name = f"{split} {rest}" if split in _SPLITS and rest else marked(one.name)
     cells = (
         "" if value is None else f"{show_number(value)}{' *' if model.id in one.best else ''}"
         for model, value in zip(models, one.values, strict=True)

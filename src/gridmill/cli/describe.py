@@ -19,6 +19,7 @@ from gridmill.model.backfill import BackfillView
 from gridmill.model.calibration import judge
 from gridmill.model.deployment import Deployment
 from gridmill.model.distribution import ColumnLine, column_lines, columns_left_out
+from gridmill.model.metric import marked
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import DEFAULT, ProjectView
 from gridmill.model.remarks import remarks_of
@@ -193,7 +194,7 @@ def metric_table(values: Mapping[str, float]) -> RenderableType:
     plain = {name: value for name, value in values.items() if not name.startswith(tuple(_SPLITS))}
     names = dict.fromkeys(name.partition("_")[2] for name in values if name not in plain)
     rows = [(name, *(_value(values.get(f"{split}_{name}")) for split in splits)) for name in names]
-    rows += [(name, _value(value), *[""] * (len(splits) - 1)) for name, value in plain.items()]
+    rows += [(marked(name), _value(value), *[""] * (len(splits) - 1)) for name, value in plain.items()]
     return table("metric", *(splits or [""]), rows=rows)
 
 

@@ -47,7 +47,7 @@ def classification(truth: Integers, probabilities: Floats) -> dict[str, float]:
     known = truth >= 0
     given = np.where(known, probabilities[np.arange(len(truth)), truth], 0.0)
     found = {
-        "log_loss": float(-np.mean(np.log(np.clip(given, 1e-15, 1.0)))),
+        "log_loss": float(np.mean(-np.log(np.clip(given, 1e-15, 1.0)))) + 0.0,  # never -0
         "accuracy": float(np.mean(probabilities.argmax(axis=1) == truth)),
         "brier": _brier(truth, probabilities),
     }

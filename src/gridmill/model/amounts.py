@@ -187,5 +187,6 @@ def show_factor(value: float) -> str:
 
 
 def show_number(value: float) -> str:
-    """`26,115` for whole numbers, else four significant digits: `0.1234`."""
+    """`26,115` for whole numbers, else four significant digits: `0.1234`. Negative zero is `0`."""
+    value += 0.0
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"

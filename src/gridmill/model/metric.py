@@ -2,7 +2,14 @@
 
 from gridmill.errors import InputError
 
+OWN = "own_"
+"""Begins the names of metrics that a model's own code reports, which Gridmill has not measured."""
 HIGHER_IS_BETTER = frozenset({"r2", "skill", "accuracy", "auc", "f1"})
+
+
+def marked(name: str) -> str:
+    """The name with its origin, if Gridmill has not measured it."""
+    return f"{name} (reported by the model's code)" if name.startswith(OWN) else name
 
 
 def read_metric(text: str) -> tuple[str, bool]:

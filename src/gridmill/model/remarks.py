@@ -114,6 +114,9 @@ def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
         yield f"rows not used because their label is missing: {_counts(unlabelled)}", False
     if unseen := details.get("unseen_classes"):
         yield f"rows of a class that no training row has: {_counts(unseen)}", True
+    if not_finite := details.get("own_not_finite"):
+        told = [f"{name} {value}" for name, value in not_finite.items()]
+        yield f"the model's code reported metrics that are not finite: {_listed(told)}", True
     if seen := details.get("not_measured"):
         yield f"rows not measured because a member has learned from them: {_counts(seen)}", False
     if infinite := details.get("infinite"):

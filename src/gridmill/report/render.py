@@ -26,7 +26,7 @@ from gridmill.model.critical import Critical
 from gridmill.model.distribution import column_lines, columns_left_out
 from gridmill.model.event import Event, EventType
 from gridmill.model.loaded import rejects_of, shifted_of
-from gridmill.model.metric import HIGHER_IS_BETTER, read_metric
+from gridmill.model.metric import HIGHER_IS_BETTER, marked, read_metric
 from gridmill.model.noun import dataclass
 from gridmill.model.project import DEFAULT
 from gridmill.model.remarks import remarks_of
@@ -267,7 +267,7 @@ def _metric_table(models: Sequence[Artifact]) -> dict[str, Any]:
         values = [model.output.metrics.get(name) for name in names]
         best = [_is_best(model, name, models) for name in names]
         rows.append((model.name.rpartition("/")[2], model.id, list(zip(values, best, strict=True))))
-    return {"names": names, "rows": rows}
+    return {"names": [marked(name) for name in names], "rows": rows}
 
 
 def _is_best(model: Artifact, name: str, models: Sequence[Artifact]) -> bool:

@@ -11,6 +11,7 @@ from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.metrics import NAMES, better
 from gridmill.jobs.prediction.candidates import Candidate
 from gridmill.jobs.prediction.measured import Comparison
+from gridmill.model.amounts import show_number
 from gridmill.model.metric import HIGHER_IS_BETTER
 from gridmill.model.prediction import KEYS_HINT, OWN_COLUMNS
 
@@ -89,9 +90,11 @@ def check_metric(candidate: Candidate, best_by: str | None) -> str:
 
 def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Comparison) -> str:
     rank = "highest" if metric in HIGHER_IS_BETTER else "lowest"
-    others = ", ".join(f"{name} {score:.4g}" for name, score in scores.items() if name != best)
+    others = ", ".join(f"{name} {show_number(score)}" for name, score in scores.items() if name != best)
     on = f" on the same {comparison.rows:,} rows" if comparison.rows else ""
     out = "".join(f"; {name} is not compared: {why}" for name, why in comparison.left_out.items())
     if not others:
-        return f"{best} is the only candidate that could be compared: {metric} {scores[best]:.4g}{out}"
-    return f"{best} has the {rank} validation {metric}{on}: {scores[best]:.4g} ({others}){out}"
+        return (
+            f"{best} is the only candidate that could be compared: {metric} {show_number(scores[best])}{out}"
+        )
+    return f"{best} has the {rank} validation {metric}{on}: {show_number(scores[best])} ({others}){out}"

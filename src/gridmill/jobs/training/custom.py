@@ -19,13 +19,17 @@ from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.features import is_text
 from gridmill.jobs.foreign import RUNNER
 from gridmill.jobs.held_out import FILE as HELD_OUT
+from gridmill.jobs.learned_rows import FILE as LEARNED
 from gridmill.jobs.models import CARD, GRAPH, WEIGHTS, load_graph
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
+from gridmill.model.metric import OWN
 from gridmill.model.training import TrainingSpec
 
 PICKLED = ("model.joblib", "model.pkl")
 MEASURED = "metrics.json"
+LOSSES = ("train_loss", "validation_loss")
+"""What the code may report by step under these names: its curves, which a search ends trials by."""
 OUTSIDE = 255
 POLL_SECONDS = 0.2
 
@@ -34,9 +38,10 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     """Run the script, or take the file. Raises InputError for what leaves no model, JobError."""
     code = context.work / CODE
     curve: list[tuple[float, float, float]] = []
+    not_finite: dict[str, str] = {}
     if spec.script is not None:
         _write_inputs(frame, spec, context)
-        _run(spec, context, code, curve)
+        _run(spec, context, code, _teller(context, curve, not_finite))
     else:
         _take_file(spec, context, code)
     if context.rank:
@@ -49,7 +54,8 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
         predict=predict,
         environment=_environment(spec, code) if predict else "",
         curve=tuple(curve),
-        metrics=_metrics(context.output),
+        metrics=_metrics(context.output, not_finite),
+        not_finite=not_finite,
         options={**spec.options, "script": spec.script or spec.file},
         libraries=(),
     )
@@ -57,7 +63,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
 
 def _check_names(output: Path) -> None:
     """Raise InputError where the script took a name of a file that Gridmill adds to the model."""
-    taken = [name for name in (CARD, CODE, HELD_OUT, WEIGHTS) if os.path.lexists(output / name)]
+    taken = [name for name in (CARD, CODE, HELD_OUT, LEARNED, WEIGHTS) if os.path.lexists(output / name)]
     taken += [name for name in (GRAPH, MEASURED) if (output / name).is_dir()]
     if taken:
         raise InputError(
@@ -113,9 +119,7 @@ def _without_test(frame: Frame) -> np.ndarray[Any, Any]:
     return target
 
 
-def _run(
-    spec: TrainingSpec, context: JobContext, code: Path, curve: list[tuple[float, float, float]]
-) -> None:
+def _run(spec: TrainingSpec, context: JobContext, code: Path, tell: "Teller") -> None:
     script = str(spec.script)
     path, _, name = script.partition(":")
     if not _inside(code, path).is_file():
@@ -125,7 +129,6 @@ def _run(
         *([str(RUNNER), "fit", f"{code / path}:{name}"] if name else [str(code / path)]),
     ]
     with subprocess.Popen(argv, cwd=code, env=_variables(spec, context)) as process:
-        tell = _teller(context, curve)
         try:
             while not _ended(process):
                 tell()
@@ -170,8 +173,10 @@ class Teller(Protocol):
         """See Teller."""
 
 
-def _teller(context: JobContext, curve: list[tuple[float, float, float]]) -> Teller:
-    """It makes the curve of the two usual losses."""
+def _teller(
+    context: JobContext, curve: list[tuple[float, float, float]], not_finite: dict[str, str]
+) -> Teller:
+    """It makes the curve of the two usual losses, and notes which metrics were not finite."""
     file, read = context.work / "metrics.jsonl", 0
     losses: dict[float, dict[str, float]] = {}
 
@@ -182,7 +187,7 @@ def _teller(context: JobContext, curve: list[tuple[float, float, float]]) -> Tel
             content = lines.read()
         whole = len(content) if last else content.rfind(b"\n") + 1
         for line in content[:whole].splitlines():
-            _tell(context, line, losses)
+            _tell(context, line, losses, not_finite)
         read += whole
         both = [(step, one) for step, one in sorted(losses.items()) if len(one) == 2]
         curve[:] = [(step, one["train_loss"], one["validation_loss"]) for step, one in both]
@@ -190,7 +195,12 @@ def _teller(context: JobContext, curve: list[tuple[float, float, float]]) -> Tel
     return tell
 
 
-def _tell(context: JobContext, line: bytes, losses: dict[float, dict[str, float]]) -> None:
+def _tell(
+    context: JobContext,
+    line: bytes,
+    losses: dict[float, dict[str, float]],
+    not_finite: dict[str, str],
+) -> None:
     try:
         said = json.loads(line)
         name, value = str(said["name"]), float(said["value"])
@@ -198,11 +208,14 @@ def _tell(context: JobContext, line: bytes, losses: dict[float, dict[str, float]
     except (ValueError, KeyError, TypeError, AttributeError):
         print(f"not a metric, in GRIDMILL_METRICS: {line.decode(errors='replace')}", flush=True)
         return
+    curved = step is not None and name in LOSSES
+    name = name if curved else own_name(name)
     if not isfinite(value) or not isfinite(step or 0.0):
+        not_finite[name] = str(value)
         print(f"metric {name} is {value}" + ("" if step is None else f" at step {step:g}"), flush=True)
         return
     context.metric(name, value, step=step)
-    if step is not None and name in ("train_loss", "validation_loss"):
+    if step is not None and curved:
         losses.setdefault(step, {})[name] = value
 
 
@@ -261,17 +274,25 @@ def _environment(spec: TrainingSpec, code: Path) -> str:
     return (code / spec.environment).read_text("utf-8") if spec.environment else ""
 
 
-def _metrics(output: Path) -> Mapping[str, float]:
+def own_name(name: str) -> str:
+    """The name under which a metric that the code reports is kept: none that Gridmill measures has it."""
+    return name if name.startswith(OWN) else OWN + name
+
+
+def _metrics(output: Path, not_finite: dict[str, str]) -> Mapping[str, float]:
+    """The metrics that the code left; those that are not finite are only noted."""
     path = output / MEASURED
     if not path.exists():
         return {}
     try:
         said: dict[str, Any] = json.loads(path.read_bytes())
-        return {str(name): float(value) for name, value in said.items()}
+        told = {own_name(str(name)): float(value) for name, value in said.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(
             f"metrics.json is not a mapping of names to numbers: {error}", place="training.script"
         ) from error
+    not_finite |= {name: str(value) for name, value in told.items() if not isfinite(value)}
+    return {name: value for name, value in told.items() if isfinite(value)}
 
 
 def _inside(code: Path, name: str) -> Path:

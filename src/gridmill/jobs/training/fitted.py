@@ -12,14 +12,15 @@ class Fitted:
 
     `curve` is [[epoch, training loss, validation loss], ...]; `importance` is per input, summing to 1.
     `predict` names the code that predicts where there is no graph, `environment` its requirements; `metrics`
-    are those that it measured itself. The graph takes `inputs` (doubles, see models.Card) and gives the
-    label or probabilities.
+    are those that it reports itself (`own_NAME`), `not_finite` are reported values that are no numbers. The
+    graph takes `inputs` (doubles, see models.Card) and gives the label or probabilities.
     """
 
     graph: bytes | None = None
     predict: str = ""
     environment: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    not_finite: Mapping[str, str] = field(default_factory=dict)
     weights: bytes | None = None
     weights_of_members: tuple[float, ...] = ()
     vote: bool = False

@@ -244,6 +244,7 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "unlabelled": dict(frame.unlabelled),
         "unseen_classes": dict(frame.unseen_classes),
         "infinite": dict(frame.infinite),
+        "own_not_finite": dict(fitted.not_finite),
         "left_out": dict(frame.left_out),
         "grouped": {name: list(said) for name, said in frame.grouped.items()},
         "curve": [list(point) for point in fitted.curve],

@@ -31,6 +31,7 @@ from gridmill.jobs.training.study import (
     open_study,
     trial_rows,
 )
+from gridmill.model.amounts import show_number
 from gridmill.model.metric import HIGHER_IS_BETTER
 from gridmill.model.search import Search, Value
 from gridmill.model.training import ModelKind, Objective, TrainingSpec
@@ -199,7 +200,7 @@ class _Crew:
     def _tell(self, study: optuna.Study) -> None:
         done = sum(trial.state in DONE and INSTEAD_OF not in trial.user_attrs for trial in study.trials)
         complete = [t for t in study.trials if t.state == TrialState.COMPLETE]
-        note = f"best {self._metric} {study.best_value:.4g}" if complete else ""
+        note = f"best {self._metric} {show_number(study.best_value)}" if complete else ""
         self._context.progress(min(done, self._search.trials), self._search.trials, "trials", note=note)
 
     def _lose(self, child: Child) -> None:
