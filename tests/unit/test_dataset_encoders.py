@@ -1,5 +1,6 @@
 """Encoders: fitted on training rows alone, no row sees its own label, the same numbers applied again."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.encode import load_encoders
 from gridmill.jobs.dataset.encoders import apply
-from gridmill.model.dataset import Basis, DatasetSpec, Label, Split
+from gridmill.model.dataset import Basis, DatasetSpec, Label, Split, SplitBy
 from gridmill.model.encoder import Encoder, Method
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -78,6 +79,18 @@ def test_a_scaled_columns_later_values_are_scaled_with_it(case: DatasetCase) -> 
     # the last two hours have labels in the next split: they are left out, but were there to be fitted on
     assert len(train) == 22
     assert train[0]["x"] == pytest.approx((0 - mean(TRAIN)) / pstdev(TRAIN))
+
+
+def test_rows_that_are_in_no_split_tell_no_encoder_anything(case: DatasetCase) -> None:
+    until = Split(test_from="2020-01-01T12:00:00", until="2020-01-02T00:00:00")
+    for split in (until, replace(until, test_from=None)):
+        rows = case.rows(spec(Encoder(columns=("x",), method=Method.MINMAX), split=split))
+        assert max(row["x"] for row in rows) == 1  # from then on it is 100
+    apart = Split(by=SplitBy.RANDOM, on=("n",), test=0.4, test_from="2020-01-01T12:00:00")
+    output = case.make(spec(Encoder(columns=("n",), method=Method.MEAN), split=apart))
+    train = [row["n"] for row in case.table(output).to_pylist() if row["split"] == "train"]
+    (told,) = output.details["encoders"]
+    assert told["fill"] == pytest.approx(mean(n for n in train if n is not None))
 
 
 def test_missing_values_then_scaled(case: DatasetCase) -> None:

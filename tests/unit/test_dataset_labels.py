@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dataset_case import DatasetCase
 
-from gridmill.errors import InputError
+from gridmill.errors import DataError, InputError
 from gridmill.model.dataset import (
     Aggregate,
     AsOfJoin,
@@ -308,3 +308,18 @@ def test_what_makes_nothing_or_takes_a_kept_name_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         noun.check()
+
+
+def test_the_label_of_several_rows_at_once_is_known_with_the_one_that_it_is_of(tmp_path: Path) -> None:
+    """Of two rows at the label's time one has no value: when that one is known says nothing of the other."""
+    case = DatasetCase(tmp_path)
+    first, then, later = (START + timedelta(hours=n) for n in (0, 1, 9))
+    times = {"t": [first, then, then, later], "k": [first, later, then, later]}
+    case.give("obs", {"e": ["a"] * 4, "x": [1.0, 2.0, None, 5.0], "y": [1, 1, 2, 1], **times})
+    spec = DatasetSpec(
+        basis=Basis(table="obs", time="t", entity=("e",)),
+        label=Label(column="x", horizon_seconds=3600, known_at="k"),
+        split=Split(test_from=(START + timedelta(hours=3)).isoformat()),
+    )
+    with pytest.raises(DataError, match="label reaches into the next split: 1"):
+        case.make(spec)

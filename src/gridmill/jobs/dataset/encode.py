@@ -24,6 +24,7 @@ from gridmill.jobs.dataset.encoders import (
     means_so_far,
 )
 from gridmill.jobs.dataset.raw import Raw
+from gridmill.jobs.dataset.splits import AFTER, APART
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.parquet import BATCH_CELLS
@@ -126,13 +127,14 @@ def _fit_some(
         yield Step(fitted=fitted, smoothing=encoder.smoothing, seen=_seen(train, fitted, label))
 
 
-def _training(raw: ds.Dataset, label: str | None) -> ds.Expression | None:
-    """The training rows; with their label where one is needed."""
-    train = ds.field("split") == "train" if "split" in raw.schema.names else None
-    if label is None:
-        return train
-    kept = ds.field(DROPPED).is_null()
-    return kept if train is None else train & kept
+def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
+    """The training rows; with their label where one is needed.
+
+    Those without a label tell of the features all the same; rows that are in no split do not.
+    """
+    dropped = ds.field(DROPPED)
+    mine = dropped.is_null() if label is not None else ~dropped.isin([AFTER, APART])
+    return (ds.field("split") == "train") & mine if "split" in raw.schema.names else mine
 
 
 def _later_values(label: Label | None, compiled: Compiled) -> Mapping[str, Sequence[str]]:

@@ -69,11 +69,15 @@ def label_columns(label: Label | None, basis: Basis, types: Types) -> Mapping[st
 
 
 def _at_horizon(label: Label, by: str) -> Mapping[str, str]:
+    """Of several rows at that time the last one with a value, and when that one is known."""
     ahead = interval(label.horizon_seconds or 0.0)
     over = f'OVER ({by}ORDER BY "{TIME}" RANGE BETWEEN {ahead} FOLLOWING AND {ahead} FOLLOWING)'
-    at = f'"{TIME}" + {ahead}' if label.known_at is None else f'arg_max("{LABEL_KNOWN}", "{ROW}") {over}'
-    value = f'arg_max({quoted(label.sources[0])}, "{ROW}") {over}'
-    return {label.name: value, LABEL_TIME: _later(at, label)}
+    source = quoted(label.sources[0])
+    there = f"FILTER (WHERE {source} IS NOT NULL)"
+    both = f"arg_max({{'known': \"{LABEL_KNOWN}\"}}, \"{ROW}\") {there} {over}"
+    known = f"({both}).known"  # missing where that row's is
+    at = f'"{TIME}" + {ahead}' if label.known_at is None else known
+    return {label.name: f'arg_max({source}, "{ROW}") {over}', LABEL_TIME: _later(at, label)}
 
 
 def _next_rows(label: Label, by: str, kinds: list[str]) -> Mapping[str, str]:
