@@ -22,7 +22,7 @@ from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset import chunks
 from gridmill.jobs.dataset.labels import NO_LABEL
 from gridmill.jobs.dataset.run import KEYLESS, run
-from gridmill.jobs.dataset.splits import AFTER, APART, MISSING, REACHES, UNSEEN
+from gridmill.jobs.dataset.splits import AFTER, APART, GAP, MISSING, REACHES, UNSEEN
 from gridmill.jobs.tables import plain_schema
 from gridmill.model.artifact import Artifact, Input, Output
 from gridmill.model.dataset import DatasetSpec
@@ -39,6 +39,7 @@ REASONS = {
     UNSEEN: "label",
     REACHES: "later split",
     AFTER: "until",
+    GAP: "gap",
     APART: "disagree",
     MISSING: "required",
 }

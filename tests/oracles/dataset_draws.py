@@ -11,6 +11,7 @@ from datetime import date, datetime, timedelta
 from random import Random
 from typing import Any
 
+from gridmill.errors import InputError
 from gridmill.model.dataset import (
     Aggregate,
     AsOfJoin,
@@ -348,18 +349,27 @@ class _Draw:
         until = random.choice(times)
         if self.maybe(0.2) and until > START and all(one < until for one in between):
             begins["until"] = until.isoformat()
+        gap = {"gap_seconds": random.choice(SPANS[:4])} if self.maybe(0.2) else {}
         shares = {"test": random.choice((0.2, 0.4))} | ({"validation": 0.2} if self.maybe(0.5) else {})
         match kind:
             case "times":
-                return Split(**begins) if between else None
+                return self.checked(Split(**begins, **gap)) if between else None
             case "shares":
-                return Split(**shares) if len(times) > 4 else None
+                return Split(**shares, **gap) if len(times) > 4 else None
             case "random" | "entity":
                 by = SplitBy.ENTITY if kind == "entity" and self.basis.entity else SplitBy.RANDOM
                 on = random.choice(((), (), ("c",), ("f",)))
-                timed = begins if between and self.maybe(0.3) else {}
-                return Split(by=by, on=on, seed=random.randint(0, 2), **timed, **shares)
+                timed = {**begins, **gap} if between and self.maybe(0.3) else {}
+                return self.checked(Split(by=by, on=on, seed=random.randint(0, 2), **timed, **shares))
         return None
+
+    def checked(self, split: Split) -> Split:
+        """The split, without a gap that is too long."""
+        try:
+            split.check()
+        except InputError:
+            return replace(split, gap_seconds=None)
+        return split
 
     def draw_encoder(self, number: int) -> Encoder | None:
         random, label = self.random, self.label

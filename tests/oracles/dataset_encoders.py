@@ -25,7 +25,9 @@ def encode(spec: DatasetSpec, made: Sequence[Made]) -> None:
 
     Numbers are fitted on the rows of the training split, those left out for want of a label among them.
     """
-    training = [one for one in made if one.split == "train" and not one.reasons & {"until", "disagree"}]
+    training = [
+        one for one in made if one.split == "train" and not one.reasons & {"until", "gap", "disagree"}
+    ]
     for encoder in spec.encoders:
         for column in encoder.columns:
             if encoder.method in SCALERS:

@@ -77,6 +77,8 @@ def split_rows(spec: DatasetSpec, made: Sequence[Made], times: Sequence[datetime
         one.split = place(one.time, begins)
         if split.end is not None and one.time >= split.end:
             one.reasons.add("until")
+        if any(start - split.gap <= one.time < start for start in begins if start is not None):
+            one.reasons.add("gap")
         if split.by != SplitBy.TIME:
             drawn = drawn_split(split, key_of(spec, one))
             if begins == (None, None):

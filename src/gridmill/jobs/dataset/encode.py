@@ -24,7 +24,7 @@ from gridmill.jobs.dataset.encoders import (
     means_so_far,
 )
 from gridmill.jobs.dataset.raw import Raw
-from gridmill.jobs.dataset.splits import AFTER, APART
+from gridmill.jobs.dataset.splits import AFTER, APART, GAP
 from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.parquet import BATCH_CELLS
@@ -133,7 +133,7 @@ def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
     Those without a label tell of the features all the same; rows that are in no split do not.
     """
     dropped = ds.field(DROPPED)
-    mine = dropped.is_null() if label is not None else ~dropped.isin([AFTER, APART])
+    mine = dropped.is_null() if label is not None else ~dropped.isin([AFTER, GAP, APART])
     return (ds.field("split") == "train") & mine if "split" in raw.schema.names else mine
 
 

@@ -74,7 +74,7 @@ def _at_horizon(label: Label, by: str) -> Mapping[str, str]:
     over = f'OVER ({by}ORDER BY "{TIME}" RANGE BETWEEN {ahead} FOLLOWING AND {ahead} FOLLOWING)'
     source = quoted(label.sources[0])
     there = f"FILTER (WHERE {source} IS NOT NULL)"
-    both = f"arg_max({{'known': \"{LABEL_KNOWN}\"}}, \"{ROW}\") {there} {over}"
+    both = f'arg_max({{\'known\': "{LABEL_KNOWN}"}}, "{ROW}") {there} {over}'
     known = f"({both}).known"  # missing where that row's is
     at = f'"{TIME}" + {ahead}' if label.known_at is None else known
     return {label.name: f'arg_max({source}, "{ROW}") {over}', LABEL_TIME: _later(at, label)}
