@@ -12,6 +12,9 @@ Case = Callable[[int, Path], None]
 
 SUBJECTS: dict[str, str] = {
     "files": "tests.oracles.file_cases:case",
+    "mariadb": "tests.oracles.database_cases:mariadb",
+    "postgresql": "tests.oracles.database_cases:postgresql",
+    "sqlite": "tests.oracles.database_cases:sqlite",
     "left-outputs": "tests.fuzz.left_outputs:case",
     "datasets": "tests.oracles.dataset_cases:case",
     "nasty-columns": "tests.fuzz.nasty_columns:case",

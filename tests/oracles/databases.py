@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
-from math import isfinite
+from decimal import Context, Decimal
+from math import ceil, isfinite
 from typing import Any
 
 Value = Any
@@ -24,6 +24,16 @@ class Row:
     number: int
     cursor: Value
     text: str
+
+
+def shown(value: Value) -> str:
+    """A value with its type and each of its digits; times by what they are, whatever their zone object."""
+    if isinstance(value, datetime):
+        offset = value.utcoffset()
+        return (
+            f"datetime {value.isoformat()}" if offset is None or not offset else f"datetime off UTC {value}"
+        )
+    return repr(value)
 
 
 # How databases sort texts --------------------------------------------------------------------------------
@@ -89,12 +99,20 @@ def is_missing(cursor: Value) -> bool:
 
 
 def less(cursor: Value, lag: Decimal) -> Value:
-    """The value that far below a cursor: a number by as much, a time by as many seconds."""
+    """The value that far below a cursor: a number by as much, a time by as many seconds.
+
+    Whole numbers and dates stand for all that lies before the next one, so the lag is rounded up.
+    """
     if isinstance(cursor, datetime):
         return cursor - timedelta(microseconds=int(lag * 1_000_000))
     if isinstance(cursor, date):
-        return datetime.combine(cursor, time()) - timedelta(microseconds=int(lag * 1_000_000))
-    return (Decimal(repr(cursor)) if isinstance(cursor, float) else Decimal(cursor)) - lag
+        return _comparable(cursor) - timedelta(days=ceil(lag / 86_400))
+    if isinstance(cursor, int):
+        return cursor - ceil(lag)
+    return _EXACT.subtract(_comparable(cursor), lag)
+
+
+_EXACT = Context(prec=500)
 
 
 def _comparable(cursor: Value) -> Value:
@@ -157,8 +175,11 @@ class Stretches:
     loaded: dict[tuple[datetime, datetime], list[Row]] = field(default_factory=dict)
 
     def is_refused(self, begins: datetime, ends: datetime) -> bool:
-        """Whether it overlaps with a loaded one in part."""
-        return any(a < ends and begins < b and not (begins <= a and b <= ends) for a, b in self.loaded)
+        """Whether it overlaps in part with a loaded one that has rows."""
+        return any(
+            rows and a < ends and begins < b and not (begins <= a and b <= ends)
+            for (a, b), rows in self.loaded.items()
+        )
 
     def load(self, begins: datetime, ends: datetime, database: Iterable[Row]) -> None:
         within = [(a, b) for a, b in self.loaded if begins <= a and b <= ends]

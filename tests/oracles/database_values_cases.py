@@ -1,0 +1,75 @@
+"""Random tables of all types of a database, judged by the plain rules of `database_values`."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.run import run
+from gridmill.model.sink import ColumnType, SinkSpec
+from gridmill.model.source import Source, SqlSource
+from tests.oracles.database_places import Database
+from tests.oracles.database_values import MARIADB, POSTGRESQL, POSTGRESQL_MADE, SQLITE, Kind
+from tests.oracles.databases import shown
+from tests.unit.sink_case import SinkCase
+
+KINDS = {"postgresql": POSTGRESQL, "mariadb": MARIADB, "sqlite": SQLITE}
+
+
+def _column(random: Random, kind: Kind, rows: int) -> tuple[bool, list[str], list[object]]:
+    """Whether the column is declared `string`, its values in SQL, and what they become."""
+    as_text = bool(kind.texts) and random.random() < 0.3
+    given = [
+        random.choice(kind.texts if as_text else kind.values) if random.random() < 0.85 else ("NULL", None)
+        for _ in range(rows)
+    ]
+    values: list[object] = [value for _, value in given]
+    return as_text, [sql for sql, _ in given], values if as_text else kind.rule(values)
+
+
+def values_case(random: Random, kind: str, made: Database, folder: Path) -> None:
+    """A table of some columns and rows; sometimes with one value that is refused."""
+    as_query = random.random() < 0.4
+    kinds = [one for one in KINDS[kind] if one.in_query or not as_query]
+    chosen = random.sample(kinds, min(len(kinds), random.randint(3, 12)))
+    count = random.randint(1, 5)
+    drawn = [_column(random, one, count) for one in chosen]
+    refused = [number for number, one in enumerate(chosen) if one.refused and not drawn[number][0]]
+    words = ""
+    if refused and random.random() < 0.5:
+        number = random.choice(refused)
+        value, written = random.choice(chosen[number].refused)
+        drawn[number][1][random.randrange(count)] = value
+        words = f"column 'c{number}' holds {written!r}"
+    made.do(*(POSTGRESQL_MADE if kind == "postgresql" else ()))
+    columns = ", ".join(f"c{number} {one.type}" for number, one in enumerate(chosen))
+    made.do(f"CREATE TABLE kinds (n integer, {columns})")
+    for row in range(count):
+        made.do(f"INSERT INTO kinds VALUES ({row}, {', '.join(sql[row] for _, sql, _ in drawn)})")
+    where = {"query": "SELECT * FROM kinds"} if as_query else {"table": "kinds"}
+    declared = {f"c{number}": ColumnType.STRING for number, (as_text, _, _) in enumerate(drawn) if as_text}
+    spec = SinkSpec(source=Source(sql=SqlSource(url=made.url, **where)), columns=declared)
+    case = SinkCase(folder)
+    if words:
+        _check_refused(case, spec, words)
+        return
+    run(case.context(spec))
+    _compare(case, chosen, drawn)
+
+
+def _check_refused(case: SinkCase, spec: SinkSpec, words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        run(case.context(spec))
+    assert words in str(caught.value), f"{words}: {caught.value}"
+    assert "string" in caught.value.hint
+
+
+def _compare(case: SinkCase, kinds: list[Kind], drawn: list[tuple[bool, list[str], list[object]]]) -> None:
+    rows = sorted(case.table().to_pylist(), key=lambda row: int(row["n"]))
+    wrong = []
+    for number, (kind, (as_text, given, wanted)) in enumerate(zip(kinds, drawn, strict=True)):
+        got = [row[f"c{number}"] for row in rows]
+        if [shown(value) for value in got] != [shown(value) for value in wanted]:
+            wrong.append(f"{kind.type}{' as string' * as_text} {given}: {got}, not {wanted}")
+    assert not wrong, "\n".join(wrong)

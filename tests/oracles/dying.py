@@ -1,0 +1,69 @@
+"""Loads that are killed or disturbed at any of their steps: the n-th call of a function of the sink."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from multiprocessing.context import ForkServerContext
+from types import FrameType
+
+from gridmill.jobs.sink.run import run
+from gridmill.model.sink import SinkSpec
+from tests.unit.sink_case import SinkCase
+
+STEPS = 1_000
+"""About so many steps a load of few rows has."""
+_KILLED, _DONE = -signal.SIGKILL, 0
+
+
+@cache
+def _server() -> ForkServerContext:
+    """Processes are forked from one that has imported all and has run nothing: it has no threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.oracles.dying", "tests.oracles.imported"])
+    return context
+
+
+@contextmanager
+def at_step(number: int, act: Callable[[], None]) -> Iterator[None]:
+    """Act once when the sink's code makes its n-th call or return, in whichever thread."""
+    count = 0
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        if "gridmill/jobs/sink" in frame.f_code.co_filename:
+            count += 1
+            if count == number:
+                act()
+
+    threading.setprofile(look)
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _load(case: SinkCase, spec: SinkSpec, step: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    with at_step(step, die):
+        run(case.context(spec))
+
+
+def load_and_die(case: SinkCase, spec: SinkSpec, step: int) -> bool:
+    """Load in a process of its own, which is killed at that step; whether it was."""
+    case.attempts += 1
+    process = _server().Process(target=_load, args=(case, spec, step))
+    process.start()
+    process.join(60)
+    assert process.exitcode in (_KILLED, _DONE), f"the load ended with {process.exitcode}"
+    return process.exitcode == _KILLED
