@@ -19,6 +19,7 @@ from gridmill.model.artifact import Output
 from gridmill.model.sink import ColumnType, SinkSpec
 from gridmill.model.source import Source, SqlSource
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
+from tests.oracles.dying import at_step
 from tests.postgresql import PostgresqlServer
 from tests.unit.sink_case import SinkCase
 
@@ -236,6 +237,22 @@ def test_a_server_that_does_not_answer_is_named_without_its_password(tmp_path: P
         load(SinkCase(tmp_path), "postgresql://u:${env:SECRET_OF_THIS_TEST}@127.0.0.1:1/d", table="t")
     assert "127.0.0.1" in str(caught.value)
     assert "hush" not in str(caught.value)
+
+
+def test_a_server_that_crashes_between_two_batches_can_be_tried_again(
+    postgresql: PostgresqlServer, tmp_path: Path
+) -> None:
+    database = postgresql.create_database()
+    postgresql.execute(
+        "CREATE TABLE seen AS SELECT x AS id, repeat('y', 200) AS pad FROM generate_series(1, 25000) AS x",
+        database,
+    )
+    case = SinkCase(tmp_path)
+    url = postgresql.socket_url(database)
+    with at_step(1, postgresql.crash_and_recover, "batch_of"), pytest.raises(UnavailableError):
+        load(case, url, table="seen", cursor="id")
+    load(case, url, table="seen", cursor="id")
+    assert sorted(case.table()["id"].to_pylist()) == list(range(1, 25_001))
 
 
 def test_killed_in_the_middle_no_row_is_lost_or_doubled(place: Place, postgresql: PostgresqlServer) -> None:

@@ -106,6 +106,39 @@ def test_json_in_a_field(server: redis.Redis, port: int, case: SinkCase) -> None
         load(case, port, json="doc")
 
 
+def test_fields_are_texts_whatever_they_look_like(server: redis.Redis, port: int, case: SinkCase) -> None:
+    server.xadd("clicks", {"day": "2024-01-01", "at": "2024-01-01T10:00:00Z", "zip": "01234", "n": "1"})
+    load(case, port)
+    server.xadd("clicks", {"day": "later", "at": "", "zip": "x", "n": "2", "new": "2024-01-01"})
+    load(case, port)
+    first, second = sorted(case.rows(), key=lambda row: row["n"])
+    assert (first["day"], first["at"], first["zip"]) == ("2024-01-01", "2024-01-01T10:00:00Z", "01234")
+    assert (second["day"], second["at"], second["zip"], second["new"]) == ("later", "", "x", "2024-01-01")
+
+
+def test_entries_that_lack_a_place_for_a_field_are_named(
+    server: redis.Redis, port: int, case: SinkCase
+) -> None:
+    server.execute_command("XADD", "clicks", "1-0", "a", "1", "a", "2")
+    with pytest.raises(DataError, match="clicks entry 1-0: has the field 'a' more than once"):
+        load(case, port)
+    server.xadd("clicks", {"entry_time": "2024-01-01"}, id="2-0")
+    server.xdel("clicks", "1-0")
+    with pytest.raises(DataError, match="clicks entry 2-0: has a field 'entry_time'"):
+        load(case, port)
+
+
+def test_the_time_of_an_entry_is_exact_until_the_year_9999(
+    server: redis.Redis, port: int, case: SinkCase
+) -> None:
+    server.xadd("clicks", {"n": 1}, id="253402300799999-0")
+    load(case, port)
+    assert case.rows()[0]["entry_time"] == datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
+    server.xadd("clicks", {"n": 1}, id="253402300800000-0")
+    with pytest.raises(DataError, match="clicks entry 253402300800000-0: has an id whose time is after"):
+        load(case, port)
+
+
 def test_a_stream_that_was_made_anew_is_refused(server: redis.Redis, port: int, case: SinkCase) -> None:
     add(server, range(3))
     load(case, port)

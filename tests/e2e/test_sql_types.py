@@ -46,6 +46,8 @@ POSTGRESQL: Values = {
     "clock": ("time", "'24:00'", "24:00:00"),
     "zoned_clock": ("timetz", "'10:30:00.5+02'", "10:30:00.5+02"),
     "span": ("interval", "'1 day -2:03:04.5'", 86_400 - 7384.5),
+    "longest": ("interval", "'2147483647 days'", 2_147_483_647 * 86_400.0),
+    "longest_time": ("interval", "'-2562047788:00:54.775807'", -9_223_372_036_854.775807),
     "padded": ("char(3)", "'ä'", "ä  "),
     "empty": ("text", "''", ""),
     "raw": ("bytea", r"'\x00ff'", b"\x00\xff"),
@@ -58,6 +60,8 @@ POSTGRESQL: Values = {
     "network": ("cidr", "'10.0.0.0/8'", "10.0.0.0/8"),
     "list": ("int[]", "'{1,NULL}'", "[1, null]"),
     "decimals": ("numeric[]", "'{1.10}'", '["1.10"]'),
+    "words": ("text[]", """'{ä,"\\"",😀}'""", '["ä", "\\"", "😀"]'),
+    "ranges": ("int4multirange", "'{[1,3),[5,7)}'", "{[1,3),[5,7)}"),
     "range": ("daterange", "'[2024-01-01,infinity)'", "[2024-01-01,infinity)"),
     "point": ("point", "'(1,2)'", "(1,2)"),
     "xml": ("xml", "'<a/>'", "<a/>"),
@@ -222,6 +226,46 @@ def test_what_no_type_holds_is_refused_and_can_be_a_text(
     case = SinkCase(tmp_path / "text")
     load(case, url, {"c": ColumnType.STRING}, table="kinds")
     assert case.rows() == [{"c": written}]
+
+
+def test_decimals_of_any_length_become_floats_or_are_refused(
+    postgresql: PostgresqlServer, tmp_path: Path
+) -> None:
+    database = postgresql.create_database()
+    postgresql.execute("CREATE TABLE kinds (c numeric)", database)
+    url = postgresql.socket_url(database)
+    long = f"{'9' * 70}.{'9' * 70}"
+    for number, value in enumerate(("1e-300", "1.5", f"{'9' * 300}.5", long, f"-0.{'0' * 200}1")):
+        postgresql.execute(f"TRUNCATE kinds; INSERT INTO kinds VALUES ({value})", database)
+        for source in ({"table": "kinds"}, {"query": "SELECT * FROM kinds"}):
+            case = SinkCase(tmp_path / f"{number}-{len(source)}-{next(iter(source))}")
+            load(case, url, **source)
+            assert case.rows() == [{"c": float(value)}]
+    for value in ("1e400", "-1e400 + 0.5"):
+        postgresql.execute(f"TRUNCATE kinds; INSERT INTO kinds VALUES ({value}), (0.5)", database)
+        with pytest.raises(DataError, match=r"column 'c' holds .*e[+]400, which is too large for a float"):
+            load(SinkCase(tmp_path / f"refused {value}"), url, table="kinds")
+
+
+def test_times_declared_as_texts_are_alike_beside_what_no_time_is(
+    postgresql: PostgresqlServer, tmp_path: Path
+) -> None:
+    database = postgresql.create_database()
+    postgresql.execute("CREATE TABLE kinds (id int, a timestamp, b timestamptz, c date)", database)
+    insert = "INSERT INTO kinds VALUES ({}, '0044-03-15 02:30', '2024-10-27 02:30:00.5+01', '2024-03-31')"
+    postgresql.execute(insert.format(1), database)
+    case, texts = SinkCase(tmp_path), dict.fromkeys("abc", ColumnType.STRING)
+    load(case, postgresql.socket_url(database), texts, table="kinds", cursor="id")
+    postgresql.execute(insert.format(2), database)
+    postgresql.execute("INSERT INTO kinds VALUES (3, 'infinity', 'infinity', 'infinity')", database)
+    load(case, postgresql.socket_url(database), texts, table="kinds", cursor="id")
+    rows = sorted(case.rows(), key=lambda row: row["id"])
+    written = {"a": "0044-03-15 02:30:00.000000Z", "b": "2024-10-27 01:30:00.500000Z", "c": "2024-03-31"}
+    assert [{name: row[name] for name in "abc"} for row in rows] == [
+        written,
+        written,
+        dict.fromkeys("abc", "infinity"),
+    ]
 
 
 def test_a_date_of_zeros_is_refused_and_can_be_a_text(mariadb: MariadbServer, tmp_path: Path) -> None:

@@ -11,15 +11,16 @@ Case = Callable[[int, Path], None]
 """One random case: the same seed always makes the same case."""
 
 SUBJECTS: dict[str, str] = {
-    "files": "tests.oracles.file_cases:case",
-    "mariadb": "tests.oracles.database_cases:mariadb",
-    "postgresql": "tests.oracles.database_cases:postgresql",
-    "sqlite": "tests.oracles.database_cases:sqlite",
-    "left-outputs": "tests.fuzz.left_outputs:case",
     "datasets": "tests.oracles.dataset_cases:case",
+    "files": "tests.oracles.file_cases:case",
+    "left-outputs": "tests.fuzz.left_outputs:case",
+    "mariadb": "tests.oracles.database_cases:mariadb",
     "nasty-columns": "tests.fuzz.nasty_columns:case",
     "pipelines": "tests.oracles.pipeline_cases:case",
+    "postgresql": "tests.oracles.database_cases:postgresql",
+    "redis": "tests.oracles.stream_cases:case",
     "schedules": "tests.oracles.clock_cases:case",
+    "sqlite": "tests.oracles.database_cases:sqlite",
 }
 """Name -> "module:function". A module is imported only when its subject is tried."""
 

@@ -157,6 +157,15 @@ class History:
             return
         self._keep(rows)
 
+    def check_not_emptied(self, spec: SinkSpec) -> None:
+        """All rows are deleted: a table does not become empty that way."""
+        before = self.table()
+        self.database.do("DELETE FROM seen")
+        self.rows.clear()
+        with pytest.raises(DataError, match="no rows"):
+            run(self.case.context(spec))
+        assert self.table() == before
+
     def check_no_table(self, spec: SinkSpec) -> None:
         """Nobody knows the types of a query that has no row."""
         with pytest.raises(DataError, match="no rows"):
@@ -222,6 +231,8 @@ def whole_case(history: History) -> None:
     changed, version = True, -1
     for _ in range(random.randint(3, 6)):
         history.change() if random.random() < 0.7 else None
+        if random.random() < 0.1 and model.rows:
+            history.check_not_emptied(spec)
         if not history.rows:
             history.insert()
         after = list(history.rows.values())

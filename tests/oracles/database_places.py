@@ -194,7 +194,7 @@ class Sqlite:
 
     def __init__(self, random: Random, folder: Path) -> None:
         self._file = folder / "shop.db"
-        self.url = "sqlite:///shop.db"
+        self.url = f"sqlite:///{self._file}"
         self._connection = sqlite3.connect(self._file, isolation_level=None)
         if random.random() < 0.5:
             self.do("PRAGMA journal_mode = WAL")

@@ -16,9 +16,11 @@ from tests.unit.sink_case import SinkCase
 
 KINDS = {"postgresql": POSTGRESQL, "mariadb": MARIADB, "sqlite": SQLITE}
 
+Column = tuple[bool, list[str], list[object]]
+"""Whether it is declared `string`, its values in SQL, and what they become."""
 
-def _column(random: Random, kind: Kind, rows: int) -> tuple[bool, list[str], list[object]]:
-    """Whether the column is declared `string`, its values in SQL, and what they become."""
+
+def _column(random: Random, kind: Kind, rows: int) -> Column:
     as_text = bool(kind.texts) and random.random() < 0.3
     given = [
         random.choice(kind.texts if as_text else kind.values) if random.random() < 0.85 else ("NULL", None)
@@ -43,29 +45,55 @@ def values_case(random: Random, kind: str, made: Database, folder: Path) -> None
         drawn[number][1][random.randrange(count)] = value
         words = f"column 'c{number}' holds {written!r}"
     made.do(*(POSTGRESQL_MADE if kind == "postgresql" else ()))
-    columns = ", ".join(f"c{number} {one.type}" for number, one in enumerate(chosen))
+    if words:
+        with pytest.raises(DataError) as caught:
+            _loaded(chosen, drawn, made, folder, as_query=as_query)
+        assert words in str(caught.value), f"{words}: {caught.value}"
+        assert "string" in caught.value.hint
+    else:
+        _compare(_loaded(chosen, drawn, made, folder, as_query=as_query), chosen, drawn)
+
+
+def _loaded(
+    kinds: list[Kind], drawn: list[Column], made: Database, folder: Path, *, as_query: bool
+) -> SinkCase:
+    """A sink's table of these columns."""
+    columns = ", ".join(f"c{number} {one.type}" for number, one in enumerate(kinds))
     made.do(f"CREATE TABLE kinds (n integer, {columns})")
-    for row in range(count):
+    for row in range(len(drawn[0][1])):
         made.do(f"INSERT INTO kinds VALUES ({row}, {', '.join(sql[row] for _, sql, _ in drawn)})")
     where = {"query": "SELECT * FROM kinds"} if as_query else {"table": "kinds"}
     declared = {f"c{number}": ColumnType.STRING for number, (as_text, _, _) in enumerate(drawn) if as_text}
-    spec = SinkSpec(source=Source(sql=SqlSource(url=made.url, **where)), columns=declared)
     case = SinkCase(folder)
-    if words:
-        _check_refused(case, spec, words)
-        return
-    run(case.context(spec))
-    _compare(case, chosen, drawn)
+    run(case.context(SinkSpec(source=Source(sql=SqlSource(url=made.url, **where)), columns=declared)))
+    return case
 
 
-def _check_refused(case: SinkCase, spec: SinkSpec, words: str) -> None:
-    with pytest.raises(DataError) as caught:
-        run(case.context(spec))
-    assert words in str(caught.value), f"{words}: {caught.value}"
-    assert "string" in caught.value.hint
+def every_value(kind: str, made: Database, folder: Path) -> None:
+    """All values of all types in one table, and what they are where they are declared `string` in another."""
+    made.do(*(POSTGRESQL_MADE if kind == "postgresql" else ()))
+    for as_text in (False, True):
+        for as_query in (False, True):
+            kinds = [
+                one for one in KINDS[kind] if (one.in_query or not as_query) and (one.texts or not as_text)
+            ]
+            count = max((len(one.texts if as_text else one.values) for one in kinds), default=0)
+            drawn = [_filled(one, count, as_text=as_text) for one in kinds]
+            if kinds:
+                made.do("DROP TABLE IF EXISTS kinds")
+                case = _loaded(kinds, drawn, made, folder / f"{as_text}-{as_query}", as_query=as_query)
+                _compare(case, kinds, drawn)
 
 
-def _compare(case: SinkCase, kinds: list[Kind], drawn: list[tuple[bool, list[str], list[object]]]) -> None:
+def _filled(kind: Kind, rows: int, *, as_text: bool) -> Column:
+    """All values, from the first again until there are so many."""
+    values = kind.texts if as_text else kind.values
+    given = [values[row % len(values)] for row in range(rows)]
+    found = [value for _, value in given]
+    return as_text, [sql for sql, _ in given], found if as_text else kind.rule(found)
+
+
+def _compare(case: SinkCase, kinds: list[Kind], drawn: list[Column]) -> None:
     rows = sorted(case.table().to_pylist(), key=lambda row: int(row["n"]))
     wrong = []
     for number, (kind, (as_text, given, wanted)) in enumerate(zip(kinds, drawn, strict=True)):

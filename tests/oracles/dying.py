@@ -13,6 +13,7 @@ from types import FrameType
 
 from gridmill.jobs.sink.run import run
 from gridmill.model.sink import SinkSpec
+from tests.redisserver import PASSWORD
 from tests.unit.sink_case import SinkCase
 
 STEPS = 1_000
@@ -29,13 +30,15 @@ def _server() -> ForkServerContext:
 
 
 @contextmanager
-def at_step(number: int, act: Callable[[], None]) -> Iterator[None]:
-    """Act once when the sink's code makes its n-th call or return, in whichever thread."""
+def at_step(number: int, act: Callable[[], None], function: str = "") -> Iterator[None]:
+    """Act once when the sink's code makes its n-th call or return, in whichever thread; of one function
+    alone, if it is named."""
     count = 0
 
     def look(frame: FrameType, event: str, argument: object) -> None:
         nonlocal count
-        if "gridmill/jobs/sink" in frame.f_code.co_filename:
+        code = frame.f_code
+        if "gridmill/jobs/sink" in code.co_filename and function in ("", code.co_name):
             count += 1
             if count == number:
                 act()
@@ -54,6 +57,7 @@ def die() -> None:
 
 
 def _load(case: SinkCase, spec: SinkSpec, step: int) -> None:
+    os.environ["REDIS_PASSWORD"] = PASSWORD
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with at_step(step, die):
         run(case.context(spec))

@@ -102,6 +102,10 @@ class SqlSource:
             raise InputError("`lag` is 0 or more, and goes with a `cursor`", place="sql.lag")
 
 
+ENTRY_TIME = "entry_time"
+"""The column that has the time of a stream's entry."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSource:
     """Entries of a Redis stream (`key`), each once, with their id and time as `entry_id` and `entry_time`.

@@ -65,6 +65,12 @@ class Guesses:
         for name in names:
             self.of.setdefault(name, Guess())
 
+    def keep_texts(self, but: str) -> None:
+        """Leave columns with values as texts, whatever these look like, all but one."""
+        for name, guess in self.of.items():
+            if name != but and guess.possible is not None:
+                guess.possible = (ColumnType.STRING,)
+
     def _narrow(self, name: str, column: pa.ChunkedArray, numbers: bool) -> None:
         guess = self.of.setdefault(name, Guess())
         if column.null_count == len(column):

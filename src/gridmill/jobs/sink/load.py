@@ -32,7 +32,7 @@ from gridmill.jobs.sink.misfit import misfit
 from gridmill.jobs.sink.reading import Haste, HastyError, Reader, place_of
 from gridmill.jobs.sink.sieve import Batch
 from gridmill.model.sink import OnMisfit, SinkSpec
-from gridmill.model.source import Format, Source
+from gridmill.model.source import ENTRY_TIME, Format, Source
 
 _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
     Format.CSV: Delimited,
@@ -153,6 +153,9 @@ class Loading:
             self.progress.begin(file)
             self._look(open_reader(file, self.spec.source), guesses)
             self.progress.end(file)
+        stream = self.spec.source.stream
+        if stream is not None and stream.json is None:  # fields are texts: the next one may look otherwise
+            guesses.keep_texts(but=self.layout.rename(ENTRY_TIME))
         return guesses
 
     def _look(self, reader: Reader, guesses: Guesses, *, first: bool = False) -> None:

@@ -1,10 +1,10 @@
 """A Redis stream as a sink's source: the entries beyond the position, as lines of JSON."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -18,21 +18,22 @@ from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.sink.arrivals import Arrivals, Asked
 from gridmill.jobs.sink.convert import TIMESTAMP
 from gridmill.jobs.sink.files import SourceFile, described, key_of
-from gridmill.model.source import Format, StreamSource
+from gridmill.model.source import ENTRY_TIME, Format, StreamSource
 from gridmill.settings import fill_in_environment
 
 BATCH_ROWS = 5_000
 TIMEOUT_SECONDS = 30.0
 BEGINNING = "0-0"
-_EVERY = pa.schema([("entry_id", pa.string()), ("entry_time", TIMESTAMP)])
+_ORIGIN = datetime(1970, 1, 1, tzinfo=UTC)
+_EVERY = pa.schema([("entry_id", pa.string()), (ENTRY_TIME, TIMESTAMP)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry: its id (milliseconds-number), and its fields."""
+    """One entry: its id (milliseconds-number), and its fields with their values."""
 
     id: str
-    fields: Mapping[bytes, bytes]
+    fields: Sequence[tuple[bytes, bytes]]
 
 
 def arrive(asked: Asked) -> Arrivals:
@@ -81,12 +82,13 @@ def _nothing_yet(asked: Asked, source: StreamSource, key: str) -> SourceFile:
 def _entries(server: redis.Redis, source: StreamSource, low: str) -> Iterator[Entry]:
     """What is there and, with `wait`, what comes until then; never more than `max_rows`."""
     until, left = monotonic() + source.wait_seconds, source.max_rows
+    server.set_response_callback("XRANGE", lambda found, **_: found)  # redis-py's makes a dict of the fields
     while left > 0:
         count = min(left, BATCH_ROWS)
         found: Any = server.xrange(source.key, min=f"({low}", max="+", count=count)
         for identity, fields in found:
             low = identity.decode()
-            yield Entry(id=low, fields=fields)
+            yield Entry(id=low, fields=tuple(zip(fields[::2], fields[1::2], strict=True)))
         left -= len(found)
         rest = until - monotonic()
         if not found and rest <= 0:
@@ -119,16 +121,43 @@ def _number(identity: str) -> tuple[int, int]:
 
 def _line(entry: Entry, source: StreamSource) -> str:
     """The entry as a JSON object: its fields as text, or what the one that holds JSON says."""
-    moment = datetime.fromtimestamp(_number(entry.id)[0] / 1000, UTC)
-    values: dict[str, Any] = {"entry_id": entry.id, "entry_time": moment.isoformat()}
     place = f"{source.key} entry {entry.id}"
-    try:
-        fields = {name.decode(): value.decode() for name, value in entry.fields.items()}
-    except UnicodeDecodeError as error:
-        raise DataError("holds bytes that are no text", place=place) from error
+    values: dict[str, Any] = {"entry_id": entry.id, ENTRY_TIME: _time(entry.id, place).isoformat()}
+    fields = _texts_of(entry, place)
     if source.json is not None:
         fields |= _object(fields.pop(source.json, ""), source.json, place)
+    if taken := sorted(fields.keys() & values.keys()):
+        raise DataError(
+            f"has a field {taken[0]!r}, which is the name of what every entry has",
+            hint=f"Write the field under another name; XDEL {source.key} {entry.id} removes the entry.",
+            place=place,
+        )
     return json.dumps(values | fields)
+
+
+def _texts_of(entry: Entry, place: str) -> dict[str, Any]:
+    """The entry's fields. Redis takes one several times: only one value would be loaded."""
+    try:
+        texts = [(name.decode(), value.decode()) for name, value in entry.fields]
+    except UnicodeDecodeError as error:
+        raise DataError("holds bytes that are no text", place=place) from error
+    fields: dict[str, Any] = dict(texts)
+    if len(fields) < len(texts):
+        twice = next(name for number, (name, _) in enumerate(texts) if name in dict(texts[:number]))
+        raise DataError(f"has the field {twice!r} more than once", place=place)
+    return fields
+
+
+def _time(identity: str, place: str) -> datetime:
+    """When the entry was added, to the millisecond."""
+    try:
+        return _ORIGIN + timedelta(milliseconds=_number(identity)[0])
+    except OverflowError as error:
+        raise DataError(
+            "has an id whose time is after the year 9999",
+            hint=f"XDEL removes the entry; ids that Redis makes (XADD with *) are times of now: {identity}",
+            place=place,
+        ) from error
 
 
 def _object(text: str, field: str, place: str) -> dict[str, Any]:

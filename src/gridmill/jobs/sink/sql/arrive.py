@@ -130,10 +130,10 @@ def _staged(
 
 def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
     """What it reads; a second time where the driver cannot read a time: what Python has no value for is then
-    told from what it has."""
+    told from what it has. What the server says has a state, and no connection is left where it was lost."""
     try:
         return read()
-    except DBAPIError as error:
+    except sa.exc.DataError as error:
         if getattr(error.orig, "sqlstate", "") is not None or not read_all_times(connection):
             raise
     return read()

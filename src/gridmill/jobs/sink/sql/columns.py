@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -55,6 +56,8 @@ def _column(
         return _texts(values)
     _check(name, values, kinds, place)
     column = _by_kind(values, kinds)
+    if Decimal in kinds and any(type_ and pa.types.is_floating(type_) for type_ in (column.type, declared)):
+        _check_floats(name, values, place)
     if declared is None or column.type == declared or not _is_meant(column, declared):
         return column
     if declared == pa.float32():
@@ -83,6 +86,17 @@ def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
             raise DataError(
                 f"column {name!r} holds the interval {str(value)!r}: months and years have no set length",
                 hint=f"Declare it `columns: {{{name}: string}}`, or `query` extract(epoch from {name}).",
+                place=place,
+            )
+
+
+def _check_floats(name: str, values: list[Any], place: str) -> None:
+    """Raise DataError for a decimal that would become infinite."""
+    for value in values:
+        if isinstance(value, Decimal) and value.is_finite() and not isfinite(float(value)):
+            raise DataError(
+                f"column {name!r} holds {value:.6e}, which is too large for a float",
+                hint=f"Declare it `columns: {{{name}: string}}`.",
                 place=place,
             )
 
@@ -122,17 +136,18 @@ def _times(values: list[Any]) -> pa.Array:
 
 def _decimals(values: list[Any]) -> pa.Array:
     """Exact: whole numbers as integers, or texts where one is too long for that, others with 76 digits at
-    most. NaN and infinity are no decimals, and beside them all are floats."""
+    most. Beside longer ones, NaN and infinity all are floats."""
     there = [value for value in values if value is not None]
     if not all(isfinite(value) for value in there):
         return _floats(values)
     scale = max(-int(Decimal(value).as_tuple().exponent) for value in there)
     if scale <= 0:
         return pa.array([None if value is None else int(value) for value in values], pa.int64())
-    try:
-        return pa.array(values, pa.decimal128(38, scale))
-    except (ValueError, pa.ArrowException):
-        return pa.array(values, pa.decimal256(76, scale))
+    for digits, type_ in ((38, pa.decimal128), (76, pa.decimal256)):
+        with suppress(ValueError, pa.ArrowException):
+            if scale <= digits:
+                return pa.array(values, type_(digits, scale))
+    return _floats(values)
 
 
 def _floats(values: list[Any]) -> pa.Array:
@@ -168,8 +183,11 @@ def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a colu
         case Decimal():
             return format(value, "f")
         case dict() | list():
-            return json.dumps(value, default=str)
-        case datetime() | date() | time():
+            return json.dumps(value, default=str, ensure_ascii=False)
+        case datetime():  # as Arrow writes the times of a column that has no other values
+            moment = value.astimezone(UTC) if value.tzinfo else value
+            return f"{moment.replace(tzinfo=None).isoformat(' ', 'microseconds')}Z"
+        case date() | time():
             return value.isoformat()
         case bytes() | bytearray() | memoryview():
             return bytes(value).hex()

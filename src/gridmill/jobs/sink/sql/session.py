@@ -1,7 +1,7 @@
 """What a database is told before it is read, and how its driver's values are read: without losing any."""
 
+import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,9 +18,19 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
     "mariadb": ("SET time_zone = '+00:00'",),
 }
 """Times without a zone are taken as UTC, so the database has to show them so."""
+_INTERVAL = re.compile(r"(?:([-+]?\d+) days?)? ?(?:([-+])?(\d+):(\d+):(\d+)(?:\.(\d+))?)?")
+"""One without months and years, in PostgreSQL's own style: `-1 days +02:03:04.5`."""
 _AS_WRITTEN = (
     *("json", "jsonb", "time", "timetz"),
     *("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
+    *(
+        "int4multirange",
+        "int8multirange",
+        "nummultirange",
+        "datemultirange",
+        "tsmultirange",
+        "tstzmultirange",
+    ),
 )
 """PostgreSQL's types that are texts in a table, as the database writes them."""
 
@@ -64,7 +74,6 @@ def read_as_written(connection: sa.Connection) -> None:
     if connection.dialect.driver != "psycopg":
         return
     from psycopg.adapt import Loader
-    from psycopg.types.datetime import IntervalLoader
     from psycopg.types.string import TextLoader
 
     class Reading(Loader):
@@ -72,16 +81,23 @@ def read_as_written(connection: sa.Connection) -> None:
 
         def load(self, data: Any) -> Interval:  # noqa: ANN401  a buffer
             found = Interval(bytes(data).decode())
-            whole: timedelta | None = None
-            if "mon" not in found and "year" not in found:
-                whole = IntervalLoader(self.oid, self.connection).load(data)
-            found.seconds = None if whole is None else whole.total_seconds()
+            found.seconds = _seconds_of(found)
             return found
 
     adapters = _adapters(connection)
     for name in _AS_WRITTEN:
         adapters.register_loader(name, TextLoader)
     adapters.register_loader("interval", Reading)
+
+
+def _seconds_of(interval: str) -> float | None:
+    """Its length, which can be longer than any `timedelta`; None with months or years."""
+    found = _INTERVAL.fullmatch(interval)
+    if found is None:
+        return None
+    days, sign, hours, minutes, seconds, parts = found.groups(default="0")
+    microseconds = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + int(f"{parts:0<6}")
+    return (int(days) * 86_400_000_000 + (-microseconds if sign == "-" else microseconds)) / 1_000_000
 
 
 def read_all_times(connection: sa.Connection) -> bool:
