@@ -1,6 +1,9 @@
 """A command is handed exactly the rows of a sink's version, whatever the table's folder holds besides."""
 
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -167,6 +170,59 @@ def test_small_trees_are_copied_and_large_ones_have_second_names(
         looked = (tmp_path / name / "a/x").stat()
         assert (looked.st_nlink, looked.st_mode & 0o777) == (1 if links == 1 else 2, 0o444)
         assert os.readlink(tmp_path / name / "a/link") == "x"
+
+
+def test_of_a_large_tree_the_small_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(handed_module, "COPIED_BYTES", 10)
+    source = tmp_path / "version"
+    source.mkdir()
+    for name, size in (("a", 11), ("b", 3), ("c", 6), ("d", 2)):
+        (source / name).write_bytes(bytes(size))
+    hand_tree(source, tmp_path / "handed")
+    links = {one.name: one.stat().st_nlink for one in (tmp_path / "handed").iterdir()}
+    assert {name for name, count in links.items() if count == 1} == {"b", "d"}
+    monkeypatch.setattr(handed_module, "COPIED_FILES", 1)
+    hand_tree(source, tmp_path / "again")
+    assert [one.name for one in (tmp_path / "again").iterdir() if one.stat().st_nlink == 1] == ["d"]
+
+
+@pytest.fixture
+def cloning(tmp_path: Path) -> Iterator[Path]:
+    """A file system that can copy without writing."""
+    image, mounted = tmp_path / "image", tmp_path / "mounted"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(320 << 20)
+    made = shutil.which("mkfs.xfs") and not subprocess.run(["mkfs.xfs", "-q", image], check=False).returncode
+    if not made or subprocess.run(["mount", "-o", "loop", image, mounted], check=False).returncode:
+        pytest.skip("needs mkfs.xfs and the right to mount")
+    yield mounted
+    subprocess.run(["umount", "--lazy", mounted], check=True)
+
+
+def test_large_files_are_copies_where_that_takes_no_writing(cloning: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(handed_module, "COPIED_BYTES", 0)
+    source, target = cloning / "version", cloning / "handed"
+    source.mkdir()
+    (source / "x").write_bytes(bytes(20 << 20))
+    (source / "x").chmod(0o444)
+    free = os.statvfs(cloning).f_bavail
+    hand_tree(source, target)
+    os.sync()
+    assert (target / "x").stat().st_nlink == 1
+    assert (target / "x").stat().st_mode & 0o777 == 0o444
+    assert (free - os.statvfs(cloning).f_bavail) * 4096 < 5 << 20
+    (target / "x").chmod(0o644)
+    (target / "x").write_bytes(b"mine")
+    assert (source / "x").read_bytes() == bytes(20 << 20)
+
+
+def test_where_a_file_system_cannot_clone_nothing_is_left(tmp_path: Path):
+    (tmp_path / "x").write_text("1")
+    if not handed_module.clone(str(tmp_path / "x"), str(tmp_path / "y")):
+        assert not (tmp_path / "y").exists()
+    else:
+        assert (tmp_path / "y").read_text() == "1"
 
 
 def test_what_can_have_no_second_name_is_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,12 +2,16 @@
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fuzz.left_outputs import case
 
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.pod.collect import Left, collect, look
+from gridmill.staging.contents import list_contents
+from gridmill.storage.manifests import new_manifest, write_manifest
 
 
 @pytest.fixture
@@ -25,6 +29,23 @@ def link(left: Left, name: str, target: str | Path) -> Path:
     path = left.output / name
     path.symlink_to(target)
     return path
+
+
+def test_a_shared_input_that_was_changed_meanwhile_is_named(left: Left, tmp_path: Path):
+    output = Output(kind=ArtifactKind.FILES, uri="input")
+    version = Artifact(id="p/big@1", name="p/big", number=1, output=output, fingerprint="f")
+    write_manifest(tmp_path, new_manifest(version, list_contents(tmp_path / "input")))
+    left = replace(left, shared=(version,), root=str(tmp_path))
+    (tmp_path / "input/rows").chmod(0o666)
+    assert look(left, most=9) is None, "it is compared beside the loop"
+    assert (collect(left).files, collect(left).problem) == (1, "")
+    assert (tmp_path / "input/rows").stat().st_mode & 0o222 == 0, "it is read-only again"
+    (tmp_path / "input/rows").chmod(0o666)
+    (tmp_path / "input/rows").write_text("changed")
+    found = collect(left)
+    assert found.problem == "its input p/big@1 was changed while it ran: rows was changed"
+    assert "must not write to its inputs" in found.hint
+    assert not found.files
 
 
 def test_files_alone_are_seen_at_once(left: Left):

@@ -20,6 +20,9 @@ from gridmill.model.prediction import PredictionSpec
 from gridmill.model.remarks import remarks_of
 from gridmill.model.search import EarlyStop, Range, Search
 from gridmill.pod.foreign import requirements_of
+from gridmill.staging import handed
+from gridmill.staging.contents import list_contents
+from gridmill.storage.manifests import new_manifest, write_manifest
 
 CONSTANT = """
 import numpy as np
@@ -46,6 +49,43 @@ def context(root: Path, code: str, **options: object) -> JobContext:
 
 def by_function(root: Path, script: str, **options: object) -> JobContext:
     return context(root, script, script="train.py:fit", predict="train.py:predict", **options)
+
+
+TIDYING = """
+import os, pathlib, shutil
+import numpy as np
+
+def fit(data):
+    folder = pathlib.Path(os.environ["GRIDMILL_DATASET"])
+    assert folder == data.dataset
+    for file in folder.iterdir():
+        file.chmod(0o666)
+        file.write_bytes(b"")
+    (folder / "cache.npy").touch()
+    (data.output / "c").write_text("1")
+
+def predict(folder, inputs):
+    return np.full(len(inputs), 50.0)
+"""
+
+
+def test_what_a_script_does_to_the_datasets_files_happens_to_nobody_else(tmp_path: Path):
+    made = by_function(tmp_path, TIDYING)
+    folder = tmp_path / "datasets/d"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    train(made)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_script_that_changes_files_that_others_read_too_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(handed, "COPIED_BYTES", 0)
+    made = by_function(tmp_path, TIDYING.replace('(folder / "cache.npy").touch()', ""))
+    dataset = made.input("d")
+    write_manifest(tmp_path, new_manifest(dataset, list_contents(tmp_path / dataset.output.uri)))
+    with pytest.raises(DataError, match="p/d@1 is not what it was when it was made"):
+        run(made)
 
 
 def test_trials_side_by_side_have_folders_of_their_own(tmp_path: Path):

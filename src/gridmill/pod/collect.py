@@ -15,13 +15,16 @@ from pathlib import Path
 from uuid import uuid4
 
 from gridmill.errors import InputError, StorageError
+from gridmill.model.artifact import Artifact
 from gridmill.model.command import has_output
 from gridmill.model.message import Order
 from gridmill.model.noun import dataclass
+from gridmill.model.stored import told
 from gridmill.model.uri import below
 from gridmill.pod.handing import input_folders
-from gridmill.staging.checking import seal
+from gridmill.staging.checking import find_troubles, seal, seal_again, way_out
 from gridmill.staging.contents import NOTHING, list_contents, read_contents, write_contents
+from gridmill.staging.handed import may_share
 
 _DRAFT = ".gridmill-copy-"
 _MOST_COPIED = 1_000_000
@@ -47,9 +50,11 @@ class Left:
     """Where a command left its files: `output` is the folder, `own` are others that only its attempts write
     to, `inputs` those of the versions that it reads. `wanted` are the outputs that it declares.
 
+    `shared` inputs may have been handed over as what others read too: `root` is where they are kept.
+
     Of a gang all ranks share `output`: `others` says that they may still write there. The first of `own` is
-    a rank's alone. `listed` is where the files are to be listed with their hashes; of a gang's (`shared`) the
-    control node looks again which there are.
+    a rank's alone. `listed` is where the files are to be listed with their hashes; of a gang's (`of_gang`)
+    the control node looks again which there are.
     """
 
     output: Path
@@ -58,7 +63,9 @@ class Left:
     wanted: tuple[str, ...] = ()
     others: bool = False
     listed: Path | None = None
-    shared: bool = False
+    of_gang: bool = False
+    shared: tuple[Artifact, ...] = ()
+    root: str = ""
 
 
 def left_by(order: Order, work: Path) -> Left:
@@ -70,8 +77,17 @@ def left_by(order: Order, work: Path) -> Left:
         wanted=order.job.command.outputs if order.job.command is not None else (),
         others=order.gang is not None and order.gang.rank > 0,
         listed=below(order.root, order.contents_uri) if order.contents_uri else None,
-        shared=order.gang is not None,
+        of_gang=order.gang is not None,
+        shared=tuple(_shared(order)),
+        root=order.root,
     )
+
+
+def _shared(order: Order) -> Iterator[Artifact]:
+    for entry in order.inputs:
+        output = entry.artifact.output
+        if output.uri and may_share(output.size_bytes or 0, output.details.get("files", 0)):
+            yield entry.artifact
 
 
 def _versions(order: Order) -> Iterator[Path]:
@@ -83,6 +99,8 @@ def _versions(order: Order) -> Iterator[Path]:
 def look(left: Left, most: int) -> Collected | None:
     """What is kept, where that is seen at once: at most so many files, and nothing to be replaced."""
     try:
+        if left.shared:
+            return None
         _check_folder(left.output)
         entries = list(islice(_entries(left.output), most + 1))
         if len(entries) > most or any(_is_odd(entry) for entry in entries):
@@ -100,6 +118,7 @@ def look(left: Left, most: int) -> Collected | None:
 def collect(left: Left) -> Collected:
     """The same, with links replaced, and whatever there is. May take long."""
     try:
+        _check_shared(left)
         _check_folder(left.output)
         notes = tuple(_Settling(left).run())
         return _listed(left, _counted(left, _entries(left.output), notes))
@@ -108,6 +127,19 @@ def collect(left: Left) -> Collected:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         return Collected(problem=f"its output cannot be kept: {error.strerror or error}{where}")
+
+
+def _check_shared(left: Left) -> None:
+    """Raise InputError where a version that it read, and was not given a copy of, has changed meanwhile."""
+    for version in left.shared:
+        seal_again(left.root, version)
+        found = find_troubles(left.root, version)
+        if found:
+            raise InputError(
+                f"its input {version.id} was changed while it ran: {told(found)}",
+                hint="A job must not write to its inputs; copy what it changes, for example with `cp -r`. "
+                f"{way_out(version)}",
+            )
 
 
 def _check_folder(folder: Path) -> None:
@@ -154,10 +186,10 @@ def _listed(left: Left, found: Collected) -> Collected:
     end, and reads only what no other has."""
     if left.listed is not None and found.files and not found.problem:
         known = read_contents(left.listed) or NOTHING
-        with suppress(StorageError) if left.shared else nullcontext():  # files of others come and go
+        with suppress(StorageError) if left.of_gang else nullcontext():  # files of others come and go
             contents = list_contents(left.output, known)
             write_contents(left.listed, contents)
-            if not left.shared:
+            if not left.of_gang:
                 seal(left.output, contents)
     return found
 

@@ -36,6 +36,13 @@ def seal(folder: Path, contents: Contents) -> None:
                 os.chmod(place, stat.S_IMODE(mode) & ~0o222)
 
 
+def seal_again(root: str | Path, version: Artifact) -> None:
+    """The same for a version, whose files may be writable again; nothing where nobody listed them."""
+    contents = _contents(root, version)
+    if contents is not None:
+        seal(below(root, version.output.uri), contents)
+
+
 def check_order(order: Order, root: str | Path, say: Callable[[str], object]) -> Order:
     """Raise DataError for a version that the job reads, or a table that it adds to, and that is not any more
     what it was when it was made; StorageError.
@@ -63,11 +70,12 @@ def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:
         if found:
             raise DataError(
                 f"{version.id} is not what it was when it was made: {told(found)}",
-                hint=f"`gridmill verify {version.id}` lists all such files. {_way_out(version)}",
+                hint=f"`gridmill verify {version.id}` lists all such files. {way_out(version)}",
             )
 
 
-def _way_out(version: Artifact) -> str:
+def way_out(version: Artifact) -> str:
+    """What to do about a version that was changed."""
     pipeline = version.name.partition("/")[0]
     if version.kind != ArtifactKind.SINK:
         return f"Run pipeline {pipeline!r} again with --force: it makes a new version."

@@ -25,11 +25,15 @@ from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
 from gridmill.model.metric import OWN
 from gridmill.model.training import TrainingSpec
+from gridmill.staging.checking import check_inputs
+from gridmill.staging.handed import hand_tree
 
 PICKLED = ("model.joblib", "model.pkl")
 MEASURED = "metrics.json"
 LOSSES = ("train_loss", "validation_loss")
 """What the code may report by step under these names: its curves, which a search ends trials by."""
+DATASET = "dataset"
+"""Below the work folder: the dataset's files, the script's own as far as `hand_tree` copies them."""
 OUTSIDE = 255
 POLL_SECONDS = 0.2
 
@@ -41,7 +45,10 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     not_finite: dict[str, str] = {}
     if spec.script is not None:
         _write_inputs(frame, spec, context)
+        shutil.rmtree(context.work / DATASET, ignore_errors=True)
+        hand_tree(context.below_root(context.input(spec.dataset).output.uri), context.work / DATASET)
         _run(spec, context, code, _teller(context, curve, not_finite))
+        check_inputs(context.order.root, [context.input(spec.dataset)])
     else:
         _take_file(spec, context, code)
     if context.rank:
@@ -154,7 +161,7 @@ def _ended(process: "subprocess.Popen[bytes]") -> bool:
 
 def _variables(spec: TrainingSpec, context: JobContext) -> dict[str, str]:
     own = {
-        "GRIDMILL_DATASET": str(context.below_root(context.input(spec.dataset).output.uri)),
+        "GRIDMILL_DATASET": str(context.work / DATASET),
         "GRIDMILL_ARRAYS": str(context.work / "arrays"),
         "GRIDMILL_TRAINING": str(context.work / "training.json"),
         "GRIDMILL_METRICS": str(context.work / "metrics.jsonl"),
