@@ -16,6 +16,7 @@ from gridmill.model.alias import Alias
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.backfill import BackfillView
+from gridmill.model.breakdown import breakdown_of
 from gridmill.model.calibration import judge
 from gridmill.model.deployment import Deployment
 from gridmill.model.distribution import ColumnLine, column_lines, columns_left_out
@@ -106,6 +107,7 @@ def _version(view: VersionView) -> Iterator[RenderableType]:
         yield from _distributions(one)
         if one.output.metrics:
             yield _facts([("metrics", metrics(one.output.metrics))])
+        yield from _breakdowns(one)
     if view.lineage or view.sources:
         yield Text("\nmade from", style="bold")
         lines = (one, *view.lineage) if one.id in view.sources else view.lineage
@@ -186,6 +188,15 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
     if one.output.metrics:
         yield Text("\nmetrics", style="bold")
         yield metric_table(one.output.metrics)
+    yield from _breakdowns(one)
+
+
+def _breakdowns(one: Artifact) -> Iterator[RenderableType]:
+    for found in breakdown_of(one):
+        yield Text(f"\n{found.title}", style="bold")
+        yield table(*found.head, rows=found.rows)
+        if found.note:
+            yield Text(f"... {found.note}", style="dim")
 
 
 def metric_table(values: Mapping[str, float]) -> RenderableType:

@@ -4,29 +4,40 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gridmill.jobs.decisions import decide
 from gridmill.jobs.features import Floats, Integers
 from gridmill.model.metric import HIGHER_IS_BETTER
 from gridmill.model.training import Objective
 
 NAMES: Mapping[Objective, tuple[str, ...]] = {
     Objective.REGRESSION: ("rmse", "mse", "mae", "r2", "skill"),
-    Objective.CLASSIFICATION: ("log_loss", "accuracy", "auc", "brier"),
+    Objective.CLASSIFICATION: (
+        *("log_loss", "accuracy", "auc", "brier"),
+        *("average_precision", "f1", "precision", "recall"),
+    ),
 }
 """The metrics of each objective; the first is the one models are chosen by unless said otherwise."""
 
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
-def regression(truth: Floats, predicted: Floats, naive: Floats | None = None) -> dict[str, float]:
+
+def regression(
+    truth: Floats, predicted: Floats, naive: Floats | None = None, spread: Floats | None = None
+) -> dict[str, float]:
     """rmse, mse, mae, r2; with `naive`, another prediction of the same rows, also skill: 1 - rmse / its rmse.
 
-    All are [rows] or [rows, labels]; errors are means over everything, r2 is the mean of the labels'. r2 is
-    left out where a truth is constant, skill where the naive prediction is perfect.
+    All are [rows] or [rows, labels]. Errors of several labels are divided by each label's `spread` (its
+    standard deviation in training), so that their units do not matter, and are means over everything; r2 is
+    the mean of the labels'. r2 is left out where a truth is constant, skill where the naive prediction is
+    perfect.
     """
-    error = _rmse(truth, predicted)
-    found = {"rmse": error, "mse": error * error, "mae": float(np.mean(np.abs(truth - predicted)))}
-    spread = np.var(truth, axis=0)
-    if (spread > 0).all():
-        found["r2"] = 1 - float(np.mean(np.mean((truth - predicted) ** 2, axis=0) / spread))
-    if naive is not None and (baseline := _rmse(truth, naive)) > 0:
+    scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
+    error = _rmse(truth / scale, predicted / scale)
+    found = {"rmse": error, "mse": error * error, "mae": float(np.mean(np.abs(truth - predicted) / scale))}
+    variance = np.var(truth, axis=0)
+    if (variance > 0).all():
+        found["r2"] = 1 - float(np.mean(np.mean((truth - predicted) ** 2, axis=0) / variance))
+    if naive is not None and (baseline := _rmse(truth / scale, naive / scale)) > 0:
         found["skill"] = 1 - error / baseline
     return found
 
@@ -35,29 +46,53 @@ def _rmse(truth: Floats, predicted: Floats) -> float:
     return float(np.sqrt(np.mean((truth - predicted) ** 2)))
 
 
-def classification(truth: Integers, probabilities: Floats) -> dict[str, float]:
-    """accuracy, log_loss, auc, brier of class numbers [rows] against probabilities [rows, classes].
+def classification(
+    truth: Integers, probabilities: Floats, threshold: float | None = None
+) -> dict[str, float]:
+    """The metrics of class numbers [rows] against probabilities [rows, classes].
 
     brier is the mean over the rows of the squared errors of all probabilities, summed (Brier 1950,
     "Verification of forecasts expressed in terms of probability", Monthly Weather Review 78(1)); of two
     classes half of that, the squared error of either one's. A class the model does not know is -1: always
-    wrong. auc is the mean over the classes that occur (one against the rest), and is left out where only
-    one occurs.
+    wrong. auc, average_precision, f1, precision and recall are of the second of two classes; of more they are
+    the mean over the classes that occur (one against the rest; for the last three in truth or prediction).
+    What is undefined, as only one class occurs, is left out. `threshold` is the probability from which on the
+    second of two classes is predicted; else the likeliest is.
     """
     known = truth >= 0
     given = np.where(known, probabilities[np.arange(len(truth)), truth], 0.0)
+    predicted = decide(probabilities, threshold)
     found = {
         "log_loss": float(np.mean(-np.log(np.clip(given, 1e-15, 1.0)))) + 0.0,  # never -0
-        "accuracy": float(np.mean(probabilities.argmax(axis=1) == truth)),
+        "accuracy": float(np.mean(predicted == truth)),
         "brier": _brier(truth, probabilities),
     }
     classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
-    areas = [
-        area_under_curve(truth == number, probabilities[:, number])
-        for number in classes
-        if 0 < np.count_nonzero(truth == number) < len(truth)
-    ]
-    return {**found, "auc": float(np.mean(areas))} if areas else found
+    there = [number for number in classes if 0 < np.count_nonzero(truth == number) < len(truth)]
+    ranked = {"auc": area_under_curve, "average_precision": average_precision}
+    if there:
+        for name, of in ranked.items():
+            found[name] = float(np.mean([of(truth == number, probabilities[:, number]) for number in there]))
+    return found | _decided(truth, predicted, probabilities.shape[1])
+
+
+def _decided(truth: Integers, predicted: Integers, classes: int) -> dict[str, float]:
+    """f1, precision and recall of the classes that were predicted."""
+    if classes == 2:
+        return of_class(truth == 1, predicted == 1) if (truth == 1).any() else {}
+    there = np.union1d(truth, predicted)
+    each = [of_class(truth == number, predicted == number) for number in there]
+    return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+
+
+def of_class(truth: Mask, predicted: Mask) -> dict[str, float]:
+    """f1, precision and recall of one class; what has nothing to count is 0."""
+    right, said, there = (int(np.count_nonzero(one)) for one in (truth & predicted, predicted, truth))
+    return {
+        "f1": 2 * right / (said + there) if said + there else 0.0,
+        "precision": right / said if said else 0.0,
+        "recall": right / there if there else 0.0,
+    }
 
 
 def _brier(truth: Integers, probabilities: Floats) -> float:
@@ -81,7 +116,16 @@ def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[
     ]
 
 
-def area_under_curve(positive: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], score: Floats) -> float:
+def average_precision(positive: Mask, score: Floats) -> float:
+    """The mean of the precision at each threshold, weighted by the recall that it adds (not interpolated)."""
+    values, place = np.unique(score, return_inverse=True)
+    right = np.bincount(place, weights=positive, minlength=len(values))[::-1].cumsum()
+    said = np.bincount(place, minlength=len(values))[::-1].cumsum()
+    gained = np.diff(right, prepend=0.0) / right[-1]
+    return float((gained * right / said).sum())
+
+
+def area_under_curve(positive: Mask, score: Floats) -> float:
     """The chance that a positive row scores higher than a negative one; ties count half."""
     _, place, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = (np.cumsum(count) - (count - 1) / 2)[place]

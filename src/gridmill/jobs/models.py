@@ -44,11 +44,11 @@ class Card:
     the order of `encodings`; scaling and missing values are its own affair. It gives the label [rows],
     several labels [rows, labels], or probabilities [rows, classes] in the order of `classes`, which are text
     for values of the Arrow type `class_type` (see `Classes`). `metrics` are `SPLIT_NAME` numbers.
-    Per label,
-    `label_columns` is the column whose later value it is, `presents` the input that its present value is,
-    `constant` the naive model's answer where nothing can be repeated (for classes: their shares), `usual`
-    the training rows' mean. `predict` names the code (`code/FILE:FUNCTION`) or pickled file in the model's
-    folder that predicts where no graph does, `environment` is the text of its requirements.
+    Per label, `label_columns` is the column whose later value it is, `presents` the input that its present
+    value is, `constant` the naive model's answer where nothing can be repeated (for classes: their shares),
+    `usual` the training rows' mean and `spread` their standard deviation. `predict` names the code
+    (`code/FILE:FUNCTION`) or pickled file in the model's folder that predicts where no graph does,
+    `environment` is the text of its requirements.
     `weights` are those of an ensemble's members, which vote if `vote`. `content` is the fingerprint of the
     dataset's version, by which the same rows are known again; `learned` (None: unknown) says how those of any
     other version are. `signature` says what it predicts, beyond the label's name. With `folds` it has
@@ -66,6 +66,7 @@ class Card:
     presents: tuple[int | None, ...] = ()
     constant: tuple[float, ...] = ()
     usual: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, float | int | bool | str | None] = field(default_factory=dict)
     seed: int = 0

@@ -4,7 +4,9 @@ from gridmill.errors import InputError
 
 OWN = "own_"
 """Begins the names of metrics that a model's own code reports, which Gridmill has not measured."""
-HIGHER_IS_BETTER = frozenset({"r2", "skill", "accuracy", "auc", "f1"})
+HIGHER_IS_BETTER = frozenset(
+    {"r2", "skill", "accuracy", "auc", "average_precision", "f1", "precision", "recall"}
+)
 
 
 def marked(name: str) -> str:

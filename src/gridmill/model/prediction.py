@@ -13,8 +13,8 @@ class PredictionSpec:
     """A swarm predicts `split` of `dataset` (all rows when None) with the best of `models`.
 
     `best_by` names the validation metric: `rmse` (default for regression), `mse`, `mae`, `r2`,
-    `skill`, `log_loss` (default for classification), `accuracy`, `auc`, `brier`; the direction follows from
-    the name.
+    `skill`, `log_loss` (default for classification), `accuracy`, `auc`, `brier`, `average_precision`, `f1`,
+    `precision`, `recall`; the direction follows from the name.
     Shards are handed to workers made for this job; each row's prediction is written exactly once. `workers`
     can be left open (`auto`): by rows and CPUs at first, then what earlier attempts say is worth paying for.
     """

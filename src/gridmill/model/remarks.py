@@ -111,7 +111,12 @@ def _left_out(details: Mapping[str, Any]) -> _Said:
 
 def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
     if unlabelled := details.get("unlabelled"):
-        yield f"rows not used because their label is missing: {_counts(unlabelled)}", False
+        used = sum((details.get("rows") or {}).values())
+        total = sum(unlabelled.values())
+        large = total > WARNING_SHARE * (used + total)
+        yield f"rows not used because their label is missing: {_counts(unlabelled)}", large
+    if missing := details.get("missing_labels"):
+        yield f"train rows not used because one of the labels is missing: {_counts(missing)}", False
     if unseen := details.get("unseen_classes"):
         yield f"rows of a class that no training row has: {_counts(unseen)}", True
     if not_finite := details.get("own_not_finite"):

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from gridmill.model.advice import Advice
 from gridmill.model.amounts import show_bytes, show_factor, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.breakdown import breakdown_of
 from gridmill.model.calibration import judge
 from gridmill.model.comparison import rows_measured_on
 from gridmill.model.critical import Critical
@@ -103,6 +104,7 @@ def render(view: RunView, events: Sequence[Event], advice: Sequence[Advice] = ()
         jobs=[_line(job, events) for job in view.jobs],
         models=_metric_table(models),
         curves=[(name, Markup(chart)) for name, chart in _curves(view, events)],
+        breakdowns=[(model.name.rpartition("/")[2], one) for model in models for one in breakdown_of(model)],
         waits=_waits(models),
         searches=[_search(model) for model in models if model.output.details.get("search")],
         calibrations=[

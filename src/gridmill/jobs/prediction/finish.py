@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from gridmill.errors import InternalError
 from gridmill.jobs import metrics
+from gridmill.jobs.breakdown import by_class, by_label
 from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.features import Floats, Integers, list_numbers, present_values, runs
 from gridmill.jobs.learned_rows import Mask
@@ -61,19 +62,39 @@ def measure(
 
 def metrics_of(table: pa.Table, parts: Partitions, card: Card, naive: Card | None = None) -> dict[str, float]:
     """Metrics over the rows with truth and prediction; skill is against the baseline of the card `naive`."""
-    if "truth" not in table.column_names:
+    table = _known(table)
+    if table.num_rows == 0:
         return {}
-    both = pc.and_(pc.is_valid(table["truth"]), pc.is_valid(table["prediction"]))
-    known = np.flatnonzero(both.to_numpy())
-    if len(known) == 0:
-        return {}
-    table = table.take(known)
     if card.objective == Objective.REGRESSION:
         truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
-        return metrics.regression(truth, predicted, _naive(table, parts, naive or card))
+        base = naive or card
+        spread = np.array(base.spread) if base.spread else None
+        return metrics.regression(truth, predicted, _naive(table, parts, base), spread)
+    return metrics.classification(*_classified(table, card))
+
+
+def break_down(table: pa.Table, parts: Partitions, card: Card) -> Any:  # noqa: ANN401  JSON
+    """The metrics of each label, if there are several, or of each class; empty where there are none."""
+    table = _known(table)
+    if table.num_rows == 0:
+        return {}
+    if card.objective == Objective.CLASSIFICATION:
+        return by_class(card.classes, *_classified(table, card))
+    truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
+    return by_label(card.labels, truth, predicted, _naive(table, parts, card)) if card.many else {}
+
+
+def _known(table: pa.Table) -> pa.Table:
+    """The rows with truth and prediction."""
+    if "truth" not in table.column_names:
+        return table.slice(0, 0)
+    both = pc.and_(pc.is_valid(table["truth"]), pc.is_valid(table["prediction"]))
+    return table.take(np.flatnonzero(both.to_numpy()))
+
+
+def _classified(table: pa.Table, card: Card) -> tuple[Integers, Floats]:
     shares = [table[name].to_numpy() for name in probability_columns(card.classes)]
-    codes = card.classified.numbers(table["truth"]).astype(int)
-    return metrics.classification(codes, np.stack(shares, axis=1))
+    return card.classified.numbers(table["truth"]).astype(int), np.stack(shares, axis=1)
 
 
 def _naive(table: pa.Table, parts: Partitions, card: Card) -> Floats:

@@ -22,7 +22,14 @@ from gridmill.jobs.partitions import open_partitions
 from gridmill.jobs.prediction.candidates import Candidate
 from gridmill.jobs.prediction.choose import Choice, check_keys, check_metric, choose, describe_candidate
 from gridmill.jobs.prediction.cut import Span, check_order, pieces_of, selected_rows, spans_of
-from gridmill.jobs.prediction.finish import clear_partial, measure, read_result, sample, write_manifest
+from gridmill.jobs.prediction.finish import (
+    break_down,
+    clear_partial,
+    measure,
+    read_result,
+    sample,
+    write_manifest,
+)
 from gridmill.jobs.prediction.learned import Learned, learned_among, learned_rows
 from gridmill.jobs.prediction.measured import Comparison, check_candidates, compare
 from gridmill.jobs.prediction.parallel import ShardDone, add_up
@@ -216,6 +223,11 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
             "dataset": dataset.id,
             "split": spec.split,
             "learned_rows": learned.describe(spec.split),
+            "breakdown": {
+                spec.split or "all": break_down(
+                    table.take(np.flatnonzero(~learned.unfit(spec.split))), parts, card
+                )
+            },
             "sample": sample(table, card, timedelta(seconds=ahead)),
             "ahead_seconds": ahead,
             "time": card.time,

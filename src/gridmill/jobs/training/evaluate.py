@@ -1,12 +1,14 @@
 """How good a model is on the validation and test splits, measured on the files that will be used."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from gridmill.errors import DataError
 from gridmill.jobs import metrics
-from gridmill.jobs.features import Floats
+from gridmill.jobs.breakdown import by_class, by_label
+from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.models import Predictor, predict_rows
 from gridmill.jobs.training.frame import Frame
 from gridmill.model.training import Objective
@@ -14,21 +16,55 @@ from gridmill.model.training import Objective
 SPLITS = ("validation", "test")
 
 
-def evaluate(predictor: Predictor, frame: Frame, splits: Sequence[str] = SPLITS) -> dict[str, float]:
-    """`SPLIT_NAME` metrics; a split without labelled rows has none."""
-    found: dict[str, float] = {}
+Answers = Mapping[str, Floats]
+"""What a model predicts for the labelled rows of each split."""
+
+
+def answer(predictor: Predictor, frame: Frame, splits: Sequence[str] = SPLITS) -> Answers:
+    """The predictions that are measured; a split without labelled rows has none. Raises DataError."""
+    found = {}
     for split in splits:
         rows = frame.rows[split]
-        if len(rows) == 0:
-            continue
-        predicted = predict_rows(predictor, frame.inputs, frame.starts, rows)
-        _check_numbers(predicted, split)
-        if frame.objective == Objective.REGRESSION:
-            naive = naive_values(frame)[rows]
-            numbers = metrics.regression(frame.target[rows], predicted, naive)
-        else:
-            numbers = metrics.classification(frame.target[rows].astype(int), predicted)
+        if len(rows):
+            found[split] = predict_rows(predictor, frame.inputs, frame.starts, rows)
+            _check_numbers(found[split], split)
+    return found
+
+
+def evaluate(predictor: Predictor, frame: Frame, splits: Sequence[str] = SPLITS) -> dict[str, float]:
+    """`SPLIT_NAME` metrics; a split without labelled rows has none."""
+    return measure(frame, answer(predictor, frame, splits))
+
+
+def measure(frame: Frame, answers: Answers, threshold: float | None = None) -> dict[str, float]:
+    """`SPLIT_NAME` metrics of what a model predicts."""
+    found: dict[str, float] = {}
+    for split, predicted in answers.items():
+        numbers = measure_rows(frame, frame.rows[split], predicted, threshold)
         found |= {f"{split}_{name}": value for name, value in numbers.items()}
+    return found
+
+
+def measure_rows(
+    frame: Frame, rows: Integers, predicted: Floats, threshold: float | None = None
+) -> dict[str, float]:
+    """Metrics of what is predicted for these rows."""
+    if frame.objective == Objective.REGRESSION:
+        spread = np.array(label_spreads(frame))
+        return metrics.regression(frame.target[rows], predicted, naive_values(frame)[rows], spread)
+    return metrics.classification(frame.target[rows].astype(int), predicted, threshold)
+
+
+def break_down(frame: Frame, answers: Answers, threshold: float | None = None) -> dict[str, Any]:
+    """By split the metrics of each label, if there are several, or of each class."""
+    found: dict[str, Any] = {}
+    for split, predicted in answers.items():
+        rows = frame.rows[split]
+        if frame.objective == Objective.CLASSIFICATION:
+            found[split] = by_class(frame.classes, frame.target[rows].astype(int), predicted, threshold)
+        elif frame.target.ndim > 1:
+            naive = naive_values(frame)[rows]
+            found[split] = by_label(frame.subject.labels, frame.target[rows], predicted, naive)
     return found
 
 
@@ -43,14 +79,13 @@ def _check_numbers(predicted: Floats, split: str) -> None:
         )
 
 
-def calibration_curve(predictor: Predictor, frame: Frame) -> list[list[float]]:
+def calibration_curve(frame: Frame, answers: Answers) -> list[list[float]]:
     """How often what is said with some probability comes true, on the test split (else the validation one);
     nothing for numbers."""
-    rows = frame.rows["test"] if len(frame.rows["test"]) else frame.rows["validation"]
-    if frame.objective == Objective.REGRESSION or len(rows) == 0:
+    split = next((name for name in ("test", "validation") if name in answers), None)
+    if frame.objective == Objective.REGRESSION or split is None:
         return []
-    predicted = predict_rows(predictor, frame.inputs, frame.starts, rows)
-    return metrics.calibration(frame.target[rows].astype(int), predicted)
+    return metrics.calibration(frame.target[frame.rows[split]].astype(int), answers[split])
 
 
 def naive_values(frame: Frame) -> Floats:
@@ -63,3 +98,8 @@ def usual_labels(frame: Frame) -> tuple[float, ...]:
     """Per label its mean over the training rows (of a class: of its number, which nobody reads)."""
     means = np.atleast_1d(frame.target[frame.rows["train"]].mean(axis=0))
     return tuple(float(mean) for mean in means)
+
+
+def label_spreads(frame: Frame) -> tuple[float, ...]:
+    """Per label its standard deviation over the training rows."""
+    return tuple(float(one) for one in np.atleast_1d(frame.target[frame.rows["train"]].std(axis=0)))

@@ -6,16 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gridmill.errors import InputError
-from gridmill.jobs import metrics
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.held_out import HeldOut
 from gridmill.jobs.models import Predictor, predict_rows
-from gridmill.jobs.training.evaluate import naive_values
+from gridmill.jobs.training.evaluate import measure_rows
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.moments import Moments, read_moments
 from gridmill.jobs.training.stopping import drawn_rows, is_learnable, last_rows, stops_early
-from gridmill.model.training import FoldsBy, Objective, TrainingSpec
+from gridmill.model.training import FoldsBy, TrainingSpec
 
 Learn = Callable[[Frame, JobContext], Predictor]
 
@@ -63,11 +62,7 @@ def _measure(frame: Frame, rows: Integers, predicted: Floats) -> Mapping[str, fl
     rows, predicted = rows[known], predicted[known]
     if len(rows) == 0:
         return {}
-    if frame.objective == Objective.REGRESSION:
-        found = metrics.regression(frame.target[rows], predicted, naive_values(frame)[rows])
-    else:
-        found = metrics.classification(frame.target[rows].astype(int), predicted)
-    return {f"folds_{name}": value for name, value in found.items()}
+    return {f"folds_{name}": value for name, value in measure_rows(frame, rows, predicted).items()}
 
 
 def _fold_numbers(frame: Frame, spec: TrainingSpec, moments: Moments) -> Integers:

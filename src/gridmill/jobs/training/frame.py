@@ -71,6 +71,7 @@ class Frame:
     present: Floats
     class_type: str = TEXT
     unlabelled: Mapping[str, int] = field(default_factory=dict)
+    missing_labels: Mapping[str, int] = field(default_factory=dict)
     unseen_classes: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     grouped: Mapping[str, tuple[int, float]] = field(default_factory=dict)
@@ -200,12 +201,20 @@ def make_frame(
         rows=rows,
         starts=runs(table, subject.entity),
         present=present_values(table, subject.label_columns),
+        missing_labels=_missing(target, subject.labels, _mask(train)),
         unlabelled=_counted({name: ~labelled & _mask(pc.equal(split, name)) for name in rows}),
         unseen_classes=_counted({name: target[rows[name]] < 0 for name in rows} if classes.names else {}),
         infinite=_counted({one.column: _infinite(table[one.column]) for one in encodings}),
         left_out=chosen.left_out,
         grouped=chosen.grouped,
     )
+
+
+def _missing(target: Floats, labels: Sequence[str], train: npt.NDArray[np.bool_]) -> Mapping[str, int]:
+    """For each of several labels the training rows that miss it; none of one label."""
+    if len(labels) == 1:
+        return {}
+    return _counted({name: np.isnan(target[train, number]) for number, name in enumerate(labels)})
 
 
 def _counted(found: Mapping[str, npt.NDArray[np.bool_]]) -> Mapping[str, int]:

@@ -26,7 +26,15 @@ from gridmill.jobs.models import (
 )
 from gridmill.jobs.signatures import model_signature
 from gridmill.jobs.training.ensemble import encodings_of, measurable, read_members
-from gridmill.jobs.training.evaluate import calibration_curve, evaluate, usual_labels
+from gridmill.jobs.training.evaluate import (
+    answer,
+    break_down,
+    calibration_curve,
+    evaluate,
+    label_spreads,
+    measure,
+    usual_labels,
+)
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.folds import Folds, plan_folds, predict_folds
 from gridmill.jobs.training.frame import Frame, read_frame
@@ -89,7 +97,8 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
     card = _card(frame, spec, fitted, context.input(spec.dataset))
     predictor = _predictor(card, fitted, context)
     fit = measurable(frame, spec, context) if spec.model == ModelKind.ENSEMBLE else frame
-    found = {**fitted.metrics, **evaluate(predictor, fit)}
+    answers = answer(predictor, fit)
+    found = {**fitted.metrics, **measure(fit, answers)}
     held_out, measured = _held_out(folds, frame, spec, context) if folds else (None, {})
     found |= measured
     card = replace(card, metrics=found)
@@ -108,7 +117,8 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
         metrics=found,
         details={
             **_details(card, frame, fitted),
-            "calibration": calibration_curve(predictor, fit),
+            "calibration": calibration_curve(fit, answers),
+            "breakdown": break_down(fit, answers),
             "not_measured": _fewer(frame, fit),
             "mlflow_run": run_id,
             "measured_on": measured_on,
@@ -210,6 +220,7 @@ def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: Artifact | 
         presents=fitted.presents,
         constant=fitted.constant,
         usual=usual_labels(frame),
+        spread=label_spreads(frame),
         options={**fitted.options, **folds},
         seed=spec.seed,
         dataset=dataset.id if dataset else "",
@@ -242,6 +253,7 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "packages": dict(card.versions),
         "rows": {split: len(rows) for split, rows in frame.rows.items()},
         "unlabelled": dict(frame.unlabelled),
+        "missing_labels": dict(frame.missing_labels),
         "unseen_classes": dict(frame.unseen_classes),
         "infinite": dict(frame.infinite),
         "own_not_finite": dict(fitted.not_finite),

@@ -106,6 +106,8 @@ UNDEFINED: Mapping[str, str] = {
     "r2": "the label has the same value in all rows of the validation split",
     "skill": "repeating the present value is already perfect on the validation split",
     "auc": "all rows of the validation split are of one class",
+    "average_precision": "all rows of the validation split are of one class",
+    **dict.fromkeys(("f1", "precision", "recall"), "no row of the validation split is of the second class"),
 }
 """Why a metric of a model that has been measured can be missing."""
 
