@@ -25,7 +25,9 @@ class Books:
 
     def __init__(self, askers: int = 1) -> None:
         self.experiments: dict[str, str] = {}
+        self.deleted: set[str] = set()
         self.runs: dict[str, Json] = {}
+        self.files: dict[str, bytes] = {}
         self.authorizations: list[str | None] = []
         self._first = threading.Barrier(askers)
         self._lock = threading.Lock()
@@ -45,7 +47,25 @@ class Books:
             raise RefusedError(
                 404, "RESOURCE_DOES_NOT_EXIST", f"Could not find experiment with name '{name}'"
             )
-        return {"experiment": {"experiment_id": self.experiments[name], "name": name}}
+        stage = "deleted" if name in self.deleted else "active"
+        return {
+            "experiment": {"experiment_id": self.experiments[name], "name": name, "lifecycle_stage": stage}
+        }
+
+    def _experiments_delete(self, body: Mapping[str, Any]) -> Json:
+        self.deleted |= {name for name, number in self.experiments.items() if number == body["experiment_id"]}
+        return {}
+
+    def _experiments_restore(self, body: Mapping[str, Any]) -> Json:
+        self.deleted -= {name for name, number in self.experiments.items() if number == body["experiment_id"]}
+        return {}
+
+    def _runs_log_inputs(self, body: Mapping[str, Any]) -> Json:
+        if any(len(one["dataset"]["digest"]) > 36 for one in body["datasets"]):
+            raise RefusedError(400, "INVALID_PARAMETER_VALUE", "Dataset digest exceeds the maximum length")
+        inputs = self._run(body).setdefault("inputs", {"dataset_inputs": []})
+        inputs["dataset_inputs"] += body["datasets"]
+        return {}
 
     def _experiments_create(self, body: Mapping[str, Any]) -> Json:
         if body["name"] in self.experiments:
@@ -54,7 +74,11 @@ class Books:
         return {"experiment_id": self.experiments[body["name"]]}
 
     def _runs_create(self, body: Mapping[str, Any]) -> Json:
+        if any(self.experiments[name] == body["experiment_id"] for name in self.deleted):
+            problem = f"The experiment {body['experiment_id']} must be in the 'active' state."
+            raise RefusedError(400, "INVALID_PARAMETER_VALUE", problem)
         info = {"run_id": f"r{len(self.runs)}", "run_name": body["run_name"], "status": "RUNNING"}
+        info["artifact_uri"] = f"mlflow-artifacts:/{body['experiment_id']}/{info['run_id']}/artifacts"
         data: Json = {"metrics": [], "params": [], "tags": list(body["tags"])}
         self.runs[info["run_id"]] = {"info": info | {"experiment_id": body["experiment_id"]}, "data": data}
         return {"run": self.runs[info["run_id"]]}
@@ -78,6 +102,12 @@ class Books:
         for kind in ("metrics", "params"):
             data[kind] += [one for one in body.get(kind, ()) if one not in data[kind]]
         return {}
+
+    def _artifacts_list(self, body: Mapping[str, Any]) -> Json:
+        info = self._run(body)["info"]
+        folder = f"{info['experiment_id']}/{info['run_id']}/artifacts/"
+        inside = [name.removeprefix(folder) for name in self.files if name.startswith(folder)]
+        return {"files": [{"path": name} for name in sorted(inside) if name.startswith(body["path"])]}
 
     def _runs_search(self, body: Mapping[str, Any]) -> Json:
         return {
@@ -106,10 +136,20 @@ def mlflow_like(books: Books, port: int) -> Iterator[str]:
         def do_POST(self) -> None:
             self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
+        def do_PUT(self) -> None:
+            path, content = self.path.partition("/artifacts/")[2], b""
+            while size := int(self.rfile.readline(), 16):  # it comes in chunks
+                content += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            books.files[path] = content
+            self._answer({})
+
         def _answer(self, body: Json) -> None:
             books.authorizations.append(self.headers["Authorization"])
             try:
-                status, content = 200, books.answer(urlsplit(self.path).path.removeprefix(PREFIX), body)
+                path = urlsplit(self.path).path.removeprefix(PREFIX)
+                status, content = 200, {} if self.command == "PUT" else books.answer(path, body)
             except RefusedError as refused:
                 status, code, message = refused.args
                 content = {"error_code": code, "message": message}

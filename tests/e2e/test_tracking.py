@@ -108,6 +108,23 @@ def test_a_server_has_runs_with_settings_metrics_curves_and_trials(place: Place,
     assert pairs(named["model"], "tags")["gridmill.dataset"] == "tracked/points@1"
     assert output["details"]["mlflow_run"] == named["model"]["info"]["run_id"]
     assert pairs(named["trial"], "tags")["mlflow.parentRunId"] == named["trees"]["info"]["run_id"]
+    (dataset,) = named["model"]["inputs"]["dataset_inputs"]
+    assert dataset["dataset"]["name"] == "tracked/points@1"
+    run_id = named["model"]["info"]["run_id"]
+    files = asked(f"{url}/api/2.0/mlflow/artifacts/list?run_id={run_id}&path=model")["files"]
+    assert {"model/model.json", "model/model.onnx"} <= {one["path"] for one in files}
+
+
+def test_a_deleted_experiment_is_told_again(place: Place, url: str):
+    text = PIPELINE.partition("  trees:")[0].replace("URL", url)
+    api = f"{url}/api/2.0/mlflow"
+    place.json("run", place.write(text))
+    found = asked(f"{api}/experiments/get-by-name?experiment_name=tracked")["experiment"]["experiment_id"]
+    asked(f"{api}/experiments/delete", {"experiment_id": found})
+    place.json("run", place.write(text.replace("seed: 4", "seed: 5")))
+    runs = asked(f"{api}/runs/search", {"experiment_ids": [found]})["runs"]
+    assert "FINISHED" in {run["info"]["status"] for run in runs}
+    assert {"5"} <= {pairs(run, "params").get("seed") for run in runs}
 
 
 def test_a_dead_server_costs_lines_in_the_log(place: Place):

@@ -69,6 +69,31 @@ def while_learning(
     return run(context)
 
 
+def test_the_server_has_the_dataset_and_the_files_of_the_model(tmp_path: Path, events: int):
+    books = Books()
+    with mlflow_like(books, free_port()) as url:
+        context = context_of(tmp_path, events, url)
+        run(context)
+    ((run_id, told),) = books.runs.items()
+    (dataset,) = told["inputs"]["dataset_inputs"]
+    digest = context.input("d").fingerprint
+    assert (dataset["dataset"]["name"], dataset["dataset"]["digest"]) == ("p/d@1", digest)
+    left = {path.name: path.read_bytes() for path in context.output.iterdir()}
+    assert books.files == {f"1/{run_id}/artifacts/model/{name}": data for name, data in left.items()}
+    assert {"model.json", "model.onnx", "weights.safetensors"} <= set(left)
+
+
+def test_a_deleted_experiment_is_restored_and_the_log_says_so(tmp_path: Path, events: int, capfd):
+    books = Books()
+    with mlflow_like(books, free_port()) as url:
+        run(context_of(tmp_path / "1", events, url, "linear"))
+        assert "restored" not in capfd.readouterr().out
+        books.deleted.update(books.experiments)
+        run(context_of(tmp_path / "2", events, url, "linear"))
+    assert "the MLflow experiment 'p' had been deleted; it is restored" in capfd.readouterr().out
+    assert [one["info"]["status"] for one in books.runs.values()] == ["FINISHED", "FINISHED"]
+
+
 def test_a_run_is_seen_while_it_learns(tmp_path: Path, events: int, monkeypatch: pytest.MonkeyPatch):
     books, seen = Books(), []
     with mlflow_like(books, free_port()) as url:

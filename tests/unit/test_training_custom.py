@@ -1,6 +1,8 @@
 """Custom trainings: what the script says, what is made of it, trials of a search, mistakes."""
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from onnx import TensorProto, helper
 
 from gridmill.errors import DataError, InputError, JobError
 from gridmill.jobs.context import CODE, JobContext, PrunedError
+from gridmill.jobs.foreign import RUNNER
 from gridmill.jobs.training import custom
 from gridmill.jobs.training.frame import read_frame
 from gridmill.jobs.training.run import run
@@ -285,3 +288,12 @@ def test_a_script_gets_no_targets_of_test_rows_and_its_own_claim_about_them_is_r
     assert metrics["own_hidden_others"] == 0
     assert metrics["test_rmse"] > 0, "Gridmill has measured it"
     assert metrics["own_test_rmse"] == 0, "what the code claims is marked"
+
+
+def test_an_environment_without_numpy_is_named(tmp_path: Path):
+    environment = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    arguments = [environment / "bin/python", RUNNER, "fit", "train.py:fit"]
+    ended = subprocess.run(arguments, env={}, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"there is no numpy in the environment {environment}, ")

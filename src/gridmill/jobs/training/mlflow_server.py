@@ -1,7 +1,9 @@
 """The few requests to an MLflow server that tracking takes, by its REST API."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +14,8 @@ TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """Seconds. A busy server takes its time; one that is not there is found out at once."""
 TROUBLES = (httpx.HTTPError, KeyError, TypeError, ValueError)
 """What comes of a server that does not answer, or not as MLflow does."""
-METRICS_A_BATCH, PARAMETERS_A_BATCH, LONGEST_VALUE = 1000, 100, 500
+METRICS_A_BATCH, PARAMETERS_A_BATCH, LONGEST_VALUE, LONGEST_DIGEST = 1000, 100, 500, 36
+PIECE_BYTES = 1 << 20
 _ODD = re.compile(r"[^\w.\- :/]")
 
 Metric = Mapping[str, str | float | int]
@@ -33,7 +36,8 @@ class Server:
         self._client.close()
 
     def experiment(self, name: str) -> str:
-        """The id of the experiment of that name, made where there is none."""
+        """The id of the experiment of that name, made where there is none; one that was deleted is restored,
+        as MLflow gives its name to no other."""
         found = self._find(name)
         if found is None:
             answer = self._client.post("/experiments/create", json={"name": name})
@@ -46,7 +50,11 @@ class Server:
         answer = self._client.get("/experiments/get-by-name", params={"experiment_name": name})
         if answer.status_code == httpx.codes.NOT_FOUND and "error_code" in answer.text:
             return None
-        found: str = _content(answer)["experiment"]["experiment_id"]
+        experiment = _content(answer)["experiment"]
+        found: str = experiment["experiment_id"]
+        if experiment.get("lifecycle_stage") == "deleted":
+            self._post("experiments/restore", experiment_id=found)
+            print(f"the MLflow experiment {name!r} had been deleted; it is restored", flush=True)
         return found
 
     def create(self, experiment: str, name: str, begun: int, tags: Mapping[str, str]) -> str:
@@ -77,6 +85,30 @@ class Server:
         pairs = _pairs(values)
         for first in range(0, len(pairs), PARAMETERS_A_BATCH):
             self._post("runs/log-batch", run_id=run_id, params=pairs[first : first + PARAMETERS_A_BATCH])
+
+    def log_dataset(self, run_id: str, name: str, digest: str, source: str) -> None:
+        """The dataset that the run learns from."""
+        dataset = {
+            "name": name,
+            "digest": digest[:LONGEST_DIGEST],
+            "source_type": "gridmill",
+            "source": json.dumps({"uri": source}),
+        }
+        tags = [{"key": "mlflow.data.context", "value": "training"}]
+        self._post("runs/log-inputs", run_id=run_id, datasets=[{"tags": tags, "dataset": dataset}])
+
+    def artifact_root(self, run_id: str) -> str | None:
+        """Where files of the run are put through the server; None where it wants them in a storage that only
+        MLflow's own client writes to."""
+        run = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]
+        scheme, _, path = str(run["info"].get("artifact_uri", "")).partition(":")
+        return path.strip("/") if scheme == "mlflow-artifacts" else None
+
+    def put_file(self, root: str, name: str, path: Path) -> None:
+        """A file of a run, below its `artifact_root`, in pieces."""
+        url = f"{str(self._client.base_url).rstrip('/')}-artifacts/artifacts/{root}/{name}"
+        with path.open("rb") as file:
+            _content(self._client.put(url, content=iter(lambda: file.read(PIECE_BYTES), b"")))
 
     def _post(self, path: str, **body: Any) -> dict[str, Any]:  # noqa: ANN401
         return _content(self._client.post(f"/{path}", json=body))

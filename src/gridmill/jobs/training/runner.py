@@ -7,6 +7,7 @@ only.
 that the code is loaded.
 """
 
+import importlib
 import importlib.util
 import json
 import os
@@ -35,10 +36,20 @@ def as_metrics(found: Any, target: str) -> dict[str, float]:  # noqa: ANN401  wh
         raise SystemExit(f"{target} returned a {kind}: metrics are names with numbers ({error})") from None
 
 
+def numpy() -> Any:  # noqa: ANN401  a module of the user's environment
+    """The numpy of the environment. Ends the process where there is none."""
+    try:
+        return importlib.import_module("numpy")
+    except ModuleNotFoundError:
+        raise SystemExit(
+            f"there is no numpy in the environment {sys.prefix}, and the data comes as numpy arrays: "
+            "add numpy to the requirements file"
+        ) from None
+
+
 def training_data() -> SimpleNamespace:
     """The training as its function sees it: arrays, row numbers of the splits, and what is declared."""
-    import numpy as np
-
+    np = numpy()
     arrays = Path(os.environ["GRIDMILL_ARRAYS"])
     facts = json.loads(Path(os.environ["GRIDMILL_TRAINING"]).read_text())
     loaded = {
@@ -80,8 +91,7 @@ def function(target: str) -> Callable[..., Any]:
 
 def predict(descriptor: str, folder: str, target: str) -> None:
     """Answer until the lines end."""
-    import numpy as np
-
+    np = numpy()
     answer = function(target) if ":" in Path(target).name else pickled(Path(target))
     with os.fdopen(int(descriptor), "w") as replies:
         replies.write("loaded\n")

@@ -89,8 +89,8 @@ class Tracker:
             self._try(self._send, "it is told later")
 
     def finish(self, card: Card, search: "Found | None" = None) -> str | None:
-        """Tell what it came to; the run's id. None where the server does not answer: a line in the log says
-        so. The trials of a search become runs of their own, below it."""
+        """Tell what it came to, and send the model's files; the run's id. None where the server does not
+        answer: a line in the log says so. The trials of a search become runs of their own, below it."""
 
         def act() -> None:
             self._send()
@@ -101,7 +101,19 @@ class Tracker:
                     self._send_trial(trial, search.metric)
             self._server.set_state(self._run, "FINISHED", _now())
 
-        return self._run if self._try(act, "") else None
+        told = self._try(act, "")
+        if told:
+            self._try(self._send_files, "")
+        return self._run if told else None
+
+    def _send_files(self) -> None:
+        root = self._server.artifact_root(self._run)
+        if root is None:
+            print(f"no files are sent to MLflow at {self._url}: it serves no artifacts itself", flush=True)
+            return
+        output = self._context.output
+        for path in sorted(path for path in output.rglob("*") if path.is_file()):
+            self._server.put_file(root, f"model/{path.relative_to(output).as_posix()}", path)
 
     def end(self, state: str) -> None:
         """Tell that nothing came of it, where the server knows of it."""
@@ -142,6 +154,9 @@ class Tracker:
             order = self._context.order
             name = f"{order.job.name} {order.attempt_id}"
             self._run = self._server.create(self._experiment, name, self._begun, self._tags())
+            dataset = self._context.input(self._spec.dataset)
+            source = str(self._context.below_root(dataset.output.uri))
+            self._server.log_dataset(self._run, dataset.id, dataset.fingerprint, source)
             if kept is not None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 kept.write_text(self._run)
