@@ -48,7 +48,9 @@ class Card:
     value is, `constant` the naive model's answer where nothing can be repeated (for classes: their shares),
     `usual` the training rows' mean and `spread` their standard deviation. `predict` names the code
     (`code/FILE:FUNCTION`) or pickled file in the model's folder that predicts where no graph does,
-    `environment` is the text of its requirements.
+    `environment` is the text of its requirements. `threshold` is the probability from which on the second of
+    two classes is predicted; `offsets` are, for each of `quantiles`, what is added to the prediction of each
+    label.
     `weights` are those of an ensemble's members, which vote if `vote`. `content` is the fingerprint of the
     dataset's version, by which the same rows are known again; `learned` (None: unknown) says how those of any
     other version are. `signature` says what it predicts, beyond the label's name. With `folds` it has
@@ -68,6 +70,9 @@ class Card:
     usual: tuple[float, ...] = ()
     spread: tuple[float, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    threshold: float | None = None
+    quantiles: tuple[float, ...] = ()
+    offsets: tuple[tuple[float, ...], ...] = ()
     options: Mapping[str, float | int | bool | str | None] = field(default_factory=dict)
     seed: int = 0
     dataset: str = ""

@@ -9,6 +9,11 @@ HIGHER_IS_BETTER = frozenset(
 )
 
 
+def is_ranked(name: str) -> bool:
+    """Whether one value of the metric is better than another: coverage is best where it is what was asked."""
+    return not name.endswith("coverage")
+
+
 def marked(name: str) -> str:
     """The name with its origin, if Gridmill has not measured it."""
     return f"{name} (reported by the model's code)" if name.startswith(OWN) else name

@@ -7,7 +7,7 @@ from gridmill.errors import InputError
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.compared import ComparedMetric, ComparedModel, ComparedSetting, ModelComparison
 from gridmill.model.comparison import rows_measured_on, settings_of
-from gridmill.model.metric import read_metric
+from gridmill.model.metric import is_ranked, read_metric
 from gridmill.model.view import VersionView
 
 LAST = 5
@@ -89,7 +89,7 @@ def _metrics(versions: Sequence[Artifact], best_by: str) -> Iterator[ComparedMet
         values = tuple(one.output.metrics.get(name) for one in versions)
         higher = told_higher if name == told else read_metric(name)[1]
         same = len({rows_measured_on(one, name) for one in versions}) == 1
-        best = _best(values, higher=higher) if same else None
+        best = _best(values, higher=higher) if same and is_ranked(name) else None
         ids = tuple(one.id for one, value in zip(versions, values, strict=True) if value == best)
         yield ComparedMetric(name=name, values=values, best=ids if best is not None else ())
 

@@ -56,6 +56,12 @@ class FoldsBy(StrEnum):
     ENTITY = "entity"  # all rows of an entity in one
 
 
+class ThresholdBy(StrEnum):
+    """What the threshold between two classes is chosen by."""
+
+    F1 = "f1"  # of the second class, on the validation split
+
+
 class Normalization(StrEnum):
     """What a recurrent network sees of the columns it forecasts, and says of them."""
 
@@ -111,6 +117,12 @@ class TrainingSpec:
     folds_by: FoldsBy = FoldsBy.TIME
     """`time`: each fold is predicted by a model of the rows whose label was known before it began; the first
     has none. `random`, `entity`: by a model of all other folds."""
+    threshold: float | None = None
+    """Of two classes the second is predicted from this probability on. Default: the likelier one."""
+    threshold_by: ThresholdBy | None = None
+    """`f1`: the threshold with the best F1 of the second class on the validation split."""
+    quantiles: tuple[float, ...] = ()
+    """Of numbers: predictions also have these quantiles (`[0.1, 0.9]`), by the validation split's errors."""
     workers: int | None = None
     """So many ranks learn it together (a gang): they start all or none, and each finds in its environment
     what torchrun, TensorFlow and JAX say. For lstm, mlp and custom models."""
@@ -196,6 +208,7 @@ class TrainingSpec:
         self._check_workers()
         self._check_search(own)
         self._check_folds()
+        self._check_decisions()
         if self.model == ModelKind.ENSEMBLE and not self.models:
             raise InputError("an ensemble names no models", place="training.models")
         if self.model == ModelKind.CUSTOM and (self.script is None) == (self.file is None):
@@ -229,6 +242,23 @@ class TrainingSpec:
                 "a search tries its settings one by one, each with one worker",
                 hint="Search without `workers`, then train with the best settings and `workers`.",
                 place="training.workers",
+            )
+
+    def _check_decisions(self) -> None:
+        if self.threshold is not None and self.threshold_by is not None:
+            raise InputError(
+                "has threshold and threshold_by; only one can be given", place="training.threshold"
+            )
+        if self.threshold is not None and not 0 < self.threshold < 1:
+            raise InputError(
+                f"threshold is {self.threshold:g}; it must be between 0 and 1", place="training.threshold"
+            )
+        wrong = [level for level in self.quantiles if not 0 < level < 1]
+        if wrong or list(self.quantiles) != sorted(set(self.quantiles)):
+            raise InputError(
+                f"quantiles are {', '.join(f'{level:g}' for level in self.quantiles)}; they must be between 0"
+                " and 1, and ascending",
+                place="training.quantiles",
             )
 
     def _check_folds(self) -> None:

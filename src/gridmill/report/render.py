@@ -27,7 +27,7 @@ from gridmill.model.critical import Critical
 from gridmill.model.distribution import column_lines, columns_left_out
 from gridmill.model.event import Event, EventType
 from gridmill.model.loaded import rejects_of, shifted_of
-from gridmill.model.metric import HIGHER_IS_BETTER, marked, read_metric
+from gridmill.model.metric import HIGHER_IS_BETTER, is_ranked, marked, read_metric
 from gridmill.model.noun import dataclass
 from gridmill.model.project import DEFAULT
 from gridmill.model.remarks import remarks_of
@@ -275,7 +275,7 @@ def _metric_table(models: Sequence[Artifact]) -> dict[str, Any]:
 def _is_best(model: Artifact, name: str, models: Sequence[Artifact]) -> bool:
     same = [one for one in models if rows_measured_on(one, name) == rows_measured_on(model, name)]
     known = [one.output.metrics[name] for one in same if name in one.output.metrics]
-    if len(known) < 2:
+    if len(known) < 2 or not is_ranked(name):
         return False
     return model.output.metrics.get(name) == (max(known) if read_metric(name)[1] else min(known))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gridmill.errors import InputError
 from gridmill.jobs.classes import probability_columns
+from gridmill.jobs.intervals import quantile_columns
 from gridmill.jobs.metrics import NAMES, better
 from gridmill.jobs.prediction.candidates import Candidate
 from gridmill.jobs.prediction.measured import Comparison
@@ -62,7 +63,7 @@ def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str
 def check_keys(candidate: Candidate) -> None:
     """Raise InputError where a column of the result would overwrite one that says which row it is."""
     card = candidate.card
-    own = {*OWN_COLUMNS, *probability_columns(card.classes)}
+    own = {*OWN_COLUMNS, *probability_columns(card.classes), *quantile_columns(card.quantiles)}
     for name in card.keys:
         if name in own:
             raise InputError(

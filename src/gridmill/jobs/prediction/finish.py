@@ -16,6 +16,7 @@ from gridmill.jobs import metrics
 from gridmill.jobs.breakdown import by_class, by_label
 from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.features import Floats, Integers, list_numbers, present_values, runs
+from gridmill.jobs.intervals import measure_quantiles, quantile_columns
 from gridmill.jobs.learned_rows import Mask
 from gridmill.jobs.models import Card
 from gridmill.jobs.partitions import Partitions
@@ -69,8 +70,16 @@ def metrics_of(table: pa.Table, parts: Partitions, card: Card, naive: Card | Non
         truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
         base = naive or card
         spread = np.array(base.spread) if base.spread else None
-        return metrics.regression(truth, predicted, _naive(table, parts, base), spread)
-    return metrics.classification(*_classified(table, card))
+        found = metrics.regression(truth, predicted, _naive(table, parts, base), spread)
+        return found | _intervals(table, card, truth, spread)
+    return metrics.classification(*_classified(table, card), card.threshold)
+
+
+def _intervals(table: pa.Table, card: Card, truth: Floats, spread: Floats | None) -> dict[str, float]:
+    if not card.quantiles:
+        return {}
+    values = [_values(table[name], card) for name in quantile_columns(card.quantiles)]
+    return measure_quantiles(truth, values, card.quantiles, spread)
 
 
 def break_down(table: pa.Table, parts: Partitions, card: Card) -> Any:  # noqa: ANN401  JSON
@@ -79,7 +88,7 @@ def break_down(table: pa.Table, parts: Partitions, card: Card) -> Any:  # noqa: 
     if table.num_rows == 0:
         return {}
     if card.objective == Objective.CLASSIFICATION:
-        return by_class(card.classes, *_classified(table, card))
+        return by_class(card.classes, *_classified(table, card), card.threshold)
     truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
     return by_label(card.labels, truth, predicted, _naive(table, parts, card)) if card.many else {}
 

@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 
 from gridmill.codec import to_builtins
 from gridmill.jobs.classes import probability_columns
+from gridmill.jobs.decisions import decide
 from gridmill.jobs.features import Floats, as_lists, count_unknown, encode, is_number, numbers, runs
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.held_out import HeldOut, load_held_out
+from gridmill.jobs.intervals import quantile_columns, quantiles_of
 from gridmill.jobs.models import Card, Predictor, load_card, load_model, predict_rows
 from gridmill.jobs.partitions import Fetch, Partitions, fetch_piece, open_partitions
 from gridmill.jobs.prediction.cut import Span, of_split
@@ -145,15 +147,23 @@ def _result(table: pa.Table, rows: Any, predicted: Floats, card: Card) -> pa.Tab
     columns: dict[str, Any] = {name: table[name] for name in there}
     columns["row"] = pa.array(rows, pa.int64())
     if card.objective == Objective.CLASSIFICATION:
-        likeliest = pa.array(predicted.argmax(axis=1), mask=np.isnan(predicted).any(axis=1))
+        likeliest = pa.array(decide(predicted, card.threshold), mask=np.isnan(predicted).any(axis=1))
         columns["prediction"] = card.classified.values().take(likeliest)
     else:
-        columns["prediction"] = as_lists(predicted) if card.many else pa.array(predicted, from_pandas=True)
+        columns["prediction"] = _numbers(predicted, card)
+        for name, values in zip(
+            quantile_columns(card.quantiles), quantiles_of(predicted, card.offsets), strict=True
+        ):
+            columns[name] = _numbers(values, card)
     if set(card.labels) <= set(table.column_names):
         columns["truth"] = _truth(table, card)
     for number, name in enumerate(probability_columns(card.classes)):
         columns[name] = pa.array(np.ascontiguousarray(predicted[:, number]), from_pandas=True)
     return pa.table(columns)
+
+
+def _numbers(values: Floats, card: Card) -> pa.Array:
+    return as_lists(values) if card.many else pa.array(values, from_pandas=True)
 
 
 def _truth(table: pa.Table, card: Card) -> pa.ChunkedArray | pa.Array:

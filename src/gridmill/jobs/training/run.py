@@ -25,12 +25,12 @@ from gridmill.jobs.models import (
     save_model,
 )
 from gridmill.jobs.signatures import model_signature
+from gridmill.jobs.training.deciding import check_decisions, decided, measure_intervals
 from gridmill.jobs.training.ensemble import encodings_of, measurable, read_members
 from gridmill.jobs.training.evaluate import (
     answer,
     break_down,
     calibration_curve,
-    evaluate,
     label_spreads,
     measure,
     usual_labels,
@@ -90,6 +90,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
         spec = found_best.spec
     encodings = encodings_of(read_members(context, spec)) if spec.model == ModelKind.ENSEMBLE else None
     frame = read_frame(context, spec, encodings)
+    check_decisions(frame, spec)
     folds = plan_folds(frame, spec, context) if spec.folds else None
     fitted = _fit(frame, spec, context)
     if context.rank:
@@ -98,7 +99,11 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
     predictor = _predictor(card, fitted, context)
     fit = measurable(frame, spec, context) if spec.model == ModelKind.ENSEMBLE else frame
     answers = answer(predictor, fit)
-    found = {**fitted.metrics, **measure(fit, answers)}
+    card = decided(card, fit, spec, answers)
+    if spec.threshold_by is not None:
+        print(f"threshold {card.threshold:.4g}: the best {spec.threshold_by} in validation", flush=True)
+    found = {**fitted.metrics, **measure(fit, answers, card.threshold)}
+    found |= measure_intervals(card, fit, answers)
     held_out, measured = _held_out(folds, frame, spec, context) if folds else (None, {})
     found |= measured
     card = replace(card, metrics=found)
@@ -118,7 +123,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
         details={
             **_details(card, frame, fitted),
             "calibration": calibration_curve(fit, answers),
-            "breakdown": break_down(fit, answers),
+            "breakdown": break_down(fit, answers, card.threshold),
             "not_measured": _fewer(frame, fit),
             "mlflow_run": run_id,
             "measured_on": measured_on,
@@ -129,6 +134,12 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
     )
     size = JobSize(rows=len(frame.target), columns=frame.inputs.shape[1])
     return JobResult(outputs=(output,), metrics=found, size=size)
+
+
+def _decisions(card: Card) -> dict[str, Any]:
+    """The threshold and quantiles among the settings."""
+    found = {"threshold": card.threshold, "quantiles": ", ".join(f"{one:g}" for one in card.quantiles)}
+    return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 def _fewer(frame: Frame, fit: Frame) -> dict[str, int]:
@@ -167,7 +178,8 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
         def attempt(settings: TrainingSpec, trial: JobContext) -> float:
             fitted = _fit(frame, settings, trial)
             card = _card(frame, settings, fitted)
-            measured = evaluate(_predictor(card, fitted, trial), frame, ("validation",))
+            answers = answer(_predictor(card, fitted, trial), frame, ("validation",))
+            measured = measure(frame, answers, decided(card, frame, settings, answers).threshold)
             value: float = study.value_of(metric, measured)
             return value
 
@@ -248,7 +260,7 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "predict": card.predict,
         "environment": card.environment,
         "dataset": card.dataset,
-        "options": dict(card.options),
+        "options": {**card.options, **_decisions(card)},
         "seed": card.seed,
         "packages": dict(card.versions),
         "rows": {split: len(rows) for split, rows in frame.rows.items()},

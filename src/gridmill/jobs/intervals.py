@@ -1,0 +1,63 @@
+"""Quantiles of what is forecast: the prediction plus a quantile of the errors on the validation split.
+
+This is split conformal prediction (Lei and others 2018, "Distribution-free predictive inference for
+regression"): of n errors the one of rank (n + 1) q, rounded away from the middle, so that as many new rows as
+promised lie within, if they are like the validation rows.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gridmill.errors import InputError
+from gridmill.jobs.features import Floats
+
+Offsets = tuple[tuple[float, ...], ...]
+"""Per quantile, for each label what is added to the prediction."""
+
+
+def quantile_columns(levels: Sequence[float]) -> tuple[str, ...]:
+    """The columns of a prediction that hold the quantiles: `prediction_q10`, `prediction_q97.5`."""
+    return tuple(f"prediction_q{100 * level:.10g}" for level in levels)
+
+
+def error_quantiles(truth: Floats, predicted: Floats, levels: Sequence[float]) -> Offsets:
+    """The offsets from truth and prediction [rows] or [rows, labels]. Raises InputError for too few rows."""
+    errors = np.sort((truth - predicted).reshape(len(truth), -1), axis=0)
+    return tuple(tuple(map(float, errors[_rank(level, len(errors)) - 1])) for level in levels)
+
+
+def _rank(level: float, rows: int) -> int:
+    """From 1 to `rows`."""
+    place = round((rows + 1) * level, 9)
+    rank = math.ceil(place) if level > 0.5 else math.floor(place) if level < 0.5 else round(place)
+    if not 1 <= rank <= rows:
+        least = math.ceil(round(1 / min(level, 1 - level), 9)) - 1
+        raise InputError(
+            f"the quantile {level:g} needs at least {least} validation rows with a label; there are {rows}",
+            hint="Use quantiles nearer to 0.5, or a longer validation split.",
+            place="training.quantiles",
+        )
+    return rank
+
+
+def quantiles_of(predicted: Floats, offsets: Offsets) -> list[Floats]:
+    """Per quantile the values, shaped as the prediction."""
+    return [predicted + (np.array(one) if predicted.ndim > 1 else one[0]) for one in offsets]
+
+
+def measure_quantiles(
+    truth: Floats, quantiles: Sequence[Floats], levels: Sequence[float], spread: Floats | None = None
+) -> dict[str, float]:
+    """`pinball`: the mean pinball loss over rows, labels and quantiles (of several labels in units of their
+    `spread`); `coverage`, with two quantiles or more: the share of truths from the lowest to the highest."""
+    scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
+    above = [(truth - one) / scale for one in quantiles]
+    losses = [
+        np.maximum(level * error, (level - 1) * error) for level, error in zip(levels, above, strict=True)
+    ]
+    found = {"pinball": float(np.mean(losses))}
+    if len(levels) > 1:
+        found["coverage"] = float(np.mean((truth >= quantiles[0]) & (truth <= quantiles[-1])))
+    return found
