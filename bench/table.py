@@ -13,6 +13,7 @@ MODULES = {
     "peers": "bench.peers",
     "demo": "bench.demo",
     "sink": "bench.sink",
+    "small-files": "bench.small_files",
     "dataset": "bench.dataset",
     "wide": "bench.wide",
     "flights": "bench.flights",

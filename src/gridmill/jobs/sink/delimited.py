@@ -78,8 +78,8 @@ class Delimited:
         ragged: list[Any] = []
         types = haste.types if haste is not None else {}
         with open_file(self.file) as opened, self._explained(ragged, hasty=haste is not None):
-            counted = _Counted(opened.stream, self._zeros(names, haste))
-            reader = pc.open_csv(counted, **self._options(names, columns, ragged, types))
+            counted = _Counted(opened.stream, self.zeros(names, haste))
+            reader = pc.open_csv(counted, **self.options(names, columns, ragged, types))
             for batch in reader:
                 if counted.zeros:
                     raise HastyError
@@ -94,18 +94,20 @@ class Delimited:
         next(records, None)  # the header
         yield from pick(records, rows)
 
-    def _zeros(self, names: tuple[str, ...], haste: Haste | None) -> Zeros | None:
+    def zeros(self, names: tuple[str, ...], haste: Haste | None) -> Zeros | None:
         """What looks for numbers that begin with a zero. Raises HastyError where bytes do not tell."""
         watched = [at for at, name in enumerate(names) if haste is not None and name in haste.inferred]
         if not watched:
             return None
-        if not self.file.delimiter.isascii() or _SIGNS.encode(self.source.encoding) != _SIGNS.encode():
+        if not self.file.delimiter.isascii() or not is_read_as_ascii(self.source.encoding):
             raise HastyError
         return Zeros(delimiter=ord(self.file.delimiter), columns=watched, width=len(names))
 
-    def _options(
+    def options(
         self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any], types: Types
     ) -> dict[str, Any]:
+        """How Arrow reads it; it adds rows of another width to `ragged`."""
+
         def remember(row: Any) -> str:  # noqa: ANN401  pyarrow's InvalidRow
             ragged.append(row)
             return "error"
@@ -211,6 +213,11 @@ class Delimited:
                 except UnicodeDecodeError as error:
                     return line, error.start + 1, data[error.start]
         return 0, 0, 0
+
+
+def is_read_as_ascii(encoding: str) -> bool:
+    """Whether digits, signs and line ends are the bytes that they are in ASCII."""
+    return _SIGNS.encode(encoding) == _SIGNS.encode()
 
 
 class _Counted:

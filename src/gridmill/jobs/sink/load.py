@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
+from gridmill.jobs.sink.bundle import Bundle, bundled
 from gridmill.jobs.sink.columnar import Columnar
 from gridmill.jobs.sink.convert import (
     ARROW,
@@ -111,10 +112,13 @@ class Loading:
         Raises DataError.
         """
         guesses = Guesses(rules=self.rules(files[0]))
-        for file in files:
-            if file.format != Format.CSV:
-                return None
-            self._look(open_reader(file, self.spec.source), guesses, first=True)
+        if any(file.format != Format.CSV for file in files):
+            return None
+        for piece in bundled(files, self.spec.source):
+            if isinstance(piece, Bundle):
+                self._look(piece, guesses)
+            else:
+                self._look(open_reader(piece, self.spec.source), guesses, first=True)
         if any(guess.possible is None for name, guess in guesses.of.items() if name not in self.spec.columns):
             return None
         return self._schema_of(guesses, files)
@@ -191,12 +195,24 @@ class Loading:
         if missing:
             raise _lacks(file, missing)
 
+    def together(self, bundle: Bundle, schema: pa.Schema) -> Iterator[Batch]:
+        """The rows of several files. Raises HastyError for whatever is wrong."""
+        try:
+            yield from self._batches(bundle, schema)
+        except DataError as error:  # its place is known once the files are read one by one
+            raise HastyError from error
+        for file in bundle.files[1:]:
+            self.progress.end(file)
+
     def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[Batch]:
         """The file's rows, as read and in the table's columns.
 
         Raises DataError with file, line, column and value, unless rows that do not fit are to be rejected.
         """
-        reader = open_reader(file, self.spec.source)
+        return self._batches(open_reader(file, self.spec.source), schema)
+
+    def _batches(self, reader: Reader, schema: pa.Schema) -> Iterator[Batch]:
+        file = reader.file
         names = reader.names()
         sources = self.layout.asked() if names is None else self.layout.sources(names, file.name)
         table_names = [self.layout.rename(name) for name in sources or ()]

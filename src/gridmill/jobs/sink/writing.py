@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 
 from gridmill.jobs.ahead import ahead
 from gridmill.jobs.parquet import Part, write_parquet
+from gridmill.jobs.sink.bundle import Bundle, bundled, is_small
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
 from gridmill.jobs.sink.load import Loading, open_reader
 from gridmill.jobs.sink.metrics import Meter
@@ -22,10 +24,9 @@ from gridmill.jobs.sink.sieve import Sieve, Spool, rejects_of
 from gridmill.jobs.sink.table import SinkTable, compact_stem, marked_with, stem_of
 from gridmill.jobs.sink.unique import find_repeated
 from gridmill.jobs.thrifty import thrifty
-from gridmill.model.source import Compression, Format
 
-SMALL_BYTES, TOGETHER_BYTES, LEAST_TOGETHER = 2**18, 4 * 2**20, 8
-"""Source files up to so large share data files, so many bytes of them each, where there are so many files."""
+TOGETHER_BYTES, LEAST_TOGETHER = 4 * 2**20, 8
+"""Small source files share data files, so many bytes of them each, where there are so many files."""
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class Writing:
         group: list[SourceFile] = []
         size_bytes = 0
         for file in files:
-            if self.sieve.engine is not None or not _is_small(file):
+            if self.sieve.engine is not None or not is_small(file):
                 yield [file]
                 continue
             if size_bytes + file.size_bytes > TOGETHER_BYTES:
@@ -91,17 +92,13 @@ class Writing:
         """Small source files, in one data file that says which rows are whose."""
         self.folder.mkdir(parents=True, exist_ok=True)
         written, pieces, tables = [], [], [self.schema.empty_table()]
-        for file in files:
-            spool = Spool(self.folder / f"{stem_of(file)}.spool")
-            good = list(self.sieve.good(self.loading.batches(file, self.schema), spool))
-            check_unchanged(file)
-            tables += good
+        for file, spool, count in self._each_together(files, tables):
             written.append(Written(file=file, parts=[], spools=[spool], rejected=spool.rows))
             pieces.append(
                 Loaded(
                     path="",
                     size_bytes=0,
-                    rows=sum(batch.num_rows for batch in good),
+                    rows=count,
                     key=file.key,
                     content=file.content,
                     modified_ms=file.modified_ms,
@@ -112,6 +109,23 @@ class Writing:
             self.meter.passing([rows]), marked_with(self.schema, pieces), self.folder, compact_stem()
         )
         return written
+
+    def _each_together(
+        self, files: Sequence[SourceFile], tables: list[pa.Table]
+    ) -> Iterator[tuple[SourceFile, Spool, int]]:
+        """Each file, its rejects and its number of good rows, which are added to `tables`."""
+        for piece in bundled(files, self.loading.spec.source) if self.loading.hasty else files:
+            spool = Spool(self.folder / f"{uuid4().hex}.spool")
+            if isinstance(piece, Bundle):
+                tables += self.sieve.good(self.loading.together(piece, self.schema), spool)
+                yield from (
+                    (file, spool, count) for file, count in zip(piece.files, piece.counts, strict=True)
+                )
+                continue
+            good = list(self.sieve.good(self.loading.batches(piece, self.schema), spool))
+            check_unchanged(piece)
+            tables += good
+            yield piece, spool, sum(batch.num_rows for batch in good)
 
     def drop_repeated(self, written: Sequence[Written], kept: ds.Dataset | None) -> bool:
         """Take rows whose key was there before out of the parts; whether there were any. Raises InputError
@@ -173,12 +187,6 @@ class Writing:
                 rows = placed(one.file, open_reader(one.file, self.loading.spec.source), one.spools)
                 parts += write_parquet(rows, REJECTS, self.folder / "rejects", stem_of(one.file))
         return parts
-
-
-def _is_small(file: SourceFile) -> bool:
-    """Whether its rows take little memory, all at once."""
-    text = file.format in (Format.CSV, Format.JSONL) and file.compression == Compression.NONE
-    return text and file.fetch is None and file.size_bytes <= SMALL_BYTES
 
 
 def rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,126 @@
+"""Small CSV files of one header, parsed as one: a parser for each takes longer than what is in it."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.delimited import Delimited, is_read_as_ascii
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.reading import Haste, HastyError, Seen
+from gridmill.model.source import Compression, Format, Source
+
+SMALL_BYTES = 2**18
+MOST_BYTES = 4 * 2**20
+
+
+@dataclass(slots=True, kw_only=True)
+class Bundle:
+    """A `Reader` of the rows of several files, of which `file` is the first; `counts` says how many rows each
+    has. It raises HastyError for all that is wrong: only file by file the place can be told."""
+
+    file: SourceFile
+    files: tuple[SourceFile, ...]
+    first: Delimited
+    counts: tuple[int, ...]
+    body: bytes
+
+    def names(self) -> tuple[str, ...]:
+        """The columns, which all have. Raises DataError."""
+        return self.first.names()
+
+    def batches(
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+    ) -> Iterator[pa.Table]:
+        """All rows at once."""
+        names, ragged = self.names(), list[Any]()
+        zeros = self.first.zeros(names, haste)
+        if zeros is not None and (zeros.see(self.body) or zeros.see(b"")):
+            raise HastyError
+        if not self.body:
+            return
+        options = self.first.options(names, columns, ragged, haste.types if haste is not None else {})
+        options["read_options"].skip_rows_after_names = 0
+        try:
+            rows = pc.read_csv(pa.BufferReader(self.body), **options)
+        except (pa.ArrowInvalid, UnicodeError) as error:
+            raise HastyError from error
+        if rows.num_rows != sum(self.counts):
+            raise HastyError
+        seen(len(self.body))
+        yield rows
+
+    def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
+        """Nobody can tell."""
+        return (None for _ in rows)
+
+
+Piece: TypeAlias = Bundle | SourceFile
+
+
+def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
+    """The files in their order, those that can be parsed as one together. Raises DataError."""
+    if not is_read_as_ascii(source.encoding):
+        yield from files
+        return
+    group: list[SourceFile] = []
+    bodies: list[bytes] = []
+    header, size_bytes = b"", 0
+    for file in files:
+        found = _plain(file)
+        if group and (found is None or found[0] != header or size_bytes > MOST_BYTES):
+            yield _bundle(group, bodies, source)
+            group, bodies, size_bytes = [], [], 0
+        if found is None:
+            yield file
+            continue
+        header, body = found
+        group.append(file)
+        bodies.append(body)
+        size_bytes += len(body)
+    if group:
+        yield _bundle(group, bodies, source)
+
+
+def is_small(file: SourceFile) -> bool:
+    """Whether its rows take little memory, all at once."""
+    text = file.format in (Format.CSV, Format.JSONL) and file.compression == Compression.NONE
+    return text and file.fetch is None and file.size_bytes <= SMALL_BYTES
+
+
+def _bundle(files: Sequence[SourceFile], bodies: Sequence[bytes], source: Source) -> Piece:
+    if len(files) == 1:
+        return files[0]
+    return Bundle(
+        file=files[0],
+        files=tuple(files),
+        first=Delimited(files[0], source),
+        counts=tuple(body.count(b"\n") for body in bodies),
+        body=b"".join(bodies),
+    )
+
+
+def _plain(file: SourceFile) -> tuple[bytes, bytes] | None:
+    """Header and rows of a file whose lines are its rows; None for another one, also where it has changed."""
+    if file.format != Format.CSV or not is_small(file):
+        return None
+    try:
+        data = file.path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", place=file.name) from error
+    if hashlib.sha256(data).hexdigest()[: len(file.content)] != file.content or b'"' in data:
+        return None
+    if b"\r" in data:
+        if data.count(b"\r") != data.count(b"\r\n"):
+            return None
+        data = data.replace(b"\r\n", b"\n")
+    if not data.endswith(b"\n"):
+        data += b"\n"
+    if data.startswith(b"\n") or b"\n\n" in data:
+        return None
+    end = data.index(b"\n") + 1
+    return data[:end], data[end:]
