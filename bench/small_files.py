@@ -27,10 +27,9 @@ FIRST_MS, LATER_SECONDS, LATER_MIB = 1.5, 3.0, 150.0
 _TOLD = "::"
 HOW = f"""
 {FILES:,} CSV files of two rows and three columns each. Ours: the sink's job. By hand: a loop that reads every
-file by pyarrow and writes them in one go, in place of what was there, to a Delta table, as one does who does not note what is
-loaded. The loads follow each other, each in a process of its own, from which on its libraries are
-imported; memory is what it holds at most above what it held then. Both take turns, after a round that does
-not count.
+file by pyarrow and writes all to a Delta table in one go, in place of what was there, as it does not note
+what is loaded. The loads follow each other, each in a process of its own that has imported its libraries;
+memory is what it holds at most above what it held then. Both take turns, after a round that does not count.
 """
 
 

@@ -11,7 +11,7 @@ EXACT = 2**53
 """Whole numbers up to this one are floats without loss; of larger ones only some are."""
 _DIGITS = 15
 """A float keeps so many digits of any number, and never more than 17."""
-_WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
+_WHOLE = r"^[+-]?[0-9]+$"
 _KEY = r"^([+-]?0([0-9]+|[xX][0-9a-fA-F]+)|\+[0-9]{7,})$"
 _NANOSECONDS = r"\.\d{6}\d*[1-9]"
 _MICROSECONDS_LENGTH = len("2024-01-01T00:00:00.000000")
@@ -59,7 +59,7 @@ def _within(least: int, most: int) -> bool:
 def _picked(column: pa.ChunkedArray, mask: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
     rows = np.flatnonzero(pc.fill_null(mask, False).to_numpy())
     for row, value in zip(rows.tolist(), column.take(pa.array(rows)).to_pylist(), strict=True):
-        yield row, int(value.partition(".")[0]) if isinstance(value, str) else int(value)
+        yield row, int(value)
 
 
 def is_beyond(column: pa.ChunkedArray) -> bool:
