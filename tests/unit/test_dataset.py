@@ -90,7 +90,7 @@ def test_the_query_as_text() -> None:
     validation_from, test_from = spec.split.times
     bounds = Bounds(validation_from=validation_from, test_from=test_from)
     compiled = compile_dataset(spec, spec.basis, tables, used=("temp", "wind"), bounds=bounds)
-    assert compiled.sql == (GOLDEN / "dataset.sql").read_text().rstrip("\n")
+    assert compiled.text == (GOLDEN / "dataset.sql").read_text().rstrip("\n")
     assert compiled.columns[:3] == ("origin", "time", "temp")
 
 

@@ -17,6 +17,7 @@ from gridmill.model.dataset import (
     Join,
     Label,
     Lag,
+    Outcome,
     Split,
     SplitBy,
     Window,
@@ -323,3 +324,49 @@ def test_the_label_of_several_rows_at_once_is_known_with_the_one_that_it_is_of(t
     )
     with pytest.raises(DataError, match="label reaches into the next split: 1"):
         case.make(spec)
+
+
+def test_a_label_may_be_called_like_the_column_that_it_is_a_later_value_of(case: DatasetCase) -> None:
+    basis = replace(BASIS, columns=("y",))
+    for label in (Label(column="x", horizon_seconds=7200, name="x"), Label(column="x", steps=2, name="x")):
+        spec = DatasetSpec(
+            basis=basis,
+            label=label,
+            windows=(Window(column="y", aggregates=(Aggregate.COUNT,), span_rows=2),),
+        )
+        rows = case.rows(spec)
+        assert len(rows) == 10 * 38
+        assert all(row[label.name] == row["y"] / 10 + 2 for row in rows)
+        split = Split(by=SplitBy.RANDOM, on=("x",), test=0.5)
+        with pytest.raises(InputError, match="is the name of the label"):
+            case.make(replace(spec, split=split))
+
+
+def test_windows_see_the_labels_of_earlier_rows_that_are_made_of_events(case: DatasetCase) -> None:
+    """A row of hour n has the events of the two hours after it; that is known at hour n + 2."""
+    hours = [1, 3, 4, 9]
+    case.give("exits", {"e": ["e0"] * 4, "k": [START + timedelta(hours=n) for n in hours]})
+    label = Label(
+        table="exits",
+        on=("e",),
+        known_at="k",
+        horizon_seconds=7200,
+        outcome=Outcome.COUNT,
+        known_until="basis",
+        name="ends",
+    )
+    window = Window(column="ends", aggregates=(Aggregate.SUM, Aggregate.COUNT), span_rows=3)
+    rows = [
+        row for row in case.rows(DatasetSpec(basis=BASIS, label=label, windows=(window,))) if row["e"] == "e0"
+    ]
+    labels = [sum(n < hour <= n + 2 for hour in hours) for n in range(40)]
+    assert [row["ends"] for row in rows] == labels[:38]
+    for n, row in enumerate(rows):
+        known = labels[: max(0, n - 2)][-3:]
+        assert (row["ends_sum_3rows"], row["ends_count_3rows"]) == (sum(known) if known else None, len(known))
+
+
+def test_a_label_of_several_rows_is_no_value_to_look_back_at(case: DatasetCase) -> None:
+    label = Label(column="x", next_rows=2, name="ahead")
+    with pytest.raises(InputError, match="several rows ahead"):
+        case.make(DatasetSpec(basis=BASIS, label=label, lags=(Lag(column="ahead", steps=(1,)),)))

@@ -1,21 +1,38 @@
-"""Windows found beside the query: against adding up each range alone, and against the query itself."""
+"""Windows: against adding up each range alone, and the same however the rows are cut."""
 
 import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 from dataset_case import DatasetCase
 
-from gridmill.jobs.dataset import chunks, writing
+from gridmill.errors import DataError
+from gridmill.jobs.dataset import beside, chunks, ordering, writing
 from gridmill.jobs.dataset.aggregates import Floats, Values, counts, extremes, newest, squares, sums
 from gridmill.jobs.dataset.checks import known_span
+from gridmill.jobs.dataset.distinct import distinct
 from gridmill.jobs.dataset.frames import NOWHERE, Frames, Known, Own, own_rows
+from gridmill.jobs.dataset.ranks import rank
+from gridmill.jobs.dataset.run import run
 from gridmill.jobs.tables import open_table
-from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, Window
+from gridmill.model.dataset import (
+    Aggregate,
+    AsOfJoin,
+    Basis,
+    DatasetSpec,
+    Join,
+    Label,
+    Lag,
+    Outcome,
+    Split,
+    Window,
+)
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
@@ -97,6 +114,41 @@ def check(name: str, values: Values, frames: Frames) -> None:
             assert close if finite else math.isnan(away[at]), (name, away[at], exact)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_different_values_are_counted(seed: int) -> None:
+    own, rng = some_rows(seed)
+    codes = rng.integers(NOWHERE, 6, len(own.keys))
+    for frames in (own.before(7), own.newest(4), own.at(3)):
+        wanted = [
+            len(set(codes[low:high]) - {NOWHERE}) for low, high in zip(frames.low, frames.high, strict=True)
+        ]
+        assert distinct(codes, frames).tolist() == wanted
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("values", "places", "in_order"),
+    [
+        (pa.array(["b", "", None, "ä", "a"]), [2, 0, NOWHERE, 3, 1], ["", "a", "b", "ä"]),
+        (pa.array([2.0, NAN, None, 0.0, -0.0, NAN]), [1, 2, NOWHERE, 0, 0, 2], [0.0, 2.0, NAN]),
+        (pa.array([3, 2, 2**63 + 5], pa.uint64()), [1, 0, 2], [2, 3, 2**63 + 5]),
+        (pa.array([Decimal("1.50"), Decimal("-2.00")]), [1, 0], [Decimal("-2.00"), Decimal("1.50")]),
+        (pa.array([[1, 2], None, [1]]), [1, NOWHERE, 0], [[1], [1, 2]]),
+        (pa.array([], pa.string()), [], []),
+    ],
+    ids=["text", "float", "uint64", "decimal", "list", "none"],
+)
+def test_values_of_any_type_have_an_order(
+    values: pa.Array, places: list[int], in_order: list[object]
+) -> None:
+    with duckdb.connect() as engine:
+        found = rank(values, engine)
+    assert found.places.tolist() == places
+    assert repr(found.values.to_pylist()) == repr(in_order)
+
+
 def fill(case: DatasetCase, rows: int = 3000) -> None:
     rng = np.random.default_rng(3)
 
@@ -164,25 +216,67 @@ SPEC = DatasetSpec(
     split=Split(test_from="2020-01-01T08:00:00"),
 )
 PLAIN = replace(SPEC, joins=(), label=None, windows=SPEC.windows[:2])
+OF_LABELS = Window(column="y", aggregates=ALL, span_seconds=3600, on=("place",), prefix="place_")
+OF_EVENTS = Label(
+    table="news",
+    on=("place",),
+    known_at="k",
+    horizon_seconds=900,
+    outcome=Outcome.MAX,
+    column="v",
+    delay_seconds=60,
+    known_until="basis",
+    name="y",
+)
+SPECS = {
+    "all": SPEC,
+    "plain": PLAIN,
+    "no entity": replace(SPEC, basis=replace(SPEC.basis, entity=())),
+    "later value": replace(
+        SPEC,
+        label=Label(column="n", horizon_seconds=600, known_at="late", name="y"),
+        windows=(*SPEC.windows[:3], OF_LABELS),
+    ),
+    "next rows": replace(
+        SPEC, label=Label(columns=("x", "n"), next_rows=3, name="y"), windows=SPEC.windows[:-1]
+    ),
+    "events": replace(SPEC, label=OF_EVENTS, windows=(*SPEC.windows[:3], OF_LABELS)),
+    "own, late": replace(
+        SPEC,
+        label=Label(column="word", known_at="late", delay_seconds=60, name="y"),
+        windows=(
+            SPEC.windows[1],
+            replace(OF_LABELS, aggregates=(Aggregate.MIN, Aggregate.DISTINCT)),
+            Window(column="word", aggregates=(Aggregate.MAX,), span_rows=4, on=("place",)),
+        ),
+        lags=(Lag(column="y", steps=(1, 2), back_seconds=(100,)),),
+    ),
+}
 
 
-@pytest.mark.parametrize("spec", [SPEC, PLAIN], ids=["all", "plain"])
-def test_they_are_what_the_query_gives(
-    spec: DatasetSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def cut_small(patch: pytest.MonkeyPatch, rows: int) -> None:
+    """So few rows at a time that entities are cut in time; other tables are in files."""
+    for name in ("CHUNK_ROWS", "PIECE_ROWS", "BATCH_ROWS", "CHUNK_VALUES"):
+        patch.setattr(chunks, name, rows)
+    patch.setattr(ordering, "BATCH_ROWS", rows - 3)
+    patch.setattr(beside, "SLICE_ROWS", 2 * rows)
+    patch.setattr(writing, "MOST_VALUES", 0)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_they_are_the_same_however_rows_are_cut(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = DatasetCase(tmp_path)
-    fill(case)
-    monkeypatch.setattr(chunks, "PIECE_ROWS", 200)
-    monkeypatch.setattr(chunks, "BATCH_ROWS", 256)
-    monkeypatch.setattr(chunks, "CHUNK_ROWS", 600)
-    ours = case.table(case.make(spec, cpus=3))
-    monkeypatch.setattr(writing, "prepare_chunks", lambda *_: None)
-    theirs = case.table(case.make(spec))
-    assert len(list((tmp_path / "root/datasets/p/d").glob("*/*-0003-*.parquet"))) == 1
-    assert ours.schema == theirs.schema
-    assert ours.num_rows == theirs.num_rows > 2000
-    for name in ours.column_names:
-        assert alike(ours[name], theirs[name]), name
+    case, spec = DatasetCase(tmp_path), SPECS[name]
+    fill(case, 1200)
+    whole = case.table(case.make(spec, cpus=2))
+    cut_small(monkeypatch, 53)
+    pieces = case.table(case.make(spec, cpus=3))
+    assert len(list((tmp_path / "root/datasets/p/d").glob("*/*-0003-*.parquet"))) >= 1
+    assert pieces.schema == whole.schema
+    assert pieces.num_rows == whole.num_rows > 10
+    for column in whole.column_names:
+        assert alike(pieces[column], whole[column]), column
 
 
 def alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
@@ -205,17 +299,20 @@ def test_keys_that_are_equal_stay_what_each_of_them_was(tmp_path: Path) -> None:
     assert made["f"].to_pylist() == ["a"] * 4
 
 
-def test_what_is_too_large_to_hold_is_left_to_the_query(
+def test_the_past_of_an_entity_that_is_too_long_to_hold_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = DatasetCase(tmp_path)
     fill(case, 400)
-    ours = case.table(case.make(PLAIN))
-    monkeypatch.setattr(chunks, "MOST_VALUES", 10)
-    monkeypatch.setattr(chunks, "BATCH_ROWS", 10)
-    monkeypatch.setattr(chunks, "CHUNK_VALUES", 10)
-    monkeypatch.setattr(writing, "cut_chunks", None)
-    assert case.table(case.make(PLAIN)).num_rows == ours.num_rows
+    cut_small(monkeypatch, 53)
+    monkeypatch.setattr(writing, "LEAST_HISTORY_BYTES", 0)
+    context = case.context(replace(SPECS["no entity"], label=None, windows=SPEC.windows[:2]))
+    given = replace(context.order.given, memory_bytes=0)
+    with pytest.raises(
+        DataError, match=r"look back over 30 m 00 s.*no entity.* has \d+ rows in that"
+    ) as caught:
+        run(replace(context, order=replace(context.order, given=given)))
+    assert "more memory" in caught.value.hint
 
 
 def test_the_span_of_times_is_what_the_files_tell(tmp_path: Path) -> None:

@@ -365,15 +365,16 @@ class DatasetSpec:
     """Features and labels, point-in-time correct; or plain SQL over the tables in `tables`.
 
     `features` are SQL expressions over the row's columns and features. Of plain `sql`, `time` and `entity`
-    name the columns that labels, splits, windows, lags and as-of joins go by; what the SQL itself looks at
-    is not checked, and the dataset says so. It may call `pixels(bytes, width, height)`: an image's grey
-    values, 0 to 1. A column of arrays of a fixed length becomes a column for each value: `pixel FLOAT[64]`
-    gives `pixel_1` to `pixel_64`. `encoders` are fitted on the training rows alone. Rows in
-    which one of the columns or features in `required` is missing are dropped, and counted.
+    name the columns that labels, splits, windows, lags and as-of joins go by; what the SQL itself looks at is
+    not checked, and the dataset says so. It may call `pixels(bytes, width, height)`: an image's grey values,
+    0 to 1. A column of arrays of a fixed length becomes a column for each value: `pixel FLOAT[64]` gives
+    `pixel_1` to `pixel_64`. `encoders` are fitted on the training rows alone. Rows in which one of the
+    columns or features in `required` is missing are dropped, and counted.
 
-    `buckets` cuts the work by a hash of the entity, so that less memory is needed at a time (default: one for
-    each five million rows). `incremental`: where the tables only had later rows appended since the version
-    before, its files and encoders are kept and only the new rows are computed, into files of their own.
+    `buckets` cuts the work into so many parts of whole entities (default: one for each five million rows),
+    for several machines and so that less memory is needed at a time. `incremental`: where the tables only had
+    later rows appended since the version before, its files and encoders are kept and only the new rows are
+    computed, into files of their own.
     """
 
     basis: Basis | None = None

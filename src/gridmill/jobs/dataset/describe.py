@@ -201,14 +201,16 @@ def make_result(
             "dropped": dict(sorted(tally.dropped.items())),
             **facts,
             "kept_rows": kept.rows if kept else 0,
-            "buckets": max(1, len(query.buckets)),
+            "buckets": query.buckets,
             **describe_incremental(context, spec, query.seen, query.final, tally.final),
             "point_in_time": spec.sql is None,
             "static": [join.table for join in spec.joins if _is_static(join, context)],
             "predictions": [name for name in spec.references() if _is_prediction(name, context)],
             "exempt": [join.table for join in spec.joins if join.exempt],
             REMARKS: remarks,
-            "sql": compiled.sql if spec.sql is None or spec.time is None else f"{spec.sql}\n\n{compiled.sql}",
+            "sql": compiled.text
+            if spec.sql is None or spec.time is None
+            else f"{spec.sql}\n\n{compiled.text}",
         },
     )
     for reason, count in sorted(tally.dropped.items()):

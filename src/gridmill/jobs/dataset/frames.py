@@ -11,15 +11,17 @@ Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 NOWHERE = -1
 """The key of a row that has none."""
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 @dataclass(frozen=True)
 class Known:
     """Rows in the order of key and time: `offsets[k]` up to `offsets[k + 1]` are those of key k, and there is
-    at least one of each. `times` are microseconds."""
+    at least one of each. `times` are microseconds. `on_disk`: these are in a file."""
 
     offsets: Ints
     times: Ints
+    on_disk: bool = False
 
     @cached_property
     def _span(self) -> tuple[int, int]:
@@ -39,6 +41,8 @@ class Known:
         """
         if not len(self.times):
             return np.zeros(len(keys), np.int64)
+        if self.on_disk:
+            return self._halve(keys, times, side)
         first, last = self._span
         span = last - first + 2
         if (len(self.offsets) + 1) * span >= 2**63:
@@ -73,7 +77,7 @@ class Frames:
         return self.high - self.low
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Own:
     """The rows that look at the earlier rows of their own key, and when they are."""
 
@@ -91,6 +95,27 @@ class Own:
         """The rows known in that time before."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
         return Frames(low, self.first, self.keys)
+
+    def at(self, seconds: float) -> Frames:
+        """The rows exactly that time later."""
+        times = self.times + _microseconds(seconds)
+        low, high = (self.known.find(self.keys, times, side) for side in _SIDES)
+        return Frames(low, high, self.keys)
+
+    def next(self, rows: int) -> Frames:
+        """The next `rows` rows after those at the same time."""
+        high = np.minimum(self._after + rows, self.known.offsets[self.keys + 1])
+        return Frames(self._after, high, self.keys)
+
+    def ahead(self, step: int) -> Ints:
+        """The row `step` after those at the same time; NOWHERE where there is none."""
+        at = self._after + step - 1
+        return np.where(at < self.known.offsets[self.keys + 1], at, NOWHERE)
+
+    @cached_property
+    def _after(self) -> Ints:
+        """Of each row the one after the last of its key at the same time."""
+        return self.known.find(self.keys, self.times, "right")
 
     def newest(self, rows: int) -> Frames:
         """The last `rows` rows known before."""
@@ -111,7 +136,7 @@ def own_rows(codes: Ints, times: Ints) -> Own:
     return Own(known, np.cumsum(new) - 1, times, first)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Asking:
     """Rows with a key and a time each that look at the rows of another table."""
 
@@ -122,16 +147,40 @@ class Asking:
     def before(self, seconds: float) -> Frames:
         """The rows known in that time before."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
-        return Frames(low, self.known.find(self.keys, self.times, "left"), self.keys)
+        return Frames(low, self._high, self.keys)
+
+    def ahead(self, seconds: float) -> Frames:
+        """The rows known later, up to that time."""
+        low = self.known.find(self.keys, self.times, "right")
+        high = self.known.find(self.keys, self.times + _microseconds(seconds), "right")
+        return Frames(low, high, self.keys)
+
+    def last(self, rows: int) -> Frames:
+        """The last `rows` rows known before."""
+        return Frames(np.maximum(self._high - rows, self._start), self._high, self.keys)
+
+    def back(self, step: int) -> Ints:
+        """The row `step` before the time (1: the last one known); NOWHERE where there is none."""
+        at = self._high - step
+        return np.where((self.keys != NOWHERE) & (at >= self._start), at, NOWHERE)
+
+    @cached_property
+    def _high(self) -> Ints:
+        """Of each row the first one of its key that is not known before."""
+        return self.known.find(self.keys, self.times, "left")
+
+    @cached_property
+    def _start(self) -> Ints:
+        return np.where(self.keys == NOWHERE, 0, self.known.offsets[self.keys])
 
     def newest(self, back_seconds: float | None, within_seconds: float | None) -> Ints:
         """The last row known before the time (or known `back_seconds` before it), and not more than
         `within_seconds` old; NOWHERE where there is none."""
         if back_seconds is None:
-            at = self.known.find(self.keys, self.times, "left") - 1
+            at = self._high - 1
         else:
             at = self.known.find(self.keys, self.times - _microseconds(back_seconds), "right") - 1
-        there = (self.keys != NOWHERE) & (at >= self.known.offsets[self.keys])
+        there = (self.keys != NOWHERE) & (at >= self._start)
         if within_seconds is not None and len(self.known.times):
             there &= self.known.times[at] >= self.times - _microseconds(within_seconds)
         return np.where(there, at, NOWHERE)
@@ -146,3 +195,15 @@ def changes(values: Ints) -> Flags:
     changed = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=changed[1:])
     return changed
+
+
+def cut_frames(known: Known, frames: Frames, low: int, high: int) -> tuple[Ints, Frames]:
+    """The offsets and frames of the rows from `low` up to `high` alone, at least one; each frame lies within
+    them or is empty."""
+    first = int(np.searchsorted(known.offsets, low, "right")) - 1
+    last = int(np.searchsorted(known.offsets, high, "left"))
+    offsets = np.clip(known.offsets[first : last + 1], low, high) - low
+    empty = frames.high <= frames.low
+    begin = np.where(empty, 0, frames.low - low)
+    end = np.where(empty, 0, frames.high - low)
+    return offsets, Frames(begin, end, np.clip(frames.keys - first, 0, last - first - 1))

@@ -1,4 +1,4 @@
-"""Ordinary and as-of joins as SQL. Pure."""
+"""Ordinary joins as SQL; as-of joins, which are asked for. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,47 +6,37 @@ from dataclasses import dataclass, field, replace
 from gridmill.jobs.dataset.asked import Asked, Newest, Theirs, nulls_first
 from gridmill.jobs.dataset.labels import own_known
 from gridmill.jobs.dataset.names import Types, check_comparable, find_column, refuse_duplicates
-from gridmill.jobs.dataset.sqltext import TIME, Scope, interval, quote_all, sql_text
+from gridmill.jobs.dataset.sqltext import KNOWN, TIME, Scope, quote_all, select, sql_text
 from gridmill.jobs.engine import quoted
 from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label
 
 
 @dataclass(slots=True)
 class Joined:
-    """Columns that joins add (name -> SQL; empty: they are there already), and the text after FROM."""
+    """Columns that ordinary joins add (name -> SQL), the text after FROM, and the names of what as-of joins
+    add."""
 
     columns: dict[str, str] = field(default_factory=dict)
     joins: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
-    def add(self, columns: Mapping[str, str], join: str = "") -> None:
-        """One more join, if there is one. Raises InputError for a column that is there already."""
-        for name, sql in columns.items():
-            refuse_duplicates((*self.columns, name))
-            self.columns[name] = sql
-        self.joins += [join] if join else []
+    def add(self, names: Iterable[str]) -> None:
+        """Note columns. Raises InputError for one that is there already."""
+        for name in names:
+            refuse_duplicates((*self.names, name))
+            self.names.append(name)
 
 
 def join_all(
-    spec: DatasetSpec,
-    basis: Basis,
-    tables: Mapping[str, Types],
-    before: str,
-    scope: Scope,
-    asked: Asked | None = None,
+    asked: Asked, spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], before: str, scope: Scope
 ) -> Joined:
-    """The declared joins of `before`; as-of joins go to what is `asked`, where that is given.
-
-    Raises InputError.
-    """
+    """The declared joins of `before`; as-of joins are asked for. Raises InputError."""
     made = Joined()
     for number, join in enumerate(spec.joins, start=1):
         _ordinary(made, join, f"j{number}", basis, tables, before)
-    asofs = (part for asof in spec.asof_joins for part in _by_clock(asof, spec.label, basis, tables))
-    for number, asof in enumerate(asofs, start=1):
-        if asked is not None:
-            asked.theirs.append(_asked(made, asof, tables, scope))
-        else:
-            _as_of(made, asof, f"a{number}", basis, tables, before, scope)
+    for asof in spec.asof_joins:
+        for part in _by_clock(asof, spec.label, basis, tables):
+            _as_of(asked, made, part, basis, tables, scope)
     return made
 
 
@@ -67,60 +57,49 @@ def _by_clock(
         yield replace(asof, columns=late, known_at=later)
 
 
-def _asked(made: Joined, asof: AsOfJoin, tables: Mapping[str, Types], scope: Scope) -> Theirs:
+def _as_of(
+    asked: Asked, made: Joined, asof: AsOfJoin, basis: Basis, tables: Mapping[str, Types], scope: Scope
+) -> None:
     added = _added_as_of(asof, tables)
+    _check_keys(asof.on, basis, tables, asof.table, "asof_joins")
     named = {f"{asof.prefix}{name}": name for name in added}
-    made.add(dict.fromkeys(named, ""))
-    listed = ", ".join(quote_all(dict.fromkeys((*asof.on, *added, "__known"))))
-    return Theirs(
-        sql=f"SELECT {listed} FROM ({_with_known(asof)})",
-        on=asof.on,
-        order=nulls_first(added),
-        newest=(Newest(columns=named, within_seconds=asof.within_seconds),),
-        after=scope.after,
+    made.add(named)
+    asked.name({name: tables[asof.table][column] for name, column in named.items()})
+    listed = list(dict.fromkeys((*asof.on, *added)))
+    known = f"({sql_text(asof.known_at)})::TIMESTAMP"
+    asked.add(
+        Theirs(
+            title=f"{asof.table}, known at {asof.known_at}",
+            sql=select(
+                quote_all(listed),
+                {KNOWN: known},
+                quoted(asof.table),
+                (f"WHERE {known} IS NOT NULL",),
+            ),
+            on=asof.on,
+            order=nulls_first(added),
+            newest=(Newest(columns=named, within_seconds=asof.within_seconds),),
+            after=scope.after,
+        )
     )
-
-
-def _with_known(asof: AsOfJoin) -> str:
-    return f'SELECT *, ({sql_text(asof.known_at)})::TIMESTAMP AS "__known" FROM {quoted(asof.table)}'
 
 
 def _ordinary(
     made: Joined, join: Join, alias: str, basis: Basis, tables: Mapping[str, Types], before: str
 ) -> None:
     added = _added(join.columns, (*join.on, join.known_at or ""), tables[join.table], join.table, "joins")
-    same = _same(join.on, basis, tables, join.table, alias, before, "joins")
+    _check_keys(join.on, basis, tables, join.table, "joins")
+    same = [f"{before}.{quoted(name)} = {alias}.{quoted(name)}" for name in join.on]
     values = {name: f"{alias}.{quoted(name)}" for name in added}
     table = quoted(join.table)
     if join.known_at is not None:
-        table = f'(SELECT *, ({sql_text(join.known_at)})::TIMESTAMP AS "__known" FROM {table})'
-        before_it = f'{alias}."__known" < {before}."{TIME}"'
+        table = f'(SELECT *, ({sql_text(join.known_at)})::TIMESTAMP AS "{KNOWN}" FROM {table})'
+        before_it = f'{alias}."{KNOWN}" < {before}."{TIME}"'
         values = {name: f"CASE WHEN {before_it} THEN {sql} END" for name, sql in values.items()}
-    made.add(
-        {f"{join.prefix}{name}": sql for name, sql in values.items()},
-        f"LEFT JOIN {table} AS {alias} ON {' AND '.join(same)}",
-    )
-
-
-def _as_of(
-    made: Joined,
-    asof: AsOfJoin,
-    alias: str,
-    basis: Basis,
-    tables: Mapping[str, Types],
-    before: str,
-    scope: Scope,
-) -> None:
-    added = _added_as_of(asof, tables)
-    same = _same(asof.on, basis, tables, asof.table, alias, before, "asof_joins")
-    earlier = f'{before}."{TIME}" > {alias}."__known"'
-    types = tables[basis.table]
-    alike = asof.on == basis.entity and all(types[name] == tables[asof.table][name] for name in asof.on)
-    where = scope.bucket(asof.on) if alike else ()
-    made.add(
-        {f"{asof.prefix}{name}": _within(asof, alias, name, before) for name in added},
-        f"ASOF LEFT JOIN (\n{_newest(asof, added, where)}\n) AS {alias} ON {' AND '.join((*same, earlier))}",
-    )
+    columns = {f"{join.prefix}{name}": sql for name, sql in values.items()}
+    made.add(columns)
+    made.columns |= columns
+    made.joins.append(f"LEFT JOIN {table} AS {alias} ON {' AND '.join(same)}")
 
 
 def _added(
@@ -135,41 +114,10 @@ def _added_as_of(asof: AsOfJoin, tables: Mapping[str, Types]) -> tuple[str, ...]
     return _added(asof.columns, (*asof.on, asof.known_at), tables[asof.table], asof.table, "asof_joins")
 
 
-def _same(
-    on: Sequence[str],
-    basis: Basis,
-    tables: Mapping[str, Types],
-    table: str,
-    alias: str,
-    before: str,
-    field_: str,
-) -> list[str]:
+def _check_keys(
+    on: Sequence[str], basis: Basis, tables: Mapping[str, Types], table: str, field_: str
+) -> None:
     for name in on:
         left = find_column(name, tables[basis.table], basis.table, field_)
         right = find_column(name, tables[table], table, field_)
         check_comparable(name, (basis.table, left), (table, right))
-    return [f"{before}.{quoted(name)} = {alias}.{quoted(name)}" for name in on]
-
-
-def _newest(asof: AsOfJoin, added: Sequence[str], where: Sequence[str]) -> str:
-    """One row per key and moment: of several known at once the one whose values are last in order."""
-    keys = quote_all(asof.on)
-    last = ", ".join(f"{quoted(name)} DESC" for name in added) or '"__known"'
-    by = ", ".join((*keys, '"__known"'))
-    columns = list(dict.fromkeys((*keys, *quote_all(added))))
-    return "\n".join(
-        (
-            f"    SELECT {', '.join((*columns, chr(34) + '__known' + chr(34)))}",
-            f"    FROM ({_with_known(asof)})",
-            f"    WHERE {' AND '.join((chr(34) + '__known' + chr(34) + ' IS NOT NULL', *where))}",
-            f"    QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {last}) = 1",
-        )
-    )
-
-
-def _within(asof: AsOfJoin, alias: str, name: str, before: str) -> str:
-    value = f"{alias}.{quoted(name)}"
-    if asof.within_seconds is None:
-        return value
-    oldest = f'{before}."{TIME}" - {interval(asof.within_seconds)}'
-    return f'CASE WHEN {alias}."__known" >= {oldest} THEN {value} END'

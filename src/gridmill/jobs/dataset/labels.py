@@ -1,31 +1,43 @@
-"""A label's SQL: its value, when it is known, and why a row without one is left out. Pure."""
+"""A label: its value, when it is known, and why a row without one is left out. Pure.
+
+A row's own value is SQL. A value of a later row, and what is made of the events of a table, is asked of
+`beside`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from gridmill.jobs.dataset.names import Types, check_number, find_column
+from gridmill.jobs.dataset.asked import Asked, Following, Later, Over, Theirs
+from gridmill.jobs.dataset.names import Types, check_comparable, check_number, find_column
 from gridmill.jobs.dataset.sqltext import (
     FLOATS,
+    KNOWN,
+    LABEL_FROM,
     LABEL_KNOWN,
+    LABEL_OF,
     LABEL_TIME,
     NEXT,
-    ROW,
     TIME,
-    UPTO,
     interval,
-    partition,
+    quote_all,
+    select,
     sql_text,
 )
 from gridmill.jobs.engine import quoted
-from gridmill.model.dataset import Basis, Label, Outcome
+from gridmill.model.dataset import Aggregate, Basis, Label, Outcome
 
 NO_LABEL = "no label"
-
-
-def needs_upto(label: Label | None) -> bool:
-    """Whether rows are counted ahead of the last one at the same time."""
-    return label is not None and (label.steps is not None or label.next_rows is not None)
+_AGGREGATES = {
+    Outcome.ANY: Aggregate.COUNT,
+    Outcome.COUNT: Aggregate.COUNT,
+    Outcome.SUM: Aggregate.SUM,
+    Outcome.MEAN: Aggregate.MEAN,
+    Outcome.MIN: Aggregate.MIN,
+    Outcome.MAX: Aggregate.MAX,
+}
+_OUTCOMES = {Outcome.ANY: "{0} > 0", Outcome.SUM: "coalesce({0}, 0)"}
+"""What the label is of the aggregate of its events, where it is not that itself."""
 
 
 def clocked(label: Label | None, basis: Basis | None) -> Label | None:
@@ -49,48 +61,91 @@ def own_known(label: Label | None, basis: Basis) -> str:
     return _later(f"({sql_text(label.known_at or basis.time)})::TIMESTAMP", label)
 
 
-def label_columns(label: Label | None, basis: Basis, types: Types) -> Mapping[str, str]:
-    """The label, and when it is known where that is later than the row. Raises InputError."""
-    if label is None or label.table is not None:
+def label_columns(label: Label | None) -> Mapping[str, str]:
+    """The label, and when it is known where that is later than the row, as SQL over the row and what was
+    asked."""
+    if label is None:
         return {}
+    if label.is_own:
+        return _own(label)
+    if label.table is not None:
+        value = _OUTCOMES.get(label.outcome or Outcome.ANY, "{0}").format(quoted(LABEL_OF))
+        known = _later(f'"{TIME}" + {interval(label.horizon_seconds or 0.0)}', label)
+        return {label.name: value, LABEL_TIME: known}
+    if label.horizon_seconds is not None and label.known_at is None:
+        return {LABEL_TIME: _later(f'"{TIME}" + {interval(label.horizon_seconds)}', label)}
+    return {LABEL_TIME: _later(quoted(LABEL_FROM), label)}
+
+
+def ask_label(asked: Asked, label: Label | None, basis: Basis, tables: Mapping[str, Types]) -> None:
+    """Ask for what the label is of other rows. Raises InputError."""
+    if label is None:
+        return
+    types = tables[basis.table]
+    if label.table is not None:
+        asked.name({LABEL_OF: label_type(label, types) if label.outcome != Outcome.ANY else "BIGINT"})
+        asked.add(_events(label, basis, tables))
+        return
     kinds = [find_column(name, types, basis.table, "label") for name in label.sources]
-    by = partition(basis.entity)
-    if label.horizon_seconds is not None:
-        return _at_horizon(label, by)
-    if label.steps is not None:
-        over = f'{label.steps} + "{UPTO}" - "{ROW}") OVER ({by}ORDER BY "{ROW}")'
-        known = f'lead("{_known(label)}", {over}'
-        return {label.name: f"lead({quoted(label.sources[0])}, {over}", LABEL_TIME: _later(known, label)}
+    if label.is_own:
+        return
     if label.next_rows is not None:
         for name, kind in zip(label.sources, kinds, strict=True):
             check_number(name, kind, "`next_rows`", basis.table)
-        return _next_rows(label, by, kinds)
-    return _own(label)
+        asked.following = _following(label, label.next_rows)
+        asked.name(dict.fromkeys(asked.following.names, "DOUBLE"))
+        asked.name({NEXT: "BOOLEAN", LABEL_FROM: "TIMESTAMP"})
+        return
+    dated = label.steps is not None or label.known_at is not None
+    asked.later = Later(
+        columns={label.name: label.sources[0], **({LABEL_FROM: _known(label)} if dated else {})},
+        column=label.sources[0],
+        seconds=label.horizon_seconds,
+        step=label.steps,
+    )
+    asked.name({label.name: kinds[0], **({LABEL_FROM: "TIMESTAMP"} if dated else {})})
 
 
-def _at_horizon(label: Label, by: str) -> Mapping[str, str]:
-    """Of several rows at that time the last one with a value, and when that one is known."""
-    ahead = interval(label.horizon_seconds or 0.0)
-    over = f'OVER ({by}ORDER BY "{TIME}" RANGE BETWEEN {ahead} FOLLOWING AND {ahead} FOLLOWING)'
-    source = quoted(label.sources[0])
-    there = f"FILTER (WHERE {source} IS NOT NULL)"
-    both = f'arg_max({{\'known\': "{LABEL_KNOWN}"}}, "{ROW}") {there} {over}'
-    known = f"({both}).known"  # missing where that row's is
-    at = f'"{TIME}" + {ahead}' if label.known_at is None else known
-    return {label.name: f'arg_max({source}, "{ROW}") {over}', LABEL_TIME: _later(at, label)}
+def _following(label: Label, rows: int) -> Following:
+    return Following(
+        rows=rows,
+        names={step.name: (step.column, step.step) for step in label_steps(label)},
+        whole=NEXT,
+        known=LABEL_FROM,
+        known_column=_known(label),
+    )
 
 
-def _next_rows(label: Label, by: str, kinds: list[str]) -> Mapping[str, str]:
-    """A list of numbers, step by step; missing unless all of them are there."""
-    rows, after = label.next_rows, f'"{UPTO}" - "{ROW}"'
-    frame = f"ROWS BETWEEN (1 + {after}) FOLLOWING AND ({rows} + {after}) FOLLOWING"
-    over = f'OVER ({by}ORDER BY "{ROW}" {frame})'
-    values = [_number(name, kind) for name, kind in zip(label.sources, kinds, strict=True)]
-    found = f"flatten(list([{', '.join(values)}]) {over})"
-    length = (rows or 0) * len(values)
-    whole = f"CASE WHEN list_count({found}) = {length} THEN {found} END"
-    last = f"max({_quoted_known(label)}) {over}"
-    return {NEXT: whole, LABEL_TIME: _later(last, label)}
+def _events(label: Label, basis: Basis, tables: Mapping[str, Types]) -> Theirs:
+    """The events of a label's table in the time ahead."""
+    assert label.table is not None
+    assert label.outcome is not None
+    on, types = label.on or basis.entity, tables[label.table]
+    for name in on:
+        left = find_column(name, tables[basis.table], basis.table, "label")
+        right = find_column(name, types, label.table, "label")
+        check_comparable(name, (basis.table, left), (label.table, right))
+    value = "1"
+    if label.column is not None:
+        kind = find_column(label.column, types, label.table, "label")
+        check_number(label.column, kind, f"`{label.outcome}`", label.table)
+        value = f"{quoted(label.column)}::DOUBLE"
+    known = f"({sql_text(label.known_at or '')})::TIMESTAMP"
+    there = " AND ".join(f"{sql} IS NOT NULL" for sql in (known, *quote_all(on)))
+    over = Over(
+        name=LABEL_OF,
+        aggregate=_AGGREGATES[label.outcome],
+        column=LABEL_OF,
+        seconds=label.horizon_seconds,
+        ahead=True,
+    )
+    columns = {KNOWN: known, LABEL_OF: value}
+    return Theirs(
+        title=f"the events of {label.table}",
+        sql=select(quote_all(on), columns, quoted(label.table), (f"WHERE {there}",)),
+        on=on,
+        overs=(over,),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +167,6 @@ def label_steps(label: Label | None) -> tuple[Step, ...]:
         Step(name=f"{column}_{label.name}_{step}", column=column, step=step, number=number)
         for number, (step, column) in enumerate(each, start=1)
     )
-
-
-def _number(name: str, kind: str) -> str:
-    value = f"{quoted(name)}::DOUBLE"
-    return f"CASE WHEN NOT isnan({value}) THEN {value} END" if kind in FLOATS else value
 
 
 def _own(label: Label) -> Mapping[str, str]:

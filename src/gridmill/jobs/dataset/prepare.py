@@ -9,18 +9,18 @@ import pyarrow.dataset as ds
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.arrays import spread
+from gridmill.jobs.dataset.asked import CHUNK
 from gridmill.jobs.dataset.checks import Seen, check_tables, known_span, resolve_bounds, seen_until, time_span
 from gridmill.jobs.dataset.compile import Compiled, compile_dataset
 from gridmill.jobs.dataset.encode import needs_times
 from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select, types_of
-from gridmill.jobs.dataset.feeds import is_of_label
 from gridmill.jobs.dataset.functions import register_functions
 from gridmill.jobs.dataset.incremental import final_until, history_from
 from gridmill.jobs.dataset.names import SQL_RESULT, Types, find_column, refuse_split
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.sqltext import DROPPED, Scope
 from gridmill.jobs.engine import quoted
-from gridmill.model.dataset import Basis, DatasetSpec, Lag, Window
+from gridmill.model.dataset import Basis, DatasetSpec
 from gridmill.planning.parts import BUCKET_ROWS
 
 
@@ -33,8 +33,8 @@ class Query:
     bounds: Bounds | None = None
     rows: int = 0
     span_seconds: float = 0.0
-    buckets: tuple[str, ...] = ()
-    """The SQL of each bucket; without buckets that of all rows."""
+    buckets: int = 1
+    """Into how many parts of about as many rows the work can be cut."""
     cut: bool = False
     """Whether it was declared how many buckets there are."""
     seen: datetime | None = None
@@ -82,28 +82,24 @@ def prepare(
     seen = seen_until(engine, spec.label, first, last)
     count = _buckets(spec, basis, rows)
     history = history_from(spec, after) if after is not None else None
-    scopes = [Scope(number=n, buckets=count, after=after, history=history) for n in range(count)]
-    each = [
-        compile_dataset(
-            spec,
-            basis,
-            tables,
-            used=used,
-            bounds=bounds,
-            seen_until=seen.labels if seen is not None else None,
-            timed=needs_times(spec.encoders) or spec.incremental,
-            scope=scope,
-        )
-        for scope in scopes
-    ]
+    compiled = compile_dataset(
+        spec,
+        basis,
+        tables,
+        used=used,
+        bounds=bounds,
+        seen_until=seen.labels if seen is not None else None,
+        timed=needs_times(spec.encoders) or spec.incremental,
+        scope=Scope(after=after, history=history),
+    )
     return Query(
         cut=spec.buckets is not None,
-        compiled=each[0],
-        types=_bound_types(engine, spec, basis, tables, each[0]),
+        compiled=compiled,
+        types=_bound_types(engine, spec, basis, tables, compiled),
         bounds=bounds,
         rows=rows,
         span_seconds=(last - first).total_seconds(),
-        buckets=tuple(compiled.sql for compiled in each),
+        buckets=count,
         seen=seen.tables if seen is not None else last,
         final=final_until(spec.label, seen.tables if seen is not None else last),
         events=seen,
@@ -111,21 +107,12 @@ def prepare(
 
 
 def _buckets(spec: DatasetSpec, basis: Basis, rows: int) -> int:
-    """How many buckets: as declared, or by the rows. Raises InputError where one would need another."""
-    whole = _is_whole(spec, basis)
-    if whole and (spec.buckets or 1) > 1:
-        raise InputError(
-            "buckets need an entity, and no windows of labels by another key", place="dataset.buckets"
-        )
-    return 1 if whole else spec.buckets or -(-rows // BUCKET_ROWS) or 1
-
-
-def _is_whole(spec: DatasetSpec, basis: Basis) -> bool:
-    """Whether rows depend on those of other entities."""
-    parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
-    return not basis.entity or any(
-        is_of_label(part, basis, spec.label) and part.on not in ((), basis.entity) for part in parts
-    )
+    """How many buckets: as declared, or by the rows. Raises InputError where there is no entity to cut by."""
+    if not basis.entity:
+        if (spec.buckets or 1) > 1:
+            raise InputError("buckets need an entity", place="dataset.buckets")
+        return 1
+    return spec.buckets or -(-rows // BUCKET_ROWS) or 1
 
 
 def _sql_types(engine: duckdb.DuckDBPyConnection, text: str, tables: Sequence[str]) -> dict[str, str]:
@@ -196,13 +183,18 @@ def _bound_types(
     compiled: Compiled,
 ) -> Types:
     """The query's columns and types. Raises InputError, naming the expression that is wrong."""
+    assert compiled.sorted is not None
+    engine.execute(f"CREATE OR REPLACE TEMP VIEW {CHUNK} AS {compiled.sorted.empty}")
     try:
+        types_of(engine, compiled.sorted.rows)
         return _kept(types_of(engine, compiled.sql))
     except duckdb.Error as error:
         there = {name: "" for name in (*tables[basis.table], *compiled.features) if name not in spec.features}
         for name, text in spec.features.items():
             _try_alone(engine, compiled, name, text, there)
         raise explain(error, there, "dataset") from error
+    finally:
+        engine.execute(f"DROP VIEW {CHUNK}")
 
 
 def _try_alone(

@@ -84,8 +84,7 @@ def run(context: JobContext) -> JobResult:
 
 def _make_rows(context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Output], draft: Path) -> _Made:
     """Rows in the draft. An engine that runs out of memory beside chunks is given what they would take."""
-    sorts = spec.windows or spec.lags or spec.asof_joins
-    beside = held_beside(context.threads) if sorts else 0
+    beside = held_beside(context.threads) if spec.basis or spec.time else 0
     try:
         return _make_rows_beside(context, spec, inputs, draft, beside)
     except (duckdb.OutOfMemoryException, MemoryError) as error:

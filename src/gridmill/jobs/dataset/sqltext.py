@@ -6,10 +6,12 @@ from datetime import datetime
 
 from gridmill.jobs.engine import literal, quoted
 
-TIME, ROW, RANK, UPTO = "__time", "__row", "__rank", "__upto"
-AT, CODE = "__at", "__code"
-LABEL_KNOWN, LABEL_TIME, NEXT, DROPPED = "__label_known", "__label_time", "__next", "__dropped"
-HIDDEN = (TIME, ROW, RANK, UPTO, LABEL_KNOWN, LABEL_TIME, NEXT, DROPPED, AT, CODE)
+TIME, KNOWN, AT, CODE = "__time", "__known", "__at", "__code"
+LABEL_KNOWN, LABEL_TIME, DROPPED = "__label_known", "__label_time", "__dropped"
+LABEL_FROM, LABEL_OF, NEXT = "__label_from", "__label_of", "__next"
+"""When the row is known that the label is taken from; what a label of events is made of; whether all of the
+next rows are there."""
+HIDDEN = (TIME, KNOWN, AT, CODE, LABEL_KNOWN, LABEL_TIME, LABEL_FROM, LABEL_OF, NEXT, DROPPED)
 """Columns of the query that are not in the dataset."""
 FLOATS = ("DOUBLE", "FLOAT")
 _CONSTANTS = ("null", "true", "false", "current_date", "current_time", "current_timestamp", "localtimestamp")
@@ -17,21 +19,13 @@ _CONSTANTS = ("null", "true", "false", "current_date", "current_time", "current_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Which rows are computed: bucket `number` of `buckets` by a hash of the entity, those `after` a moment.
+    """Which rows are computed: those `after` a moment (None: all).
 
     Rows from `history` on are enough to look back to (None: all are needed).
     """
 
-    number: int = 0
-    buckets: int = 1
     after: datetime | None = None
     history: datetime | None = None
-
-    def bucket(self, keys: Sequence[str]) -> tuple[str, ...]:
-        """The condition for the rows of this bucket."""
-        if self.buckets == 1:
-            return ()
-        return (f"hash({', '.join(quote_all(keys))}) % {self.buckets} = {self.number}",)
 
     def recent(self, time: str) -> tuple[str, ...]:
         """The condition for rows that are worth looking at, of those known at `time` (SQL)."""
@@ -46,7 +40,8 @@ def select(
     indent: str = "    ",
 ) -> str:
     """SELECT `first`, and `columns` (name -> SQL) a line each, FROM `table`, with `more` behind it."""
-    listed = [", ".join(first), *(f"{sql} AS {quoted(name)}" for name, sql in columns.items())]
+    listed = [", ".join(first)] if first else []
+    listed += [f"{sql} AS {quoted(name)}" for name, sql in columns.items()]
     lines = [f"{indent}SELECT {listed[0]}"] + [f"{indent}    {item}" for item in listed[1:]]
     text = ",\n".join(lines)
     return "\n".join((text, f"{indent}FROM {table}", *(f"{indent}{line}" for line in more)))
@@ -55,11 +50,6 @@ def select(
 def quote_all(names: Iterable[str]) -> list[str]:
     """SQL identifiers."""
     return [quoted(name) for name in names]
-
-
-def partition(keys: Sequence[str]) -> str:
-    """`PARTITION BY ... `, empty without keys."""
-    return f"PARTITION BY {', '.join(quote_all(keys))} " if keys else ""
 
 
 def sql_text(expression: str) -> str:

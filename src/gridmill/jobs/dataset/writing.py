@@ -15,17 +15,18 @@ import pyarrow.dataset as ds
 
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.dataset.asked import CHUNK
+from gridmill.jobs.dataset.asked import LABELS, Sorted
 from gridmill.jobs.dataset.chunks import (
+    MOST_VALUES,
+    VALUE_BYTES,
     Prepared,
-    cut_chunks,
-    cut_pieces,
-    find_beside,
+    Room,
+    Worker,
     in_turn,
     prepare_chunks,
     side_by_side,
-    with_keys,
 )
+from gridmill.jobs.dataset.cutting import Chunk
 from gridmill.jobs.dataset.encode import Step, encode_batches, encoded_schema, fit_all, save_encoders
 from gridmill.jobs.dataset.encoders import Fitted
 from gridmill.jobs.dataset.phases import Phase, show_progress
@@ -41,6 +42,8 @@ from gridmill.model.dataset import DatasetSpec
 CHUNK_ROWS = 65_536
 WORK_COLUMNS = 8
 """What is computed with beside the columns of a chunk."""
+LEAST_HISTORY_BYTES = 64 * 2**20
+"""What may be held of the past of an entity that is cut in time, in a job of little memory."""
 PART = "part"
 RAW = "raw"
 """The folder of the rows before they are encoded, those that are left out among them."""
@@ -86,16 +89,10 @@ def write_rows(
     show_progress(context, Phase.COMPUTE, 0, query.rows, "sorting and joining")
     make = _Maker(context=context, query=query, folder=folder, whole=whole, beside=beside)
     try:
-        prepared = _prepare_chunks(engine, query, tables)
-        if prepared is not None:
-            _write_chunks(make, engine, prepared, tables, tally, stem)
-            return
-        texts = query.buckets or (query.compiled.sql,)
-        for number, text in enumerate(texts):
-            if not make.does(number):
-                continue
-            name = stem if len(texts) == 1 else f"{stem}-{number:04d}"
-            make.write(iter([_reader(engine.sql(text))]), name, tally)
+        if query.compiled.sorted is not None:
+            _write_chunks(make, engine, query.compiled.sorted, tables, tally, stem)
+        elif context.order.part is None or context.order.part.number == 0:
+            make.write(iter([_reader(engine.sql(query.compiled.sql))]), stem, tally)
     except duckdb.OutOfMemoryException:
         raise
     except duckdb.Error as error:
@@ -112,10 +109,16 @@ class _Maker:
     whole: bool
     beside: int
 
-    def does(self, number: int) -> bool:
-        """Whether that bucket is this part's."""
-        part = self.context.order.part
-        return part is None or number % part.count == part.number
+    @property
+    def batch_rows(self) -> int:
+        """Of what the query gives so many are read at once."""
+        return rows_at_once(len(self.query.types), CHUNK_ROWS, BATCH_CELLS)
+
+    def threads(self, prepared: Prepared) -> int:
+        """How many chunks are computed at a time."""
+        given = self.context.order.given
+        room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(self.context, self.beside)
+        return side_by_side(prepared, self.context.threads, room_bytes)
 
     def write(self, readers: Iterator[pa.RecordBatchReader], name: str, tally: Tally) -> None:
         """Write the rows of readers (at least one) of the same columns, one after another."""
@@ -130,28 +133,90 @@ class _Maker:
             write_parquet(kept, schema, self.folder, name)
 
 
-def _read_pieces(
-    engine: duckdb.DuckDBPyConnection, prepared: Prepared, rows: pa.Table
-) -> Iterator[pa.RecordBatchReader]:
-    for piece in cut_pieces(prepared, rows):
-        engine.register(CHUNK, find_beside(engine, prepared, piece))
-        yield _reader(engine.sql(prepared.quick.sql))
-        engine.unregister(CHUNK)
-
-
 def _reader(found: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:
     return found.to_arrow_reader(rows_at_once(len(found.columns), CHUNK_ROWS, BATCH_CELLS))
 
 
-def _prepare_chunks(
-    engine: duckdb.DuckDBPyConnection, query: Query, tables: Mapping[str, ds.Dataset]
-) -> Prepared | None:
-    quick = query.compiled.quick
-    if quick is None:
-        return None
-    columns = len(query.compiled.columns) + len(quick.entity) + WORK_COLUMNS
-    cut = -(-query.rows // len(query.buckets)) if query.cut else None
-    return prepare_chunks(engine, _another(engine, tables), quick, columns, query.rows, cut)
+def _write_chunks(
+    make: _Maker,
+    engine: duckdb.DuckDBPyConnection,
+    rows: Sorted,
+    tables: Mapping[str, ds.Dataset],
+    tally: Tally,
+    stem: str,
+) -> None:
+    if make.query.compiled.labels is not None:
+        _make_labels(make, engine, make.query.compiled.labels, tables)
+    prepared = _prepare(make, engine, rows, tables, "held")
+    workers = _Workers(engine, prepared, tables)
+
+    def do(chunk: Chunk) -> Tally:
+        counted = Tally()
+        name = f"{stem}-{chunk.number:04d}" if prepared.chunks > 1 else stem
+        name += f"-{chunk.piece:04d}" if chunk.piece is not None else ""
+        make.write(workers.mine().results(chunk, make.batch_rows), name, counted)
+        return counted
+
+    for counted in in_turn(prepared.cut(engine, make.context.order.part), do, make.threads(prepared)):
+        tally.add(counted)
+        show_progress(make.context, Phase.COMPUTE, tally.kept + tally.dropped.total(), make.query.rows)
+
+
+def _make_labels(
+    make: _Maker, engine: duckdb.DuckDBPyConnection, rows: Sorted, tables: Mapping[str, ds.Dataset]
+) -> None:
+    """The labels of all rows as a table."""
+    show_progress(make.context, Phase.COMPUTE, 0, make.query.rows, "labels")
+    prepared = _prepare(make, engine, rows, tables, "held-labels")
+    workers = _Workers(engine, prepared, tables)
+
+    def do(chunk: Chunk) -> list[pa.Table]:
+        return [reader.read_all() for reader in workers.mine().results(chunk, make.batch_rows)]
+
+    target = engine.cursor()  # a query would end the one whose chunks are read
+    there = False
+    for made in in_turn(prepared.cut(engine), do, make.threads(prepared)):
+        target.register("__made", pa.concat_tables(made))
+        how = f"INSERT INTO {LABELS}" if there else f"CREATE OR REPLACE TABLE {LABELS} AS"
+        target.execute(f"{how} SELECT * FROM __made")
+        target.unregister("__made")
+        there = True
+
+
+def _prepare(
+    make: _Maker,
+    engine: duckdb.DuckDBPyConnection,
+    rows: Sorted,
+    tables: Mapping[str, ds.Dataset],
+    folder: str,
+) -> Prepared:
+    query, given = make.query, make.context.order.given
+    columns = len(query.compiled.columns) + len(rows.entity) + WORK_COLUMNS
+    cut = -(-query.rows // query.buckets) if query.cut else None
+    free_bytes = max(0, given.memory_bytes - BASE_BYTES - engine_bytes(make.context, make.beside)) // 2
+    room = Room(
+        folder=make.context.work / folder,
+        values=min(MOST_VALUES, free_bytes // VALUE_BYTES),
+        history_bytes=max(LEAST_HISTORY_BYTES, free_bytes),
+    )
+    return prepare_chunks(engine, _another(engine, tables), rows, columns, cut, room)
+
+
+@dataclass(slots=True)
+class _Workers:
+    """Of each thread the worker."""
+
+    engine: duckdb.DuckDBPyConnection
+    prepared: Prepared
+    tables: Mapping[str, ds.Dataset]
+    _own: local = field(default_factory=local)
+
+    def mine(self) -> Worker:
+        if not hasattr(self._own, "worker"):
+            engine = _another(self.engine, self.tables)
+            self._own.worker = Worker(engine=engine, prepared=self.prepared)
+        worker: Worker = self._own.worker
+        return worker
 
 
 def _another(
@@ -161,33 +226,6 @@ def _another(
     made = engine.cursor()
     register_tables(made, tables)
     return made
-
-
-def _write_chunks(
-    make: _Maker,
-    engine: duckdb.DuckDBPyConnection,
-    prepared: Prepared,
-    tables: Mapping[str, ds.Dataset],
-    tally: Tally,
-    stem: str,
-) -> None:
-    chunks = cut_chunks(engine, prepared, make.context.order.part)
-    own = local()
-
-    def do(number: int, rows: pa.Table) -> Tally:
-        if not hasattr(own, "engine"):
-            own.engine = _another(engine, tables)
-        counted = Tally()
-        name = f"{stem}-{number:04d}" if prepared.chunks > 1 else stem
-        whole = with_keys(own.engine, prepared, number, rows)
-        make.write(_read_pieces(own.engine, prepared, whole), name, counted)
-        return counted
-
-    given, threads = make.context.order.given, make.context.threads
-    room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(make.context, make.beside)
-    for counted in in_turn(chunks, do, side_by_side(prepared, threads, room_bytes)):
-        tally.add(counted)
-        show_progress(make.context, Phase.COMPUTE, tally.kept + tally.dropped.total(), make.query.rows)
 
 
 def _kept(
