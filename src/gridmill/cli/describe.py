@@ -174,6 +174,7 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
             ("waited for data", f"{waited:.1%} of the time it learned" if waited is not None else ""),
             ("seed", told.get("seed")),
             ("learned from", f"{rows} rows of {told.get('dataset')}" if rows else ""),
+            ("model.onnx", graph_words(told)),
             ("calibration", judge(told["calibration"]).text if told.get("calibration") else ""),
         ]
     )
@@ -197,6 +198,20 @@ def _breakdowns(one: Artifact) -> Iterator[RenderableType]:
         yield table(*found.head, rows=found.rows)
         if found.note:
             yield Text(f"... {found.note}", style="dim")
+
+
+def graph_words(told: Mapping[str, Any]) -> str:
+    """Whether there is a graph to use elsewhere, and what it was compared by; nothing of older versions."""
+    if "files" not in told:
+        return ""
+    if "model.onnx" not in told["files"]:
+        own = "it predicts by its own code" if told.get("predict") else ""
+        return f"none: {own or 'a graph of one of its models was not made by this Gridmill'}"
+    check = told.get("file_check") or {}
+    if "edge_rows" not in check:
+        return "imported"
+    rows = f"{check['rows']:,} training rows and {check['edge_rows']:,} rows of extreme values"
+    return f"equals the trained model in {rows}"
 
 
 def metric_table(values: Mapping[str, float]) -> RenderableType:

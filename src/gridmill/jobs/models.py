@@ -1,13 +1,14 @@
-"""A model as files that cannot run code: `model.json`, and `model.onnx` for all but the naive one."""
+"""A model as files that cannot run code: `model.json` and `model.onnx`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
@@ -147,7 +148,7 @@ class NaivePredictor:
 
 
 def _or_else(values: Floats, usual: float) -> Floats:
-    return np.where(np.isnan(values), usual, values)
+    return np.where(np.isfinite(values), values, usual)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +170,7 @@ class GraphPredictor:
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor."""
         taken = self._session.get_inputs()[0]
-        given = inputs.astype(np.float32) if taken.type == "tensor(float)" else inputs
+        given = _single(inputs) if taken.type == "tensor(float)" else inputs
         try:
             found: Floats = np.asarray(self._session.run([self._output], {taken.name: given})[0], np.float64)
         except (InvalidArgument, TypeError, ValueError) as error:
@@ -182,6 +183,16 @@ class GraphPredictor:
     @cached_property
     def _output(self) -> str:
         return str(_answer_of(self._session).name)
+
+
+def _single(inputs: Floats) -> npt.NDArray[np.float32]:
+    """As single floats; what is beyond their range becomes their largest value, not infinite."""
+    with np.errstate(over="ignore"):
+        found = inputs.astype(np.float32)
+    beyond = np.isinf(found) & np.isfinite(inputs)
+    if beyond.any():
+        found[beyond] = np.copysign(np.finfo(np.float32).max, found[beyond])
+    return found
 
 
 def _answer_of(session: onnxruntime.InferenceSession) -> onnxruntime.NodeArg:
@@ -215,18 +226,24 @@ class EnsemblePredictor:
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor."""
-        answers = [self._answer(member, inputs) for member in self.members]
+        inputs = np.where(np.isinf(inputs), np.nan, inputs)  # of members stored before their graphs did so
+        votes = _vote if self.card.vote else np.asarray
+        answers = [votes(self.answer(member, inputs)) for member in self.members]
         found: Floats = np.tensordot(np.array(self.card.weights), np.stack(answers), axes=1)
         return found
 
-    def _answer(self, member: Predictor, inputs: Floats) -> Floats:
-        place = [encoding for encoding in self.card.encodings for _ in encoding.inputs]
-        mine = [number for one in member.card.encodings for number, at in enumerate(place) if at == one]
-        some = inputs[..., mine]
+    def answer(self, member: Predictor, inputs: Floats) -> Floats:
+        """What a member says of the ensemble's inputs."""
+        some = inputs[..., input_places(member.card.encodings, self.card.encodings)]
         if inputs.ndim == 3:
             some = some[:, -1] if member.card.sequence is None else some[:, -member.card.sequence :]
-        answer = member.predict(some)
-        return _vote(answer) if self.card.vote else answer
+        return member.predict(some)
+
+
+def input_places(mine: Sequence[Encoding], every: Sequence[Encoding]) -> list[int]:
+    """The numbers of an ensemble member's inputs among those of the ensemble."""
+    place = [encoding for encoding in every for _ in encoding.inputs]
+    return [number for one in mine for number, at in enumerate(place) if at == one]
 
 
 def _vote(answer: Floats) -> Floats:
@@ -270,14 +287,15 @@ def predict_rows(
 
 def save_model(folder: Path, card: Card, graph: bytes | None, weights: bytes | None = None) -> None:
     """Write a model's files. The folder must be the attempt's own."""
-    contents = {
-        CARD: json.dumps(to_builtins(card), indent=1).encode(),
-        GRAPH: graph,
-        WEIGHTS: weights,
-    }
-    for name, content in contents.items():
+    save_card(folder, card)
+    for name, content in {GRAPH: graph, WEIGHTS: weights}.items():
         if content is not None:
             (folder / name).write_bytes(content)
+
+
+def save_card(folder: Path, card: Card) -> None:
+    """Write the card alone."""
+    (folder / CARD).write_bytes(json.dumps(to_builtins(card), indent=1).encode())
 
 
 def load_card(folder: Path) -> Card:
@@ -315,6 +333,12 @@ def load_graph(path: Path) -> bytes:
     return content
 
 
+def takes_single_floats(graph: bytes) -> bool:
+    """Whether a graph's input is single floats."""
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    return bool(session.get_inputs()[0].type == "tensor(float)")
+
+
 def load_model(folder: Path, threads: int = 1) -> Predictor:
     """The model in `folder`, computing with `threads` threads. Raises StorageError, DataError."""
     card = load_card(folder)
@@ -323,7 +347,12 @@ def load_model(folder: Path, threads: int = 1) -> Predictor:
     if card.weights:
         members = tuple(load_model(member_folder(folder, n), threads) for n in range(len(card.weights)))
         return EnsemblePredictor(card=card, members=members)
+    return load_graph_of(folder, card, threads)
+
+
+def load_graph_of(folder: Path, card: Card, threads: int = 1) -> GraphPredictor:
+    """The model's graph alone. Raises StorageError when it is gone."""
     try:
-        return make_predictor(card, (folder / GRAPH).read_bytes(), threads)
+        return GraphPredictor(card=card, graph=(folder / GRAPH).read_bytes(), threads=threads)
     except FileNotFoundError as error:
         raise StorageError(f"the model's files are not there any more: {folder}") from error

@@ -20,7 +20,7 @@ from gridmill.jobs.features import is_text
 from gridmill.jobs.foreign import RUNNER
 from gridmill.jobs.held_out import FILE as HELD_OUT
 from gridmill.jobs.learned_rows import FILE as LEARNED
-from gridmill.jobs.models import CARD, GRAPH, WEIGHTS, load_graph
+from gridmill.jobs.models import CARD, GRAPH, WEIGHTS, load_graph, takes_single_floats
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
 from gridmill.model.metric import OWN
@@ -36,6 +36,7 @@ DATASET = "dataset"
 """Below the work folder: the dataset's files, the script's own as far as `hand_tree` copies them."""
 OUTSIDE = 255
 POLL_SECONDS = 0.2
+BLUR_ROWS = 10_000
 
 
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
@@ -56,6 +57,9 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     _check_names(context.output)
     graph = _graph(context.output)
     predict = "" if graph else _predict(spec, context, code)
+    blurred = _blurred(frame) if graph and takes_single_floats(graph) else ""
+    if blurred:
+        print(f"model.onnx takes single floats, which cannot hold all values of: {blurred}", flush=True)
     return Fitted(
         graph=graph,
         predict=predict,
@@ -63,7 +67,8 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
         curve=tuple(curve),
         metrics=_metrics(context.output, not_finite),
         not_finite=not_finite,
-        options={**spec.options, "script": spec.script or spec.file},
+        options={**spec.options, "script": spec.script or spec.file}
+        | ({"blurred_inputs": blurred} if blurred else {}),
         libraries=(),
     )
 
@@ -243,6 +248,18 @@ def _take_file(spec: TrainingSpec, context: JobContext, code: Path) -> None:
 def _graph(output: Path) -> bytes | None:
     path = output / GRAPH
     return load_graph(path) if path.exists() else None
+
+
+def _blurred(frame: Frame) -> str:
+    """The inputs of which a tenth of the values in training rows are equal to others as single floats."""
+    rows = frame.inputs[frame.rows["train"][:BLUR_ROWS]]
+    names = []
+    for name, values in zip(frame.names, rows.T, strict=True):
+        distinct = np.unique(values[np.isfinite(values)])
+        with np.errstate(over="ignore"):
+            if len(np.unique(distinct.astype(np.float32))) < 0.9 * len(distinct):
+                names.append(name)
+    return ", ".join(names)
 
 
 def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:

@@ -8,15 +8,29 @@ import numpy as np
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.features import Encoding
+from gridmill.jobs.features import Encoding, Floats
 from gridmill.jobs.learned_rows import LEAST_SHARE, seen_rows
-from gridmill.jobs.models import Card, EnsemblePredictor, load_card, load_model, member_folder
+from gridmill.jobs.models import (
+    Card,
+    EnsemblePredictor,
+    GraphPredictor,
+    Predictor,
+    load_card,
+    load_model,
+    member_folder,
+)
 from gridmill.jobs.partitions import open_partitions
 from gridmill.jobs.signatures import check_same, dataset_signature, model_signature
 from gridmill.jobs.training.evaluate import evaluate
-from gridmill.jobs.training.fitted import Fitted
+from gridmill.jobs.training.fitted import Fitted, Trained
 from gridmill.jobs.training.frame import Frame, row_order
+from gridmill.jobs.training.joined import join_graphs
 from gridmill.model.training import Combine, Objective, TrainingSpec
+
+TOLERANCE = 1e-6
+"""How far the files may be from the members themselves, in deviations of the label, or of a probability."""
+CLOSE = 1e-6
+"""Two classes whose probabilities are this close may get a member's vote in either way."""
 
 
 def read_members(context: JobContext, spec: TrainingSpec) -> tuple[Card, ...]:
@@ -89,13 +103,35 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     lengths = [card.sequence for card in cards if card.sequence is not None]
     for name, weight in zip(spec.models, weights, strict=True):
         print(f"{name}: weight {weight:.3f}", flush=True)
+    vote = spec.combine == Combine.VOTE
+    members = tuple(load_model(_folder(context, name), context.threads) for name in spec.models)
+    graphs = [member.graph if isinstance(member, GraphPredictor) else None for member in members]
     return Fitted(
+        graph=join_graphs(cards, graphs, frame.encodings, weights, vote),
+        trained=_trained(members, frame, weights, vote),
         weights_of_members=weights,
-        vote=spec.combine == Combine.VOTE,
+        vote=vote,
         sequence=max(lengths, default=None),
         importance=dict(zip(spec.models, weights, strict=True)),
         options={"combine": spec.combine.value, "models": ", ".join(spec.models)},
     )
+
+
+def _trained(members: tuple[Predictor, ...], frame: Frame, weights: tuple[float, ...], vote: bool) -> Trained:
+    """The members where they are, before they were copied."""
+    card = replace(members[0].card, encodings=frame.encodings, weights=weights, vote=vote)
+    ensemble = EnsemblePredictor(card=card, members=members)
+    target = frame.target[frame.rows["train"]]
+    deviation = np.ones(1) if frame.classes else np.atleast_1d(target.std(axis=0))
+
+    def tolerance(inputs: Floats) -> Floats:
+        if not vote:
+            return TOLERANCE * deviation
+        best = [np.sort(ensemble.answer(member, inputs), axis=1)[:, -2:] for member in members]
+        close = np.stack([two[:, 1] - two[:, 0] <= CLOSE for two in best]).any(axis=0)
+        return np.where(close, 1.0, 0.0)[:, None]
+
+    return Trained(predict=ensemble.predict, tolerance=tolerance)
 
 
 def _check_dataset(cards: tuple[Card, ...], frame: Frame, spec: TrainingSpec, context: JobContext) -> None:

@@ -7,7 +7,7 @@ from threadpoolctl import threadpool_limits
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats
-from gridmill.jobs.training.fitted import Fitted
+from gridmill.jobs.training.fitted import Fitted, Trained
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.trees import Trees, collect_trees, tree_graph
 from gridmill.jobs.training.units import Units, fit_units
@@ -15,6 +15,8 @@ from gridmill.model.training import Objective, TrainingSpec
 
 LEARNING_RATE, PATIENCE = 0.1, 20
 CURVE_POINTS = 100
+TOLERANCE = 1e-5
+"""How far the file may be from scikit-learn's model, in deviations of the label, or of a probability."""
 LARGEST, SMALLER = 1e290, 2.0**-100
 """scikit-learn's bins end at 1e300; inputs beyond are learned from times a power of two, which is exact but
 for values below 1e-280."""
@@ -45,6 +47,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     context.progress(model.n_iter_, spec.trees, "trees", note=f"ended after {model.n_iter_} trees")
     trees = collect_trees(model)
     return Fitted(
+        trained=_trained(model, units, scale),
         graph=tree_graph(trees, len(frame.names), len(frame.classes), units, scale),
         presents=units.base.presents,
         curve=curve,
@@ -67,6 +70,16 @@ def _fit(
     learned, watched = frame.inputs[rows], frame.inputs[held]
     scale = _make_learnable(learned, watched)
     return model.fit(learned, target[rows], X_val=watched, y_val=target[held]), scale
+
+
+def _trained(model: HistGradientBoostingRegressor, units: Units, scale: float) -> Trained:
+    def predict(inputs: Floats) -> Floats:
+        if isinstance(model, HistGradientBoostingClassifier):
+            found: Floats = model.predict_proba(inputs * scale)
+            return found
+        return units.labels(model.predict(inputs * scale), inputs)
+
+    return Trained(predict=predict, tolerance=lambda _: TOLERANCE * units.label_deviation)
 
 
 def _make_learnable(learned: Floats, held: Floats) -> float:

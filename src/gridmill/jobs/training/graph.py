@@ -4,6 +4,7 @@ The graphs are written here rather than by a converter: they need four or five k
 scikit-learn does), and hold scaling and missing values, so that whoever serves the model gives it raw inputs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,3 +117,10 @@ class Graph:
         )
         data: bytes = model.SerializeToString()
         return data
+
+
+def with_metadata(graph: bytes, facts: Mapping[str, str]) -> bytes:
+    """The graph with these facts in its `metadata_props`: two serialised messages in a row are one."""
+    entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in facts.items()]
+    added: bytes = onnx.ModelProto(metadata_props=entries).SerializeToString()
+    return graph + added

@@ -6,7 +6,7 @@ from threadpoolctl import threadpool_limits
 
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats
-from gridmill.jobs.training.fitted import Fitted
+from gridmill.jobs.training.fitted import Fitted, Trained
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.graph import Graph
 from gridmill.jobs.training.scaling import Scaler, fit_scaler
@@ -14,6 +14,9 @@ from gridmill.jobs.training.units import Units, fit_units
 from gridmill.model.training import Objective, TrainingSpec
 
 MOST_STEPS = 1000
+TOLERANCE = 1e-9
+"""How far the file may be from scikit-learn's model, in deviations of the label, or of a probability; times
+the deviations that the inputs are from their mean."""
 FARTHEST = 1e100
 """How many deviations from the mean an input may be: products of it stay numbers."""
 
@@ -35,10 +38,25 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     graph = _graph(scaler, coefficients, np.atleast_1d(model.intercept_), len(frame.classes), units)
     return Fitted(
         graph=graph,
+        trained=_trained(model, scaler, units),
         importance=_importance(frame, coefficients),
         options={"regularization": spec.regularization},
         libraries=("scikit-learn",),
     )
+
+
+def _trained(model: Ridge | LogisticRegression, scaler: Scaler, units: Units) -> Trained:
+    def predict(inputs: Floats) -> Floats:
+        scaled = scaler.apply(inputs)
+        if isinstance(model, LogisticRegression):
+            found: Floats = model.predict_proba(scaled)
+            return found
+        return units.labels(model.predict(scaled), inputs)
+
+    def tolerance(inputs: Floats) -> Floats:
+        return TOLERANCE * scaler.reach(inputs) * units.label_deviation
+
+    return Trained(predict=predict, tolerance=tolerance)
 
 
 def _graph(scaler: Scaler, coefficients: Floats, intercept: Floats, classes: int, units: Units) -> bytes:

@@ -6,8 +6,12 @@ import numpy as np
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.fitted import Fitted
+from gridmill.jobs.features import Floats
+from gridmill.jobs.training.fitted import Fitted, Scalar, Trained
 from gridmill.jobs.training.frame import Frame
+from gridmill.jobs.training.graph import Graph
+from gridmill.jobs.training.residual import Base
+from gridmill.jobs.training.scaling import fit_spread
 from gridmill.model.training import Objective, TrainingSpec
 
 
@@ -20,13 +24,45 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
                 "a naive classifier repeats nothing: it says the classes' shares", place="repeat"
             )
         shares = np.bincount(target.astype(int), minlength=len(frame.classes)) / len(target)
-        return Fitted(constant=tuple(float(share) for share in shares))
+        return _fitted(frame, (), tuple(float(share) for share in shares), {})
     labels = len(frame.subject.labels)
+    presents = frame.present_inputs if spec.repeat is None else (_input(frame, spec.repeat),) * labels
+    means = fit_spread(target.reshape(len(target), -1))
+    constant = tuple((means.mean / means.scale).tolist())
+    return _fitted(frame, presents, constant, {"repeat": spec.repeat})
+
+
+def _fitted(
+    frame: Frame, presents: tuple[int | None, ...], constant: tuple[float, ...], options: dict[str, Scalar]
+) -> Fitted:
+    def predict(inputs: Floats) -> Floats:
+        found = np.tile(constant, (len(inputs), 1))
+        for label, present in enumerate(presents):
+            if present is not None:
+                known = ~np.isnan(inputs[:, present])
+                found[known, label] = inputs[known, present]
+        return found
+
     return Fitted(
-        presents=frame.present_inputs if spec.repeat is None else (_input(frame, spec.repeat),) * labels,
-        constant=tuple(float(mean) for mean in np.atleast_1d(target.mean(axis=0))),
-        options={"repeat": spec.repeat},
+        graph=naive_graph(presents, constant, len(frame.names)),
+        trained=Trained(predict=predict, tolerance=lambda _: np.zeros(1)),
+        presents=presents,
+        constant=constant,
+        options=options,
     )
+
+
+def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], width: int) -> bytes:
+    """Over [rows, width]: the inputs that are repeated, or the constant."""
+    graph, base = Graph(), Base(presents=presents, fallback=constant)
+    if base.used:
+        found = base.values_in(graph, graph.known())
+    else:
+        rows = graph.add("Gather", graph.add("Shape", "inputs"), graph.constant([0], np.int64))
+        shape = graph.add("Concat", rows, graph.constant([len(constant)], np.int64), axis=0)
+        found = graph.add("Expand", graph.constant([constant]), shape)
+    many = len(constant) if len(constant) > 1 else 0
+    return graph.finish(found if many else graph.flat(found), width, outputs=many)
 
 
 def _input(frame: Frame, name: str) -> int:

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save as to_safetensors
 
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.features import Integers
+from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.training.course import Course, course_of
 from gridmill.jobs.training.feed import Feed
-from gridmill.jobs.training.fitted import Fitted, Scalar
+from gridmill.jobs.training.fitted import Fitted, Scalar, Trained
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.learning import LEARNING_RATE, Learned, Learner
 from gridmill.jobs.training.networks import Network, Shape
@@ -24,6 +24,10 @@ from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
 FARTHEST = 1e4
 """How many deviations from the mean an input may be: single floats still tell such rows apart."""
+
+TOLERANCE = 1e-4
+"""How far the file may be from PyTorch's network, in deviations of the label, or of a probability; times the
+deviations that the inputs are from their mean."""
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 
@@ -62,6 +66,7 @@ def fit_network(
     context.metric("data_wait_share", learned.waiting)
     return Fitted(
         graph=draw(network, scaler, units),
+        trained=_trained(network, scaler, units),
         weights=to_safetensors({name: value.contiguous() for name, value in network.state_dict().items()}),
         sequence=plan.length,
         presents=units.base.presents,
@@ -69,6 +74,24 @@ def fit_network(
         options=_options(spec, course, units) | _told(learned),
         libraries=("torch", "safetensors"),
     )
+
+
+def _trained(network: Network, scaler: Scaler, units: Units) -> Trained:
+    network.eval()
+
+    @torch.inference_mode()
+    def predict(inputs: Floats) -> Floats:
+        scaled = scaler.apply(inputs.reshape(-1, scaler.inputs)).astype(np.float32)
+        numbers = network(torch.from_numpy(scaled.reshape(*inputs.shape[:-1], scaler.width))).double()
+        if network.shape.classes:
+            found: Floats = torch.softmax(numbers, 1).numpy()
+            return found
+        return units.labels(numbers.numpy(), inputs if inputs.ndim == 2 else inputs[:, -1])
+
+    def tolerance(inputs: Floats) -> Floats:
+        return TOLERANCE * scaler.reach(inputs) * units.label_deviation
+
+    return Trained(predict=predict, tolerance=tolerance)
 
 
 def _told(learned: Learned) -> dict[str, Scalar]:

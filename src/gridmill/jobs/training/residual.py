@@ -45,11 +45,15 @@ class Base:
         """The sum [rows] or [rows, labels] in a graph; `newest` are the basis rows' inputs [rows, inputs]."""
         if not self.used:
             return value
+        known = self.values_in(graph, newest)
+        return graph.add("Add", value, known if len(self.presents) > 1 else graph.flat(known))
+
+    def values_in(self, graph: Graph, newest: str) -> str:
+        """What is added, [rows, labels], in a graph."""
         picked, none = self._picked
         present = graph.add("Gather", newest, graph.constant(picked, np.int64), axis=1)
         missing = graph.add("Or", graph.add("IsNaN", present), graph.constant(none, np.bool_))
-        known = graph.add("Where", missing, graph.constant(self.fallback), present)
-        return graph.add("Add", value, known if len(self.presents) > 1 else graph.flat(known))
+        return graph.add("Where", missing, graph.constant(self.fallback), present)
 
 
 def fit_base(frame: Frame, wanted: bool) -> Base:

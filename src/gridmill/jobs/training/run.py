@@ -3,6 +3,7 @@
 Networks may be learned by several processes, each of which runs this: rank 0 alone says and writes anything.
 """
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,11 +18,12 @@ from gridmill.jobs.held_out import HeldOut, save_held_out
 from gridmill.jobs.metrics import NAMES
 from gridmill.jobs.models import (
     Card,
-    EnsemblePredictor,
+    GraphPredictor,
     Predictor,
+    load_graph_of,
     load_model,
     make_predictor,
-    member_folder,
+    save_card,
     save_model,
 )
 from gridmill.jobs.signatures import model_signature
@@ -40,6 +42,7 @@ from gridmill.jobs.training.folds import Folds, plan_folds, predict_folds
 from gridmill.jobs.training.frame import Frame, read_frame
 from gridmill.jobs.training.identity import identify
 from gridmill.jobs.training.stopping import with_stopping_rows
+from gridmill.jobs.training.stored import check_alike, check_stored, sample_rows
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
 from gridmill.model.training import ModelKind, Objective, TrainingSpec
@@ -96,7 +99,9 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
     if context.rank:
         return JobResult()  # what a script's rank 0 leaves is the model
     card = _card(frame, spec, fitted, context.input(spec.dataset))
-    predictor = _predictor(card, fitted, context)
+    save_model(context.output, card, _described(fitted, card), fitted.weights)
+    predictor = _stored(card, context)
+    file_check = _check_files(predictor, fitted, frame, context)
     fit = measurable(frame, spec, context) if spec.model == ModelKind.ENSEMBLE else frame
     answers = answer(predictor, fit)
     card = decided(card, fit, spec, answers)
@@ -108,7 +113,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
     found |= measured
     card = replace(card, metrics=found)
     card, measured_on = identify(card, frame, fit, spec, context)
-    save_model(context.output, card, fitted.graph, fitted.weights)
+    save_card(context.output, card)
     if held_out:
         save_held_out(context.output, held_out)
     for name, value in found.items():
@@ -125,6 +130,8 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
             "calibration": calibration_curve(fit, answers),
             "breakdown": break_down(fit, answers, card.threshold),
             "not_measured": _fewer(frame, fit),
+            "file_check": file_check,
+            "files": sorted(path.name for path in context.output.iterdir() if path.is_file()),
             "mlflow_run": run_id,
             "measured_on": measured_on,
             "predicts": model_signature(card).text,
@@ -140,6 +147,36 @@ def _decisions(card: Card) -> dict[str, Any]:
     """The threshold and quantiles among the settings."""
     found = {"threshold": card.threshold, "quantiles": ", ".join(f"{one:g}" for one in card.quantiles)}
     return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def _stored(card: Card, context: JobContext) -> Predictor:
+    """The model as its users load it. A script's own code has just run here: no more trust is needed."""
+    if card.predict:
+        return CodePredictor(card=card, folder=context.output, python=context.python())
+    return load_model(context.output, context.threads)
+
+
+def _described(fitted: Fitted, card: Card) -> bytes | None:
+    """The graph with what its inputs and outputs are; a user's own file as it is."""
+    if fitted.graph is None or fitted.trained is None:
+        return fitted.graph
+    names = {"labels": card.labels, "inputs": card.inputs, "classes": card.classes}
+    facts = {f"gridmill.{name}": json.dumps(list(values)) for name, values in names.items() if values}
+    described: bytes = import_module("gridmill.jobs.training.graph").with_metadata(fitted.graph, facts)
+    return described
+
+
+def _check_files(predictor: Predictor, fitted: Fitted, frame: Frame, context: JobContext) -> dict[str, float]:
+    """Raises InternalError for files that are not the model that was trained, and InputError for a user's own
+    ones that answer differently when they are asked again."""
+    length = predictor.card.sequence
+    if fitted.trained is None:  # by rows that the user's own code is asked for anyway
+        split = "validation" if len(frame.rows["validation"]) else "train"
+        return check_alike(predictor, sample_rows(frame, length, split))
+    predictors = [predictor]
+    if fitted.graph is not None and not isinstance(predictor, GraphPredictor):
+        predictors.append(load_graph_of(context.output, predictor.card, context.threads))
+    return check_stored(predictors, fitted.trained, sample_rows(frame, length))
 
 
 def _fewer(frame: Frame, fit: Frame) -> dict[str, int]:
@@ -195,12 +232,9 @@ def _searched(found: "Found") -> dict[str, Any]:
 
 
 def _predictor(card: Card, fitted: Fitted, context: JobContext) -> Predictor:
-    """What the model is measured with. A script's own code has just run here: no more trust is needed."""
+    """What a trial or a fold is measured with, without its files."""
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
-    if card.weights:
-        members = (load_model(member_folder(context.output, n)) for n in range(len(card.weights)))
-        return EnsemblePredictor(card=card, members=tuple(members))
     return make_predictor(card, fitted.graph, context.threads)
 
 

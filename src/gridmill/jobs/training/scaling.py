@@ -34,8 +34,8 @@ class Spread:
 
     def standardized(self, values: Floats) -> Floats:
         """(values * scale - mean) / deviation of [rows, columns]."""
-        found: Floats = values * self.scale if self.is_scaled else values
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # far beyond all of the training rows
+            found: Floats = values * self.scale if self.is_scaled else values
             return (found - self.mean) / self.deviation
 
 
@@ -109,6 +109,13 @@ class Scaler:
         """[rows, inputs] to [rows, width]."""
         return self.fill(inputs, np.empty((len(inputs), self.width)))
 
+    def reach(self, inputs: Floats) -> Floats:
+        """How many deviations the farthest input of each row is from the mean, at least 1, as [rows, 1], of
+        [rows, inputs] or [rows, sequence, inputs]. Rounding errors grow with it."""
+        scaled = np.abs(self.apply(inputs.reshape(-1, self.inputs))).reshape(len(inputs), -1)
+        found: Floats = np.maximum(1.0, scaled.max(axis=1, keepdims=True))
+        return found
+
     def fill(self, inputs: Floats, scaled: AnyFloats) -> AnyFloats:
         """The same into an array that is there, [rows, width] of any precision; returns it."""
         own = self.inputs
@@ -133,4 +140,11 @@ def fit_scaler(inputs: Floats, limit: float) -> Scaler:
     for rows in pieces_of(inputs):
         lacking |= np.isnan(inputs[rows]).any(axis=0)
     flagged = tuple(int(number) for number in np.flatnonzero(lacking))
-    return Scaler(spread=fit_spread(inputs, np.inf), flagged=flagged, limit=limit)
+    return Scaler(spread=_without_constants(fit_spread(inputs, np.inf)), flagged=flagged, limit=limit)
+
+
+def _without_constants(spread: Spread) -> Spread:
+    """With (x - 0) / infinity for constant columns: 0, whatever comes later."""
+    constant = np.isinf(spread.deviation)
+    mean, scale = np.where(constant, 0.0, spread.mean), np.where(constant, 1.0, spread.scale)
+    return Spread(mean=mean, deviation=spread.deviation, scale=scale)
