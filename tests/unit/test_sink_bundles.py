@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sink_case import SinkCase
+from sink_case import TABLE, SinkCase
 
 from gridmill.errors import GridmillError
-from gridmill.jobs.sink import bundle
+from gridmill.jobs.sink import bundle, writing
 from gridmill.jobs.sink.bundle import Bundle, bundled
 from gridmill.jobs.sink.files import find_files
 from gridmill.model.source import Source
@@ -89,6 +89,23 @@ def test_a_file_that_changed_since_it_was_hashed_is_not_parsed(tmp_path: Path) -
     files = find_files(Source(path="*.csv"), str(tmp_path))
     case.write("1.csv", "a\n2\n")
     assert [type(piece).__name__ for piece in bundled(files, Source(path="*.csv"))] == ["SourceFile"] * 3
+
+
+@pytest.mark.parametrize("most", [2**26, 0])
+def test_compressed_files_share_data_files(
+    tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "HELD_BYTES", most)
+    case = SinkCase(tmp_path)
+    for number in range(12):
+        case.write(f"{number:02}.csv.gz", f"a,b\n{number},x\n")
+    case.write("99.csv.gz", "a,b\n" + "7,y\n" * 100_000)  # much in little
+    output = case.load("*.csv.gz")
+    assert output.rows == 100_012
+    assert len(list((tmp_path / "root" / TABLE).glob("*.parquet"))) == (1 if most else 2)
+    case.write("05.csv.gz", "a,b\n50,z\n")
+    case.load("*.csv.gz")
+    assert {row["a"] for row in case.rows()} == {*range(12), 50} - {5}
 
 
 def test_texts_of_other_encodings(tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ import pyarrow.csv as pc
 
 from gridmill.errors import DataError
 from gridmill.jobs.sink.delimited import Delimited, is_read_as_ascii
-from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.files import SourceFile, check_unchanged
+from gridmill.jobs.sink.opening import open_file
 from gridmill.jobs.sink.reading import Haste, HastyError, Seen
 from gridmill.model.source import Compression, Format, Source
 
 SMALL_BYTES = 2**18
 MOST_BYTES = 4 * 2**20
+_PACKED = 8
+"""So many times as large as a compressed file its text is taken to be."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,8 +91,12 @@ def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
 
 def is_small(file: SourceFile) -> bool:
     """Whether its rows take little memory, all at once."""
-    text = file.format in (Format.CSV, Format.JSONL) and file.compression == Compression.NONE
-    return text and file.fetch is None and file.size_bytes <= SMALL_BYTES
+    return file.format in (Format.CSV, Format.JSONL) and text_bytes(file) <= SMALL_BYTES
+
+
+def text_bytes(file: SourceFile) -> int:
+    """How long its text is, about where it is compressed."""
+    return file.size_bytes * (1 if file.compression == Compression.NONE else _PACKED)
 
 
 def _bundle(files: Sequence[SourceFile], bodies: Sequence[bytes], source: Source) -> Piece:
@@ -104,15 +111,27 @@ def _bundle(files: Sequence[SourceFile], bodies: Sequence[bytes], source: Source
     )
 
 
+def _text(file: SourceFile) -> bytes | None:
+    """What it holds; None where that is not what it held when it was hashed, or much."""
+    if file.compression == Compression.NONE and file.fetch is None:
+        try:
+            data = file.path.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror}", place=file.name) from error
+        return data if hashlib.sha256(data).hexdigest()[: len(file.content)] == file.content else None
+    with open_file(file) as opened:
+        data = opened.stream.read(SMALL_BYTES)
+        whole = not opened.stream.read(1)
+    check_unchanged(file)
+    return data if whole else None
+
+
 def _plain(file: SourceFile) -> tuple[bytes, bytes] | None:
     """Header and rows of a file whose lines are its rows; None for another one, also where it has changed."""
     if file.format != Format.CSV or not is_small(file):
         return None
-    try:
-        data = file.path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", place=file.name) from error
-    if hashlib.sha256(data).hexdigest()[: len(file.content)] != file.content or b'"' in data:
+    data = _text(file)
+    if data is None or b'"' in data:
         return None
     if b"\r" in data:
         if data.count(b"\r") != data.count(b"\r\n"):

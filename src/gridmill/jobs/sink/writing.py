@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from gridmill.jobs.ahead import ahead
 from gridmill.jobs.parquet import Part, write_parquet
-from gridmill.jobs.sink.bundle import Bundle, bundled, is_small
+from gridmill.jobs.sink.bundle import Bundle, bundled, is_small, text_bytes
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
 from gridmill.jobs.sink.load import Loading, open_reader
 from gridmill.jobs.sink.metrics import Meter
@@ -27,6 +28,10 @@ from gridmill.jobs.thrifty import thrifty
 
 TOGETHER_BYTES, LEAST_TOGETHER = 4 * 2**20, 8
 """Small source files share data files, so many bytes of them each, where there are so many files."""
+HELD_BYTES = 64 * 2**20
+"""So many bytes of rows are held at once of small files, however much compressed ones hold."""
+_Held: TypeAlias = tuple[SourceFile, Spool, int]
+"""A file, its rejects and its number of good rows."""
 
 
 @dataclass(slots=True)
@@ -78,21 +83,36 @@ class Writing:
             if self.sieve.engine is not None or not is_small(file):
                 yield [file]
                 continue
-            if size_bytes + file.size_bytes > TOGETHER_BYTES:
+            if size_bytes + text_bytes(file) > TOGETHER_BYTES:
                 yield group
                 group, size_bytes = [], 0
             group.append(file)
-            size_bytes += file.size_bytes
+            size_bytes += text_bytes(file)
         if len(group) < LEAST_TOGETHER:
             yield from ([file] for file in group)
         else:
             yield group
 
     def _write_together(self, files: Sequence[SourceFile]) -> list[Written]:
-        """Small source files, in one data file that says which rows are whose."""
+        """Small source files, in one data file that says which rows are whose; in several where the rows turn
+        out to be many."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        written, pieces, tables = [], [], [self.schema.empty_table()]
-        for file, spool, count in self._each_together(files, tables):
+        written: list[Written] = []
+        held: list[_Held] = []
+        tables: list[pa.Table] = []
+        size_bytes = 0
+        for files_read, rows in self._each_together(files):
+            held += files_read
+            tables += rows
+            size_bytes += sum(table.nbytes for table in rows)
+            if size_bytes > HELD_BYTES:
+                written += self._write_shared(held, tables)
+                held, tables, size_bytes = [], [], 0
+        return [*written, *self._write_shared(held, tables)] if held else written
+
+    def _write_shared(self, held: Sequence["_Held"], tables: Sequence[pa.Table]) -> list[Written]:
+        written, pieces = [], []
+        for file, spool, count in held:
             written.append(Written(file=file, parts=[], spools=[spool], rejected=spool.rows))
             pieces.append(
                 Loaded(
@@ -104,28 +124,24 @@ class Writing:
                     modified_ms=file.modified_ms,
                 )
             )
-        rows = pa.concat_tables(tables).combine_chunks()
+        rows = pa.concat_tables([self.schema.empty_table(), *tables]).combine_chunks()
         written[0].parts += write_parquet(
             self.meter.passing([rows]), marked_with(self.schema, pieces), self.folder, compact_stem()
         )
         return written
 
-    def _each_together(
-        self, files: Sequence[SourceFile], tables: list[pa.Table]
-    ) -> Iterator[tuple[SourceFile, Spool, int]]:
-        """Each file, its rejects and its number of good rows, which are added to `tables`."""
+    def _each_together(self, files: Sequence[SourceFile]) -> Iterator[tuple[list["_Held"], list[pa.Table]]]:
+        """Files that are read together, and their good rows."""
         for piece in bundled(files, self.loading.spec.source) if self.loading.hasty else files:
             spool = Spool(self.folder / f"{uuid4().hex}.spool")
             if isinstance(piece, Bundle):
-                tables += self.sieve.good(self.loading.together(piece, self.schema), spool)
-                yield from (
-                    (file, spool, count) for file, count in zip(piece.files, piece.counts, strict=True)
-                )
+                good = list(self.sieve.good(self.loading.together(piece, self.schema), spool))
+                pairs = zip(piece.files, piece.counts, strict=True)
+                yield [(file, spool, count) for file, count in pairs], good
                 continue
             good = list(self.sieve.good(self.loading.batches(piece, self.schema), spool))
             check_unchanged(piece)
-            tables += good
-            yield piece, spool, sum(batch.num_rows for batch in good)
+            yield [(piece, spool, sum(batch.num_rows for batch in good))], good
 
     def drop_repeated(self, written: Sequence[Written], kept: ds.Dataset | None) -> bool:
         """Take rows whose key was there before out of the parts; whether there were any. Raises InputError
