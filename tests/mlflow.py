@@ -153,7 +153,7 @@ def mlflow_like(books: Books, port: int) -> Iterator[str]:
             except RefusedError as refused:
                 status, code, message = refused.args
                 content = {"error_code": code, "message": message}
-            data = json.dumps(content).encode()
+            data = b"" if self.command == "PUT" else json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))

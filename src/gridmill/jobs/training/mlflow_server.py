@@ -108,19 +108,24 @@ class Server:
         """A file of a run, below its `artifact_root`, in pieces."""
         url = f"{str(self._client.base_url).rstrip('/')}-artifacts/artifacts/{root}/{name}"
         with path.open("rb") as file:
-            _content(self._client.put(url, content=iter(lambda: file.read(PIECE_BYTES), b"")))
+            _check(self._client.put(url, content=iter(lambda: file.read(PIECE_BYTES), b"")))
 
     def _post(self, path: str, **body: Any) -> dict[str, Any]:  # noqa: ANN401
         return _content(self._client.post(f"/{path}", json=body))
 
 
-def _content(answer: httpx.Response) -> dict[str, Any]:
-    """Raises HTTPError with the server's own words, and without the address, which may hold a password."""
+def _check(answer: httpx.Response) -> None:
+    """Raise HTTPError with the server's own words, and without the address, which may hold a password."""
     if not answer.is_success:
         said = " ".join(answer.text.split())
         if answer.headers.get("content-type", "").startswith("application/json"):
             said = str(answer.json().get("message", said))
         raise httpx.HTTPError(f"{answer.status_code} {answer.reason_phrase}: {said[:LONGEST_VALUE]}")
+
+
+def _content(answer: httpx.Response) -> dict[str, Any]:
+    """The answer's JSON. Raises what `_check` raises."""
+    _check(answer)
     content: dict[str, Any] = answer.json()
     return content
 
