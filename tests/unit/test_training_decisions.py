@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from clean_process import predict
+from clean_process import train as clean
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 from sklearn import metrics as sk
 
@@ -57,8 +58,6 @@ def test_a_declared_threshold_is_the_probability_from_which_on_the_second_class_
 def test_a_search_by_f1_measures_with_each_trials_threshold(tmp_path):
     dataset = write_dataset(tmp_path, rare())
     search = Search(trials=2, parallel=1, metric="f1", parameters={"regularization": Range(among=(1.0,))})
-    from clean_process import train as clean
-
     context = training_context(tmp_path, dataset, "linear", "m", threshold_by=ThresholdBy.F1, search=search)
     found = clean(context).outputs[0]
     values = [trial["value"] for trial in found.details["search"]["trials"]]
