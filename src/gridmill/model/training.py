@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields, replace
 from enum import StrEnum
+from math import inf
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
@@ -54,6 +55,12 @@ class FoldsBy(StrEnum):
     TIME = "time"  # one after the other: each is predicted by a model of earlier rows only
     RANDOM = "random"
     ENTITY = "entity"  # all rows of an entity in one
+
+
+class ClassWeight(StrEnum):
+    """What the rows of a class count in learning."""
+
+    BALANCED = "balanced"  # so much that all classes count the same
 
 
 class ThresholdBy(StrEnum):
@@ -117,6 +124,12 @@ class TrainingSpec:
     folds_by: FoldsBy = FoldsBy.TIME
     """`time`: each fold is predicted by a model of the rows whose label was known before it began; the first
     has none. `random`, `entity`: by a model of all other folds."""
+    weight: str | None = None
+    """A column of the dataset: how much each row counts in learning. It is no feature."""
+    class_weight: ClassWeight | None = None
+    """`balanced`: each class counts as much as any other, whatever its number of rows."""
+    class_weights: Mapping[str, float] = field(default_factory=dict)
+    """How much the rows of each class count (`{yes: 10}`); those of a class that is not named count 1."""
     threshold: float | None = None
     """Of two classes the second is predicted from this probability on. Default: the likelier one."""
     threshold_by: ThresholdBy | None = None
@@ -209,6 +222,7 @@ class TrainingSpec:
         self._check_search(own)
         self._check_folds()
         self._check_decisions()
+        self._check_weights()
         if self.model == ModelKind.ENSEMBLE and not self.models:
             raise InputError("an ensemble names no models", place="training.models")
         if self.model == ModelKind.CUSTOM and (self.script is None) == (self.file is None):
@@ -243,6 +257,22 @@ class TrainingSpec:
                 hint="Search without `workers`, then train with the best settings and `workers`.",
                 place="training.workers",
             )
+
+    def _check_weights(self) -> None:
+        given = [name for name in ("weight", "class_weight", "class_weights") if getattr(self, name)]
+        if given and (self.model == ModelKind.ENSEMBLE or self.file is not None):
+            what = "an ensemble" if self.model == ModelKind.ENSEMBLE else "a model from a file"
+            raise InputError(f"{what} does not learn: no row counts in it", place=f"training.{given[0]}")
+        if self.class_weight is not None and self.class_weights:
+            raise InputError(
+                "has class_weight and class_weights; only one can be given", place="training.class_weights"
+            )
+        for name, weight in self.class_weights.items():
+            if not 0 <= weight < inf:
+                raise InputError(
+                    f"the weight of class {name!r} is {weight:g}; it must be at least 0 and finite",
+                    place=f"training.class_weights.{name}",
+                )
 
     def _check_decisions(self) -> None:
         if self.threshold is not None and self.threshold_by is not None:

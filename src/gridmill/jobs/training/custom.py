@@ -98,6 +98,8 @@ def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None
         "split": split,
         "starts": frame.starts,
     }
+    if frame.weights is not None:
+        arrays["weights"] = np.nan_to_num(frame.weights)
     for name, values in arrays.items():
         np.save(folder / f"{name}.npy", values, allow_pickle=False)
     facts = {

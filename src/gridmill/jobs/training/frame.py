@@ -1,7 +1,7 @@
 """A dataset as arrays to learn from: inputs, label, splits, and where each entity begins."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,6 +25,7 @@ from gridmill.jobs.features import (
 )
 from gridmill.jobs.partitions import Partitions, open_partitions
 from gridmill.jobs.training.columns import Chosen, choose_encodings
+from gridmill.jobs.training.weighing import check_column, row_weights
 from gridmill.model.training import Objective, TrainingSpec
 
 MOST_CLASSES = 100
@@ -58,6 +59,7 @@ class Frame:
     a class that no training row has. `classes` and `class_type` are as in `Classes`. `infinite` counts, per
     feature, infinite values, which are taken as missing. `left_out` and `grouped` are as in
     `Chosen`. `present` is like `target`: the label column's value at the basis time, NaN where there is none.
+    `weights` say how much each row counts in learning (None: all alike); metrics count all rows alike.
     """
 
     subject: Subject
@@ -76,6 +78,11 @@ class Frame:
     left_out: Mapping[str, str] = field(default_factory=dict)
     grouped: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     infinite: Mapping[str, int] = field(default_factory=dict)
+    weights: Floats | None = None
+
+    def weights_of(self, rows: Integers) -> Floats | None:
+        """How much these rows count; None where all count alike."""
+        return None if self.weights is None else self.weights[rows]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,8 +106,16 @@ def read_frame(
     chosen = dict.fromkeys(one.column for one in encodings) if encodings else spec.features
     place = "training.models" if encodings else "training.features"  # of an ensemble its members say which
     subject = find_subject(artifact.output.details, parts, tuple(chosen), place)
-    table = _sorted(parts.read(subject.columns), subject)
-    return make_frame(table, subject, spec.objective, encodings, declared=bool(spec.features))
+    if spec.weight is not None:
+        check_column(spec.weight, parts.schema, spec.features)
+        features = tuple(name for name in subject.features if name != spec.weight)
+        subject = replace(subject, features=features)
+    more = () if spec.weight is None else (spec.weight,)
+    table = _sorted(parts.read(tuple(dict.fromkeys((*subject.columns, *more)))), subject)
+    frame = make_frame(table, subject, spec.objective, encodings, declared=bool(spec.features))
+    column = None if spec.weight is None else table[spec.weight]
+    weights = row_weights(spec, column, frame.target, frame.classes, frame.rows)
+    return replace(frame, weights=weights)
 
 
 def _sorted(table: pa.Table, subject: Subject) -> pa.Table:

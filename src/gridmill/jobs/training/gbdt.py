@@ -69,7 +69,15 @@ def _fit(
     model = kind(early_stopping=True, random_state=seed, **options)
     learned, watched = frame.inputs[rows], frame.inputs[held]
     scale = _make_learnable(learned, watched)
-    return model.fit(learned, target[rows], X_val=watched, y_val=target[held]), scale
+    fitted = model.fit(
+        learned,
+        target[rows],
+        sample_weight=frame.weights_of(rows),
+        X_val=watched,
+        y_val=target[held],
+        sample_weight_val=frame.weights_of(held),
+    )
+    return fitted, scale
 
 
 def _trained(model: HistGradientBoostingRegressor, units: Units, scale: float) -> Trained:

@@ -29,11 +29,11 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     with threadpool_limits(limits=context.threads):
         if frame.objective == Objective.REGRESSION:
             model = Ridge(alpha=spec.regularization).fit(
-                inputs, units.standardized(target, frame.inputs[rows])
+                inputs, units.standardized(target, frame.inputs[rows]), sample_weight=frame.weights_of(rows)
             )
         else:
             model = LogisticRegression(C=1 / spec.regularization, max_iter=MOST_STEPS, random_state=spec.seed)
-            model.fit(inputs, target.astype(int))
+            model.fit(inputs, target.astype(int), sample_weight=frame.weights_of(rows))
     coefficients = np.atleast_2d(model.coef_)
     graph = _graph(scaler, coefficients, np.atleast_1d(model.intercept_), len(frame.classes), units)
     return Fitted(

@@ -17,18 +17,20 @@ from gridmill.model.training import Objective, TrainingSpec
 
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     """Regression: an input and, where it is missing, the training mean. Classification: training shares."""
-    target = frame.target[frame.rows["train"]]
+    target, weights = frame.target[frame.rows["train"]], frame.weights_of(frame.rows["train"])
     if frame.objective == Objective.CLASSIFICATION:
         if spec.repeat is not None:
             raise InputError(
                 "a naive classifier repeats nothing: it says the classes' shares", place="repeat"
             )
-        shares = np.bincount(target.astype(int), minlength=len(frame.classes)) / len(target)
+        shares = np.bincount(target.astype(int), weights, minlength=len(frame.classes)) / len(target)
         return _fitted(frame, (), tuple(float(share) for share in shares), {})
     labels = len(frame.subject.labels)
     presents = frame.present_inputs if spec.repeat is None else (_input(frame, spec.repeat),) * labels
-    means = fit_spread(target.reshape(len(target), -1))
-    constant = tuple((means.mean / means.scale).tolist())
+    columns = target.reshape(len(target), -1)
+    means = fit_spread(columns)
+    mean = means.mean if weights is None else np.average(columns * means.scale, axis=0, weights=weights)
+    constant = tuple((mean / means.scale).tolist())
     return _fitted(frame, presents, constant, {"repeat": spec.repeat})
 
 

@@ -13,13 +13,15 @@ from gridmill.model.training import TrainingSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """`width` inputs; `outputs` numbers, which are classes' scores or labels. `relative` are the inputs that
-    are taken as differences from their last value; `weights` say how much a label's error counts (mean 1)."""
+    are taken as differences from their last value; `weights` say how much a label's error counts (mean 1).
+    `weighted`: the last column of a target is how much its row counts."""
 
     width: int
     outputs: int
     classes: bool = False
     relative: Sequence[int] = ()
     weights: Sequence[float] = ()
+    weighted: bool = False
 
 
 class Network(nn.Module):
@@ -36,12 +38,21 @@ class Network(nn.Module):
     def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Weighted mean squared error of [batch, labels], or cross-entropy of class numbers [batch]."""
         answer = self(inputs).float()
+        if self.shape.weighted:
+            return (self._losses(answer, target[:, :-1]) * target[:, -1]).mean()
         if self.shape.classes:
             return nn.functional.cross_entropy(answer, target)
         if self.shape.outputs == 1:
             return nn.functional.mse_loss(answer, target)
         error: Tensor = (answer - target) ** 2 * self.weights
         return error.mean()
+
+    def _losses(self, answer: Tensor, target: Tensor) -> Tensor:
+        """The loss of each row of the batch; class numbers are [batch, 1] here."""
+        if self.shape.classes:
+            return nn.functional.cross_entropy(answer, target[:, 0].long(), reduction="none")
+        error: Tensor = (answer - target) ** 2 * self.weights
+        return error.mean(dim=1)
 
 
 class Recurrent(Network):

@@ -124,6 +124,7 @@ def _shape(frame: Frame, scaler: Scaler, units: Units, plan: Plan) -> Shape:
         classes=frame.objective == Objective.CLASSIFICATION,
         relative=tuple(dict.fromkeys(presents)) if plan.relative else (),
         weights=_weights(frame, units),
+        weighted=frame.weights is not None,
     )
 
 
@@ -141,7 +142,7 @@ def _feed(frame: Frame, scaler: Scaler, units: Units, length: int | None, device
     scaled = np.empty((len(frame.inputs), scaler.width), np.float32)
     return Feed(
         inputs=torch.from_numpy(scaler.fill(frame.inputs, scaled)).to(device),
-        target=torch.from_numpy(_scaled_target(frame, units)).to(device),
+        target=torch.from_numpy(_weighted(_scaled_target(frame, units), frame.weights)).to(device),
         starts=torch.from_numpy(frame.starts).to(device),
         length=length,
     )
@@ -151,6 +152,14 @@ def _scorable(frame: Frame) -> Integers:
     """Validation rows; not those of a class that training never saw."""
     rows = frame.rows["validation"]
     return rows if frame.objective == Objective.REGRESSION else rows[frame.target[rows] >= 0]
+
+
+def _weighted(target: npt.NDArray[np.generic], weights: Floats | None) -> npt.NDArray[np.generic]:
+    """The targets, with the weights as a last column if there are any."""
+    if weights is None:
+        return target
+    columns = target.reshape(len(target), -1).astype(np.float32)
+    return np.concatenate([columns, np.nan_to_num(weights)[:, None].astype(np.float32)], axis=1)
 
 
 def _scaled_target(frame: Frame, units: Units) -> npt.NDArray[np.generic]:

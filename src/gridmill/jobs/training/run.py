@@ -126,7 +126,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
         size_bytes=sum(path.stat().st_size for path in context.output.rglob("*") if path.is_file()),
         metrics=found,
         details={
-            **_details(card, frame, fitted),
+            **_details(card, frame, fitted, spec),
             "calibration": calibration_curve(fit, answers),
             "breakdown": break_down(fit, answers, card.threshold),
             "not_measured": _fewer(frame, fit),
@@ -177,6 +177,12 @@ def _check_files(predictor: Predictor, fitted: Fitted, frame: Frame, context: Jo
     if fitted.graph is not None and not isinstance(predictor, GraphPredictor):
         predictors.append(load_graph_of(context.output, predictor.card, context.threads))
     return check_stored(predictors, fitted.trained, sample_rows(frame, length))
+
+
+def _weights(spec: TrainingSpec) -> dict[str, Any]:
+    """What rows count by, among the settings."""
+    classes = spec.class_weight or ", ".join(f"{name}: {one:g}" for name, one in spec.class_weights.items())
+    return {name: value for name, value in {"weight": spec.weight, "class_weight": classes}.items() if value}
 
 
 def _fewer(frame: Frame, fit: Frame) -> dict[str, int]:
@@ -279,7 +285,7 @@ def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: Artifact | 
     )
 
 
-def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
+def _details(card: Card, frame: Frame, fitted: Fitted, spec: TrainingSpec) -> dict[str, Any]:
     return {
         "model": card.kind.value,
         "objective": card.objective.value,
@@ -294,7 +300,7 @@ def _details(card: Card, frame: Frame, fitted: Fitted) -> dict[str, Any]:
         "predict": card.predict,
         "environment": card.environment,
         "dataset": card.dataset,
-        "options": {**card.options, **_decisions(card)},
+        "options": {**card.options, **_decisions(card), **_weights(spec)},
         "seed": card.seed,
         "packages": dict(card.versions),
         "rows": {split: len(rows) for split, rows in frame.rows.items()},

@@ -56,6 +56,8 @@ def training_data() -> SimpleNamespace:
         name: np.load(arrays / f"{name}.npy", mmap_mode="r")
         for name in ("inputs", "target", "split", "starts")
     }
+    weights = arrays / "weights.npy"
+    loaded["weights"] = np.load(weights, mmap_mode="r") if weights.exists() else None
     rows = {
         name: np.flatnonzero(loaded["split"] == number)
         for number, name in enumerate(("train", "validation", "test"))
