@@ -63,7 +63,12 @@ def case(seed: int, folder: Path) -> None:
         if expected.can_be_learned:
             break
     ways = [way for way in random.sample(list(WAYS)[1:], 2) if WAYS[way].fits(drawn.spec)]
-    for name in ["whole", *ways[: random.choice((1, 1, 2))]]:
+    check(random, folder, drawn, expected, ["whole", *ways[: random.choice((1, 1, 2))]])
+
+
+def check(random: Random, folder: Path, drawn: Drawn, expected: "Expected", ways: Sequence[str]) -> None:
+    """Compute the dataset in these ways, and compare each. Raises AssertionError."""
+    for name in ways:
         spec = replace(drawn.spec, incremental=True) if name == "grown" else drawn.spec
         try:
             made = WAYS[name].make(random, folder / name, replace(drawn, spec=spec))

@@ -122,12 +122,18 @@ class Oracle:
         return label.is_own or (has_clock and not is_feature)
 
     def history(self, part: Window | Lag, row: Row) -> list[Group]:
-        """The rows with the same `on` that were known strictly before the row's time (Window)."""
+        """The rows with the same `on` that were known strictly before the row's time (Window).
+
+        A row without an entity has no label that is known late, but windows by another key include it
+        ("Missing keys").
+        """
         label = self.label
         if label is not None and part.table is None and part.column == label.name not in label.sources:
             seen = [(self.label_of(one)[0], one, self.label_of(one)[1]) for one in self.rows]
         else:
-            rows = self.tables.rows[part.table or self.basis.table]
+            late = label is not None and part.known_at is None and self._is_label(part, part.column)
+            has_clock = label is not None and (label.known_at or label.delay_seconds)
+            rows = self.rows if late and has_clock else self.tables.rows[part.table or self.basis.table]
             seen = [(self.clock(part, part.column, one), one, one) for one in rows]
         on, time = part.on or self.basis.entity, self.time(row)
         known = [

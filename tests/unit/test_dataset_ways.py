@@ -17,6 +17,7 @@ from gridmill.jobs.dataset.run import run
 from gridmill.jobs.tables import plain_schema
 from gridmill.model.artifact import Artifact, Input, Output
 from gridmill.model.dataset import (
+    UNTIL_BASIS,
     Aggregate,
     AsOfJoin,
     Basis,
@@ -160,6 +161,10 @@ WAYS = {
         encoders=(Encoder(columns=("p", "x_mean_3d"), method=Method.STANDARD),),
     ),
     "label of events": replace(SPEC, label=GONE),
+    "label of events, delayed": replace(SPEC, label=replace(GONE, delay_seconds=7200)),
+    "label of events, until the basis": replace(
+        SPEC, label=replace(GONE, delay_seconds=7200, known_until=UNTIL_BASIS)
+    ),
     "no label": replace(SPEC, label=None, encoders=(Encoder(columns=("x",), method=Method.ROBUST),)),
     "rows": replace(
         SPEC,
@@ -183,11 +188,12 @@ WAYS = {
 }
 
 
-LATE = {"label of events": 50}
-"""Hours by which the other table ends before the rows do."""
+LATE = {"label of events": (50, -50), "label of events, delayed": (50, -50)}
+"""Hours by which the other table ends before the rows do; or after them."""
+EACH = [*((way, 0) for way in WAYS), *((way, late) for way, each in LATE.items() for late in each)]
 
 
-@pytest.mark.parametrize(("way", "late"), [*((way, 0) for way in WAYS), *LATE.items()])
+@pytest.mark.parametrize(("way", "late"), EACH)
 def test_appended_rows_give_what_all_rows_give(tmp_path: Path, way: str, late: int) -> None:
     spec = replace(WAYS[way], incremental=True)
     grown, whole = DatasetCase(tmp_path / "a"), DatasetCase(tmp_path / "b")
@@ -211,6 +217,20 @@ def test_appended_rows_give_what_all_rows_give(tmp_path: Path, way: str, late: i
     assert_same(rows_of(grown, made), rows_of(whole, full))
     for name in ("splits", "dropped", "features", "encoders"):
         assert made.details[name] == full.details[name], name
+
+
+@pytest.mark.parametrize("until", ["2020-01-31T12:00", "2020-02-04", "2020-03-01"])
+def test_appended_rows_of_a_label_that_is_known_until_a_time(case: DatasetCase, until: str) -> None:
+    """Of events before that time, which may come later, and after it."""
+    label = replace(GONE, known_until=until)
+    spec = replace(SPEC, label=label, windows=(), encoders=(), incremental=True)
+    full = make(case, replace(spec, incremental=False))
+    give(case, "events", upto(events(), "t", HOURS - 200))
+    give(case, "prices", upto(prices(), "k", HOURS - 200))
+    made = make(case, spec)
+    append(case, "events", events().slice(upto(events(), "t", HOURS - 200).num_rows))
+    append(case, "prices", prices().slice(upto(prices(), "k", HOURS - 200).num_rows))
+    assert_same(rows_of(case, make(case, spec, made)), rows_of(case, full))
 
 
 def files(case: DatasetCase, output: Output) -> list[Path]:

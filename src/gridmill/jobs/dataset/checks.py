@@ -120,10 +120,12 @@ def _check_static(join: Join, types: Types) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """Until when a label made of events is known: `labels` that are known later are missing; `events` is the
-    newest event (None: there is none). Rows can be final up to `tables`, if nothing late is added."""
+    newest event (None: there is none), `complete` the time until which the events are there. Rows can be
+    final up to `tables`, if nothing late is added."""
 
     labels: datetime
     events: datetime | None
+    complete: datetime
     tables: datetime
 
 
@@ -142,11 +144,10 @@ def seen_until(
     sql = f"SELECT max({time}) FILTER (WHERE {there}) AS last FROM {quoted(label.table)}"
     newest: datetime | None = fetch_rows(engine, sql)[0]["last"]
     delay = timedelta(seconds=label.delay_seconds or 0.0)
-    if label.known_until == UNTIL_BASIS:
-        until = last if newest is None else max(last, newest + delay)
-        return Seen(labels=until, events=newest, tables=last if newest is None else max(last, newest))
     until = label.complete_until or newest or first
-    return Seen(labels=until + delay, events=newest, tables=min(until, last))
+    if label.known_until == UNTIL_BASIS:
+        until = last - delay if newest is None else max(last - delay, newest)
+    return Seen(labels=until + delay, events=newest, complete=until, tables=min(until, last))
 
 
 def _check_unique(

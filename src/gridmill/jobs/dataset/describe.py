@@ -173,6 +173,7 @@ def make_result(
     remarks: list[Any] = list(clock_remarks(spec, {name: context.input(name) for name in spec.references()}))
     remarks += [[line, True] for line in suspect_lines(facts.get("suspects") or ())]
     remarks += volatile_remarks(context.order.job)
+    events = query.events.complete if query.events is not None else None
     compiled, size_bytes = query.compiled, sum(path.stat().st_size for path in files)
     table = ds.dataset([str(path) for path in files], format="parquet")
     output = Output(
@@ -202,7 +203,7 @@ def make_result(
             **facts,
             "kept_rows": kept.rows if kept else 0,
             "buckets": query.buckets,
-            **describe_incremental(context, spec, query.seen, query.final, tally.final),
+            **describe_incremental(context, spec, query.seen, events, query.final, tally.final),
             "point_in_time": spec.sql is None,
             "static": [join.table for join in spec.joins if _is_static(join, context)],
             "predictions": [name for name in spec.references() if _is_prediction(name, context)],

@@ -52,10 +52,11 @@ def find_kept(
         return None, "the version before is not there, or was not made to be built on"
     if told["format"] != FORMAT or told["spec"] != _text(context):
         return None, "the declaration has changed"
-    seen = datetime.fromisoformat(told["seen"])
     if any(_outages(context, spec).values()):
         return None, "a sink has outages, whose rows are left out"
     for name, table in tables.items():
+        of_events = spec.label is not None and name == spec.label.table
+        seen = datetime.fromisoformat(told["events" if of_events else "seen"])
         problem = _appended(context, engine, spec, name, table, told["inputs"].get(name), seen)
         if problem:
             return None, problem
@@ -131,12 +132,12 @@ def _times(spec: DatasetSpec, name: str) -> set[str]:
     return found
 
 
-def final_until(label: Label | None, seen: datetime) -> datetime:
-    """The time up to which rows are final, when everything up to `seen` is known."""
+def final_until(label: Label | None, last: datetime, complete: datetime | None = None) -> datetime:
+    """The time up to which rows are final, where the basis ends at `last`: those that have a label, and all
+    before. A label's events are `complete` until that time."""
     if label is None or label.horizon_seconds is None:
-        return seen
-    delay = (label.delay_seconds or 0.0) if label.table is not None else 0.0
-    return seen - timedelta(seconds=label.horizon_seconds + delay)
+        return last
+    return min((complete or last) - timedelta(seconds=label.horizon_seconds), last)
 
 
 def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
@@ -187,10 +188,12 @@ def describe_incremental(
     context: JobContext,
     spec: DatasetSpec,
     seen: datetime | None,
+    events: datetime | None,
     after: datetime | None,
     dropped: Mapping[str, int],
 ) -> dict[str, Any]:
-    """What the next version needs to know to build on this one; `dropped` are the final rows left out."""
+    """What the next version needs to know to build on this one: until when its tables were known, and the
+    `events` of its label; `dropped` are the final rows left out."""
     if not spec.incremental or seen is None or after is None:
         return {}
     inputs = {name: context.input(name).output.table_version for name in spec.references()}
@@ -200,6 +203,7 @@ def describe_incremental(
             "spec": _text(context),
             "inputs": inputs,
             "seen": seen.isoformat(),
+            "events": max(seen, events or seen).isoformat(),
             "after": after.isoformat(),
             "dropped": dict(sorted(dropped.items())),
         }

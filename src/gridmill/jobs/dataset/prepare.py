@@ -101,7 +101,7 @@ def prepare(
         span_seconds=(last - first).total_seconds(),
         buckets=count,
         seen=seen.tables if seen is not None else last,
-        final=final_until(spec.label, seen.tables if seen is not None else last),
+        final=final_until(spec.label, last, seen.complete if seen is not None else None),
         events=seen,
     )
 
