@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.oracles.dataset_mutations import MUTATIONS, Mutation, attempt, cases, find, mutated_text
+from tests.oracles.dataset_faults import MUTATIONS, Mutation
+from tests.oracles.dataset_mutations import attempt, cases, find, mutated_text
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
