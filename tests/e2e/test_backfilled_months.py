@@ -82,10 +82,7 @@ def test_each_month_is_loaded_once_however_often_everybody_is_killed(
             begun = place.gridmill("backfill", file, *RANGE, "--parallel", 2, **env).returncode == 0
         assert eventually(lambda up=up: up.poll() is not None or states(place) == {"done": MONTHS})
         kills, number = kills + 1, number + 7
-        if kills % 2:
-            kill_all(place)
-        if up.poll() is None:
-            place.gridmill("stop", "control", **env)
+        if kills % 2 or up.poll() is None:
             kill_all(place)
         assert kills < 20, place.gridmill("show", "backfill", "shop").stdout
     assert kills >= 4

@@ -231,6 +231,33 @@ def test_a_changed_version_is_not_exported_and_what_is_imported_can_be_verified(
     assert not (tmp_path / "changed.zip").exists()
 
 
+REJECTING = """
+pipeline: odd
+jobs:
+  rows: {sink: {source: "*.csv", columns: {a: integer}, constraints: [{column: a, min: 0}]}}
+"""
+
+
+def test_rejected_rows_are_verified_and_no_reader_fails_for_them(place: Place, tmp_path: Path):
+    pipeline = place.write(REJECTING)
+    for number in range(3):
+        place.write(f"a\n{number}\n-{number + 1}\n", f"{number}.csv")
+        done = place.gridmill("run", pipeline)
+        assert done.returncode == 0, done.stderr
+    assert place.gridmill("verify").returncode == 0
+    assert place.gridmill("export", "odd", "-o", tmp_path / "odd.zip").returncode == 0
+    with a_place(tmp_path / "other") as other:
+        assert other.gridmill("import", tmp_path / "odd.zip").returncode == 0
+        assert other.gridmill("verify").returncode == 0
+    for file in (place.home / "storage/sinks/odd/rows/rejects").glob("*.parquet"):
+        assert file.stat().st_mode & 0o222 == 0
+        keeping_times(file, bytes(file.stat().st_size))
+    done = place.gridmill("verify", "odd/rows@3")
+    assert done.returncode == 1
+    assert "odd/rows@3: rejects/" in done.stdout
+    assert place.gridmill("run", pipeline).returncode == 0
+
+
 SINKS = """
 pipeline: shop
 jobs:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,34 @@ def test_a_change_is_named(tmp_path: Path, folder: Path, change: Callable[[Path]
     assert said in raised.value.message
     assert "gridmill verify p/j@1" in raised.value.hint
     assert "--force" in raised.value.hint
+
+
+LINK_CHANGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda it: it.unlink(), "deep/link is missing"),
+    (lambda it: (it.unlink(), it.symlink_to("b%41")), "deep/link was changed"),
+    (lambda it: (it.unlink(), it.write_text("12345")), "deep/link was changed"),
+    (lambda it: (it.unlink(), it.mkdir()), "deep/link was changed"),
+    (lambda it: (it.parent / "other").symlink_to("b%41"), "deep/other was added"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), LINK_CHANGES, ids=[str(n) for n in range(len(LINK_CHANGES))])
+def test_links_are_a_part_of_a_version(
+    tmp_path: Path, folder: Path, change: Callable[[Path], object], said: str
+):
+    (folder / "deep/link").symlink_to("../a")
+    (folder / "nowhere").symlink_to("/no/such \udcff")
+    write_manifest(tmp_path, new_manifest(version(), list_contents(folder)))
+    assert find_troubles(tmp_path, version(), read_all=True) == ()
+    change(folder / "deep/link")
+    assert [one.told for one in find_troubles(tmp_path, version())] == [said]
+
+
+def test_links_of_a_version_whose_links_were_never_listed_are_not_checked(tmp_path: Path, folder: Path):
+    contents = replace(list_contents(folder), links=None)
+    write_manifest(tmp_path, new_manifest(version(), contents))
+    (folder / "link").symlink_to("a")
+    assert find_troubles(tmp_path, version()) == ()
 
 
 def test_what_does_not_change_the_content_is_no_change(tmp_path: Path, folder: Path):

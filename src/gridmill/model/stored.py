@@ -27,11 +27,22 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLink:
+    """A symbolic link, as in the code of a model: `path` as of a file, `target` as the link has it."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
     """All files of a version, by path. Of a sink: the data files that exactly this version has, and as much
-    of the table's log as tells of it."""
+    of the table's log as tells of it; `rejects` are those of the table of its rejected rows, by their paths
+    there. `links` is None where nobody listed them."""
 
     files: tuple[StoredFile, ...] = ()
+    links: tuple[StoredLink, ...] | None = None
+    rejects: tuple[StoredFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

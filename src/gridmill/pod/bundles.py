@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gridmill.errors import StorageError
+from gridmill.staging.handed import clone
 from gridmill.storage.unpack import unpack_bundle
-
-_CLONE = 0x40049409  # FICLONE of linux/fs.h: the copy shares the blocks until either is written
 
 
 @contextmanager
@@ -47,9 +46,7 @@ def private_copy(source: Path, target: Path) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    try:
-        with open(source, "rb") as old, open(target, "wb") as new:
-            fcntl.ioctl(new.fileno(), _CLONE, old.fileno())
+    if clone(source, target):
         shutil.copystat(source, target)
-    except OSError:  # not here, or not between these two places
+    else:  # not here, or not between these two places
         shutil.copy2(source, target)

@@ -18,6 +18,7 @@ from gridmill.staging.contents import (
     place_of,
     read_manifest,
     reading_errors,
+    target_of,
 )
 
 SMALL_BYTES, SMALL_FILES = 16 << 20, 1000
@@ -110,11 +111,12 @@ def verify(root: str | Path, version: Artifact, read: dict[str, str]) -> Verifie
         if manifest.contents is None:
             return Verified(version=version.id, problem="its files were never listed", known=False)
         found = _compared(root, version, manifest.contents, read_all=True, read=read)
+        found += _differing_rejects(root, version, manifest.contents, read)
     except NotFoundError:
         return Verified(version=version.id, problem="it has no manifest", known=False)
     except GridmillError as error:
         return Verified(version=version.id, problem=str(error))
-    files = manifest.contents.files
+    files = (*manifest.contents.files, *manifest.contents.rejects)
     size = sum(one.size_bytes for one in files)
     return Verified(version=version.id, files=len(files), size_bytes=size, troubles=found)
 
@@ -139,7 +141,8 @@ def _compared(
         len(contents.files) <= SMALL_FILES and sum(one.size_bytes for one in contents.files) <= SMALL_BYTES
     )
     extra = () if version.kind == ArtifactKind.SINK else _extra(folder, contents)
-    found = (*_differing(folder, contents, read_all or small, {} if read is None else read), *extra)
+    differing = _differing(folder, contents, read_all or small, {} if read is None else read)
+    found = (*differing, *_differing_links(folder, contents), *extra)
     return tuple(sorted(found, key=lambda one: one.path))
 
 
@@ -163,6 +166,24 @@ def _differing(
             yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
 
 
+def _differing_rejects(
+    root: str | Path, version: Artifact, contents: Contents, read: dict[str, str]
+) -> tuple[FileTrouble, ...]:
+    """No job reads them: only who verifies does."""
+    folder = below(root, str((version.output.details.get("rejects") or {}).get("uri") or version.output.uri))
+    found = _differing(folder, Contents(files=contents.rejects), read_all=True, read=read)
+    return tuple(replace(one, path=f"rejects/{one.path}") for one in found)
+
+
+def _differing_links(folder: Path, contents: Contents) -> Iterator[FileTrouble]:
+    for one in contents.links or ():
+        place = place_of(folder, one.path)
+        if _looked(place) is None:
+            yield FileTrouble(path=one.path, trouble=Trouble.MISSING)
+        elif target_of(place) != one.target:
+            yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
+
+
 def _looked(place: str) -> os.stat_result | None:
     with reading_errors(place), suppress(FileNotFoundError, NotADirectoryError):
         return os.lstat(place)
@@ -170,9 +191,9 @@ def _looked(place: str) -> os.stat_result | None:
 
 
 def _extra(folder: Path, contents: Contents) -> Iterator[FileTrouble]:
-    known = {one.path for one in contents.files}
+    known = {one.path for one in contents.files} | {one.path for one in contents.links or ()}
     with suppress(FileNotFoundError):
-        for path in list_paths(folder):
+        for path in list_paths(folder, links=contents.links is not None):
             if path not in known and not is_litter(path):
                 yield FileTrouble(path=path, trouble=Trouble.EXTRA)
 

@@ -15,7 +15,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
-from gridmill.model.stored import Contents, StoredFile, VersionManifest, manifest_uri
+from gridmill.model.stored import Contents, StoredFile, StoredLink, VersionManifest, manifest_uri
 from gridmill.model.uri import below
 
 NOTHING = Contents()
@@ -33,7 +33,7 @@ class _Found:
 
 
 def list_contents(folder: Path, known: Contents = NOTHING, names: Iterable[str] | None = None) -> Contents:
-    """The files below `folder` (with `names` these alone) by path; links are left out.
+    """The files and links below `folder` (with `names` these files alone) by path.
 
     A file that `known` has with the same size and time of change is not read again. Raises StorageError.
     """
@@ -42,7 +42,15 @@ def list_contents(folder: Path, known: Contents = NOTHING, names: Iterable[str] 
         found = sorted(_found(folder, names), key=lambda one: one.path)
         new = (one for one in found if not _is_same(before.get(one.path), one.stat))
         hashes = hash_all({one.place: one.stat.st_size for one in new})
-    return Contents(files=tuple(_stored(one, hashes, before) for one in found))
+        links = tuple(sorted(_links(folder), key=lambda one: one.path)) if names is None else None
+    return Contents(files=tuple(_stored(one, hashes, before) for one in found), links=links)
+
+
+def _links(folder: Path) -> Iterator[StoredLink]:
+    begin = len(str(folder)) + 1
+    for place in _walk(str(folder)):
+        if os.path.islink(place):
+            yield StoredLink(path=written(place[begin:]), target=written(os.readlink(place)))
 
 
 @contextmanager
@@ -79,12 +87,19 @@ def _found(folder: Path, names: Iterable[str] | None) -> Iterator[_Found]:
             yield _Found(path=written(place[begin:]), place=place, stat=looked)
 
 
-def list_paths(folder: Path) -> Iterator[str]:
-    """Files below, as a list of contents would have them; links are left out. Raises OSError."""
+def list_paths(folder: Path, *, links: bool = False) -> Iterator[str]:
+    """Files below, as a list of contents would have them, with or without links. Raises OSError."""
     begin = len(str(folder)) + 1
     for place in _walk(str(folder)):
-        if not os.path.islink(place):
+        if links or not os.path.islink(place):
             yield written(place[begin:])
+
+
+def target_of(place: str) -> str | None:
+    """What a link there says, as a list of contents has it; None where there is no link. Raises OSError."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return written(os.readlink(place)) if os.path.islink(place) else None
+    return None
 
 
 def _walk(folder: str) -> Iterator[str]:

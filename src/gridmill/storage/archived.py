@@ -38,8 +38,11 @@ def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str
         found = _manifest(one, root)
         if found is not None:
             if found.contents is not None:
-                timeless = tuple(replace(each, mtime_ns=0) for each in found.contents.files)
-                found = replace(found, contents=Contents(files=timeless))
+                timeless, rejects = (
+                    tuple(replace(each, mtime_ns=0) for each in files)
+                    for files in (found.contents.files, found.contents.rejects)
+                )
+                found = replace(found, contents=replace(found.contents, files=timeless, rejects=rejects))
             yield manifest_uri(one.name, one.number), encode(found)
 
 
@@ -64,7 +67,8 @@ def renew_manifests(versions: Iterable[Artifact], folder: Path, hashes: Mapping[
         found = _manifest(one, folder) or new_manifest(one, _made_of(one, hashes))
         if found.contents is not None and one.output.uri:
             data = below(folder / FILES, one.output.uri)
-            contents = Contents(files=tuple(_dated(data, each) for each in found.contents.files))
+            dated = tuple(_dated(data, each) for each in found.contents.files)
+            contents = replace(found.contents, files=dated)
             seal(data, contents)
             found = replace(found, contents=contents)
         write_manifest(folder, found)
