@@ -227,6 +227,14 @@ def test_times_of_text_that_are_cut_are_counted(case: SinkCase, form: str) -> No
     assert ids(case)[1] == datetime(2024, 1, 1, 0, 0, 0, 123456, UTC)
 
 
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_times_too_far_away_are_refused(case: SinkCase, unit: str) -> None:
+    values = [0, 18446744073710 * (1000 if unit == "ms" else 1)]  # as microseconds 64 bits overflow, to 1970
+    pq.write_table(pa.table({"t": pa.array(values, pa.timestamp(unit))}), case.folder / "1.parquet")
+    with pytest.raises(DataError, match="a time beyond the years 1 to 9999' is not of type timestamp"):
+        case.load("*.parquet")
+
+
 def test_decimals_that_are_rounded_are_counted(case: SinkCase) -> None:
     values = [Decimal("0.1000"), Decimal("1234567890123456.1234"), None]
     pq.write_table(pa.table({"d": pa.array(values, pa.decimal128(20, 4))}), case.folder / "1.parquet")

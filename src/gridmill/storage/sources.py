@@ -52,17 +52,27 @@ def _once(matches: Sequence[str], pattern: str) -> Iterator[str]:
     Links above the first `*` lead to all of them, and tell nothing.
     """
     above = next(str(one) for one in Path(pattern).parents if not glob.has_magic(str(one)))
-    plain = os.path.realpath(above)
+    plain, folders = os.path.realpath(above), dict[str, str]()
+    real = {match: _real(match, folders) for match in matches}
 
     def order(match: str) -> tuple[bool, str]:
-        return os.path.realpath(match) != os.path.join(plain, os.path.relpath(match, above)), match
+        return real[match] != os.path.join(plain, match[len(above) :].lstrip("/")), match
 
     seen: set[str] = set()
     for match in sorted(matches, key=order):
-        real = os.path.realpath(match)
-        if real not in seen:
-            seen.add(real)
+        if real[match] not in seen:
+            seen.add(real[match])
             yield match
+
+
+def _real(path: str, folders: dict[str, str]) -> str:
+    """The path without links; `folders` are those whose is known, as a folder has many files."""
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    folder, name = os.path.split(path)
+    if folder not in folders:
+        folders[folder] = os.path.realpath(folder)
+    return os.path.join(folders[folder], name)
 
 
 def _absolute(written: str, folder: str) -> str:

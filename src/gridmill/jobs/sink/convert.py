@@ -252,7 +252,8 @@ def _text(value: object) -> str | None:
 
 def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Times without a zone are UTC; what is finer than a microsecond is cut off."""
-    found = pc.cast(column, TIMESTAMP, safe=not pa.types.is_timestamp(column.type))
+    cut = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
+    found = pc.cast(column, TIMESTAMP, safe=not cut)  # cut without a look, coarser ones may be too far away
     for end in pc.min_max(found).values():
         end.as_py()  # OverflowError for a time that Python has no word for
     return found

@@ -95,8 +95,10 @@ def _name(written: str, path: str, folder: str) -> str:
     """The same wherever the project's folder lies, so that a moved project loads nothing again."""
     if "://" in written:
         return written
+    if os.path.isabs(written):
+        return path
     base = os.path.abspath(folder)
-    return os.path.relpath(path, base) if not os.path.isabs(written) else path
+    return path[len(base) + 1 :] if path.startswith(f"{base}/") else os.path.relpath(path, base)
 
 
 def _source_file(source: Source, stat: FileStat, written: str, folder: str, content: Content) -> SourceFile:
