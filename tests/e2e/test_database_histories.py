@@ -3,15 +3,15 @@
 `python -m tests.fuzz postgresql mariadb sqlite redis` tries as many as you like.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.fuzz.subjects import case_of
-from tests.oracles.database_places import MissingServerError, close, database
-from tests.oracles.database_values_cases import every_value
+from tests.oracles.database_places import Database, MissingServerError, close, database
+from tests.oracles.database_values_cases import every_value, late_values
 
 pytestmark = pytest.mark.e2e
 
@@ -49,9 +49,12 @@ def test_many_random_histories(subject: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("subject", ["sqlite", "postgresql", "mariadb"])
-def test_every_value_of_every_type(subject: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", [every_value, late_values])
+def test_every_value_of_every_type(
+    subject: str, case: Callable[[str, Database, Path], None], tmp_path: Path
+) -> None:
     try:
         with database(subject, Random(1), tmp_path) as made:
-            every_value(subject, made, tmp_path)
+            case(subject, made, tmp_path)
     except MissingServerError as missing:
         pytest.skip(str(missing))

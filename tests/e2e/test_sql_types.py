@@ -61,6 +61,8 @@ POSTGRESQL: Values = {
     "list": ("int[]", "'{1,NULL}'", "[1, null]"),
     "decimals": ("numeric[]", "'{1.10}'", '["1.10"]'),
     "words": ("text[]", """'{ä,"\\"",😀}'""", '["ä", "\\"", "😀"]'),
+    "not_json": ("float8[]", "'{{0.1,NaN},{-Infinity,NULL}}'", '[[0.1, "NaN"], ["-Infinity", null]]'),
+    "bytes": ("bytea[]", r"""'{"\\x00ff"}'""", r'["\\x00ff"]'),
     "ranges": ("int4multirange", "'{[1,3),[5,7)}'", "{[1,3),[5,7)}"),
     "range": ("daterange", "'[2024-01-01,infinity)'", "[2024-01-01,infinity)"),
     "point": ("point", "'(1,2)'", "(1,2)"),

