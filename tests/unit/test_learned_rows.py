@@ -106,3 +106,23 @@ def test_hashes_that_cannot_be_read_are_an_error(tmp_path):
     (tmp_path / FILE).write_bytes(b"short")
     with pytest.raises(StorageError, match="cannot be read"):
         seen_rows(tmp_path, card(time="time", learned=learned), artifact, parts, np.arange(9))
+
+
+def test_the_hash_of_a_text_depends_on_nothing_but_the_text():
+    random = np.random.default_rng(0)
+    lengths = [*range(70), 200, *random.integers(0, 70, 300)]
+    texts = ["".join(random.choice(list("ab\0é"), n)) for n in lengths]
+    texts = [*dict.fromkeys([*texts, "a", "a\0", "a" * 8, "a" * 8 + "\0"])]
+    together = row_hashes(pa.table({"k": texts}), ["k"])
+    alone = [row_hashes(pa.table({"k": [text]}), ["k"])[0] for text in texts]
+    assert together.tolist() == alone
+    assert len(set(alone)) == len(texts)
+    sliced = row_hashes(pa.table({"k": pa.array([None, *texts]).slice(5)}), ["k"])
+    assert sliced.tolist() == alone[4:]
+
+
+def test_hashes_stay_what_they_are():
+    """Models keep them: another hash would make them know no row again."""
+    table = pa.table({"a": ["x", None, "y" * 80], "n": [1, 2, 3], "f": [0.5, 1.0, None]})
+    found = row_hashes(table, ["a", "n", "f"]).tolist()
+    assert found == [7690783221951456930, 9129088256085860849, 1005546448967536262]

@@ -274,3 +274,13 @@ def test_the_best_model_of_a_run_is_of_the_same_label_and_rows(tmp_path):
         "validation_rmse",
         " of ahead: value, 1h later (regression) on p/d@1",
     )
+
+
+def test_a_dataset_of_another_label_is_predicted_and_said_to_measure_nothing(tmp_path):
+    model = learn(tmp_path, version(tmp_path, 1), "linear", "m")
+    columns = series()
+    other = {name: some for name, some in columns.items() if name != "ahead"} | {"later": columns["ahead"]}
+    output, _ = said(tmp_path, version(tmp_path, 2, other, label="later"), model, "test")
+    assert output.metrics == {}
+    lines = [one.text for one in remarks_of(predicted(output))]
+    assert "nothing is measured: the model predicts ahead, the dataset's label is later" in lines

@@ -8,7 +8,7 @@ from clean_process import predict
 from learning_data import prediction_context
 from test_prediction import prepare
 
-from gridmill.errors import InternalError
+from gridmill.errors import InternalError, JobError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.model.part import Part
 
@@ -50,6 +50,14 @@ def test_the_shards_follow_from_all_workers_together(tmp_path):
         predict(of_part(context, number, 2, workers=2))
     together(context, [0, 1])
     assert files(tmp_path / "outputs/both") == files(tmp_path / "outputs/swarm")
+
+
+def test_parts_of_different_models_are_not_put_together(tmp_path):
+    dataset, trained = prepare(tmp_path, "naive", "linear")
+    for number, name in enumerate(("naive", "linear")):
+        predict(of_part(prediction_context(tmp_path, dataset, {name: trained[name]}), number, 2))
+    with pytest.raises(JobError, match="different models, which are equally good: p/linear@1, p/naive@1"):
+        together(prediction_context(tmp_path, dataset, trained), [0, 1])
 
 
 def test_a_part_without_shards_is_no_trouble(tmp_path):

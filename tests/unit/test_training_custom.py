@@ -275,7 +275,7 @@ def predict(folder, inputs):
 """
 
 
-@pytest.mark.parametrize("name", ["code", "model.json", "weights.safetensors", "held-out.npz"])
+@pytest.mark.parametrize("name", ["code", "model.json", "learned.safetensors", "held-out.npz"])
 def test_names_of_what_gridmill_adds_to_a_model_are_refused(tmp_path: Path, name: str):
     code = f"def fit(data):\n    (data.output / {name!r}).mkdir()\n\ndef predict(folder, inputs): pass\n"
     with pytest.raises(InputError, match=f"the script left '{name}'"):

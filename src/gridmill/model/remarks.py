@@ -162,6 +162,11 @@ def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
         yield known, share > WARNING_SHARE
     if details.get("train_rows") == "seen":
         yield "the train rows are predicted by a model that learned from them", False
+    if other := details.get("other_label"):
+        yield (
+            f"nothing is measured: the model predicts {details.get('label')}, the dataset's label is {other}",
+            True,
+        )
     yield from _learned(details, rows)
     yield from _compared(details.get("comparison") or {})
     if unpredicted := details.get("unpredicted_rows"):

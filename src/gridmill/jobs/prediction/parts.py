@@ -33,15 +33,15 @@ def write_done(folder: Path, done: Done) -> None:
     (folder / DONE_FILE).write_bytes(encode(done))
 
 
-def take_together(target: Path, folders: Sequence[Path]) -> Done:
+def take_together(target: Path, folders: Sequence[Path], model: str) -> Done:
     """The files of all parts in `target`, as if one swarm had made them. Raises StorageError; InternalError
-    unless each shard is there exactly once; JobError where the parts are of different models."""
+    unless each shard is there exactly once; JobError where a part is not of `model`."""
     parts = [decode((folder / DONE_FILE).read_bytes(), Done) for folder in folders]
     ends = [(part.first, part.first + len(part.shards)) for part in parts]
     whole = [(0, 0), *ends, (parts[0].of, parts[0].of)]
     if any(one[1] != other[0] for one, other in pairwise(whole)):
         raise InternalError(f"the parts hold shards {ends}, which are not all of {parts[0].of}")
-    if len(models := {part.model for part in parts}) > 1:
+    if len(models := {model, *(part.model for part in parts)}) > 1:
         raise JobError(
             f"the parts have chosen different models, which are equally good: {', '.join(sorted(models))}",
             hint="Name one of them in `models`.",

@@ -17,7 +17,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.children import in_child
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.foreign import check_trust
-from gridmill.jobs.models import load_card
+from gridmill.jobs.models import Card, load_card
 from gridmill.jobs.partitions import open_partitions
 from gridmill.jobs.prediction.candidates import Candidate
 from gridmill.jobs.prediction.choose import Choice, check_keys, check_metric, choose, describe_candidate
@@ -36,7 +36,7 @@ from gridmill.jobs.prediction.parallel import ShardDone, add_up
 from gridmill.jobs.prediction.parts import Done, take_together, write_done
 from gridmill.jobs.prediction.swarm import Shards, run_swarm
 from gridmill.jobs.prediction.worker import ShardWork
-from gridmill.model.artifact import ArtifactKind, Column, Output
+from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.model.job import JobSize
 from gridmill.model.prediction import PredictionSpec
 from gridmill.planning.shards import count_probe_shards, count_shards
@@ -66,7 +66,8 @@ def run(context: JobContext) -> JobResult:
         write_done(context.output, _do(context, spec, choice, learned, plan))
         return JobResult(size=JobSize(rows=plan["rows"]))
     if context.order.parts:
-        done = take_together(context.output, [context.below_root(uri) for uri in context.order.parts])
+        folders = [context.below_root(uri) for uri in context.order.parts]
+        done = take_together(context.output, folders, choice.candidate.artifact.id)
     else:
         done = _do(context, spec, choice, learned, plan)
     counts = [shard.rows for shard in done.shards]
@@ -222,6 +223,7 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
             "model_id": choice.candidate.artifact.id,
             "dataset": dataset.id,
             "split": spec.split,
+            "other_label": _other_label(card, dataset) if "truth" not in table.column_names else "",
             "learned_rows": learned.describe(spec.split),
             "breakdown": {
                 spec.split or "all": break_down(
@@ -234,6 +236,12 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
             "entity": list(card.entity),
         },
     }
+
+
+def _other_label(card: Card, dataset: Artifact) -> str:
+    """The dataset's label, where the model predicts another one."""
+    label = str(dataset.output.details.get("label") or "")
+    return "" if label in card.labels else label
 
 
 def _result(context: JobContext, found: dict[str, Any], facts: dict[str, Any]) -> JobResult:

@@ -20,7 +20,7 @@ from gridmill.jobs.features import is_text
 from gridmill.jobs.foreign import RUNNER
 from gridmill.jobs.held_out import FILE as HELD_OUT
 from gridmill.jobs.learned_rows import FILE as LEARNED
-from gridmill.jobs.models import CARD, GRAPH, WEIGHTS, load_graph, takes_single_floats
+from gridmill.jobs.models import CARD, GRAPH, load_graph, takes_single_floats
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.frame import Frame
 from gridmill.model.metric import OWN
@@ -75,7 +75,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
 
 def _check_names(output: Path) -> None:
     """Raise InputError where the script took a name of a file that Gridmill adds to the model."""
-    taken = [name for name in (CARD, CODE, HELD_OUT, LEARNED, WEIGHTS) if os.path.lexists(output / name)]
+    taken = [name for name in (CARD, CODE, HELD_OUT, LEARNED) if os.path.lexists(output / name)]
     taken += [name for name in (GRAPH, MEASURED) if (output / name).is_dir()]
     if taken:
         raise InputError(
