@@ -34,15 +34,15 @@ class Zeros:
     def see(self, block: bytes) -> bool:
         """Whether a value of these columns is a whole number with a zero before another digit, a plus, or 0x;
         or may be, where that takes long to tell. An empty block is the end."""
-        data = self._rest + (block or b"\n")
-        found = self._is_found(np.frombuffer(data, np.uint8))
-        line = data.rfind(b"\n") + 1
-        self._inside ^= bool(data.count(b'"', 0, line) % 2)
-        self._rest = data[line:]
+        text = self._rest + (block or b"\n")
+        data, line = np.frombuffer(text, np.uint8), text.rfind(b"\n") + 1
+        found = self._is_found(data, b"+" in text)
+        self._inside ^= bool(np.count_nonzero(data[:line] == _QUOTE) % 2)
+        self._rest = text[line:]
         return found
 
-    def _is_found(self, data: NDArray[np.uint8]) -> bool:
-        places = self._places(data)
+    def _is_found(self, data: NDArray[np.uint8], plus: bool) -> bool:
+        places = self._places(data, plus)
         if not len(places):
             return False
         if self._inside:  # the data begins within a value of several lines
@@ -50,22 +50,25 @@ class Zeros:
         columns = self._columns_of(data, places)
         return bool(np.any(np.isin(columns, list(self.columns)) | (columns >= self.width)))
 
-    def _places(self, data: NDArray[np.uint8]) -> NDArray[np.intp]:
+    def _places(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
         """Where such numbers begin."""
         pieces = (data[at : at + _PIECE_BYTES + 2] for at in range(0, len(data), _PIECE_BYTES))
-        found = [self._zeros(piece) + number * _PIECE_BYTES for number, piece in enumerate(pieces)]
+        found = [self._zeros(piece, plus) + number * _PIECE_BYTES for number, piece in enumerate(pieces)]
         places = np.concatenate(found)
         if len(data) > 1 and data[0] in (_ZERO, _PLUS):
             places = np.concatenate([[0], places])
         places = places[_NEXT[data[places + 1]]]
         return self._whole(data, places[self._is_beginning(data, places - 1)])
 
-    def _zeros(self, data: NDArray[np.uint8]) -> NDArray[np.intp]:
-        """Zeros and plus signs behind what may stand before a value, and what else is there."""
+    def _zeros(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
+        """Zeros and plus signs, if there are any, behind what may stand before a value, and some others."""
         before = data[:-2] < _BELOW
         if self.delimiter >= _BELOW:
             before |= data[:-2] == self.delimiter
-        before &= (data[1:-1] == _ZERO) | (data[1:-1] == _PLUS)
+        signs = data[1:-1] == _ZERO
+        if plus:
+            signs |= data[1:-1] == _PLUS
+        before &= signs
         return np.flatnonzero(before) + 1
 
     def _is_beginning(self, data: NDArray[np.uint8], before: NDArray[np.intp]) -> NDArray[np.bool_]:
