@@ -42,7 +42,7 @@ class Bundle:
         """All rows at once."""
         names, ragged = self.names(), list[Any]()
         zeros = self.first.zeros(names, haste)
-        if zeros is not None and (zeros.see(self.body) or zeros.see(b"")):
+        if zeros is not None and zeros.see(self.body, quotes=0):
             raise HastyError
         if not self.body:
             return

@@ -234,9 +234,10 @@ class _Counted:
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
         found = self._stream.read(size)
-        self.quotes += int(np.count_nonzero(np.frombuffer(found, np.uint8) == ord('"')))
+        quotes = int(np.count_nonzero(np.frombuffer(found, np.uint8) == ord('"')))
+        self.quotes += quotes
         if self._look is not None and not self.zeros:
-            self.zeros = self._look.see(found)
+            self.zeros = self._look.see(found, quotes)
         return found
 
 

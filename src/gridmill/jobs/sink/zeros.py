@@ -31,14 +31,25 @@ class Zeros:
     def __post_init__(self) -> None:
         self._around = np.isin(_BYTES, [*b'\n\r\t "', self.delimiter])
 
-    def see(self, block: bytes) -> bool:
+    def see(self, block: bytes, quotes: int) -> bool:
         """Whether a value of these columns is a whole number with a zero before another digit, a plus, or 0x;
-        or may be, where that takes long to tell. An empty block is the end."""
-        text = self._rest + (block or b"\n")
-        data, line = np.frombuffer(text, np.uint8), text.rfind(b"\n") + 1
-        found = self._is_found(data, b"+" in text)
-        self._inside ^= bool(np.count_nonzero(data[:line] == _QUOTE) % 2)
-        self._rest = text[line:]
+        or may be, where that takes long to tell. An empty block is the end; `quotes` are in it."""
+        first, line = block.find(b"\n") + 1, block.rfind(b"\n") + 1
+        if block and not first:
+            self._rest += block
+            return False
+        begin, self._rest = self._rest + (block[:first] or b"\n"), block[line:]
+        found = self._is_in(np.frombuffer(begin, np.uint8), begin.count(b'"'), b"+" in begin)
+        if first == line:
+            return found
+        inner = quotes - block.count(b'"', 0, first) - self._rest.count(b'"')
+        lines = np.frombuffer(block, np.uint8, line - first, first)  # no copy
+        return self._is_in(lines, inner, b"+" in block) or found
+
+    def _is_in(self, lines: NDArray[np.uint8], quotes: int, plus: bool) -> bool:
+        """Whether such a value is in whole lines."""
+        found = self._is_found(lines, plus)
+        self._inside ^= bool(quotes % 2)
         return found
 
     def _is_found(self, data: NDArray[np.uint8], plus: bool) -> bool:
@@ -80,7 +91,6 @@ class Zeros:
         """Those from which digits follow up to the end of the value: 01:30 and 01.5 are other things."""
         found, length = places[:0], 2
         while len(places):
-            places = places[places + length < len(data)]  # what is cut comes again
             after = data[places + length]
             found = np.concatenate([found, places[self._around[after]]])
             places, length = places[_DIGITS[after]], length + 1
