@@ -5,13 +5,25 @@ from pathlib import Path
 
 import pytest
 from dataset_case import DatasetCase
-from test_dataset_ways import SPEC, case  # noqa: F401  the fixture
+from test_dataset_ways import GONE, SPEC, case  # noqa: F401  the fixture
 
+from gridmill.jobs.dataset import chunks, ordering
 from gridmill.jobs.dataset.run import run
 from gridmill.model.artifact import Output
-from gridmill.model.dataset import DatasetSpec
+from gridmill.model.dataset import Aggregate, DatasetSpec, Label, Lag, Window
 from gridmill.model.part import Part
 
+OF_EVENTS = replace(
+    SPEC,
+    label=GONE,
+    windows=(Window(column="next", aggregates=(Aggregate.SUM,), span_seconds=3 * 86400, on=("kind",)),),
+    encoders=(),
+)
+LATER = replace(
+    OF_EVENTS,
+    label=Label(column="x", steps=3, name="next"),
+    lags=(Lag(column="next", steps=(1, 5), on=("kind",)),),
+)
 PLAIN = replace(SPEC, encoders=(), windows=(), lags=(), asof_joins=())
 
 
@@ -31,7 +43,16 @@ def files(case: DatasetCase, output: Output) -> dict[str, bytes]:  # noqa: F811
     return {path.name: path.read_bytes() for path in folder.glob("*.parquet")}
 
 
-@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, encoders=()), PLAIN], ids=["all", "windows", "plain"])
+SPECS = {
+    "all": SPEC,
+    "windows": replace(SPEC, encoders=()),
+    "labels of events": OF_EVENTS,
+    "labels of later rows": LATER,
+    "plain": PLAIN,
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_parts_make_what_one_machine_makes(case: DatasetCase, spec: DatasetSpec) -> None:  # noqa: F811
     spec = replace(spec, buckets=4)
     whole, parted = case.make(spec), in_parts(case, spec, 3)
@@ -39,6 +60,21 @@ def test_parts_make_what_one_machine_makes(case: DatasetCase, spec: DatasetSpec)
     assert files(case, parted) == files(case, whole)
     assert (parted.rows, parted.columns) == (whole.rows, whole.columns)
     assert parted.details == whole.details
+
+
+@pytest.mark.parametrize("spec", [OF_EVENTS, LATER], ids=["events", "later rows"])
+def test_parts_in_which_entities_are_cut_in_time_make_it_too(
+    case: DatasetCase,  # noqa: F811
+    spec: DatasetSpec,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = case.table(case.make(spec))
+    for name in ("CHUNK_ROWS", "BATCH_ROWS", "CHUNK_VALUES"):
+        monkeypatch.setattr(chunks, name, 300)
+    monkeypatch.setattr(ordering, "BATCH_ROWS", 200)
+    parted = in_parts(case, spec, 3)
+    assert len(files(case, parted)) > 7  # of 7 entities
+    assert case.table(parted).equals(expected)
 
 
 def test_more_parts_than_buckets_are_no_trouble(case: DatasetCase) -> None:  # noqa: F811

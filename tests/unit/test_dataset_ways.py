@@ -160,6 +160,15 @@ WAYS = {
         label=Label(column="x", known_at="t + INTERVAL 2 HOUR", name="next"),
         encoders=(Encoder(columns=("p", "x_mean_3d"), method=Method.STANDARD),),
     ),
+    "own label by another key": replace(
+        SPEC,
+        label=Label(column="x", known_at="t + INTERVAL 2 HOUR", name="next"),
+        windows=(
+            Window(column="next", aggregates=(Aggregate.SUM,), span_seconds=86400, on=("kind",)),
+            Window(column="x", aggregates=(Aggregate.MAX,), span_rows=4, on=("kind",)),
+        ),
+        encoders=(),
+    ),
     "label of events": replace(SPEC, label=GONE),
     "label of events, delayed": replace(SPEC, label=replace(GONE, delay_seconds=7200)),
     "label of events, until the basis": replace(
