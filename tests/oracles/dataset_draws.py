@@ -240,7 +240,7 @@ class _Draw:
         label, random = self.label, self.random
         kind = random.choice(("own", "own", "own", "key", "late", "table", "table", "label", "source"))
         prefix = f"{letter}{number}_"
-        if kind == "label" and label is not None and label.table is None and label.next_rows is None:
+        if kind == "label" and label is not None and label.name == "ahead" and label.next_rows is None:
             keyed = {"on": random.choice(((), ("c",)))} if self.basis.entity else {}
             return {"column": label.name, "prefix": prefix, "kind": "label", **keyed}
         if kind == "source" and label is not None and label.table is None:
@@ -261,8 +261,11 @@ class _Draw:
 
     def kind_of(self, where: dict[str, Any]) -> str:
         if where.get("kind") == "label":
-            assert self.label is not None
-            return KINDS["obs"][self.label.sources[0]]
+            label = self.label
+            assert label is not None
+            if label.table is not None:
+                return {Outcome.ANY: "bool", Outcome.COUNT: "int"}.get(label.outcome or Outcome.SUM, "float")
+            return KINDS["obs"][label.sources[0]]
         return KINDS[where.get("table", "obs")][where["column"]]
 
     def draw_window(self, number: int) -> Window | None:
@@ -310,7 +313,8 @@ class _Draw:
         clock = {"delay_seconds": delay, "known_at": known_at, "name": "ahead"}
         match kind:
             case "own":
-                return Label(column=random.choice(("x", "n", "b", "g")), **clock)
+                column = random.choice(("x", "n", "b", "g"))
+                return Label(column=column, **clock | {"name": random.choice(("ahead", "ahead", column))})
             case "horizon":
                 return Label(column=self.later(), horizon_seconds=random.choice(SPANS[:3]), **clock)
             case "steps":

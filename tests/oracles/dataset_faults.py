@@ -160,7 +160,7 @@ MUTATIONS = (
     Mutation(
         name="labels that reach into the next split",
         file="splits.py",
-        text="    if has_time(label):\n",
+        text="    if bounds is not None and has_time(label):\n",
         instead="    if False:\n",
         fits=lambda spec: has_times(spec) and spec.label is not None and not spec.label.is_own,
     ),

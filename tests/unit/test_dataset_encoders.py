@@ -86,6 +86,9 @@ def test_rows_that_are_in_no_split_tell_no_encoder_anything(case: DatasetCase) -
     for split in (until, replace(until, test_from=None)):
         rows = case.rows(spec(Encoder(columns=("x",), method=Method.MINMAX), split=split))
         assert max(row["x"] for row in rows) == 1  # from then on it is 100
+    gap = Split(test_from="2020-01-02T12:00:00", gap_seconds=12 * 3600)
+    rows = case.rows(spec(Encoder(columns=("x",), method=Method.MINMAX), label=Label(column="n"), split=gap))
+    assert max(row["x"] for row in rows if row["split"] == "train") == 1  # some rows in the gap have no label
     apart = Split(by=SplitBy.RANDOM, on=("n",), test=0.4, test_from="2020-01-01T12:00:00")
     output = case.make(spec(Encoder(columns=("n",), method=Method.MEAN), split=apart))
     train = [row["n"] for row in case.table(output).to_pylist() if row["split"] == "train"]

@@ -22,7 +22,7 @@ from gridmill.jobs.thrifty import Thrifty
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window
 
-FORMAT = 6
+FORMAT = 7
 """Raised when the same declaration begins to give other rows."""
 
 

@@ -107,18 +107,23 @@ def dropped_column(
 def _reasons(
     label: Label | None, bounds: Bounds | None, types: Types, seen_until: datetime | None, *, dated: bool
 ) -> Iterator[str]:
-    if bounds is not None and bounds.until is not None:
-        yield f"WHEN \"{TIME}\" >= {moment(bounds.until)} THEN '{AFTER}'"
+    if bounds is not None:
+        yield from _outside(bounds)
     if seen_until is not None:
         yield f"WHEN \"{LABEL_TIME}\" > {moment(seen_until)} THEN '{UNSEEN}'"
     if label is not None:
         yield f"WHEN {missing_label(label, types, dated=dated)} THEN '{NO_LABEL}'"
-    if bounds is None:
-        return
+    if bounds is not None and has_time(label):
+        yield from _reaching(bounds.starts)
+
+
+def _outside(bounds: Bounds) -> Iterator[str]:
+    """Why a row is in no split. These come first: a row with another reason is in one, and tells encoders of
+    the features."""
+    if bounds.until is not None:
+        yield f"WHEN \"{TIME}\" >= {moment(bounds.until)} THEN '{AFTER}'"
     if bounds.gap:
         yield from _between(bounds)
-    if has_time(label):
-        yield from _reaching(bounds.starts)
     if bounds.shares is not None and (bounds.validation_from or bounds.test_from):
         yield f"WHEN {_by_time(bounds)} <> {_drawn(bounds)} THEN '{APART}'"
 
