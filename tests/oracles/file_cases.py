@@ -274,8 +274,13 @@ def _different(what: str, found: Counter[object], wanted: Counter[object]) -> st
 def _reject_of(row: dict[str, Any]) -> object:
     reasons = tuple(sorted({_named(reason) for reason in row["reasons"]}))
     twice = row["line"] is None or any("once" in reason for reason in reasons)
-    record = "{}" if twice else json.dumps(json.loads(row["record"]), sort_keys=True)
+    record = "{}" if twice else _record(row["record"])
     return row["row"], row["line"], reasons, record
+
+
+def _record(text: str) -> str:
+    """In one form: in JSON 12 and 12.0 are the same number."""
+    return json.dumps(json.loads(text, parse_int=float), sort_keys=True)
 
 
 def _named(reason: str) -> str:
@@ -284,7 +289,7 @@ def _named(reason: str) -> str:
 
 def _rejected(reject: Reject) -> object:
     reasons = {"misfit" if reason.startswith("misfit ") else reason for reason in reject.reasons}
-    return reject.row, reject.line, tuple(sorted(reasons)), reject.record
+    return reject.row, reject.line, tuple(sorted(reasons)), _record(reject.record)
 
 
 def history_case(seed: int, folder: Path, place: Place, *, keeps_time: bool = True) -> None:
