@@ -11,7 +11,7 @@ import pytest
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.run import run
 from gridmill.model.artifact import Output
-from gridmill.model.sink import SinkSpec
+from gridmill.model.sink import ColumnType, SinkSpec
 from gridmill.model.source import Source
 from tests.unit.sink_case import SinkCase
 
@@ -190,3 +190,11 @@ def test_a_header_that_cannot_be_sent_is_not_told(
 def test_a_url_that_is_written_twice_is_loaded_once(site: Site, case: SinkCase) -> None:
     url = f"{site.url}/a.csv"
     assert load(case, (url, url)).rows == 20_000
+
+
+def test_a_file_without_rows_makes_no_version_at_each_look(site: Site, case: SinkCase) -> None:
+    site.body = b"a,b\n"
+    columns = {"a": ColumnType.INTEGER, "b": ColumnType.STRING}
+    spec = SinkSpec(source=Source(path=f"{site.url}/a.csv"), columns=columns)
+    first = run(case.context(spec)).outputs[0].table_version
+    assert run(case.context(spec)).outputs[0].table_version == first

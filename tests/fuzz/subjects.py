@@ -13,9 +13,11 @@ Case = Callable[[int, Path], None]
 SUBJECTS: dict[str, str] = {
     "datasets": "tests.oracles.dataset_cases:case",
     "files": "tests.oracles.file_cases:case",
+    "http": "tests.oracles.remote_cases:http_case",
     "left-outputs": "tests.fuzz.left_outputs:case",
     "mariadb": "tests.oracles.database_cases:mariadb",
     "nasty-columns": "tests.fuzz.nasty_columns:case",
+    "objects": "tests.oracles.remote_cases:objects_case",
     "pipelines": "tests.oracles.pipeline_cases:case",
     "postgresql": "tests.oracles.database_cases:postgresql",
     "redis": "tests.oracles.stream_cases:case",

@@ -39,7 +39,9 @@ ARROW = {
 
 
 class Place(Protocol):
-    """Where the files of a source are."""
+    """Where the files of a source are; `prefix` is what their names begin with."""
+
+    prefix: str
 
     def show(self, files: Sequence[SourceFile]) -> None:
         """Make the source hold these files and no other."""
@@ -50,6 +52,8 @@ class Place(Protocol):
 
 class Folder:
     """Files of this machine. A file that gets another name is moved, and so keeps its time."""
+
+    prefix = "in/"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "in"
@@ -71,7 +75,7 @@ class Folder:
 class Trial:
     """One history, what the table should hold, and the sink that is tried."""
 
-    def __init__(self, seed: int, folder: Path, place: Place, history: History, random: Random) -> None:
+    def __init__(self, folder: Path, place: Place, history: History, random: Random) -> None:
         self.place, self.history, self.random = place, history, random
         self.sink = SinkCase(folder)
         self.declared = self._drawn_declaration()
@@ -90,7 +94,7 @@ class Trial:
         if self.random.random() < 0.25:
             self._killed()
         after = [deepcopy(table) for table in self.expected]
-        loads = [table.load(self.history.now, self.declared) for table in after]
+        loads = [table.load(self.history.now, self.declared, self.history.wanted) for table in after]
         self._compare(after, loads)
 
     def _compare(self, after: list[Table], loads: list[Loaded]) -> None:
@@ -126,7 +130,7 @@ class Trial:
         said = f"{error.message} {error.hint}"
         for problem in problems:
             place = problem.place.partition(":")
-            at = error.place.removeprefix("in/")
+            at = error.place.removeprefix(self.place.prefix)
             there = at.startswith(problem.place) or (not place[2] and at.startswith(place[0]))
             if there and all(word in said for word in problem.words):
                 return ""
@@ -159,7 +163,7 @@ class Trial:
             return f"version {output.table_version} after {version}, though nothing is new"
         rejects = Counter(map(_reject_of, self.sink.rejects(output)))
         wrong = _different("rejects", rejects, Counter(map(_rejected, table.rejects)))
-        copies = sorted(name.removeprefix("in/") for name in output.details.get("copies", ()))
+        copies = sorted(name.removeprefix(self.place.prefix) for name in output.details.get("copies", ()))
         if not wrong and output.table_version != version and copies != sorted(loaded.copies):
             return f"copies {copies}, not {loaded.copies}"
         return wrong or self._wrong_past(output, table)
@@ -177,7 +181,7 @@ class Trial:
         """A load that ends somewhere on its way; whether it was committed is not known."""
         kill = Kill(self.random.randint(1, 400), self.random.random() < 0.5)
         after = [deepcopy(table) for table in self.expected]
-        loads = [table.load(self.history.now, self.declared) for table in after]
+        loads = [table.load(self.history.now, self.declared, self.history.wanted) for table in after]
         self.history.log.append(f"killed at {kill}")
         if not killed(kill, self.sink.context(self.spec())):
             return
@@ -279,8 +283,16 @@ def _reject_of(row: dict[str, Any]) -> object:
 
 
 def _record(text: str) -> str:
-    """In one form: in JSON 12 and 12.0 are the same number."""
-    return json.dumps(json.loads(text, parse_int=float), sort_keys=True)
+    """In one form: in JSON 12 and 12.0 are the same, and a number beside texts is one of them."""
+    return json.dumps({name: _number(value) for name, value in json.loads(text).items()}, sort_keys=True)
+
+
+def _number(value: object) -> object:
+    """As a number, where it is one."""
+    try:
+        return str(value).lower() if value is None or isinstance(value, bool) else float(str(value))
+    except ValueError:
+        return value
 
 
 def _named(reason: str) -> str:
@@ -292,14 +304,9 @@ def _rejected(reject: Reject) -> object:
     return reject.row, reject.line, tuple(sorted(reasons)), _record(reject.record)
 
 
-def history_case(seed: int, folder: Path, place: Place, *, keeps_time: bool = True) -> None:
-    random = Random(seed)
-    history = History(random, keeps_time=keeps_time)
-    trial = Trial(seed, folder, place, history, random)
-    for _ in range(random.randint(5, 10)):
-        trial.step()
-
-
 def case(seed: int, folder: Path) -> None:
     """One history of files of this machine."""
-    history_case(seed, folder, Folder(folder))
+    random = Random(seed)
+    trial = Trial(folder, Folder(folder), History(random), random)
+    for _ in range(random.randint(5, 10)):
+        trial.step()

@@ -20,10 +20,21 @@ NAMES = ("a", "b", "c", "d", "day-1", "day-2", "z", "B", "ä")
 
 
 class History:
-    """Files as they are now. `keeps_time` says that a file that gets another name keeps its time."""
+    """Files as they are now.
 
-    def __init__(self, random: Random, *, keeps_time: bool = True, names: tuple[str, ...] = NAMES) -> None:
-        self.random, self.names, self.keeps_time = random, names, keeps_time
+    `keeps_time` says that a file that gets another name keeps its time; `named` that the source names each
+    of `names`, so that no other is looked for, and all of them have to be there.
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        keeps_time: bool = True,
+        names: tuple[str, ...] = NAMES,
+        named: bool = False,
+    ) -> None:
+        self.random, self.names, self.keeps_time, self.named = random, names, keeps_time, named
         self.style: Style = drawn_style(random)
         self.columns = self._drawn_columns()
         self.files: dict[str, SourceFile] = {}
@@ -31,6 +42,8 @@ class History:
         self.bad: dict[str, SourceFile | None] = {}
         self.clock = 1_700_000_000.0
         self.log: list[str] = []
+        for name in self.wanted:
+            self._write(name, self._columns_of())
 
     def _drawn_columns(self) -> list[Column]:
         flavours = [self.random.choice(FLAVOURS) for _ in range(self.random.randint(2, 6))]
@@ -47,7 +60,13 @@ class History:
 
     @property
     def now(self) -> list[SourceFile]:
-        return [*self.files.values()]
+        files = [*self.files.values()]
+        return files if self.keeps_time else [replace(file, modified=None) for file in files]
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Files that have to be there."""
+        return tuple(stem + self.style.suffix for stem in self.names) if self.named else ()
 
     # What may happen.
 
@@ -72,6 +91,9 @@ class History:
         ]
         rare = [self.swap, self.over, self.same_size, self.header_only, self.reorder, self.more_columns]
         wrong = [self.wider, self.misfit, self.fewer_columns, self.ragged, self.empty]
+        if self.named:
+            fixed = [self.change, self.change, self.append, self.swap, self.back, self.copy, self.lose]
+            return fixed * 3 + rare[2:] * 2 + wrong
         return common * 3 + rare * 2 + wrong
 
     def add(self) -> None:
@@ -107,6 +129,12 @@ class History:
             self._passed(name)
             self.files.pop(name)
             self.bad.pop(name, None)
+
+    def lose(self) -> None:
+        """A file is away that has to be there."""
+        if (name := self._some()) and name not in self.bad:
+            self._log("lose", name)
+            self.bad[name] = self.files.pop(name)
 
     def rename(self) -> None:
         if name := self._some():
@@ -272,6 +300,8 @@ class History:
         return self.random.choice(sorted(self.files)) if self.files else None
 
     def _free_name(self) -> str:
+        if self.named:
+            return self.random.choice(self.wanted)
         free = [name for stem in self.names if (name := stem + self.style.suffix) not in self.files]
         return self.random.choice(free) if free else f"more-{self._tick():.0f}{self.style.suffix}"
 

@@ -7,7 +7,7 @@ page.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tests.oracles.values import (
@@ -138,8 +138,14 @@ class Table:
     def rejects(self) -> list[Reject]:
         return [reject for one in self.held for reject in one.rejects]
 
-    def load(self, files: Sequence[SourceFile], declared: Declared) -> Loaded:
-        """Load all that is there now. The table stays as it was where that fails (data.md, quality.md)."""
+    def load(self, files: Sequence[SourceFile], declared: Declared, wanted: Collection[str] = ()) -> Loaded:
+        """Load all that is there now; `wanted` are files that the source names one by one.
+
+        The table stays as it was where that fails (data.md, quality.md).
+        """
+        lacking = sorted({*wanted} - {file.name for file in files})
+        if lacking:
+            return Loaded(tuple(Problem(name) for name in lacking))
         change = _Change(self, sorted(files, key=lambda file: file.name), declared)
         loaded = change.apply()
         if not loaded.problems:
@@ -158,7 +164,7 @@ class _Change:
 
     def apply(self) -> Loaded:
         if not self.files:
-            return Loaded((Problem("", ("matches no file",)),))
+            return Loaded((Problem("", ("no",)),))
         kept, gone, fresh = self._sorted_out()
         changed = self.table.declared is not None and self.table.declared.loads_by != self.declared.loads_by
         anew = self.table.declared is None or changed or not (kept or gone)  # adr/0006 "Sinks"
@@ -216,6 +222,8 @@ class _Change:
 
     def _unknown(self, fresh: Sequence[SourceFile]) -> None:
         """Columns that are declared and that no line of any file has: most likely a slip of the pen."""
+        if not any(file.header for file in fresh):
+            return
         names = {self.declared.rename.get(name, name) for file in fresh for name in file.header}
         for name in {*self.declared.columns} - names - {*self.declared.add}:
             self.problems.append(Problem("", (_source_name(name, self.declared),)))
@@ -226,6 +234,8 @@ class _Change:
 
     def _settle(self, found: dict[str, str | None], sheets: "list[tuple[SourceFile, Cells]]") -> None:
         had = dict(self.columns)
+        if not had and not found:  # lines of JSON, of which there are none
+            found |= dict.fromkeys(self.declared.select or self.declared.columns)
         for name, kind in found.items():
             declared = self.declared.columns.get(name)
             if declared:
@@ -238,7 +248,8 @@ class _Change:
         for rule in self.declared.rules:
             for name in rule.unique or (rule.column,):
                 bounded = not (rule.unique or rule.required)
-                if name not in self.columns or (bounded and self.columns[name] in (None, "string")):
+                kind = self.columns.get(name)
+                if name not in self.columns or (bounded and kind not in ("integer", "float")):
                     self.problems.append(Problem("", (name,)))
         names = self.declared.select or self.columns
         order = [*(name for name in names if name in self.columns), *self.declared.add]
@@ -255,7 +266,7 @@ class _Change:
             return
         had_rows = bool(self.table.rows)
         known = {name for name, kind in found.items() if kind or name in self.declared.columns}
-        if had_rows or found.keys() - known:
+        if had_rows or not found or found.keys() - known:
             self.problems.append(Problem("", ("no rows",)))
 
     def _cells(self, file: SourceFile) -> "Cells":
@@ -269,6 +280,8 @@ class _Change:
         cell = row.get(_source_name(name, self.declared))
         if file.form == "csv" and cell in self.declared.nulls:
             return Blank(str(cell)) if file.quoted else None
+        if file.form == "csv" and isinstance(cell, str) and cell.strip() in {*self.declared.nulls, ""}:
+            return Blank(cell)
         return None if isinstance(cell, Typed) and cell.value is None else cell
 
     def _read(self, fresh: Sequence[SourceFile]) -> None:
@@ -328,7 +341,7 @@ class _Change:
             if name in self.declared.add:
                 continue
             try:
-                row[name] = convert(self._cell(file, file.rows[number], name), kind or "string")
+                row[name] = convert(self._cell(file, file.rows[number], name), kind)
             except MisfitError:
                 row[name] = None
                 if self.declared.rejects_misfits and name in self.declared.columns:

@@ -56,7 +56,7 @@ class Typed:
 
 @dataclass(frozen=True)
 class Blank:
-    """A text of CSV that means "missing", but in quotes: a column of texts keeps it (data.md)."""
+    """A text of CSV that means "missing", in quotes or beside space: a column of texts keeps it (data.md)."""
 
     text: str
 
@@ -111,14 +111,14 @@ def kind_of_all(cells: Iterable[Cell]) -> str | None:
     return found
 
 
-def convert(cell: Cell, kind: str) -> Value:
-    """The value in a column of that type. MisfitError where it is not of it."""
-    if cell is None:
+def convert(cell: Cell, kind: str | None) -> Value:
+    """The value in a column of that type; None: one without any value. MisfitError where it is not of it."""
+    if cell is None or kind is None:
         return None
     if isinstance(cell, Blank):
         return cell.text if kind == "string" else None
     if isinstance(cell, Typed):
-        return widened(cell.value, cell.kind, kind)
+        return _declared(cell.value, cell.kind, kind)
     if isinstance(cell, bool):
         if kind == "string":
             return "true" if cell else "false"
@@ -126,6 +126,13 @@ def convert(cell: Cell, kind: str) -> Value:
     if isinstance(cell, Number):
         return _number(cell, kind)
     return _parse(cell.text if isinstance(cell, Quoted) else cell, kind)
+
+
+def _declared(value: Value, had: str, kind: str) -> Value:
+    """A typed value of a column that is declared otherwise (data.md, "An inferred type loses nothing")."""
+    if isinstance(value, datetime) and kind == "date":
+        return value.date()
+    return widened(value, had, kind)
 
 
 def widened(value: Value, had: str | None, kind: str | None) -> Value:

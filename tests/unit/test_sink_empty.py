@@ -109,3 +109,14 @@ def test_a_table_with_rows_does_not_become_empty_by_another_declaration(case: Si
     with pytest.raises((ConflictError, DataError), match=r"gone from the source|no rows"):
         load_sql(case, {"id": ColumnType.STRING}, table="sales", cursor="id")
     assert case.rows() == [{"id": 1}]
+
+
+def test_no_lines_of_json_make_an_empty_table_of_declared_columns(case: SinkCase) -> None:
+    case.write("a.jsonl", "")
+    with pytest.raises(DataError, match="there are no rows in it"):
+        case.load("*.jsonl")
+    assert case.load("*.jsonl", columns=TYPES).rows == 0
+    assert types(case) == {"a": "int64", "b": "timestamp[us, tz=UTC]"}
+    case.write("b.jsonl", '{"a": 1, "b": null, "c": "x"}\n')
+    case.load("*.jsonl", columns=TYPES)
+    assert case.rows() == [{"a": 1, "b": None, "c": "x"}]

@@ -86,6 +86,7 @@ def test_wrong_types_name_line_column_and_value(case: SinkCase, type_: str, valu
         ("[1]", "a.jsonl:3", "not a JSON object but list"),
         ('{"a": "x"}', "a.jsonl:3", "column 'a': 'x' is not of type integer"),
         (b'{"a": "\xff"}', "a.jsonl:3", "byte 0xff is not UTF-8"),
+        ('{"a": "\\ud800"}', "a.jsonl:3", "half of a pair of code units"),
     ],
 )
 def test_errors_in_json_lines_name_the_line(

@@ -174,3 +174,48 @@ def test_a_load_that_dies_once_the_columns_are_there_refuses_no_file_later(
 
 def _die(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@pytest.mark.parametrize(("value", "type_"), [(5, "int64"), (2.5, "double"), ("x", "string")])
+def test_a_column_without_a_value_takes_the_type_of_the_first_ones(
+    case: SinkCase, form: str, value: object, type_: str
+) -> None:
+    put(case, f"1.{form}", [{"a": 1, "b": None}])
+    first = case.load(f"*.{form}")
+    put(case, f"2.{form}", [{"a": 2, "b": None}])
+    case.load(f"*.{form}")
+    put(case, f"3.{form}", [{"a": 3, "b": value}])
+    case.load(f"*.{form}")
+    assert types(case) == {"a": "int64", "b": type_}
+    assert case.rows() == [{"a": 1, "b": None}, {"a": 2, "b": None}, {"a": 3, "b": value}]
+    assert case.rows(first.table_version) == [{"a": 1, "b": None}]
+
+
+def test_a_column_that_has_had_a_text_stays_one_of_texts(case: SinkCase) -> None:
+    for number, value in enumerate(["", "x", "5"]):
+        case.write(f"{number}.csv", f"a,b\n{number},{value}\n")
+        case.load()
+    assert [row["b"] for row in case.rows()] == [None, "x", "5"]
+
+
+def test_quoted_texts_that_mean_missing_tell_no_type(case: SinkCase) -> None:
+    case.write("1.csv", '"a","b"\n"1",""\n"2","NA"\n')
+    case.load()
+    case.write("2.csv", '"a","b"\n"3","x"\n')
+    case.load()
+    assert [row["b"] for row in case.rows()] == [None, None, "x"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_booleans_are_no_numbers_in_a_later_file_either(case: SinkCase, at_once: bool) -> None:
+    put(case, "1.jsonl", [{"a": 1}])
+    if not at_once:
+        case.load("*.jsonl")
+    put(case, "2.jsonl", [{"a": True}])
+    if at_once:
+        assert case.load("*.jsonl").rows == 2
+        assert types(case) == {"a": "string"}
+    else:
+        with pytest.raises(DataError, match="column 'a': True is not of type integer"):
+            case.load("*.jsonl")

@@ -270,3 +270,47 @@ def test_the_report_gets_statistics(case: SinkCase) -> None:
     }
     assert details["columns"]["b"] == {"nulls": 1, "distinct": 2, "min": "x", "max": "y"}
     assert details["loaded"] == ["a.csv"]
+
+
+def test_numbers_of_json_in_a_column_of_texts_keep_all_they_are_written_with(case: SinkCase) -> None:
+    case.write("a.jsonl", '{"a": 1.10, "b": 1}\n{"a": 9007199254740993.0, "b": 2.5}\n')
+    case.load("*.jsonl", columns={"a": ColumnType.STRING})
+    assert case.table().to_pylist() == [{"a": "1.10", "b": 1.0}, {"a": "9007199254740993.0", "b": 2.5}]
+    case.write("b.jsonl", '{"a": "x", "b": 1}\n{"a": 1e22, "b": 2}\n')
+    case.load("*.jsonl", columns={"b": ColumnType.STRING})
+    assert case.table()["a"].to_pylist() == ["1.10", "9007199254740993.0", "x", "1e22"]
+    assert case.table()["b"].to_pylist() == ["1", "2.5", "1", "2"]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_a_number_beyond_all_floats_is_not_infinite(case: SinkCase, name: str) -> None:
+    case.write(name, "a,b\n1e400,1\n" if name == "a.csv" else '{"a": 1e400, "b": 1}\n')
+    case.load(name)
+    assert case.rows() == [{"a": "1e400", "b": 1}]
+    with pytest.raises(DataError, match="'1e400' is not of type float"):
+        case.load(name, columns={"a": ColumnType.FLOAT})
+
+
+def test_infinity_is_a_float(case: SinkCase) -> None:
+    case.write("a.csv", "a\n-inf\n1.5\nInfinity\n")
+    case.load()
+    assert case.table()["a"].to_pylist() == [float("-inf"), 1.5, float("inf")]
+
+
+@pytest.mark.parametrize("type_", ["timestamp", "date"])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
+def test_numbers_are_no_times(case: SinkCase, name: str, type_: str) -> None:
+    if name == "a.parquet":
+        pq.write_table(pa.table({"a": [1_700_000_000]}), case.folder / name)
+    else:
+        case.write(name, "a\n1700000000\n" if name == "a.csv" else '{"a": 1700000000}\n')
+    with pytest.raises(DataError, match=f"1700000000'? is not of type {type_}"):
+        case.load(name, columns={"a": ColumnType(type_)})
+
+
+def test_a_date_of_the_year_zero_is_none(case: SinkCase) -> None:
+    case.write("a.csv", "a,b\n0000-01-01,1\n")
+    case.load()
+    assert case.rows() == [{"a": "0000-01-01", "b": 1}]
+    with pytest.raises(DataError, match="a time beyond the years 1 to 9999' is not of type date"):
+        case.load(columns={"a": ColumnType.DATE})

@@ -81,6 +81,14 @@ def _rules(spec: SinkSpec) -> int:
     return rules_number(fingerprint(LOADER, declared))
 
 
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """What the columns of a table change to; those of them that are `untold` have no value even then."""
+
+    schema: pa.Schema
+    untold: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """One load's surroundings: the table and its rejects as they were when opened, and what parts offer."""
@@ -150,30 +158,35 @@ class Bench:
             )
         return found
 
-    def evolved(self, plan: LoadPlan) -> pa.Schema | None:
+    def evolved(self, plan: LoadPlan) -> Evolved | None:
         """The table's columns as the new files would have them; None when they may not change so.
 
         Raises DataError for a file that lacks a column, and where rows that are there would lose digits.
         """
         loading = self.loading(plan)
-        schema = evolve(self.table.schema, loading.found(plan.load, self.table.schema), self.spec.columns)
+        untold = set(loading.untold)
+        found = loading.found(plan.load, self.table.schema)
+        schema = evolve(self.table.schema, found, self.spec.columns, untold)
         for name in widened(self.table.schema, schema):
             number = find_inexact(self.table, plan, name)
             if number is not None:
                 raise no_wider(
                     name, number, loading.place_of_misfit(plan.load, self.table.schema.field(name))
                 )
-        return None if schema == self.table.schema else schema
+        new = set(schema.names) - set(self.table.schema.names)
+        left = tuple(name for name in schema.names if name in untold | new and found.get(name) is None)
+        return None if (schema, set(left)) == (self.table.schema, untold) else Evolved(schema, left)
 
     def loading(self, plan: LoadPlan, *, hasty: bool = False) -> Loading:
         """How the plan's files are read."""
         size = sum(file.size_bytes for file in plan.load)
         progress = Progress(context=self.context, total=size * (2 if plan.anew and not hasty else 1))
-        later = set() if plan.anew else set(self.table.note.get("later", ()))
-        return Loading(spec=self.spec, progress=progress, later=later, hasty=hasty)
+        note = {} if plan.anew else self.table.note
+        later, untold = set(note.get("later", ())), tuple(note.get("untold", ()))
+        return Loading(spec=self.spec, progress=progress, later=later, untold=untold, hasty=hasty)
 
-    def carry_out(self, plan: LoadPlan, schema: pa.Schema | None = None) -> Load:
-        """Load what the plan says, in one commit; with a schema that the table's evolves to.
+    def carry_out(self, plan: LoadPlan, evolved: Evolved | None = None) -> Load:
+        """Load what the plan says, in one commit; with what the table's columns evolve to.
 
         Raises DataError, InputError, LostRaceError, StorageError.
         """
@@ -185,21 +198,22 @@ class Bench:
             raise _nothing_at_all(self.spec.source.name)
         if self.may_be_hasty:
             with suppress(HastyError):
-                return self._carry_out(plan, schema, hasty=True)
-        return self._carry_out(plan, schema, hasty=False)
+                return self._carry_out(plan, evolved, hasty=True)
+        return self._carry_out(plan, evolved, hasty=False)
 
     @property
     def may_be_hasty(self) -> bool:
         """Whether no row can be rejected: those are kept as they were read."""
         return not self.spec.constraints and self.spec.on_misfit == OnMisfit.FAIL
 
-    def _carry_out(self, plan: LoadPlan, schema: pa.Schema | None, *, hasty: bool) -> Load:
+    def _carry_out(self, plan: LoadPlan, evolved: Evolved | None, *, hasty: bool) -> Load:
         loading = self.loading(plan, hasty=hasty)
         if plan.anew:
             schema = self.offer.schema(plan.load) or first_columns(loading, plan)
-        elif schema is None:
+        elif evolved is None:
             schema = self.table.schema
         else:
+            schema, loading.untold = evolved.schema, evolved.untold
             loading.later |= set(schema.names) - set(self.table.schema.names)
         folder = self.context.output / uuid4().hex
         try:
@@ -259,7 +273,7 @@ class Bench:
         arrived = noted.rows + sieve.rejected
         if arrived < plan.least:
             raise _fewer(plan, arrived)
-        some = noted.parts or rejects or plan.remove or plan.positions
+        some = noted.parts or rejects or plan.remove or dict(plan.positions) != dict(table.positions)
         if table.delta is not None and not (some or self._is_another(noted)):
             return Load(version=table.delta.version(), plan=plan)
         gone = {entry.path for entry in plan.remove}

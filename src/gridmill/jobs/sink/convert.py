@@ -1,6 +1,6 @@
 """Raw values to the types of a table, and the first value that does not fit."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -88,7 +88,7 @@ def convert(
     counts those.
     """
     column = plain(column)
-    if column.type == target != TIMESTAMP:
+    if column.type == target and not pa.types.is_temporal(target):
         return column
     if exact:
         _check_exact(column, target, rules)
@@ -112,6 +112,9 @@ def _check_exact(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules)
     if texts and target in (pa.int64(), pa.float64()) and has_keys(numbers):
         row = pc.index(is_key(numbers), True).as_py()
         raise MisfitError(row, _shown(column[row]), Loss.ZEROS)
+    if pa.types.is_boolean(column.type) and target in (pa.int64(), pa.float64()):
+        for row in (row for row, value in enumerate(column.to_pylist()) if value is not None):
+            raise MisfitError(row, _shown(column[row]))
     if target == pa.float64():
         for row in inexact_rows(numbers):
             raise MisfitError(row, _shown(column[row]), Loss.DIGITS)
@@ -230,6 +233,8 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
         return _digits
     if pa.types.is_nested(kind) and target == pa.string():
         return lambda column: pa.chunked_array([[_text(value) for value in column.to_pylist()]], pa.string())
+    if pa.types.is_date(target):
+        return lambda column: _in_years(column.cast(target))
     return lambda column: column.cast(target)
 
 
@@ -262,22 +267,53 @@ def _text(value: object) -> str | None:
 def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Times without a zone are UTC; what is finer than a microsecond is cut off."""
     cut = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
-    found = pc.cast(column, TIMESTAMP, safe=not cut)  # cut without a look, coarser ones may be too far away
-    for end in pc.min_max(found).values():
-        end.as_py()  # OverflowError for a time that Python has no word for
-    return found
+    # cut without a look; coarser ones may be too far away
+    return _in_years(pc.cast(column, TIMESTAMP, safe=not cut))
 
 
 def _from_text(target: pa.DataType, rules: TextRules) -> Convert:
     if target == pa.string():
         return lambda column: column.cast(target)
-    parse: Convert = lambda column: column.cast(target)  # noqa: E731
+    parse: Convert = _READ_AS.get(target) or (lambda column: column.cast(target))
     if target in (TIMESTAMP, pa.date32()) and rules.time_format is not None:
         pattern = rules.time_format
         parse = lambda column: _by_pattern(column, pattern).cast(target, safe=False)  # noqa: E731
     elif target == TIMESTAMP:
         parse = _iso_time
     return lambda column: parse(trimmed(column, rules.nulls))
+
+
+def _finite(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats; a number beyond all of them is none, where Arrow takes it for infinity."""
+    found = texts.cast(pa.float64())
+    if pc.any(pc.is_inf(found)).as_py():
+        beyond = pc.and_(pc.is_inf(found), pc.match_substring_regex(texts, "[0-9]"))
+        if pc.any(beyond).as_py():
+            raise ValueError
+    return found
+
+
+def _dates(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dates of the years 1 to 9999."""
+    return _in_years(texts.cast(pa.date32()))
+
+
+def _in_years(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same. Raises OverflowError for a year that Python has no word for."""
+    for end in pc.min_max(times).values():
+        end.as_py()
+    return times
+
+
+_READ_AS: Mapping[pa.DataType, Convert] = {pa.float64(): _finite, pa.date32(): _dates}
+
+
+def is_missing(texts: pa.ChunkedArray, nulls: Sequence[str]) -> bool:
+    """Whether all texts of a column mean "missing"; some may be in quotes."""
+    if not set(texts[:1].to_pylist()) <= {None, "", *nulls}:
+        return False
+    found = trimmed(texts, nulls)
+    return bool(found.null_count == len(found))
 
 
 def trimmed(column: pa.ChunkedArray, nulls: Sequence[str]) -> pa.ChunkedArray:
@@ -294,7 +330,7 @@ def _iso_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
     none = pa.scalar(None, pa.string())
     with_zone = pc.if_else(zoned, column, none).cast(TIMESTAMP)
     without = pc.if_else(zoned, none, column).cast(pa.timestamp("us"))
-    return pc.coalesce(with_zone, without.cast(TIMESTAMP))
+    return _in_years(pc.coalesce(with_zone, without.cast(TIMESTAMP)))
 
 
 def _by_pattern(column: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:

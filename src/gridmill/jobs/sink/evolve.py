@@ -1,10 +1,11 @@
 """How a table's columns change when a new file has other ones: a pure decision.
 
 New columns are added; rows loaded before have no value in them. Whole numbers become numbers with a
-fraction, dates become times. Nothing else changes by itself.
+fraction, dates become times. A column without any value so far takes the type of the first ones. Nothing else
+changes by itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import pyarrow as pa
 
@@ -14,13 +15,22 @@ WIDER: Mapping[pa.DataType, pa.DataType] = {pa.int64(): pa.float64(), pa.date32(
 
 
 def evolve(
-    table: pa.Schema, found: Mapping[str, pa.DataType | None], fixed: Mapping[str, object]
+    table: pa.Schema,
+    found: Mapping[str, pa.DataType | None],
+    fixed: Mapping[str, object],
+    untold: Container[str] = (),
 ) -> pa.Schema:
     """The table's columns after files in which these were found (None: a column without any value).
 
-    Columns of `fixed` keep their type. The same schema where nothing can change.
+    Columns of `fixed` keep their type; those that are `untold` have no value in the table. The same schema
+    where nothing can change.
     """
-    kept = [(item.name, _widened(item, found.get(item.name), item.name in fixed)) for item in table]
+    kept = [
+        (item.name, found.get(item.name) or item.type)
+        if item.name in untold
+        else (item.name, _widened(item, found.get(item.name), item.name in fixed))
+        for item in table
+    ]
     there = {name for name, _ in kept}
     added = [(name, kind or pa.string()) for name, kind in found.items() if name not in there]
     return pa.schema([*kept, *added])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.errors import DataError
-from gridmill.jobs.sink.convert import ARROW, TextRules, fits, is_nested, is_text, plain, trimmed
+from gridmill.jobs.sink.convert import ARROW, TextRules, fits, is_missing, is_nested, is_text, plain, trimmed
 from gridmill.jobs.sink.exact import has_keys
 from gridmill.jobs.sink.reading import NUMBERS
 from gridmill.model.sink import ColumnType
@@ -85,6 +85,8 @@ class Guesses:
         if not is_text(kind):
             known = natures(kind)
             guess.possible = tuple(type_ for type_ in possible if type_ in known)
+            return
+        if self.any_text and is_missing(column, self.rules.nulls):
             return
         texts = Texts(column=column, rules=self.rules, numbers=self.any_text or numbers)
         guess.possible = tuple(type_ for type_ in possible if texts.can_be(type_))

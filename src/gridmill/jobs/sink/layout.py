@@ -69,6 +69,11 @@ class Layout:
         texts = (name for name, type_ in self.spec.columns.items() if type_ == ColumnType.STRING)
         return frozenset(old.get(name, name) for name in texts)
 
+    def sources_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The source columns that become these."""
+        old = {new: name for name, new in self.spec.rename.items()}
+        return tuple(old.get(name, name) for name in names)
+
     def rename(self, name: str) -> str:
         """A source column's name in the table."""
         return self.spec.rename.get(name, name)

@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isinf
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -29,7 +30,9 @@ class Lines:
 
     file: SourceFile
     source: Source
-    _texts: set[str] = field(default_factory=set, init=False)
+    texts: frozenset[str] = frozenset()
+    """Columns of the file whose values are wanted as texts: numbers as they are written."""
+    _times: set[str] = field(default_factory=set, init=False)
 
     def names(self) -> tuple[str, ...] | None:
         """Only the whole file tells."""
@@ -64,15 +67,22 @@ class Lines:
             table = self._by_arrow(block)
             if not (any(map(_holds_large, table.columns)) and _LONG.search(block)):
                 return table
-        return _from_objects(list(self._objects(block, first_line)))
+        objects = list(self._objects(block, first_line))
+        try:
+            return _from_objects(objects, self.texts)
+        except UnicodeEncodeError as error:
+            raise DataError(
+                "a text has half of a pair of code units, as \\ud800, which is no character",
+                place=f"{self.file.name}:{first_line + _half(block)}",
+            ) from error
 
     def _by_arrow(self, block: bytes) -> pa.Table:
         """Arrow makes times of text that looks so; whether a column holds times is not for a block to say."""
-        table = _parse(block, self._texts)
+        table = _parse(block, self.texts | self._times)
         times = {item.name for item in table.schema if pa.types.is_timestamp(item.type)}
         if times:
-            self._texts |= times
-            table = _parse(block, self._texts)
+            self._times |= times
+            table = _parse(block, self.texts | self._times)
         return table
 
     def _objects(self, block: bytes, first_line: int) -> Iterator[Mapping[str, Any]]:
@@ -83,10 +93,10 @@ class Lines:
     def _object(self, line: bytes, number: int) -> Mapping[str, Any]:
         place = f"{self.file.name}:{number}"
         try:
-            value = json.loads(line)
+            value = json.loads(line, **(_AS_WRITTEN if self.texts else _FINITE))
         except UnicodeDecodeError as error:
             raise DataError(f"byte {line[error.start]:#04x} is not UTF-8", place=place) from error
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also a number of more than 4,300 digits
             raise DataError(
                 f"not a JSON object: {error}", hint="Each line holds one whole object.", place=place
             ) from error
@@ -95,7 +105,43 @@ class Lines:
         return value
 
 
-def _parse(block: bytes, texts: set[str]) -> pa.Table:
+class _Written(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+def _finite(text: str) -> float | str:
+    """The number; as text where no float is so large."""
+    number = float(text)
+    return text if isinf(number) else number
+
+
+_FINITE: Mapping[str, Any] = {"parse_float": _finite}
+_AS_WRITTEN: Mapping[str, Any] = {"parse_float": _Written, "parse_int": _Written}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
+    """JSON in which numbers are numbers again."""
+    if isinstance(value, _Written):
+        return int(value) if value.lstrip("-").isdigit() else _finite(value)
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def _half(block: bytes) -> int:
+    """The number of the first line (from 0) with a text that cannot be written."""
+    for number, line in enumerate(block.split(b"\n")):
+        if line.strip():
+            try:
+                json.dumps(json.loads(line), ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                return number
+    return 0
+
+
+def _parse(block: bytes, texts: Set[str]) -> pa.Table:
     schema = pa.schema([(name, pa.string()) for name in sorted(texts)])
     table = pj.read_json(
         pa.BufferReader(block),
@@ -119,9 +165,14 @@ def _parts(nested: pa.Array) -> list[pa.Array]:
     return found if isinstance(found, list) else [found]
 
 
-def _from_objects(objects: Sequence[Mapping[str, Any]]) -> pa.Table:
+def _from_objects(objects: Sequence[Mapping[str, Any]], texts: Set[str]) -> pa.Table:
     names = dict.fromkeys(name for item in objects for name in item)
-    columns = [_column(name, [item.get(name) for item in objects]) for name in names]
+    columns = [
+        _text_column(name, [item.get(name) for item in objects])
+        if name in texts
+        else _column(name, [_plain(item.get(name)) if texts else item.get(name) for item in objects])
+        for name in names
+    ]
     items, arrays = [item for item, _ in columns], [array for _, array in columns]
     return pa.Table.from_arrays(arrays, schema=pa.schema(items))
 
@@ -137,8 +188,12 @@ def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
         return pa.field(name, texts.type, metadata={NUMBERS: b""} if numbers else None), texts
 
 
+def _text_column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
+    return pa.field(name, pa.string()), pa.array([_as_text(value) for value in values], pa.string())
+
+
 def _as_text(value: object) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    return value if value is None or isinstance(value, str) else json.dumps(_plain(value))
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:

@@ -20,8 +20,11 @@ from gridmill.jobs.sink.convert import (
     convert,
     convert_fitting,
     is_coded,
+    is_missing,
     is_nested,
+    is_text,
     lost,
+    plain,
 )
 from gridmill.jobs.sink.delimited import Delimited
 from gridmill.jobs.sink.exact import is_beyond
@@ -83,9 +86,9 @@ class Loading:
     hasty: bool = False
     """Whether CSV is read as what its beginning looks like (HastyError where that was wrong), and texts of
     Parquet stay numbers of a dictionary where they are that in the file."""
-    layout: Layout = field(init=False)
-    untold: tuple[str, ...] = field(default=(), init=False)
+    untold: tuple[str, ...] = ()
     """Columns of the schema without a value or a declaration to tell their type."""
+    layout: Layout = field(init=False)
     keys: tuple[str, ...] = field(default=(), init=False)
     """Columns of the schema that would be numbers, but that one of these begins with a zero."""
 
@@ -125,12 +128,18 @@ class Loading:
 
     def _schema_of(self, guesses: Guesses, files: Sequence[SourceFile]) -> pa.Schema:
         found = found_types(guesses.of) | {name: ARROW[type_] for name, type_ in self.spec.columns.items()}
+        if not guesses.of:  # lines of JSON, of which there are none
+            guesses.expect(self.spec.columns)
         names = self.spec.select or tuple(guesses.of)
-        open_ = {
-            name for name, guess in guesses.of.items() if guess.possible is None and guess.nested is None
+        if not names:
+            raise _no_columns(files)
+        told = {
+            name
+            for name, guess in guesses.of.items()
+            if guess.possible is not None or guess.nested is not None
         }
         inferred = [name for name in names if name not in self.spec.columns]
-        self.untold = tuple(name for name in inferred if name in open_)
+        self.untold = tuple(name for name in inferred if name not in told)
         self.keys = tuple(name for name in inferred if name in guesses.of and guesses.of[name].is_key)
         self.layout.check_declared(guesses.of, files[0].name)
         added = [(name, self.layout.constant(name, guesses.rules).type) for name in self.spec.add]
@@ -213,6 +222,10 @@ class Loading:
 
     def _batches(self, reader: Reader, schema: pa.Schema) -> Iterator[Batch]:
         file = reader.file
+        if isinstance(reader, Lines):
+            given = {*self.untold, *self.spec.add}
+            texts = (item.name for item in schema if item.type == pa.string() and item.name not in given)
+            reader.texts = frozenset(self.layout.sources_of(texts))
         names = reader.names()
         sources = self.layout.asked() if names is None else self.layout.sources(names, file.name)
         table_names = [self.layout.rename(name) for name in sources or ()]
@@ -265,6 +278,8 @@ class Loading:
                 columns.append(pa.repeat(constants[item.name], batch.num_rows))
             elif item.name not in batch.column_names:
                 columns.append(pa.nulls(batch.num_rows, item.type))
+            elif item.name in self.untold:
+                columns.append(_nothing(batch[item.name], item, rules, reader))
             elif self.spec.on_misfit == OnMisfit.REJECT and item.name in self.spec.columns:
                 columns.append(self._fitting(batch[item.name], item, rules, misfits))
             else:
@@ -324,6 +339,23 @@ class Loading:
     def _count_lost(self, name: str, how: str, count: int) -> None:
         if count:
             self.lost[f"{name} {how}"] += count
+
+
+def _nothing(column: pa.ChunkedArray, item: pa.Field, rules: TextRules, reader: Reader) -> pa.Array:
+    """The values of a column that has none, neither in the table. Raises DataError where there is one."""
+    column = plain(column)
+    blank = reader.file.format == Format.CSV and is_text(column.type) and is_missing(column, rules.nulls)
+    if not blank and column.null_count < len(column):
+        raise DataError(f"column {item.name!r} has its first values", place=reader.file.name)
+    return pa.nulls(len(column), item.type)
+
+
+def _no_columns(files: Sequence[SourceFile]) -> DataError:
+    return DataError(
+        "there are no rows in it",
+        hint="With types of columns there would be an empty table: `columns: {NAME: float}`, for example.",
+        place=files[0].name,
+    )
 
 
 def open_reader(file: SourceFile, source: Source) -> Reader:

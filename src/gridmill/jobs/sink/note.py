@@ -74,6 +74,7 @@ class Noted:
             "positions": self.plan.positions,
             "details": details,
             "later": sorted(self.later & set(self.schema.names)),
+            "untold": sorted(set(self.untold) & set(self.schema.names)),
             "histograms": histograms(self.meter.sample.rows()) if self.rows else before.get("histograms", {}),
         }
 

@@ -83,11 +83,11 @@ def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
     try:
         return bench.carry_out(plan)
     except DataError as misfit:
-        schema = None if plan.anew else bench.evolved(plan)
-        if schema is None:
+        evolved = None if plan.anew else bench.evolved(plan)
+        if evolved is None:
             raise
         print(f"{misfit}: the table's columns change")
-        return bench.carry_out(plan, schema)
+        return bench.carry_out(plan, evolved)
 
 
 def _say(load: Load, source: Source) -> None:

@@ -201,9 +201,10 @@ def _stretches(pieces: Sequence[Loaded]) -> deque[tuple[int, int]]:
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """In the types of the schema; whole numbers that no float holds exactly were looked for before."""
+    there = {name for name in rows.column_names if rows[name].null_count < rows.num_rows}
     columns = [
         rows[item.name].cast(item.type, safe=False)
-        if item.name in rows.column_names
+        if item.name in there
         else pa.nulls(rows.num_rows, item.type)
         for item in schema
     ]
