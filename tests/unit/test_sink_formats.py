@@ -297,17 +297,6 @@ def test_infinity_is_a_float(case: SinkCase) -> None:
     assert case.table()["a"].to_pylist() == [float("-inf"), 1.5, float("inf")]
 
 
-@pytest.mark.parametrize("type_", ["timestamp", "date"])
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
-def test_numbers_are_no_times(case: SinkCase, name: str, type_: str) -> None:
-    if name == "a.parquet":
-        pq.write_table(pa.table({"a": [1_700_000_000]}), case.folder / name)
-    else:
-        case.write(name, "a\n1700000000\n" if name == "a.csv" else '{"a": 1700000000}\n')
-    with pytest.raises(DataError, match=f"1700000000'? is not of type {type_}"):
-        case.load(name, columns={"a": ColumnType(type_)})
-
-
 def test_a_date_of_the_year_zero_is_none(case: SinkCase) -> None:
     case.write("a.csv", "a,b\n0000-01-01,1\n")
     case.load()
