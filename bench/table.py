@@ -18,6 +18,7 @@ MODULES = {
     "wide": "bench.wide",
     "flights": "bench.flights",
     "training": "bench.training",
+    "models": "bench.models",
     "swarm": "bench.swarm",
     "sizing-examples": "bench.sizing examples",
     "sizing-published": "bench.sizing published",

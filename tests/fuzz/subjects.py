@@ -16,6 +16,7 @@ SUBJECTS: dict[str, str] = {
     "http": "tests.oracles.remote_cases:http_case",
     "left-outputs": "tests.fuzz.left_outputs:case",
     "mariadb": "tests.oracles.database_cases:mariadb",
+    "model-files": "tests.fuzz.model_files:case",
     "nasty-columns": "tests.fuzz.nasty_columns:case",
     "objects": "tests.oracles.remote_cases:objects_case",
     "pipelines": "tests.oracles.pipeline_cases:case",
