@@ -61,9 +61,19 @@ class History:
             act()
 
     def insert(self) -> None:
-        rows = self._drawn()
+        self.add(self._drawn())
+
+    def several(self) -> list[Row]:
+        """Rows around the newest, and beyond it."""
+        self.place += 1
+        return [self._new(self.place + number) for number in (-1, 0, 1, 0)]
+
+    def add(self, rows: list[Row]) -> None:
         self.database.do(self._insertion(rows))
         self._keep(rows)
+
+    def has(self, rows: list[Row]) -> bool:
+        return rows[0].number in self.rows
 
     def _drawn(self) -> list[Row]:
         self.place += self.random.random() < 0.8
@@ -207,6 +217,9 @@ def cursor_case(history: History) -> None:
         if random.random() < 0.1:
             lag = random.choice((None, *cursor.lags))
         spec = history.source(query, cursor=history.name, lag=None if lag is None else float(lag))
+        if model.rows and history.kind != "sqlite" and random.random() < 0.2:
+            model = load_while_rows_come(history, model, spec)
+            continue
         rows = list(history.rows.values())
         after = deepcopy(model)
         after.load(rows, None if lag is None else Decimal(lag))
@@ -219,6 +232,23 @@ def cursor_case(history: History) -> None:
             assert output.details["unseen"] == after.not_seen(rows), output.details["unseen"]
         if output is not None or history.table() == history.expected(after.rows):
             model = after
+
+
+def load_while_rows_come(history: History, model: CursorTable, spec: SinkSpec) -> CursorTable:
+    """A transaction of others ends while the load reads: it sees all of its rows or none."""
+    rows, new = list(history.rows.values()), history.several()
+    sql = spec.source.sql
+    lag = None if sql is None or sql.lag is None else Decimal(str(sql.lag))
+    without, beside = deepcopy(model), deepcopy(model)
+    without.load(rows, lag)
+    beside.load([*rows, *new], lag)
+    with at_step(history.random.randint(1, STEPS // 2), partial(history.add, new)):
+        run(history.case.context(spec))
+    if not history.has(new):
+        history.add(new)
+    found, wanted = history.table(), [history.expected(one.rows) for one in (without, beside)]
+    assert found in wanted, difference(found, wanted[1])
+    return beside if found == wanted[1] else without
 
 
 def whole_case(history: History) -> None:
