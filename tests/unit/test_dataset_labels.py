@@ -370,3 +370,9 @@ def test_a_label_of_several_rows_is_no_value_to_look_back_at(case: DatasetCase) 
     label = Label(column="x", next_rows=2, name="ahead")
     with pytest.raises(InputError, match="several rows ahead"):
         case.make(DatasetSpec(basis=BASIS, label=label, lags=(Lag(column="ahead", steps=(1,)),)))
+
+
+def test_a_required_feature_that_is_not_a_number_is_missing(case: DatasetCase) -> None:
+    features = {"root": "CASE WHEN x > 300 THEN 'nan'::DOUBLE ELSE x END", "text": "CAST(x AS VARCHAR)"}
+    output = case.make(DatasetSpec(basis=BASIS, features=features, required=("root", "text")))
+    assert (output.rows, output.details["dropped"]) == (301, {"missing value": 99})

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from gridmill.jobs.dataset.labels import NO_LABEL, has_time, missing_label, missing_value
 from gridmill.jobs.dataset.names import Types
-from gridmill.jobs.dataset.sqltext import LABEL_TIME, TIME, moment
+from gridmill.jobs.dataset.sqltext import FLOATS, LABEL_TIME, TIME, moment
 from gridmill.jobs.engine import literal, quoted
 from gridmill.model.dataset import Basis, Label, Split, SplitBy
 from gridmill.model.remarks import NOT_KNOWN_YET
@@ -99,9 +99,17 @@ def dropped_column(
     known."""
     cases = list(_reasons(label, bounds, types, seen_until, dated=dated))
     if required:
-        missing = (missing_value(quoted(name), types.get(name, "")) for name in required)
+        missing = (_missing(name, types) for name in required)
         cases.append(f"WHEN {' OR '.join(missing)} THEN '{MISSING}'")
     return f"CASE {' '.join(cases)} END" if cases else "NULL::VARCHAR"
+
+
+def _missing(name: str, types: Types) -> str:
+    """The SQL condition for a required column that is missing; only the query knows the type of a feature."""
+    if name in types:
+        return missing_value(quoted(name), types[name])
+    there = quoted(name)
+    return f"{there} IS NULL OR (typeof({there}) IN {FLOATS} AND {there}::VARCHAR = 'nan')"
 
 
 def _reasons(
