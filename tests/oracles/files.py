@@ -106,6 +106,8 @@ class Held:
     modified: float | None
     rows: list[Row]
     rejects: list[Reject]
+    numbers: list[int] = field(default_factory=list)
+    """Of the rows, in the file, from 0."""
 
 
 @dataclass(frozen=True)
@@ -286,15 +288,10 @@ class _Change:
 
     def _read(self, fresh: Sequence[SourceFile]) -> None:
         """Convert and judge (quality.md "Constraints"). The first row of a key stays, files by name."""
-        seen = {
-            rule.name: Counter(_keys(rule, (row for one in self.held for row in one.rows)))
-            for rule in self._unique
-        }
         total = rejected = 0
-        for file in fresh:
-            held = Held(file.name, file.content, file.modified, [], [])
-            for number in range(len(file.rows)):
-                self._judge(file, number, held, seen)
+        read = [(file, self._judged(file)) for file in fresh]
+        self._reject_repeated(read)
+        for file, held in read:
             self.held += [held] if held.rows or held.rejects else []
             total, rejected = total + len(file.rows), rejected + len(held.rejects)
         limit = self.declared.max_rejects
@@ -307,25 +304,37 @@ class _Change:
     def _unique(self) -> list[Rule]:
         return [rule for rule in self.declared.rules if rule.unique]
 
-    def _judge(self, file: SourceFile, number: int, held: Held, seen: dict[str, Counter[object]]) -> None:
-        row, misfits = self._typed(file, number)
-        reasons = {
-            rule.name for rule in self.declared.rules if not rule.unique and _breaks(rule, row, misfits)
-        }
-        reasons |= {f"misfit {name}" for name in misfits}
-        keys = {rule.name: [*_keys(rule, [row])] for rule in self._unique}
-        if not reasons:
-            reasons = {*[name for name, key in keys.items() if key and seen[name][key[0]]][:1]}
-        if reasons:
-            line = file.lines[number] if file.lines else None
-            record = {} if set(keys) & reasons else self._record(file, file.rows[number])
-            held.rejects.append(
-                Reject(file.name, number + 1, line, frozenset(reasons), json.dumps(record, sort_keys=True))
-            )
-            return
-        held.rows.append(row)
-        for name, key in keys.items():
-            seen[name].update(key)
+    def _judged(self, file: SourceFile) -> Held:
+        held = Held(file.name, file.content, file.modified, [], [])
+        for number in range(len(file.rows)):
+            row, misfits = self._typed(file, number)
+            broken = [rule for rule in self.declared.rules if not rule.unique and _breaks(rule, row, misfits)]
+            reasons = {rule.name for rule in broken} | {f"misfit {name}" for name in misfits}
+            if reasons:
+                record = json.dumps(self._record(file, file.rows[number]), sort_keys=True)
+                held.rejects.append(_rejected(file, number, reasons, record))
+            else:
+                held.rows.append(row)
+                held.numbers.append(number)
+        return held
+
+    def _reject_repeated(self, read: Sequence[tuple[SourceFile, Held]]) -> None:
+        """One `unique` after the other: a row that one rejects does not count for the next (quality.md)."""
+        before = [row for one in self.held for row in one.rows]
+        for rule in self._unique:
+            seen = Counter(_keys(rule, before))
+            for file, held in read:
+                repeated = [self._is_repeated(rule, row, seen) for row in held.rows]
+                numbers = [number for number, bad in zip(held.numbers, repeated, strict=True) if bad]
+                held.rejects += [_rejected(file, number, {rule.name}, "{}") for number in numbers]
+                held.rows = [row for row, bad in zip(held.rows, repeated, strict=True) if not bad]
+                held.numbers = [number for number in held.numbers if number not in numbers]
+
+    def _is_repeated(self, rule: Rule, row: Row, seen: Counter[object]) -> bool:
+        for key in _keys(rule, [row]):
+            seen[key] += 1
+            return seen[key] > 1
+        return False
 
     def _record(self, file: SourceFile, row: Mapping[str, Cell]) -> dict[str, object]:
         """By the table's names; how a typed value is written, no page says."""
@@ -365,6 +374,11 @@ def _source_name(name: str, declared: Declared) -> str:
 def _is_renamed(one: Held, file: SourceFile) -> bool:
     """data.md: its content and its time of modification tell; objects and URLs have no such time."""
     return one.modified is not None and (one.content, one.modified) == (file.content, file.modified)
+
+
+def _rejected(file: SourceFile, number: int, reasons: Iterable[str], record: str) -> Reject:
+    line = file.lines[number] if file.lines else None
+    return Reject(file.name, number + 1, line, frozenset(reasons), record)
 
 
 def _breaks(rule: Rule, row: Row, misfits: list[str]) -> bool:
