@@ -149,6 +149,35 @@ def test_folds_are_learned_with_weights(tmp_path):
     assert train(context).metrics["folds_r2"] > 0.9
 
 
+def test_shares_of_classes_add_up_to_1_in_each_fold(tmp_path):
+    dataset = write_dataset(tmp_path, weighted(classes=True), features=[*FEATURES, "weight"])
+    found = train(training_context(tmp_path, dataset, "naive", weight="weight", folds=3)).metrics
+    assert found["folds_log_loss"] < 1.2
+
+
+@pytest.mark.parametrize("model", ["naive", "linear", "gbdt"])
+def test_a_fold_whose_earlier_rows_have_no_weight_stays_without_predictions(tmp_path, model, capsys):
+    columns = weighted()
+    half = np.sort(columns["time"][columns["split"] == "train"])[300]
+    columns["weight"][(columns["split"] == "train") & (columns["time"] < half)] = 0.0
+    dataset = write_dataset(tmp_path, columns, features=[*FEATURES, "weight"])
+    options = {"trees": 10} if model == "gbdt" else {}
+    train(training_context(tmp_path, dataset, model, weight="weight", folds=4, **options))
+    said = capsys.readouterr().out
+    assert [f"fold {fold} of 4: 150 rows stay" in said for fold in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("model", ["gbdt", "mlp", "lstm"])
+@pytest.mark.parametrize("classes", [False, True])
+def test_validation_rows_without_weight_cannot_end_the_learning(tmp_path, model, classes):
+    columns = weighted(classes=classes)
+    columns["weight"][columns["split"] == "validation"] = 0.0
+    dataset = write_dataset(tmp_path, columns, features=[*FEATURES, "weight"])
+    with pytest.raises(DataError, match="weights of all 300 validation rows are 0") as error:
+        train(training_context(tmp_path, dataset, model, weight="weight"))
+    assert error.value.place == "training.weight"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -13,7 +13,7 @@ from gridmill.jobs.models import Predictor, predict_rows
 from gridmill.jobs.training.evaluate import measure_rows
 from gridmill.jobs.training.frame import Frame
 from gridmill.jobs.training.moments import Moments, read_moments
-from gridmill.jobs.training.stopping import drawn_rows, is_learnable, last_rows, stops_early
+from gridmill.jobs.training.stopping import drawn_rows, has_weight, is_learnable, last_rows, stops_early
 from gridmill.model.training import FoldsBy, TrainingSpec
 
 Learn = Callable[[Frame, JobContext], Predictor]
@@ -96,7 +96,7 @@ def _without(frame: Frame, spec: TrainingSpec, moments: Moments, folds: Integers
     if len(held) == 0 and stops_early(spec):
         dated = frame.subject.time is not None
         learned, held = last_rows(learned, moments) if dated else drawn_rows(learned, spec.seed)
-    if not is_learnable(frame, learned) or (len(held) == 0 and stops_early(spec)):
+    if not is_learnable(frame, learned) or (stops_early(spec) and not has_weight(frame, held)):
         return None
     return replace(frame, rows={"train": learned, "validation": held, "test": rows[:0]})
 

@@ -23,8 +23,8 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
             raise InputError(
                 "a naive classifier repeats nothing: it says the classes' shares", place="repeat"
             )
-        shares = np.bincount(target.astype(int), weights, minlength=len(frame.classes)) / len(target)
-        return _fitted(frame, (), tuple(float(share) for share in shares), {})
+        counts = np.bincount(target.astype(int), weights, minlength=len(frame.classes))
+        return _fitted(frame, (), tuple((counts / counts.sum()).tolist()), {})
     labels = len(frame.subject.labels)
     presents = frame.present_inputs if spec.repeat is None else (_input(frame, spec.repeat),) * labels
     columns = target.reshape(len(target), -1)

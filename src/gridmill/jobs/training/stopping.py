@@ -27,7 +27,7 @@ def with_stopping_rows(frame: Frame, spec: TrainingSpec, context: JobContext) ->
     if not stops_early(spec):
         return frame, ""
     if len(frame.rows["validation"]):
-        check_known_class(frame, spec)
+        check_stopping_rows(frame, spec)
         return frame, ""
     rows = frame.rows["train"]
     if frame.subject.time is None:
@@ -35,27 +35,42 @@ def with_stopping_rows(frame: Frame, spec: TrainingSpec, context: JobContext) ->
         said = f"on {len(held):,} training rows drawn by the seed"
     else:
         learned, held, said = _last_rows(frame, spec, context)
-    if len(held) == 0 or not is_learnable(frame, learned):
+    if not has_weight(frame, held) or not is_learnable(frame, learned):
         raise DataError(
             f"the dataset has no validation split, and a {spec.model} model ends early by the last "
             f"{HELD_SHARE:.0%} of the training rows: the {len(learned):,} rows before these have too little "
-            "to learn (the label is the same everywhere, or a class is missing)",
+            "to learn (the label is the same everywhere, a class is missing, or all weights are 0)",
             hint="Declare a validation split, or use a linear model.",
             place="dataset.split",
         )
     return replace(frame, rows={**frame.rows, "train": learned, "validation": held}), said
 
 
-def check_known_class(frame: Frame, spec: TrainingSpec) -> None:
-    """Raise DataError unless a validation row is of a class of the training rows: else there is no loss."""
+def check_stopping_rows(frame: Frame, spec: TrainingSpec) -> None:
+    """Raise DataError unless a validation row is of a class of the training rows and has a weight above 0: else
+    there is no loss."""
     held = frame.rows["validation"]
-    if frame.objective == Objective.CLASSIFICATION and (frame.target[held] < 0).all():
+    known = held if frame.objective == Objective.REGRESSION else held[frame.target[held] >= 0]
+    if len(known) == 0:
         raise DataError(
             f"all {len(held):,} validation rows are of classes that no training row has, and a {spec.model} "
             "model ends early by the validation rows",
             hint="Declare other splits, so that training rows have these classes.",
             place="dataset.split",
         )
+    if not has_weight(frame, known):
+        raise DataError(
+            f"the weights of all {len(known):,} validation rows are 0, and a {spec.model} model ends early by the "
+            "validation rows",
+            hint="Give some of them a weight above 0, or use a linear model.",
+            place="training.weight" if spec.weight else "training.class_weights",
+        )
+
+
+def has_weight(frame: Frame, rows: Integers) -> bool:
+    """Whether any of these rows counts in learning."""
+    weights = frame.weights_of(rows)
+    return len(rows) > 0 and (weights is None or bool((weights > 0).any()))
 
 
 def _last_rows(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[Integers, Integers, str]:
@@ -87,7 +102,7 @@ def drawn_rows(rows: Integers, seed: int) -> tuple[Integers, Integers]:
 
 def is_learnable(frame: Frame, rows: Integers) -> bool:
     """Whether there are differences to learn: of classes all of them."""
-    if len(rows) < 2:
+    if len(rows) < 2 or not has_weight(frame, rows):
         return False
     target = frame.target[rows]
     if frame.classes:
