@@ -9,10 +9,11 @@ from learning_data import artifact_of, prediction_context, series, training_cont
 from sklearn import metrics as sk
 
 from gridmill.errors import InputError
+from gridmill.jobs.held_out import load_held_out
 from gridmill.jobs.intervals import error_quantiles, measure_quantiles, quantile_columns, quantiles_of
 from gridmill.jobs.training.run import run as train
 from gridmill.model.search import Range, Search
-from gridmill.model.training import ModelKind, ThresholdBy, TrainingSpec
+from gridmill.model.training import FoldsBy, ModelKind, ThresholdBy, TrainingSpec
 
 
 def rare(share: float = 0.15):
@@ -53,6 +54,17 @@ def test_a_declared_threshold_is_the_probability_from_which_on_the_second_class_
     table = pq.read_table(tmp_path / "outputs/swarm")
     chosen = np.where(table["probability_yes"].to_numpy() >= 0.25, "yes", "no")
     assert table["prediction"].to_pylist() == chosen.tolist()
+
+
+def test_metrics_of_folds_are_measured_with_the_threshold(tmp_path):
+    dataset = write_dataset(tmp_path, rare())
+    options = {"threshold": 0.25, "folds": 3, "folds_by": FoldsBy.RANDOM}
+    found = train(training_context(tmp_path, dataset, "linear", "m", **options)).outputs[0]
+    held_out = load_held_out(tmp_path / "outputs/m")
+    truth = rare()["ahead"][held_out.rows] == "yes"
+    expected = sk.f1_score(truth, held_out.predicted[:, 1] >= 0.25)
+    assert found.metrics["folds_f1"] == pytest.approx(expected)
+    assert expected > 0
 
 
 def test_a_search_by_f1_measures_with_each_trials_threshold(tmp_path):
@@ -139,6 +151,17 @@ def test_several_labels_have_quantiles_of_their_own(tmp_path):
 def test_wrong_declarations_are_refused(options, words):
     with pytest.raises(InputError, match=words):
         TrainingSpec(dataset="d", model=ModelKind.LINEAR, **options).check()
+
+
+def test_a_threshold_by_f1_needs_a_validation_row_of_the_second_class(tmp_path):
+    columns = rare()
+    columns["ahead"] = np.where(columns["split"] == "validation", "no", columns["ahead"])
+    with pytest.raises(InputError, match="no validation row is of class 'yes'"):
+        train(
+            training_context(
+                tmp_path, write_dataset(tmp_path, columns), "linear", threshold_by=ThresholdBy.F1
+            )
+        )
 
 
 def test_what_the_label_cannot_have_is_refused_before_learning(tmp_path):

@@ -33,6 +33,13 @@ def check_decisions(frame: Frame, spec: TrainingSpec) -> None:
             hint="Declare a validation split in the dataset.",
             place="training.quantiles" if spec.quantiles else "training.threshold_by",
         )
+    if spec.threshold_by and not (frame.target[frame.rows[SPLIT]] == 1).any():
+        raise InputError(
+            f"no validation row is of class {frame.classes[1]!r}: there is no {spec.threshold_by} to choose"
+            " the threshold by",
+            hint="Choose a validation split with rows of this class, or write `threshold: 0.5`.",
+            place="training.threshold_by",
+        )
 
 
 def decided(card: Card, frame: Frame, spec: TrainingSpec, answers: Answers) -> Card:

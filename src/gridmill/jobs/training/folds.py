@@ -34,9 +34,15 @@ def plan_folds(frame: Frame, spec: TrainingSpec, context: JobContext) -> Folds:
 
 
 def predict_folds(
-    planned: Folds, frame: Frame, spec: TrainingSpec, context: JobContext, learn: Learn
+    planned: Folds,
+    frame: Frame,
+    spec: TrainingSpec,
+    context: JobContext,
+    learn: Learn,
+    threshold: float | None = None,
 ) -> tuple[HeldOut, Mapping[str, float]]:
-    """What models of other folds say about each training row, and `folds_NAME` metrics of it."""
+    """What models of other folds say about each training row, and `folds_NAME` metrics of it, with the
+    model's `threshold`."""
     moments, folds = planned.moments, planned.numbers
     rows, count = frame.rows["train"], spec.folds or 0
     width = len(frame.classes) or len(frame.subject.labels)
@@ -53,16 +59,17 @@ def predict_folds(
     order = np.argsort(moments.number[rows])
     number = moments.number[rows]
     held_out = HeldOut(rows=number[order], folds=folds[order], predicted=predicted[order])
-    return held_out, _measure(frame, rows, predicted)
+    return held_out, _measure(frame, rows, predicted, threshold)
 
 
-def _measure(frame: Frame, rows: Integers, predicted: Floats) -> Mapping[str, float]:
+def _measure(frame: Frame, rows: Integers, predicted: Floats, threshold: float | None) -> Mapping[str, float]:
     """`folds_NAME` metrics over the rows that have such a prediction."""
     known = np.isfinite(predicted.reshape(len(rows), -1)).all(axis=1)
     rows, predicted = rows[known], predicted[known]
     if len(rows) == 0:
         return {}
-    return {f"folds_{name}": value for name, value in measure_rows(frame, rows, predicted).items()}
+    found = measure_rows(frame, rows, predicted, threshold)
+    return {f"folds_{name}": value for name, value in found.items()}
 
 
 def _fold_numbers(frame: Frame, spec: TrainingSpec, moments: Moments) -> Integers:

@@ -48,7 +48,8 @@ def _used(frame: Frame, spec: TrainingSpec) -> tuple[Integers, Integers]:
     train, validation = frame.rows["train"], frame.rows["validation"]
     if spec.model != ModelKind.ENSEMBLE:
         return train, validation
-    return train[:0], validation if spec.combine == Combine.WEIGHTED else validation[:0]
+    decides = spec.combine == Combine.WEIGHTED or spec.threshold_by is not None or spec.quantiles
+    return train[:0], validation if decides else validation[:0]
 
 
 def _measured_on(hashes: Hashes, frame: Frame, card: Card, split: str) -> str:

@@ -109,7 +109,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
         print(f"threshold {card.threshold:.4g}: the best {spec.threshold_by} in validation", flush=True)
     found = {**fitted.metrics, **measure(fit, answers, card.threshold)}
     found |= measure_intervals(card, fit, answers)
-    held_out, measured = _held_out(folds, frame, spec, context) if folds else (None, {})
+    held_out, measured = _held_out(folds, frame, spec, context, card.threshold) if folds else (None, {})
     found |= measured
     card = replace(card, metrics=found)
     card, measured_on = identify(card, frame, fit, spec, context)
@@ -245,13 +245,13 @@ def _predictor(card: Card, fitted: Fitted, context: JobContext) -> Predictor:
 
 
 def _held_out(
-    folds: Folds, frame: Frame, spec: TrainingSpec, context: JobContext
+    folds: Folds, frame: Frame, spec: TrainingSpec, context: JobContext, threshold: float | None = None
 ) -> tuple[HeldOut, Mapping[str, float]]:
     def learn(part: Frame, own: JobContext) -> Predictor:
         fitted = _fit(part, spec, own)
         return _predictor(_card(part, spec, fitted), fitted, own)
 
-    return predict_folds(folds, frame, spec, context, learn)
+    return predict_folds(folds, frame, spec, context, learn, threshold)
 
 
 def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: Artifact | None = None) -> Card:
