@@ -185,6 +185,19 @@ def test_a_search_that_makes_no_sense_is_refused(search, text):
 
 
 @pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"model": ModelKind.ENSEMBLE, "models": ("a", "b")}, "an ensemble does not learn"),
+        ({"model": ModelKind.CUSTOM, "file": "model.onnx"}, "a model from a file does not learn"),
+    ],
+)
+def test_what_does_not_learn_has_no_settings_to_search(options, text):
+    search = Search(parameters={"combine": Range(among=("mean", "weighted"))})
+    with pytest.raises(InputError, match=text):
+        TrainingSpec(dataset="d", search=search, **options).check()
+
+
+@pytest.mark.parametrize(
     ("bounds", "whole"), [("[0, 1]", True), ("[0.0, 1.0]", False), ("{log: [1, 8.0]}", False)]
 )
 def test_options_of_ones_own_are_whole_where_they_are_written_so(bounds, whole):

@@ -306,6 +306,13 @@ class TrainingSpec:
     def _check_search(self, own: frozenset[str]) -> None:
         if self.search is None:
             return
+        if self.model == ModelKind.ENSEMBLE or self.file is not None:
+            what = "an ensemble" if self.model == ModelKind.ENSEMBLE else "a model from a file"
+            raise InputError(
+                f"{what} does not learn: there are no settings to search",
+                hint="Declare one training for each setting: the report compares their metrics.",
+                place="training.search",
+            )
         self.search.check()
         for name, one in self.search.parameters.items():
             one.check()
