@@ -47,6 +47,13 @@ def test_equally_frequent_categories_are_chosen_by_their_order():
         assert chosen(who=rows).encodings[0].categories == tuple(sorted(values)[::3][:31])
 
 
+@pytest.mark.parametrize("declared", [False, True])
+def test_text_without_any_value_is_left_out(declared):
+    found = chosen(note=pa.nulls(3, pa.string()), x=[1.0, 2.0, 3.0], declared=declared)
+    assert [one.column for one in found.encodings] == ["x"]
+    assert found.left_out == {"note": "text, no values in the training rows"}
+
+
 def test_identifiers_and_times_are_left_out_with_what_they_are():
     names = [f"row {number}" for number in range(100)]
     found = chosen(id=names, born=[date(2000, 1, 1)] * 100, tags=[[1]] * 100, x=[1.0] * 100)

@@ -32,6 +32,7 @@ def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -
     A number is itself. Of a text column with up to 32 values each value has an input; with more, the 31 most
     frequent ones, and the others share one. Columns of other types, and text with less than two rows per
     value, are left out, unless they are `declared`: then such text is encoded, and another type is refused.
+    Text without any value is always left out: it would have no input.
     Raises DataError.
     """
     encodings: list[Encoding] = []
@@ -49,6 +50,9 @@ def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -
         else:
             values, counts = _by_frequency(column)
             rows = sum(counts)
+            if rows == 0:
+                left_out[name] = "text, no values in the training rows"
+                continue
             if not declared and len(values) > MOST_CATEGORIES and rows < ROWS_PER_VALUE * len(values):
                 left_out[name] = f"text, {len(values):,} values in {rows:,} rows"
                 continue
