@@ -69,6 +69,24 @@ def test_the_rows_to_stop_by_come_after_all_that_is_learned_and_no_label_reaches
     assert len(frame.rows["test"]) == 300
 
 
+@pytest.mark.parametrize(
+    ("time", "begin"),
+    [
+        (lambda time: time.astype("datetime64[ns]") + np.timedelta64(1, "ns"), "2024-01-11 14:00"),
+        (lambda time: time + np.timedelta64(9000 * 365, "D"), "11018-01-20 14:00"),
+    ],
+    ids=["nanoseconds", "after the year 9999"],
+)
+def test_times_that_python_cannot_hold_are_no_obstacle(tmp_path, time, begin):
+    columns = two_splits()
+    columns["time"] = time(columns["time"])
+    dataset = write_dataset(tmp_path, columns, label_after={"seconds": 3 * 3600.0, "rows": 0})
+    context = training_context(tmp_path, dataset, "gbdt")
+    spec = context.order.job.training
+    _, said = with_stopping_rows(read_frame(context, spec), spec, context)
+    assert said.startswith(f"on the last 138 training rows, from {begin}; 9 before")
+
+
 def test_without_a_time_the_rows_to_stop_by_are_drawn_by_the_seed(tmp_path):
     dataset = write_dataset(tmp_path, two_splits(), time=None)
     results = []

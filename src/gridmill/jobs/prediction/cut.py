@@ -74,7 +74,7 @@ def check_order(parts: Partitions, card: Card) -> None:
     starts = runs(table, card.entity)
     firsts = np.unique(starts)
     entities = {tuple(row.values()) for row in table.select(card.entity).take(firsts).to_pylist()}
-    times = table[card.time].cast(pa.timestamp("us")).to_numpy()
+    times = table[card.time].cast(pa.timestamp("us"), safe=False).to_numpy()
     back = (times[1:] < times[:-1]) & (starts[1:] == starts[:-1])
     torn = bool(card.entity) and len(firsts) != len(entities)
     if torn or back.any():

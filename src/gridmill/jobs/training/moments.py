@@ -39,7 +39,7 @@ def read_moments(frame: Frame, spec: TrainingSpec, context: JobContext, *, by_ti
     table = _keys(frame, spec, context)
     number, time = row_order(table, frame.subject), np.zeros(table.num_rows, np.int64)
     if frame.subject.time:
-        column = table[frame.subject.time].cast(pa.timestamp("us")).cast(pa.int64())
+        column = table[frame.subject.time].cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         time = pc.fill_null(column, 0).to_numpy()[number]
     if not by_time:
         return Moments(number=number, time=time, known=time)

@@ -1,7 +1,6 @@
 """The rows that early stopping goes by where the dataset has no validation split: the last training rows."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -47,8 +46,7 @@ def with_stopping_rows(frame: Frame, spec: TrainingSpec, context: JobContext) ->
 
 
 def check_stopping_rows(frame: Frame, spec: TrainingSpec) -> None:
-    """Raise DataError unless a validation row is of a class of the training rows and has a weight above 0: else
-    there is no loss."""
+    """Raise DataError unless a validation row is of a class of the training rows and has a weight above 0."""
     held = frame.rows["validation"]
     known = held if frame.objective == Objective.REGRESSION else held[frame.target[held] >= 0]
     if len(known) == 0:
@@ -60,8 +58,8 @@ def check_stopping_rows(frame: Frame, spec: TrainingSpec) -> None:
         )
     if not has_weight(frame, known):
         raise DataError(
-            f"the weights of all {len(known):,} validation rows are 0, and a {spec.model} model ends early by the "
-            "validation rows",
+            f"the weights of all {len(known):,} validation rows are 0, and a {spec.model} model ends early by"
+            " these rows",
             hint="Give some of them a weight above 0, or use a linear model.",
             place="training.weight" if spec.weight else "training.class_weights",
         )
@@ -78,8 +76,10 @@ def _last_rows(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[I
     dated = context.input(spec.dataset).output.details.get("label_after", {}) is not None
     moments = read_moments(frame, spec, context, by_time=dated)
     learned, held = last_rows(rows, moments)
-    begin = datetime.fromtimestamp(moments.time[held].min() / 1_000_000, UTC) if len(held) else None
-    said = f"on the last {len(held):,} training rows, from {begin:%Y-%m-%d %H:%M}" if begin else ""
+    begin = (
+        str(np.datetime64(int(moments.time[held].min()), "us"))[:-10].replace("T", " ") if len(held) else ""
+    )
+    said = f"on the last {len(held):,} training rows, from {begin}"
     if between := len(rows) - len(learned) - len(held):
         said += f"; {between:,} before them left out, as their labels are known later"
     return learned, held, said
