@@ -32,6 +32,8 @@ def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> 
         "labels": ["next"],
         "features": ["sold"],
         "importance": {"sold": 0.75},
+        "dataset": "s/data@1",
+        "rows": {"train": 1200, "validation": 0, "test": 300},
         "packages": {"gridmill": "0.1.0", "numpy": "2.0"},
         "options": {"epochs": 3, "data_wait_share": 0.0379, "resumed_in_epoch": None},
     }
@@ -53,6 +55,9 @@ def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> 
         "sold double 0.75",
         "rmse 1.5 2.5",
         "settings epochs 3",
+        "dataset s/data@1",
+        "learned from 1,200 train rows",
+        "measured on 300 test rows",
         "waited for data 3.8% of the time it learned",
         "packages gridmill 0.1.0, numpy 2.0",
     ):

@@ -157,7 +157,8 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
     options = {name: value for name, value in _mapping(one, "options").items() if value is not None}
     waited = options.pop("data_wait_share", None)
     settings = ", ".join(f"{name} {_value(value)}" for name, value in options.items())
-    rows = ", ".join(f"{count:,} {split}" for split, count in _mapping(one, "rows").items())
+    rows = _mapping(one, "rows")
+    measured = ", ".join(f"{rows[split]:,} {split}" for split in ("validation", "test") if rows.get(split))
     labels = ", ".join(told.get("labels") or filter(None, [str(told.get("label") or "")]))
     yield _facts(
         [
@@ -173,7 +174,9 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
             ("settings", settings),
             ("waited for data", f"{waited:.1%} of the time it learned" if waited is not None else ""),
             ("seed", told.get("seed")),
-            ("learned from", f"{rows} rows of {told.get('dataset')}" if rows else ""),
+            ("dataset", told.get("dataset")),
+            ("learned from", f"{rows['train']:,} train rows" if rows.get("train") else ""),
+            ("measured on", f"{measured} rows" if measured else ""),
             ("model.onnx", graph_words(told)),
             ("calibration", judge(told["calibration"]).text if told.get("calibration") else ""),
         ]
