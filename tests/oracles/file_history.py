@@ -89,11 +89,20 @@ class History:
             self.back,
             self.copy,
         ]
-        rare = [self.swap, self.over, self.same_size, self.header_only, self.reorder, self.more_columns]
+        rare = [
+            self.twins,
+            self.twins,
+            self.swap,
+            self.over,
+            self.same_size,
+            self.header_only,
+            self.reorder,
+            self.more_columns,
+        ]
         wrong = [self.wider, self.misfit, self.fewer_columns, self.ragged, self.empty]
         if self.named:
             fixed = [self.change, self.change, self.append, self.swap, self.back, self.copy, self.lose]
-            return fixed * 3 + rare[2:] * 2 + wrong
+            return fixed * 3 + rare[4:] * 2 + wrong
         return common * 3 + rare * 2 + wrong
 
     def add(self) -> None:
@@ -129,6 +138,23 @@ class History:
             self._passed(name)
             self.files.pop(name)
             self.bad.pop(name, None)
+
+    def twins(self) -> None:
+        """Of two files of the same content and time one goes, the other moves, perhaps for a new one."""
+        if name := self._some():
+            file = self.files[name]
+            alike = [one for one in self.now if one == replace(file, name=one.name) and one.name != name]
+            if alike:
+                self._log("remove", alike[0].name)
+                self.files.pop(alike[0].name)
+            if alike or any(replace(one, name=name) == file for one in self.past):
+                self._move(name, self._free_name())
+                self._write(name, self._columns_of()) if self.random.random() < 0.5 else None
+            else:
+                self._log("copy", name)
+                free = self._free_name()
+                self.files[free] = replace(file, name=free)
+                self._copied_badness(name, free)
 
     def lose(self) -> None:
         """A file is away that has to be there."""
