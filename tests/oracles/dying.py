@@ -56,17 +56,20 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _load(case: SinkCase, spec: SinkSpec, step: int) -> None:
+def _load(case: SinkCase, spec: SinkSpec, step: int, function: str) -> None:
     os.environ["REDIS_PASSWORD"] = PASSWORD
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    with at_step(step, die):
+    with at_step(step, die, function):
         run(case.context(spec))
 
 
 def load_and_die(case: SinkCase, spec: SinkSpec, step: int) -> bool:
-    """Load in a process of its own, which is killed at that step; whether it was."""
+    """Load in a process of its own, which is killed at that step; whether it was. Each second one is killed
+    around the commit, which few steps are of."""
     case.attempts += 1
-    process = _server().Process(target=_load, args=(case, spec, step))
+    process = _server().Process(
+        target=_load, args=(case, spec, *((step % 80 // 2 + 1, "_commit") if step % 2 else (step, "")))
+    )
     process.start()
     process.join(60)
     assert process.exitcode in (_KILLED, _DONE), f"the load ended with {process.exitcode}"
