@@ -115,6 +115,14 @@ def test_constant_features_say_nothing_at_any_scale(tmp_path: Path, model: str):
     assert found["test_r2"] == pytest.approx(plain["test_r2"], abs=0.02)
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-100, 1e-60, 1e-20, 1e100])
+def test_a_single_feature_keeps_its_mean_in_the_file(tmp_path: Path, scale: float):
+    values = columns()
+    alone = {name: values[name] for name in ("time", "split")}
+    both = {"a": scale * (values["a"] + 3), "ahead": scale * (2 * values["a"] + 1)}
+    trained(tmp_path, "linear", alone | both)  # compares the file with the model
+
+
 def test_spread_of_what_lies_on_a_large_offset():
     random = np.random.default_rng(0)
     z = random.integers(-64, 64, (200_000, 1)) / 8

@@ -13,9 +13,10 @@ PIECE_CELLS = 4 * 2**20
 CONSTANT_STEPS = 4
 """A column whose values all lie within so many steps of a double counts as constant: such differences are
 those of rounding."""
-SAFE_EXPONENT, SHIFT = 400, 600
-"""Columns whose largest value is beyond 2 ** ±400 are multiplied by 2 ** ∓600 first, which is exact: neither
-their squares nor their differences leave the range of doubles."""
+SAFE_EXPONENT, MOST_EXPONENT = 100, 1000
+"""Columns whose largest value is beyond 2 ** ±100 are multiplied by a power of two first, which is exact.
+Their squares stay in the range of doubles, and their means in that of single floats: ONNX Runtime takes a
+smaller mean for 0 and leaves its subtraction out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +78,10 @@ def _above(values: Floats, scale: Floats, lowest: Floats) -> Floats:
 
 
 def _scale(largest: Floats) -> Floats:
-    exponent = np.frexp(largest)[1]
-    small = (exponent < -SAFE_EXPONENT) & (largest > 0)
-    return np.where(exponent > SAFE_EXPONENT, 2.0**-SHIFT, np.where(small, 2.0**SHIFT, 1.0))
+    exponent = np.where(largest > 0, np.frexp(largest)[1], 0)
+    shift = np.where(np.abs(exponent) > SAFE_EXPONENT, -exponent, 0)
+    scale: Floats = np.ldexp(1.0, np.clip(shift, -MOST_EXPONENT, MOST_EXPONENT))
+    return scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
