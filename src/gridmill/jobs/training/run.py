@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.features import Encoding
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.held_out import HeldOut, save_held_out
 from gridmill.jobs.metrics import NAMES
@@ -72,12 +73,21 @@ def run(context: JobContext) -> JobResult:
 
 def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
     """What the other ranks do: learn what rank 0 learns, in the same order."""
-    frame = read_frame(context, spec)
-    folds = plan_folds(frame, spec, context) if spec.folds else None
+    frame, folds = _prepare(context, spec)
     _fit(frame, spec, context)
     if folds is not None:
         _held_out(folds, frame, spec, context)
     return JobResult()
+
+
+def _prepare(
+    context: JobContext, spec: TrainingSpec, encodings: tuple[Encoding, ...] | None = None
+) -> tuple[Frame, Folds | None]:
+    """The dataset and its folds. Raises InputError and DataError in all ranks of a gang, before any of them
+    waits for another one."""
+    frame = read_frame(context, spec, encodings)
+    check_decisions(frame, spec)
+    return frame, plan_folds(frame, spec, context) if spec.folds else None
 
 
 def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
@@ -92,9 +102,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
     if found_best is not None:
         spec = found_best.spec
     encodings = encodings_of(read_members(context, spec)) if spec.model == ModelKind.ENSEMBLE else None
-    frame = read_frame(context, spec, encodings)
-    check_decisions(frame, spec)
-    folds = plan_folds(frame, spec, context) if spec.folds else None
+    frame, folds = _prepare(context, spec, encodings)
     fitted = _fit(frame, spec, context)
     if context.rank:
         return JobResult()  # what a script's rank 0 leaves is the model
@@ -119,28 +127,39 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
     for name, value in found.items():
         context.metric(name, value)
     run_id = tracker.finish(card, found_best) if tracker else None
+    details = {
+        **_details(card, frame, fitted, spec),
+        "calibration": calibration_curve(fit, answers),
+        "breakdown": break_down(fit, answers, card.threshold),
+        "not_measured": _fewer(frame, fit),
+        "file_check": file_check,
+        "mlflow_run": run_id,
+        "measured_on": measured_on,
+    }
+    return _result(card, frame, spec, context, details | (_searched(found_best) if found_best else {}))
+
+
+def _result(
+    card: Card, frame: Frame, spec: TrainingSpec, context: JobContext, details: Mapping[str, Any]
+) -> JobResult:
+    """The model as the job's output, when all of its files are written."""
+    files = [path for path in context.output.rglob("*") if path.is_file()]
+    about: dict[str, Any] = {
+        "files": sorted(path.name for path in files if path.parent == context.output),
+        "predicts": model_signature(card).text,
+    }
+    if card.environment:
+        about |= {"requirements": spec.environment, "bundle": context.order.bundle}
     output = Output(
         kind=ArtifactKind.MODEL,
         uri=context.order.output_uri,
         rows=card.rows,
-        size_bytes=sum(path.stat().st_size for path in context.output.rglob("*") if path.is_file()),
-        metrics=found,
-        details={
-            **_details(card, frame, fitted, spec),
-            "calibration": calibration_curve(fit, answers),
-            "breakdown": break_down(fit, answers, card.threshold),
-            "not_measured": _fewer(frame, fit),
-            "file_check": file_check,
-            "files": sorted(path.name for path in context.output.iterdir() if path.is_file()),
-            "mlflow_run": run_id,
-            "measured_on": measured_on,
-            "predicts": model_signature(card).text,
-        }
-        | ({"requirements": spec.environment, "bundle": context.order.bundle} if card.environment else {})
-        | (_searched(found_best) if found_best else {}),
+        size_bytes=sum(path.stat().st_size for path in files),
+        metrics=card.metrics,
+        details={**details, **about},
     )
     size = JobSize(rows=len(frame.target), columns=frame.inputs.shape[1])
-    return JobResult(outputs=(output,), metrics=found, size=size)
+    return JobResult(outputs=(output,), metrics=card.metrics, size=size)
 
 
 def _decisions(card: Card) -> dict[str, Any]:
