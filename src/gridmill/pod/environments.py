@@ -101,7 +101,13 @@ def _run(argv: list[str], cwd: Path | None = None, log: Path | None = None) -> N
     """Run an installer. `log` is the file to which it writes more than it prints."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
-        argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        argv,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",  # a package that is built may print anything
     ) as process:
         for line in process.stdout or ():
             if not any(noise in line for noise in _NOISE):
