@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gridmill.errors import DataError
+from gridmill.errors import DataError, InputError
 from gridmill.jobs.sink.run import run
 from gridmill.model.sink import ColumnType, SinkSpec
 from gridmill.model.source import Source, SqlSource
@@ -334,3 +334,24 @@ def test_each_row_is_loaded_once_whatever_the_cursor_holds(
             load(case, mariadb.url(database), cursor="c", lag=lag, **source)
         loaded = number if lag is None else number - 1
         assert [row["id"] for row in case.rows()] == list(range(1, loaded + 1))
+
+
+@pytest.mark.parametrize("type_", ["ENUM('b', 'a')", "SET('b', 'a')", "JSON", "BLOB"])
+def test_a_cursor_that_mariadb_sorts_and_compares_differently_is_refused(
+    mariadb: MariadbServer, tmp_path: Path, type_: str
+) -> None:
+    database = mariadb.create_database()
+    mariadb.execute(f"CREATE TABLE kinds (c {type_})", database)
+    mariadb.execute("INSERT INTO kinds VALUES ('a'), ('b')", database)
+    with pytest.raises(InputError, match=r"column 'c' is of type .*, which is no cursor"):
+        load(SinkCase(tmp_path), mariadb.url(database), table="kinds", cursor="c")
+
+
+@pytest.mark.parametrize("type_", ["uuid", "boolean", "jsonb", "bytea", "interval", "integer[]"])
+def test_a_cursor_of_postgresql_that_is_no_number_time_or_text_is_refused(
+    postgresql: PostgresqlServer, tmp_path: Path, type_: str
+) -> None:
+    database = postgresql.create_database()
+    postgresql.execute(f"CREATE TABLE kinds (c {type_})", database)
+    with pytest.raises(InputError, match=r"column 'c' is of type .*, which is no cursor"):
+        load(SinkCase(tmp_path), postgresql.url(database), table="kinds", cursor="c")

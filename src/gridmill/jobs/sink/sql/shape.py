@@ -8,9 +8,10 @@ from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
 import sqlalchemy as sa
+from sqlalchemy.dialects.mysql import SET
 from sqlalchemy.exc import NoSuchTableError
 
-from gridmill.errors import DataError
+from gridmill.errors import DataError, InputError
 from gridmill.jobs.sink.convert import TIMESTAMP
 from gridmill.jobs.sink.sql.binding import bind_values
 from gridmill.jobs.sink.sql.position import Position
@@ -146,6 +147,8 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape
             place,
         )
     is_mysql = connection.dialect.name in _MYSQL
+    if source.cursor is not None:
+        _check_cursor(table.c[source.cursor], is_mysql=is_mysql)
     found = {column.name: _declared(column.type, is_mysql=is_mysql) for column in table.c}
     columns = tuple(_as_it_is(column, found[column.name]) for column in table.c)
     cursor = _as_it_is(table.c[source.cursor], None) if source.cursor else None
@@ -156,6 +159,20 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape
         types={name: type_ for name, type_ in found.items() if type_ is not None},
         rest=pa.string(),
         may_lack=source.cursor is None or table.c[source.cursor].nullable is not False,
+    )
+
+
+def _check_cursor(column: sa.Column[Any], *, is_mysql: bool) -> None:
+    """Raise InputError for a column whose values cannot be compared as a cursor's are. MySQL sorts ENUM and
+    SET by the place of the value in the type and compares them as text: rows would be passed over."""
+    refused = (sa.Boolean, sa.types.Uuid, sa.JSON, sa.LargeBinary, sa.Interval, sa.ARRAY)
+    if not isinstance(column.type, (*refused, *((sa.Enum, SET) if is_mysql else ()))):
+        return
+    raise InputError(
+        f"column {column.name!r} is of type {column.type.__visit_name__.lower()}, which is no cursor: it "
+        "must hold numbers, times or texts that only grow",
+        hint="Name a column of numbers or times, or leave `cursor` out.",
+        place="source.sql.cursor",
     )
 
 
