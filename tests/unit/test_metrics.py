@@ -1,6 +1,7 @@
 """Metrics, computed again by scikit-learn on random data."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clean_process import predict
@@ -10,6 +11,7 @@ from sklearn import metrics as sk
 from gridmill.jobs import metrics
 from gridmill.jobs.breakdown import OTHER, by_class
 from gridmill.jobs.decisions import best_threshold, decide
+from gridmill.jobs.features import has_all_values
 from gridmill.jobs.training.run import run as train
 from gridmill.model.breakdown import breakdown_of
 from gridmill.model.remarks import remarks_of
@@ -153,6 +155,33 @@ def test_rows_lost_because_one_of_the_labels_is_missing_are_counted(tmp_path):
     lines = [one.line for one in remarks_of(artifact_of("m", output))]
     assert any("warning" in line and "540 train" in line for line in lines)
     assert any("540 second" in line for line in lines)
+
+
+def test_a_prediction_measures_the_rows_with_all_labels_as_training_does(tmp_path):
+    columns = series()
+    second = columns["ahead"] + 1.0
+    second[np.flatnonzero(columns["split"] == "test")[:7]] = np.nan
+    labels = [{"name": name, "column": "value"} for name in ("ahead", "second")]
+    dataset = write_dataset(
+        tmp_path, columns | {"second": second}, labels=labels, features=["value", "wave", "slope"]
+    )
+    trained = train(training_context(tmp_path, dataset, "linear", "m")).outputs[0]
+    made = predict(prediction_context(tmp_path, dataset, {"m": artifact_of("m", trained)})).outputs[0]
+    tested = {name: value for name, value in trained.metrics.items() if name.startswith("test_")}
+    assert made.metrics == pytest.approx(tested)
+    for here, there in zip(*(one.details["breakdown"]["test"] for one in (made, trained)), strict=True):
+        assert here == pytest.approx(there)
+    assert made.details["learned_rows"]["measured"] == 293
+    assert made.details["unpredicted_rows"] == 0
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_rows_have_all_values_where_none_is_missing(chunks):
+    rows = [[1.0, 2.0], [1.0, None], None, [None, None], [np.nan, 1.0], [3.0, 4.0]]
+    step = len(rows) // chunks
+    parts = [pa.array(rows[at : at + step], pa.list_(pa.float64())) for at in range(0, len(rows), step)]
+    assert has_all_values(pa.chunked_array(parts)).tolist() == [True, False, False, False, False, True]
+    assert has_all_values(pa.chunked_array([["a", None]])).tolist() == [True, False]
 
 
 def test_a_model_of_classes_shows_each_of_them(tmp_path):

@@ -122,6 +122,17 @@ def list_numbers(column: pa.ChunkedArray, width: int) -> Floats:
     return found
 
 
+def has_all_values(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """For each row whether it has a value, and of a list all of its values (none missing or NaN)."""
+    known = np.array(pc.is_valid(column).to_numpy(), bool)
+    if pa.types.is_list(column.type):
+        lists = column.filter(pc.is_valid(column)).combine_chunks()
+        row = np.repeat(np.flatnonzero(known), pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+        missing = pc.is_null(pc.list_flatten(lists), nan_is_null=True).to_numpy(zero_copy_only=False)
+        known[row[missing]] = False
+    return known
+
+
 def as_lists(values: Floats) -> pa.Array:
     """[rows, width] as a column of lists; a row that has no number is missing."""
     offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]

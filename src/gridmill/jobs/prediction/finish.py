@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gridmill.errors import InternalError
 from gridmill.jobs import metrics
 from gridmill.jobs.breakdown import by_class, by_label
 from gridmill.jobs.classes import probability_columns
-from gridmill.jobs.features import Floats, Integers, list_numbers, present_values, runs
+from gridmill.jobs.features import Floats, Integers, has_all_values, list_numbers, present_values, runs
 from gridmill.jobs.intervals import measure_quantiles, quantile_columns
 from gridmill.jobs.learned_rows import Mask
 from gridmill.jobs.models import Card
@@ -94,11 +93,10 @@ def break_down(table: pa.Table, parts: Partitions, card: Card) -> Any:  # noqa: 
 
 
 def _known(table: pa.Table) -> pa.Table:
-    """The rows with truth and prediction."""
+    """The rows with truth and prediction, of several labels with all of them."""
     if "truth" not in table.column_names:
         return table.slice(0, 0)
-    both = pc.and_(pc.is_valid(table["truth"]), pc.is_valid(table["prediction"]))
-    return table.take(np.flatnonzero(both.to_numpy()))
+    return table.take(np.flatnonzero(has_all_values(table["truth"]) & has_all_values(table["prediction"])))
 
 
 def _classified(table: pa.Table, card: Card) -> tuple[Integers, Floats]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.errors import InputError
+from gridmill.jobs.features import has_all_values
 from gridmill.jobs.learned_rows import Mask, Seen, seen_rows
 from gridmill.jobs.models import Card
 from gridmill.jobs.partitions import Partitions
@@ -85,5 +86,5 @@ def learned_among(
         seen = Seen(train=seen.train & own, validation=seen.validation, known=seen.known)
     labelled = np.zeros(table.num_rows, bool)
     if "truth" in table.column_names:
-        labelled = np.asarray(pc.is_valid(table["truth"]).to_numpy(), bool)
+        labelled = has_all_values(table["truth"])
     return LearnedAmong(seen=seen, labelled=labelled)

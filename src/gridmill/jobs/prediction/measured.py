@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.features import Integers
+from gridmill.jobs.features import Integers, has_all_values
 from gridmill.jobs.learned_rows import LEAST_SHARE, Mask, seen_rows
 from gridmill.jobs.metrics import NAMES
 from gridmill.jobs.models import Card
@@ -161,7 +161,7 @@ def _compared(
     left_out = {
         name: f"it gave no number for {none} of {len(rows)} validation rows"
         for name, table in tables.items()
-        if (none := table["prediction"].null_count)
+        if (none := int((~has_all_values(table["prediction"])).sum()))
     }
     kept = _kept(train, known, left_out)
     if not kept.any():

@@ -16,6 +16,7 @@ from gridmill.codec import from_builtins, to_builtins
 from gridmill.errors import InputError
 from gridmill.jobs.children import in_child
 from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.features import has_all_values
 from gridmill.jobs.foreign import check_trust
 from gridmill.jobs.models import Card, load_card
 from gridmill.jobs.partitions import open_partitions
@@ -212,7 +213,7 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
             [name, str(kind)] for name, kind in zip(table.schema.names, table.schema.types, strict=True)
         ],
         "metrics": measure(table, parts, card, spec.split, learned.unfit(spec.split)),
-        "unpredicted_rows": table["prediction"].null_count,
+        "unpredicted_rows": int((~has_all_values(table["prediction"])).sum()),
         "details": {
             "model": choice.candidate.name,
             "kind": card.kind.value,
