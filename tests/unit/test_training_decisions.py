@@ -153,6 +153,14 @@ def test_wrong_declarations_are_refused(options, words):
         TrainingSpec(dataset="d", model=ModelKind.LINEAR, **options).check()
 
 
+def test_a_search_is_refused_before_its_first_trial(tmp_path, capfd):
+    dataset = write_dataset(tmp_path, series())
+    search = Search(trials=2, parallel=1, parameters={"regularization": Range(among=(1.0,))})
+    with pytest.raises(InputError, match="decides between two classes; the label has numbers"):
+        clean(training_context(tmp_path, dataset, "linear", threshold=0.5, search=search))
+    assert "trial" not in capfd.readouterr().out
+
+
 def test_a_threshold_by_f1_needs_a_validation_row_of_the_second_class(tmp_path):
     columns = rare()
     columns["ahead"] = np.where(columns["split"] == "validation", "no", columns["ahead"])

@@ -227,7 +227,7 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
     assert search is not None
 
     def make() -> "tuple[Objective, TryOut]":
-        frame = read_frame(context, spec)
+        frame, _ = _prepare(context, spec)
         study = import_module("gridmill.jobs.training.study")
         metric = study.check_metric(search.metric, frame.objective)
         if len(frame.rows["validation"]) == 0:
