@@ -336,7 +336,7 @@ def test_each_row_is_loaded_once_whatever_the_cursor_holds(
         assert [row["id"] for row in case.rows()] == list(range(1, loaded + 1))
 
 
-@pytest.mark.parametrize("type_", ["ENUM('b', 'a')", "SET('b', 'a')", "JSON", "BLOB"])
+@pytest.mark.parametrize("type_", ["ENUM('b', 'a')", "SET('b', 'a')", "BLOB"])
 def test_a_cursor_that_mariadb_sorts_and_compares_differently_is_refused(
     mariadb: MariadbServer, tmp_path: Path, type_: str
 ) -> None:
@@ -347,7 +347,7 @@ def test_a_cursor_that_mariadb_sorts_and_compares_differently_is_refused(
         load(SinkCase(tmp_path), mariadb.url(database), table="kinds", cursor="c")
 
 
-@pytest.mark.parametrize("type_", ["uuid", "boolean", "jsonb", "bytea", "interval", "integer[]"])
+@pytest.mark.parametrize("type_", ["uuid", "boolean", "jsonb", "bytea", "integer[]"])
 def test_a_cursor_of_postgresql_that_is_no_number_time_or_text_is_refused(
     postgresql: PostgresqlServer, tmp_path: Path, type_: str
 ) -> None:

@@ -165,7 +165,7 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape
 def _check_cursor(column: sa.Column[Any], *, is_mysql: bool) -> None:
     """Raise InputError for a column whose values cannot be compared as a cursor's are. MySQL sorts ENUM and
     SET by the place of the value in the type and compares them as text: rows would be passed over."""
-    refused = (sa.Boolean, sa.types.Uuid, sa.JSON, sa.LargeBinary, sa.Interval, sa.ARRAY)
+    refused = (sa.Boolean, sa.types.Uuid, sa.JSON, sa.LargeBinary, sa.ARRAY)
     if not isinstance(column.type, (*refused, *((sa.Enum, SET) if is_mysql else ()))):
         return
     raise InputError(
