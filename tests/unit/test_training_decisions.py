@@ -5,13 +5,15 @@ import pyarrow.parquet as pq
 import pytest
 from clean_process import predict
 from clean_process import train as clean
-from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
+from learning_data import artifact_of, context_of, prediction_context, series, training_context, write_dataset
 from sklearn import metrics as sk
 
 from gridmill.errors import InputError
 from gridmill.jobs.held_out import load_held_out
 from gridmill.jobs.intervals import error_quantiles, measure_quantiles, quantile_columns, quantiles_of
+from gridmill.jobs.models import load_card
 from gridmill.jobs.training.run import run as train
+from gridmill.model.job import Job
 from gridmill.model.search import Range, Search
 from gridmill.model.training import FoldsBy, ModelKind, ThresholdBy, TrainingSpec
 
@@ -151,6 +153,20 @@ def test_several_labels_have_quantiles_of_their_own(tmp_path):
 def test_wrong_declarations_are_refused(options, words):
     with pytest.raises(InputError, match=words):
         TrainingSpec(dataset="d", model=ModelKind.LINEAR, **options).check()
+
+
+@pytest.mark.parametrize(("options", "used"), [({}, 0), ({"threshold_by": ThresholdBy.F1}, 300)])
+def test_an_ensemble_notes_the_validation_rows_that_its_threshold_is_chosen_by(tmp_path, options, used):
+    dataset = write_dataset(tmp_path, rare())
+    inputs = {"d": dataset}
+    for name in ("one", "two"):
+        inputs[name] = artifact_of(
+            name, train(training_context(tmp_path, dataset, "linear", name)).outputs[0]
+        )
+    spec = TrainingSpec(dataset="d", model=ModelKind.ENSEMBLE, models=("one", "two"), **options)
+    train(context_of(tmp_path, Job(name="e", training=spec), inputs))
+    learned = load_card(tmp_path / "outputs/e").learned
+    assert (learned.train, learned.validation) == (0, used)
 
 
 def test_a_search_is_refused_before_its_first_trial(tmp_path, capfd):
