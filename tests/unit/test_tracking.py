@@ -4,7 +4,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -146,6 +148,30 @@ def test_a_server_that_is_not_there_fails_nothing(
     assert [f"at {url}: ConnectError" in line for line in said] == [True, True]  # at first, and in the end
     assert "it is told later" in said[0]
     assert "later" not in said[1]
+
+
+@pytest.mark.parametrize("status", [200, 502])
+@pytest.mark.parametrize("content", [b"[]", b"null", b'"busy"'])
+def test_a_server_that_answers_other_json_than_mlflow_fails_nothing(
+    tmp_path: Path, events: int, capfd: pytest.CaptureFixture[str], status: int, content: bytes
+):
+    class Other(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = answer  # noqa: N815  http.server's names
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        result = run(context_of(tmp_path, events, url, model="naive"))
+        server.shutdown()
+    assert result.outputs[0].details["mlflow_run"] is None
+    assert "not told to MLflow" in capfd.readouterr().out
 
 
 def test_the_attempt_after_a_killed_one_goes_on_with_its_run(tmp_path: Path, events: int):

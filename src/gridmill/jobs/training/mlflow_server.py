@@ -12,7 +12,7 @@ from gridmill.errors import InputError
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """Seconds. A busy server takes its time; one that is not there is found out at once."""
-TROUBLES = (httpx.HTTPError, KeyError, TypeError, ValueError)
+TROUBLES = (httpx.HTTPError, AttributeError, KeyError, TypeError, ValueError)
 """What comes of a server that does not answer, or not as MLflow does."""
 METRICS_A_BATCH, PARAMETERS_A_BATCH, LONGEST_VALUE, LONGEST_DIGEST = 1000, 100, 500, 36
 PIECE_BYTES = 1 << 20
@@ -119,7 +119,8 @@ def _check(answer: httpx.Response) -> None:
     if not answer.is_success:
         said = " ".join(answer.text.split())
         if answer.headers.get("content-type", "").startswith("application/json"):
-            said = str(answer.json().get("message", said))
+            content = answer.json()
+            said = str(content.get("message", said)) if isinstance(content, dict) else said
         raise httpx.HTTPError(f"{answer.status_code} {answer.reason_phrase}: {said[:LONGEST_VALUE]}")
 
 
