@@ -33,7 +33,8 @@ def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> 
         "features": ["sold"],
         "importance": {"sold": 0.75},
         "dataset": "s/data@1",
-        "rows": {"train": 1200, "validation": 0, "test": 300},
+        "rows": {"train": 1200, "validation": 0, "test": 310},
+        "not_measured": {"test": 10},
         "packages": {"gridmill": "0.1.0", "numpy": "2.0"},
         "options": {"epochs": 3, "data_wait_share": 0.0379, "resumed_in_epoch": None},
     }

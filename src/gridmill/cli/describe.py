@@ -157,8 +157,9 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
     options = {name: value for name, value in _mapping(one, "options").items() if value is not None}
     waited = options.pop("data_wait_share", None)
     settings = ", ".join(f"{name} {_value(value)}" for name, value in options.items())
-    rows = _mapping(one, "rows")
-    measured = ", ".join(f"{rows[split]:,} {split}" for split in ("validation", "test") if rows.get(split))
+    rows, left_out = _mapping(one, "rows"), _mapping(one, "not_measured")
+    counts = {split: rows.get(split, 0) - left_out.get(split, 0) for split in ("validation", "test")}
+    measured = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
     labels = ", ".join(told.get("labels") or filter(None, [str(told.get("label") or "")]))
     yield _facts(
         [
