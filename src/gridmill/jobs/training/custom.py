@@ -203,8 +203,9 @@ def _teller(
         for line in content[:whole].splitlines():
             _tell(context, line, losses, not_finite)
         read += whole
-        both = [(step, one) for step, one in sorted(losses.items()) if len(one) == 2]
-        curve[:] = [(step, one["train_loss"], one["validation_loss"]) for step, one in both]
+        if last:
+            both = [(step, one) for step, one in sorted(losses.items()) if len(one) == 2]
+            curve[:] = [(step, one["train_loss"], one["validation_loss"]) for step, one in both]
 
     return tell
 
