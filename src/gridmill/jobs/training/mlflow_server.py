@@ -104,9 +104,9 @@ class Server:
         scheme, _, path = str(run["info"].get("artifact_uri", "")).partition(":")
         return path.strip("/") if scheme == "mlflow-artifacts" else None
 
-    def put_file(self, root: str, name: str, path: Path) -> None:
+    def put_file(self, folder: str, name: str, path: Path) -> None:
         """A file of a run, below its `artifact_root`, in pieces."""
-        url = f"{str(self._client.base_url).rstrip('/')}-artifacts/artifacts/{root}/{name}"
+        url = f"{str(self._client.base_url).rstrip('/')}-artifacts/artifacts/{folder}/{name}"
         with path.open("rb") as file:
             _check(self._client.put(url, content=iter(lambda: file.read(PIECE_BYTES), b"")))
 
