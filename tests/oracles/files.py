@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations, product
 
 from tests.oracles.values import (
     Blank,
@@ -131,6 +132,8 @@ class Table:
     required: frozenset[str] = frozenset()
     held: list[Held] = field(default_factory=list)
     declared: Declared | None = None
+    copies: tuple[str, ...] = ()
+    """What its newest version says of files whose rows are in it a second time."""
 
     @property
     def rows(self) -> list[Row]:
@@ -152,8 +155,32 @@ class Table:
         loaded = change.apply()
         if not loaded.problems:
             self.columns, self.required = change.columns, change.required
-            self.held, self.declared = change.held, declared
+            self.held, self.declared = sorted(change.held, key=lambda one: one.name), declared
+            if loaded.news or loaded.anew:
+                self.copies = loaded.copies
         return loaded
+
+    def alike(self, files: Sequence[SourceFile]) -> "list[Table]":
+        """This table, once for each answer to which of several files of the same content and time moved.
+
+        data.md knows a moved file by these two alone.
+        """
+        there = {file.name: file.content for file in files}
+        groups: dict[object, list[Held]] = {}
+        for one in self.held:
+            if one.name not in there and one.modified is not None:
+                groups.setdefault((one.content, one.modified), []).append(one)
+        choices = [
+            combinations(same, min(len(same), sum(_is_renamed(same[0], file) for file in files)))
+            for same in groups.values()
+            if len(same) > 1
+        ]
+        return [self._first(*chosen) for chosen in product(*choices)]
+
+    def _first(self, *chosen: tuple[Held, ...]) -> "Table":
+        """The same; of the files that may have moved these have."""
+        moved = [one.name for some in chosen for one in some]
+        return replace(self, held=sorted(self.held, key=lambda one: one.name not in moved))
 
 
 class _Change:
@@ -231,13 +258,13 @@ class _Change:
             self.problems.append(Problem("", (_source_name(name, self.declared),)))
 
     def _needed(self) -> frozenset[str]:
-        named = {*self.declared.columns, *self.declared.select} - {*self.declared.add}
-        return frozenset(named) if self.declared.select else self.required | named
+        """What each file has to have: a declared column is not more than a type (quality.md)."""
+        return frozenset(self.declared.select) - {*self.declared.add} or self.required
 
     def _settle(self, found: dict[str, str | None], sheets: "list[tuple[SourceFile, Cells]]") -> None:
         had = dict(self.columns)
-        if not had and not found:  # lines of JSON, of which there are none
-            found |= dict.fromkeys(self.declared.select or self.declared.columns)
+        if not had:  # lines of JSON may lack any of them, or there are none
+            found = dict.fromkeys(self.declared.select or (() if found else self.declared.columns)) | found
         for name, kind in found.items():
             declared = self.declared.columns.get(name)
             if declared:

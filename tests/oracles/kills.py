@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import threading
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from types import FrameType
@@ -39,7 +40,8 @@ def killed(kill: Kill, context: JobContext) -> bool:
         process.join()
         return process.exitcode == -signal.SIGKILL
     try:
-        _load(kill, context)
+        with _ignored_where_it_is_lost():
+            _load(kill, context)
     except _DiesError:
         return True
     except Exception:  # noqa: BLE001 - what a load says that was not killed is compared when it is done again
@@ -47,6 +49,18 @@ def killed(kill: Kill, context: JobContext) -> bool:
     finally:
         sys.setprofile(None)
     return False
+
+
+@contextmanager
+def _ignored_where_it_is_lost() -> Iterator[None]:
+    """Without a warning where it comes up in a generator that is thrown away: Python then goes on, as if the
+    load had not been killed."""
+    told = sys.unraisablehook
+    sys.unraisablehook = lambda what: None if what.exc_type is _DiesError else told(what)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told
 
 
 def _load(kill: Kill, context: JobContext) -> None:

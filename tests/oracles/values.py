@@ -17,7 +17,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 INTEGERS = range(-(2**63), 2**63)
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_FLOAT = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|nan))")
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _TIME = re.compile(
     _DATE.pattern + r"[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
@@ -120,18 +120,31 @@ def convert(cell: Cell, kind: str | None) -> Value:
     if isinstance(cell, Typed):
         return _declared(cell.value, cell.kind, kind)
     if isinstance(cell, bool):
-        if kind == "string":
-            return "true" if cell else "false"
-        return _same(cell, kind, "boolean")
+        return _declared(cell, "boolean", kind)
     if isinstance(cell, Number):
         return _number(cell, kind)
-    return _parse(cell.text if isinstance(cell, Quoted) else cell, kind)
+    return _read(cell.text, kind) if isinstance(cell, Quoted) else _parse(cell, kind)
+
+
+def _read(text: str, kind: str) -> Value:
+    """A text of a line of JSON or of a Parquet file. One of nothing but space is missing (data.md)."""
+    if kind == "string":
+        return text
+    return _parse(text.strip(), kind) if text.strip() else None
 
 
 def _declared(value: Value, had: str, kind: str) -> Value:
     """A typed value of a column that is declared otherwise (data.md, "An inferred type loses nothing")."""
     if isinstance(value, datetime) and kind == "date":
         return value.date()
+    if isinstance(value, str) and had == "string":
+        return _read(value, kind)
+    if isinstance(value, bool) and kind in ("integer", "float"):
+        return int(value) if kind == "integer" else float(value)
+    if isinstance(value, float) and kind == "integer":
+        return _whole(value)
+    if isinstance(value, int | float) and kind == "boolean" and value in (0, 1):
+        return bool(value)
     return widened(value, had, kind)
 
 
@@ -164,10 +177,11 @@ def _text_of_float(value: float) -> str:
     return re.sub(r"e([+-])0", r"e\1", repr(value)).removesuffix(".0")
 
 
-def _same(value: Value, kind: str, own: str) -> Value:
-    if kind != own:
-        raise MisfitError
-    return value
+def _whole(value: float) -> int:
+    """A number whose fraction is zero is a whole number (data.md)."""
+    if value.is_integer() and int(value) in INTEGERS:
+        return int(value)
+    raise MisfitError
 
 
 def _number(number: Number, kind: str) -> Value:
@@ -177,6 +191,10 @@ def _number(number: Number, kind: str) -> Value:
         return float(number.text)
     if kind == "integer" and number.whole and int(number.text) in INTEGERS:
         return int(number.text)
+    if kind == "integer" and not number.whole:
+        return _whole(float(number.text))
+    if kind == "boolean" and float(number.text) in (0, 1):
+        return float(number.text) == 1
     raise MisfitError
 
 
@@ -187,8 +205,8 @@ def _parse(text: str, kind: str) -> Value:
         return int(text)
     if kind == "float" and _FLOAT.fullmatch(text):
         return float(text)
-    if kind == "boolean" and text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    if kind == "boolean" and text.lower() in ("true", "false", "1", "0"):
+        return text.lower() in ("true", "1")
     if kind == "date":
         return _date(text)
     if kind == "timestamp":

@@ -276,6 +276,41 @@ def test_other_numbers_than_0_and_1_are_no_booleans(case: SinkCase, value: objec
         case.load("*.parquet")
 
 
+@pytest.mark.parametrize(
+    "type_", [pa.timestamp("us", "UTC"), pa.timestamp("ns"), pa.date32(), pa.date64(), pa.time64("us")]
+)
+@pytest.mark.parametrize("declared", [ColumnType.INTEGER, ColumnType.FLOAT, ColumnType.BOOLEAN])
+def test_times_are_no_numbers(case: SinkCase, type_: pa.DataType, declared: ColumnType) -> None:
+    times = pa.array([None, 86_400_000], pa.int64()).cast(pa.int32() if type_ == pa.date32() else pa.int64())
+    pq.write_table(pa.table({"at": times.cast(type_)}), case.folder / "1.parquet")
+    with pytest.raises(DataError, match=f"is not of type {declared}") as caught:
+        case.load("*.parquet", columns={"at": declared})
+    assert caught.value.place == "1.parquet: row 2"
+
+
+@pytest.mark.parametrize("beside", ['"x"', str(LARGE), "true", "3", "0.5"])
+@pytest.mark.parametrize("value", ["-1500.0", "-1.5E+3"])
+def test_a_whole_number_of_json_with_a_fraction_of_zero_is_one_whatever_is_beside_it(
+    case: SinkCase, value: str, beside: str
+) -> None:
+    put(case, "1.jsonl", [value, beside])
+    case.load("*.jsonl", columns={"id": ColumnType.INTEGER}, on_misfit=OnMisfit.REJECT)
+    assert -1500 in [row["id"] for row in case.rows()]
+
+
+@pytest.mark.parametrize("beside", ['"x"', "false", "0.5"])
+def test_true_in_numbers_of_json_is_1_whatever_is_beside_it(case: SinkCase, beside: str) -> None:
+    put(case, "1.jsonl", ["true", beside, "-0.0"])
+    case.load("*.jsonl", columns={"id": ColumnType.FLOAT}, on_misfit=OnMisfit.REJECT)
+    assert {str(row["id"]) for row in case.rows()} >= {"1.0", "-0.0"}
+
+
+def test_a_text_of_space_alone_is_missing_in_a_declared_column(case: SinkCase) -> None:
+    put(case, "1.jsonl", ['" 12 "', '" "', '""'])
+    case.load("*.jsonl", columns={"id": ColumnType.INTEGER})
+    assert [row["id"] for row in case.rows()] == [12, None, None]
+
+
 def test_unsigned_numbers_beyond_64_bits_are_refused_with_their_place(case: SinkCase) -> None:
     table = pa.table({"id": pa.array([1, 2**63], pa.uint64())})
     pq.write_table(table, case.folder / "1.parquet")

@@ -219,6 +219,8 @@ def _first_misfit(column: pa.ChunkedArray, to: Convert) -> int:
 def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
     if pa.types.is_temporal(target) and not pa.types.is_temporal(kind):
         return lambda column: _nothing(column, target)
+    if pa.types.is_temporal(kind) and (pa.types.is_primitive(target) and not pa.types.is_temporal(target)):
+        return lambda column: _nothing(column, target)
     if pa.types.is_timestamp(target):
         return _to_timestamp
     if pa.types.is_boolean(target) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
@@ -239,7 +241,7 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
 
 
 def _nothing(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Numbers are no times: nobody knows whether they count seconds, milliseconds or days."""
+    """Numbers are no times, nor times numbers: nobody knows whether they count seconds or days."""
     if column.null_count < len(column):
         raise ValueError
     return pa.chunked_array([pa.nulls(len(column), target)])

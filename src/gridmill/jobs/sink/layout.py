@@ -65,9 +65,11 @@ class Layout:
 
     def texts(self) -> frozenset[str]:
         """The source columns that are declared texts."""
-        old = {new: name for name, new in self.spec.rename.items()}
-        texts = (name for name, type_ in self.spec.columns.items() if type_ == ColumnType.STRING)
-        return frozenset(old.get(name, name) for name in texts)
+        return self.declared(ColumnType.STRING)
+
+    def declared(self, type_: ColumnType) -> frozenset[str]:
+        """The source columns that are declared of that type."""
+        return frozenset(self.sources_of(name for name, one in self.spec.columns.items() if one == type_))
 
     def sources_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """The source columns that become these."""

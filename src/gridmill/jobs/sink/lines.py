@@ -32,6 +32,10 @@ class Lines:
     source: Source
     texts: frozenset[str] = frozenset()
     """Columns of the file whose values are wanted as texts: numbers as they are written."""
+    integers: frozenset[str] = frozenset()
+    """Those declared `integer`, where 12.0 and true are whole numbers whatever the lines beside them hold."""
+    floats: frozenset[str] = frozenset()
+    """Those declared `float`, where true is 1."""
     _times: set[str] = field(default_factory=set, init=False)
 
     def names(self) -> tuple[str, ...] | None:
@@ -69,7 +73,7 @@ class Lines:
                 return table
         objects = list(self._objects(block, first_line))
         try:
-            return _from_objects(objects, self.texts)
+            return _from_objects(self._numbered(objects), self.texts)
         except UnicodeEncodeError as error:
             raise DataError(
                 "a text has half of a pair of code units, as \\ud800, which is no character",
@@ -84,6 +88,20 @@ class Lines:
             self._times |= times
             table = _parse(block, self.texts | self._times)
         return table
+
+    def _numbered(self, objects: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """As Arrow makes numbers of a column in which all values are of one type."""
+        kinds: dict[str, tuple[type[bool | float], ...]]
+        kinds = {**dict.fromkeys(self.integers, (bool, float)), **dict.fromkeys(self.floats, (bool,))}
+        if not kinds:
+            return objects
+        return [
+            {
+                name: _whole(_plain(value), kinds[name]) if name in kinds else value
+                for name, value in item.items()
+            }
+            for item in objects
+        ]
 
     def _objects(self, block: bytes, first_line: int) -> Iterator[Mapping[str, Any]]:
         for number, line in enumerate(block.split(b"\n"), start=first_line):
@@ -128,6 +146,11 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: ANN401  JSON
+    """A value of one of these types as a whole number, where it is one."""
+    return int(value) if isinstance(value, kinds) and value % 1 == 0 else value
 
 
 def _half(block: bytes) -> int:

@@ -35,7 +35,7 @@ from gridmill.jobs.sink.lines import Lines
 from gridmill.jobs.sink.misfit import misfit
 from gridmill.jobs.sink.reading import Haste, HastyError, Reader, place_of
 from gridmill.jobs.sink.sieve import Batch
-from gridmill.model.sink import OnMisfit, SinkSpec
+from gridmill.model.sink import ColumnType, OnMisfit, SinkSpec
 from gridmill.model.source import ENTRY_TIME, Format, Source
 
 _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
@@ -226,6 +226,7 @@ class Loading:
             given = {*self.untold, *self.spec.add}
             texts = (item.name for item in schema if item.type == pa.string() and item.name not in given)
             reader.texts = frozenset(self.layout.sources_of(texts))
+            reader.integers, reader.floats = map(self.layout.declared, (ColumnType.INTEGER, ColumnType.FLOAT))
         names = reader.names()
         sources = self.layout.asked() if names is None else self.layout.sources(names, file.name)
         table_names = [self.layout.rename(name) for name in sources or ()]
