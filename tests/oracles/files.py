@@ -377,7 +377,10 @@ class _Change:
             if name in self.declared.add:
                 continue
             try:
-                row[name] = convert(self._cell(file, file.rows[number], name), kind)
+                cell = self._cell(file, file.rows[number], name)
+                if name not in self.declared.columns and kind in ("integer", "float"):
+                    _no_boolean(cell)
+                row[name] = convert(cell, kind)
             except MisfitError:
                 row[name] = None
                 if self.declared.rejects_misfits and name in self.declared.columns:
@@ -392,6 +395,12 @@ class _Change:
 
 
 Cells = tuple[list[str], dict[str, list[Cell]]]
+
+
+def _no_boolean(cell: Cell) -> None:
+    """Booleans are numbers where these are declared (data.md)."""
+    if isinstance(cell.value if isinstance(cell, Typed) else cell, bool):
+        raise MisfitError
 
 
 def _source_name(name: str, declared: Declared) -> str:

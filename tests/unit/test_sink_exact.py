@@ -288,6 +288,14 @@ def test_times_are_no_numbers(case: SinkCase, type_: pa.DataType, declared: Colu
     assert caught.value.place == "1.parquet: row 2"
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin", "America/New_York"])
+def test_a_time_is_cut_to_its_date_in_utc(case: SinkCase, zone: str | None) -> None:
+    times = pa.array([-1, 0], pa.int64())
+    pq.write_table(pa.table({"on": times.cast(pa.timestamp("ms", zone))}), case.folder / "1.parquet")
+    case.load("*.parquet", columns={"on": ColumnType.DATE})
+    assert {row["on"] for row in case.rows()} == {date(1969, 12, 31), date(1970, 1, 1)}
+
+
 @pytest.mark.parametrize("beside", ['"x"', str(LARGE), "true", "3", "0.5"])
 @pytest.mark.parametrize("value", ["-1500.0", "-1.5E+3"])
 def test_a_whole_number_of_json_with_a_fraction_of_zero_is_one_whatever_is_beside_it(

@@ -235,6 +235,8 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
         return _digits
     if pa.types.is_nested(kind) and target == pa.string():
         return lambda column: pa.chunked_array([[_text(value) for value in column.to_pylist()]], pa.string())
+    if pa.types.is_date(target) and pa.types.is_timestamp(kind):  # in UTC, not in the file's zone
+        return lambda column: _in_years(_to_timestamp(column).cast(target))
     if pa.types.is_date(target):
         return lambda column: _in_years(column.cast(target))
     return lambda column: column.cast(target)
