@@ -142,5 +142,5 @@ def test_a_script_learns_by_two_workers_and_the_first_ones_model_is_kept(place: 
     assert "[0] learns 0 2 False" in logs
     assert "[1] learns 1 2 True" in logs
     model = the_job(place, "custom-1", "model")
-    assert model["metrics"]["ranks"] == 2
+    assert model["metrics"]["own_ranks"] == 2
     assert len(model["artifacts"]) == 1
