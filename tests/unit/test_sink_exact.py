@@ -353,3 +353,18 @@ def test_the_line_of_a_misfit_counts_blank_lines(case: SinkCase) -> None:
 def test_blank_lines_of_several_columns_are_no_rows(case: SinkCase) -> None:
     case.write("1.csv", "a,b\n1,2\n\n3,4\n\n")
     assert case.load().rows == 2
+
+
+@pytest.mark.parametrize("text", ["9007199254740993.0", "9007199254740993.00e0", "90071992547409930e-1"])
+def test_a_whole_number_of_json_keeps_its_digits_however_it_is_written(tmp_path: Path, text: str) -> None:
+    case = SinkCase(tmp_path)
+    case.write("a.jsonl", f'{{"id": {text}}}\n{{"id": -{text}}}\n{{"id": 12.0}}\n')
+    case.load("*.jsonl", columns={"id": ColumnType.INTEGER})
+    assert sorted(row["id"] for row in case.rows()) == [-9007199254740993, 12, 9007199254740993]
+
+
+def test_a_fraction_of_json_beyond_all_exact_floats_is_no_whole_number(tmp_path: Path) -> None:
+    case = SinkCase(tmp_path)
+    case.write("a.jsonl", '{"id": 9007199254740993.5}\n')
+    with pytest.raises(DataError, match="id"):
+        case.load("*.jsonl", columns={"id": ColumnType.INTEGER})

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from math import isinf
 from typing import Any, BinaryIO
 
@@ -20,6 +21,8 @@ from gridmill.model.source import Source
 
 _LONG = re.compile(rb"(?<![0-9.eE])[0-9]{16}")
 """What no float may hold exactly."""
+LARGEST_EXACT = 2.0**53
+"""Below it every whole number is a float."""
 BLOCK_BYTES = 4 * 2**20
 LONGEST_LINE_BYTES = 64 * 2**20
 
@@ -129,10 +132,22 @@ class _Written(str):
     __slots__ = ()
 
 
+class _Large(float):
+    """A float that may lack the last digits of the number as it is written, `text`."""
+
+    text: str
+
+
 def _finite(text: str) -> float | str:
     """The number; as text where no float is so large."""
     number = float(text)
-    return text if isinf(number) else number
+    if isinf(number):
+        return text
+    if abs(number) < LARGEST_EXACT:
+        return number
+    large = _Large(number)
+    large.text = text
+    return large
 
 
 _FINITE: Mapping[str, Any] = {"parse_float": _finite}
@@ -149,7 +164,10 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
 
 
 def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: ANN401  JSON
-    """A value of one of these types as a whole number, where it is one."""
+    """A value of one of these types as a whole number, where it is one: by its digits, not by its float."""
+    if isinstance(value, _Large) and float in kinds:
+        written = Decimal(value.text)
+        return int(written) if written == written.to_integral_value() else value.text  # which is refused
     return int(value) if isinstance(value, kinds) and value % 1 == 0 else value
 
 
