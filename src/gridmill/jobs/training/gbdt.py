@@ -82,10 +82,11 @@ def _fit(
 
 def _trained(model: HistGradientBoostingRegressor, units: Units, scale: float) -> Trained:
     def predict(inputs: Floats) -> Floats:
-        if isinstance(model, HistGradientBoostingClassifier):
-            found: Floats = model.predict_proba(inputs * scale)
-            return found
-        return units.labels(model.predict(inputs * scale), inputs)
+        with threadpool_limits(limits=1):  # for each tree, several threads would wait for each other
+            if isinstance(model, HistGradientBoostingClassifier):
+                found: Floats = model.predict_proba(inputs * scale)
+                return found
+            return units.labels(model.predict(inputs * scale), inputs)
 
     return Trained(predict=predict, tolerance=lambda _: TOLERANCE * units.label_deviation)
 
