@@ -105,10 +105,16 @@ def wider(one: str | None, other: str | None) -> str | None:
 
 
 def kind_of_all(cells: Iterable[Cell]) -> str | None:
+    """The type of all values of a column of a file. Texts 0 and 1 beside true or false are booleans."""
     found: str | None = None
+    kinds: set[str | None] = set()
+    digits = True
     for cell in cells:
-        found = wider(found, kind_of(cell))
-    return found
+        kind = kind_of(cell)
+        kinds.add(kind)
+        digits &= kind != "integer" or cell in ("0", "1")
+        found = wider(found, kind)
+    return "boolean" if kinds - {None} == {"integer", "boolean"} and digits else found
 
 
 def convert(cell: Cell, kind: str | None) -> Value:
