@@ -419,8 +419,8 @@ def _rejected(file: SourceFile, number: int, reasons: Iterable[str], record: str
 
 def _breaks(rule: Rule, row: Row, misfits: list[str]) -> bool:
     value = row.get(rule.column)
-    if rule.column in misfits:
-        return False
+    if rule.column in misfits:  # quality.md: it is missing for the constraints
+        return rule.required
     return rule.required if value is None else not rule.holds(value)
 
 
