@@ -117,7 +117,7 @@ def test_units_of_labels_do_not_matter(seed):
 def test_a_model_that_is_blind_to_the_label_of_the_small_unit_does_not_win(tmp_path):
     extra = np.random.default_rng(3).normal(size=1200)
     columns = series() | {"extra": extra, "second": extra * 1e-3}
-    labels = [{"name": name, "column": "value"} for name in ("ahead", "second")]
+    labels = [{"name": "ahead", "column": "value"}, {"name": "second", "column": "extra"}]
     features = ["value", "slope", "extra"]
     dataset = write_dataset(tmp_path, columns, labels=labels, features=features)
     models = {}
@@ -141,6 +141,28 @@ def test_a_model_that_is_blind_to_the_label_of_the_small_unit_does_not_win(tmp_p
         assert here["r2"] == pytest.approx(sk.r2_score(truth[:, n], predicted[:, n]))
     (shown,) = breakdown_of(artifact_of("swarm", output))
     assert [row[0] for row in shown.rows] == ["ahead", "second"]
+
+
+@pytest.mark.parametrize("encoders", [(), ("value", "extra"), ("value",)])
+@pytest.mark.parametrize("second", ["value", "extra"])
+def test_errors_of_labels_in_one_unit_are_in_that_unit(tmp_path, encoders, second):
+    columns = series() | {"extra": np.random.default_rng(3).normal(size=1200)}
+    columns["second"] = 1000 * columns[second]
+    dataset = write_dataset(
+        tmp_path,
+        columns,
+        labels=[{"name": "ahead", "column": "value"}, {"name": "second", "column": second}],
+        features=["value", "slope", "extra"],
+        encoders=[{"column": name, "method": "standard"} for name in encoders],
+    )
+    output = train(training_context(tmp_path, dataset, "linear", "m")).outputs[0]
+    own = [one["mse"] for one in output.details["breakdown"]["test"]]
+    if second == "value" or len(encoders) == 2:
+        assert output.metrics["test_mse"] == pytest.approx(np.mean(own))
+    else:
+        train_rows = columns["split"] == "train"
+        spread = [np.var(columns[name][train_rows]) for name in ("ahead", "second")]
+        assert output.metrics["test_mse"] == pytest.approx(np.mean(np.divide(own, spread)))
 
 
 def test_rows_lost_because_one_of_the_labels_is_missing_are_counted(tmp_path):

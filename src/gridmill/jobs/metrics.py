@@ -26,9 +26,9 @@ def regression(
 ) -> dict[str, float]:
     """rmse, mse, mae, r2; with `naive`, another prediction of the same rows, also skill: 1 - rmse / its rmse.
 
-    All are [rows] or [rows, labels]. Errors of several labels are divided by each label's `spread` (its
-    standard deviation in training), so that their units do not matter, and are means over everything; r2 is
-    the mean of the labels'. r2 is left out where a truth is constant, skill where the naive prediction is
+    All are [rows] or [rows, labels]. Errors of several labels are divided by each label's `spread` (1,
+    or where units differ its standard deviation in training), and are means over everything; r2 is the mean
+    of the labels'. r2 is left out where a truth is constant, skill where the naive prediction is
     perfect.
     """
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)

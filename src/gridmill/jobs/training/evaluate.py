@@ -101,5 +101,8 @@ def usual_labels(frame: Frame) -> tuple[float, ...]:
 
 
 def label_spreads(frame: Frame) -> tuple[float, ...]:
-    """Per label its standard deviation over the training rows."""
+    """Per label what its errors are divided by before they are pooled: its standard deviation over the
+    training rows; 1 where all labels are in the same unit."""
+    if frame.subject.has_one_unit:
+        return (1.0,) * len(frame.subject.labels)
     return tuple(float(one) for one in np.atleast_1d(frame.target[frame.rows["train"]].std(axis=0)))

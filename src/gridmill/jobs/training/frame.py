@@ -26,6 +26,7 @@ from gridmill.jobs.features import (
 from gridmill.jobs.partitions import Partitions, open_partitions
 from gridmill.jobs.training.columns import Chosen, choose_encodings
 from gridmill.jobs.training.weighing import check_column, row_weights
+from gridmill.model.encoder import SCALERS
 from gridmill.model.training import Objective, TrainingSpec
 
 MOST_CLASSES = 100
@@ -34,13 +35,15 @@ MOST_CLASSES = 100
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """Which columns of the dataset play which part. `label_columns` are, per label, the column whose later
-    value it is, where the dataset has that."""
+    value it is, where the dataset has that. `has_one_unit` is whether all labels are in the same unit: later
+    values of one column, or of columns that the dataset has scaled."""
 
     features: tuple[str, ...]
     labels: tuple[str, ...]
     label_columns: tuple[str | None, ...]
     entity: tuple[str, ...]
     time: str | None
+    has_one_unit: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -152,7 +155,13 @@ def find_subject(
         label_columns=tuple(column if column in names else None for column in columns),
         entity=tuple(details.get("entity") or ()),
         time=details.get("time"),
+        has_one_unit=_has_one_unit(details, columns),
     )
+
+
+def _has_one_unit(details: Mapping[str, Any], columns: Sequence[str | None]) -> bool:
+    scaled = {one["column"] for one in details.get("encoders") or () if one["method"] in SCALERS}
+    return None not in columns and (len(set(columns)) == 1 or scaled.issuperset(columns))
 
 
 def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
