@@ -92,7 +92,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def without_manifests(folder: Path) -> dict[str, str]:
-    """These have the times of the files that were imported."""
+    """These have the times of the files that were restored."""
     return {name: hash for name, hash in contents(folder).items() if not name.startswith("manifests/")}
 
 
@@ -218,13 +218,13 @@ def test_an_import_that_is_killed_is_whole_or_not_begun_and_can_be_said_again(
     two_days: Place, tmp_path: Path
 ):
     archive = tmp_path / "grown.zip"
-    assert two_days.gridmill("export", "grown", "-o", archive).returncode == 0
+    assert two_days.gridmill("backup", "grown", "-o", archive).returncode == 0
     wanted = without_manifests(storage(two_days))
 
     def check(place: Place) -> None:
         if (place.home / "store.db").exists():
             assert versions(place) in (set(), versions(two_days)), "all of it is visible, or nothing"
-        done = place.gridmill("import", archive)
+        done = place.gridmill("restore", archive)
         assert done.returncode == 0, done.stderr
         assert versions(place) == versions(two_days)
         for left in storage(place).glob(".import-*"):
@@ -233,12 +233,12 @@ def test_an_import_that_is_killed_is_whole_or_not_begun_and_can_be_said_again(
         assert without_manifests(storage(place)) == wanted, "nothing half-read is left"
         assert place.gridmill("verify").returncode == 0
 
-    for place in at_every_commit(lambda: empty(tmp_path / "copy"), "import", archive):
+    for place in at_every_commit(lambda: empty(tmp_path / "copy"), "restore", archive):
         check(place)
     for _ in range(TRIES):
         with empty(tmp_path / "between") as place:
             root = storage(place)
-            killed = killed_when(place, lambda at=root: files_below(at, "*.parquet"), "import", archive)
+            killed = killed_when(place, lambda at=root: files_below(at, "*.parquet"), "restore", archive)
             check(place)
         if killed:
             return

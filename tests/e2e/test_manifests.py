@@ -210,13 +210,15 @@ def test_verify_reads_everything_and_names_what_is_wrong(place: Place):
     assert "there is no 'kept/nobody'" in place.gridmill("verify", "kept/nobody").stderr
 
 
-def test_a_changed_version_is_not_exported_and_what_is_imported_can_be_verified(place: Place, tmp_path: Path):
+def test_a_changed_version_is_not_backed_up_and_what_is_restored_can_be_verified(
+    place: Place, tmp_path: Path
+):
     pipeline = place.write(PIPELINE)
     place.write("time,station,value\n2024-01-01,a,1\n", "one.csv")
     assert place.gridmill("run", pipeline).returncode == 0
-    assert place.gridmill("export", "kept", "-o", tmp_path / "kept.zip").returncode == 0
+    assert place.gridmill("backup", "kept", "-o", tmp_path / "kept.zip").returncode == 0
     with a_place(tmp_path / "other") as other:
-        done = other.gridmill("import", tmp_path / "kept.zip")
+        done = other.gridmill("restore", tmp_path / "kept.zip")
         assert done.returncode == 0, done.stderr
         assert all(one["files"] for one in other.json("verify") if one["version"] != "kept/nothing@1")
         assert not any(one["troubles"] or one["problem"] for one in other.json("verify"))
@@ -225,7 +227,7 @@ def test_a_changed_version_is_not_exported_and_what_is_imported_can_be_verified(
         listed = manifest(other, "kept/files", 1)["contents"]["files"]
         assert found.stat().st_mtime_ns in {one["mtime_ns"] for one in listed}
     keeping_times(next((place.home / "storage/files/kept/files").glob("*/a/b")), b"ho\n")
-    done = place.gridmill("export", "kept", "-o", tmp_path / "changed.zip")
+    done = place.gridmill("backup", "kept", "-o", tmp_path / "changed.zip")
     assert done.returncode != 0
     assert "kept/files@1 is not what it was when it was made: a/b was changed" in done.stderr
     assert not (tmp_path / "changed.zip").exists()
@@ -245,9 +247,9 @@ def test_rejected_rows_are_verified_and_no_reader_fails_for_them(place: Place, t
         done = place.gridmill("run", pipeline)
         assert done.returncode == 0, done.stderr
     assert place.gridmill("verify").returncode == 0
-    assert place.gridmill("export", "odd", "-o", tmp_path / "odd.zip").returncode == 0
+    assert place.gridmill("backup", "odd", "-o", tmp_path / "odd.zip").returncode == 0
     with a_place(tmp_path / "other") as other:
-        assert other.gridmill("import", tmp_path / "odd.zip").returncode == 0
+        assert other.gridmill("restore", tmp_path / "odd.zip").returncode == 0
         assert other.gridmill("verify").returncode == 0
     for file in (place.home / "storage/sinks/odd/rows/rejects").glob("*.parquet"):
         assert file.stat().st_mode & 0o222 == 0

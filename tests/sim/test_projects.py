@@ -1,4 +1,4 @@
-"""Whole projects: exported from one grid, imported into another."""
+"""Whole projects: backed up from one grid, restored into another."""
 
 import threading
 import zipfile
@@ -53,13 +53,13 @@ def files(folder: Path) -> dict[str, bytes]:
 def archive(tmp_path: Path) -> Path:
     grid = at(tmp_path / "one")
     keep(grid, tmp_path / "one", model(1, 1.0), {"model.json": b"{}"})
-    service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+    service(grid).backup(("w",), str(tmp_path / "p.zip"))
     return tmp_path / "p.zip"
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=st.lists(CONTENTS, min_size=1, max_size=4), removed=st.sets(st.integers(1, 4)))
-def test_what_is_imported_is_what_was_exported(
+def test_what_is_restored_is_what_was_backed_up(
     tmp_path_factory: pytest.TempPathFactory, made: list[dict[str, bytes]], removed: set[int]
 ) -> None:
     place = tmp_path_factory.mktemp("projects")
@@ -74,17 +74,17 @@ def test_what_is_imported_is_what_was_exported(
     there = service(one).artifacts()
     if there:
         service(one).set_alias(alias("prod", there[0].number))
-    written = service(one).export_project(("w",), str(place / "p.zip"))
+    written = service(one).backup(("w",), str(place / "p.zip"))
     assert len(written.versions) == len(made)
-    imported = service(other).import_project(str(place / "p.zip"))
-    assert imported.versions == written.versions
+    restored = service(other).restore(str(place / "p.zip"))
+    assert restored.versions == written.versions
     for ask in ("artifacts", "aliases", "pipelines"):
         assert getattr(service(other), ask)() == getattr(service(one), ask)()
     assert files(place / "other/root") == files(place / "one/root")
-    again = service(other).import_project(str(place / "p.zip"))
+    again = service(other).restore(str(place / "p.zip"))
     assert (again.versions, again.there_already) == ((), len(made))
     assert files(place / "other/root") == files(place / "one/root")
-    service(other).export_project(("w",), str(place / "q.zip"))
+    service(other).backup(("w",), str(place / "q.zip"))
     assert (place / "p.zip").read_bytes() == (place / "q.zip").read_bytes()
 
 
@@ -97,8 +97,8 @@ def test_runs_go_on_counting_where_the_other_grid_stopped(tmp_path: Path) -> Non
         made = tmp_path / "one/root" / service(one).artifact("w/m").output.uri
         made.mkdir(parents=True)
         (made / "file").write_bytes(b"1")
-    service(one).export_project(("w",), str(tmp_path / "p.zip"))
-    service(other).import_project(str(tmp_path / "p.zip"))
+    service(one).backup(("w",), str(tmp_path / "p.zip"))
+    service(other).restore(str(tmp_path / "p.zip"))
     assert service(other).version("w/m@1").artifact.run_id == "w-1"
     again = other.submit(pipeline)
     assert again.id == "w-3"
@@ -113,7 +113,7 @@ def test_another_version_of_the_same_name_is_a_conflict_and_nothing_is_left(
     other = at(tmp_path / "other")
     keep(other, tmp_path / "other", model(1, 9.0), {"model.json": b"other"})
     with pytest.raises(ConflictError, match="another version 'w/m@1'"):
-        service(other).import_project(str(archive))
+        service(other).restore(str(archive))
     assert files(tmp_path / "other/root") == {"models/w/m/1/model.json": b"other"}
 
 
@@ -123,14 +123,14 @@ def test_a_table_that_has_grown_since_is_said_to_be_another_state_of_it(tmp_path
         made = Output(kind=ArtifactKind.SINK, uri="sinks/w/s/table", table_version=number)
         table = Artifact(id=f"w/s@{number}", name="w/s", number=number, output=made, fingerprint=f"{number}")
         keep(one, tmp_path / "one", table, {f"_delta_log/{number}.json": b"{}"})
-        service(one).export_project(("w",), str(tmp_path / f"{number}.zip"))
-    service(other).import_project(str(tmp_path / "1.zip"))
+        service(one).backup(("w",), str(tmp_path / f"{number}.zip"))
+    service(other).restore(str(tmp_path / "1.zip"))
     before = files(tmp_path / "other/root")
     with pytest.raises(ConflictError, match="has w/s@1, the archive w/s@2 too: another state") as caught:
-        service(other).import_project(str(tmp_path / "2.zip"))
-    assert "imported whole" in caught.value.hint
+        service(other).restore(str(tmp_path / "2.zip"))
+    assert "restored whole" in caught.value.hint
     assert files(tmp_path / "other/root") == before
-    assert service(at(tmp_path / "third")).import_project(str(tmp_path / "2.zip")).versions == (
+    assert service(at(tmp_path / "third")).restore(str(tmp_path / "2.zip")).versions == (
         "w/s@1",
         "w/s@2",
     )
@@ -142,10 +142,10 @@ def test_files_that_a_crash_left_are_taken_over_others_are_a_conflict(tmp_path: 
     folder.mkdir(parents=True)
     (folder / "model.json").write_bytes(b"not the same")
     with pytest.raises(ConflictError, match="is there already"):
-        service(other).import_project(str(archive))
+        service(other).restore(str(archive))
     assert service(other).artifacts() == ()
     (folder / "model.json").write_bytes(b"{}")
-    assert service(other).import_project(str(archive)).versions == ("w/m@1",)
+    assert service(other).restore(str(archive)).versions == ("w/m@1",)
 
 
 def changed(archive: Path, change) -> Path:
@@ -177,7 +177,7 @@ def smuggle(name: str):
 def test_files_where_none_may_be_are_refused(tmp_path: Path, archive: Path, name: str) -> None:
     other = at(tmp_path / "other")
     with pytest.raises(UnsafePathError):
-        service(other).import_project(str(changed(archive, smuggle(name))))
+        service(other).restore(str(changed(archive, smuggle(name))))
     assert service(other).artifacts() == ()
     assert not list(tmp_path.rglob("evil"))
 
@@ -187,15 +187,15 @@ def test_damage_is_seen_before_anything_is_visible(tmp_path: Path, archive: Path
     whole = archive.read_bytes()
     archive.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match="whole archive"):
-        other.import_project(str(archive))
+        other.restore(str(archive))
     archive.write_bytes(whole)
     changed(archive, lambda members: {**members, "files/models/w/m/1/model.json": b"[]"})
     with pytest.raises(InputError, match="damaged"):
-        other.import_project(str(archive))
+        other.restore(str(archive))
     archive.write_bytes(whole)
     changed(archive, lambda members: {**members, "files/models/w/m/1/more": b"x"})
     with pytest.raises(InputError, match="manifest"):
-        other.import_project(str(archive))
+        other.restore(str(archive))
     assert other.artifacts() == ()
     assert files(tmp_path / "other") == {}
 
@@ -206,14 +206,14 @@ def test_an_encrypted_archive_is_one_clear_error(tmp_path: Path, archive: Path) 
     content[entry + 8] |= 1
     archive.write_bytes(content)
     with pytest.raises(InputError, match="the archive is encrypted"):
-        service(at(tmp_path / "b")).import_project(str(archive))
+        service(at(tmp_path / "b")).restore(str(archive))
 
 
 def test_comparing_what_is_there_already_holds_nobody_up(
     tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = at(tmp_path / "b")
-    service(grid).import_project(str(archive))
+    service(grid).restore(str(archive))
     again = at(tmp_path / "b")
     free: list[bool] = []
     real = archives._hash
@@ -225,7 +225,7 @@ def test_comparing_what_is_there_already_holds_nobody_up(
         return real(path)
 
     monkeypatch.setattr(archives, "_hash", look)
-    service(again).import_project(str(archive))
+    service(again).restore(str(archive))
     assert free
     assert all(free)
 
@@ -237,14 +237,14 @@ def _try(grid: Simulation) -> bool:
     return taken
 
 
-def test_what_is_not_there_and_what_runs_is_not_exported(tmp_path: Path) -> None:
+def test_what_is_not_there_and_what_runs_is_not_backed_up(tmp_path: Path) -> None:
     grid = at(tmp_path / "one")
     with pytest.raises(NotFoundError, match="'w'"):
-        service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+        service(grid).backup(("w",), str(tmp_path / "p.zip"))
     keep(grid, tmp_path / "one", model(1, 1.0), {"a": b""})
     grid.submit(Pipeline(name="w", jobs=(command("m"),)))
     with pytest.raises(ConflictError, match="w-1"):
-        service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+        service(grid).backup(("w",), str(tmp_path / "p.zip"))
     assert not (tmp_path / "p.zip").exists()
 
 
@@ -253,19 +253,17 @@ def test_a_version_that_lost_files_is_not_passed_on_as_whole(tmp_path: Path) -> 
     lost = replace(one, output=replace(one.output, size_bytes=5))
     keep(grid, tmp_path / "one", lost, {"model.json": b"{}"})
     with pytest.raises(StorageError, match="w/m@1 has lost files: 2 B of 5 B are there"):
-        service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+        service(grid).backup(("w",), str(tmp_path / "p.zip"))
     assert list(tmp_path.glob("*p.zip*")) == []
 
 
-def test_what_changes_while_it_is_exported_is_a_conflict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_changes_during_a_backup_is_a_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = at(tmp_path / "one")
     keep(grid, tmp_path / "one", model(1, 1.0), {"a": b""})
     pipeline = Pipeline(name="w", jobs=(command("m", cache=False),))
     monkeypatch.setattr("gridmill.storage.archive._sync", lambda _: finish(grid, grid.submit(pipeline)))
-    with pytest.raises(ConflictError, match="while it was exported"):
-        service(grid).export_project(("w",), str(tmp_path / "p.zip"))
+    with pytest.raises(ConflictError, match="during the backup"):
+        service(grid).backup(("w",), str(tmp_path / "p.zip"))
     assert list(tmp_path.glob("*.zip*")) == []
 
 
@@ -276,4 +274,4 @@ def test_a_version_that_lies_elsewhere_is_refused(tmp_path: Path, archive: Path)
         return {**members, "manifest.json": manifest}
 
     with pytest.raises(UnsafePathError, match="elsewhere"):
-        service(at(tmp_path / "other")).import_project(str(changed(archive, elsewhere)))
+        service(at(tmp_path / "other")).restore(str(changed(archive, elsewhere)))

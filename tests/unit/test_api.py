@@ -218,3 +218,10 @@ def test_addresses_that_cannot_be_are_said(tmp_path: Path) -> None:
 def test_a_run_posted_as_json_starts(served: httpx.Client) -> None:
     answer = served.post("/v1/runs", content=encode(PIPELINE), headers={"Content-Type": "application/json"})
     assert answer.json()["run"]["id"] == "p-1"
+
+
+@pytest.mark.parametrize(("former", "new"), [("export", "backup"), ("import", "restore")])
+def test_a_former_path_gives_the_new_one(served: httpx.Client, former: str, new: str) -> None:
+    answer = served.post(f"/v1/projects/{former}", params={"path": "p.zip"})
+    assert answer.status_code == 422
+    assert answer.json()["message"] == f"/v1/projects/{former} is now /v1/{new}"

@@ -324,3 +324,9 @@ def test_completion_names_commands(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("COMP_CWORD", "1")
     cli()
     assert {"start", "status", "stop"} <= set(cli.out.split())
+
+
+def test_a_former_name_of_a_command_gives_the_new_one(cli: Cli) -> None:
+    assert cli("import", "weather and more.zip") == 2
+    assert "`gridmill import` is now `gridmill restore`" in cli.err
+    assert "Write `gridmill restore 'weather and more.zip'`." in cli.err

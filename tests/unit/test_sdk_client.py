@@ -315,3 +315,10 @@ def test_importing_gridmill_loads_no_heavy_library() -> None:
     code = f"import sys, gridmill; print([m for m in {heavy.split()!r} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("former", "new"), [("export_project", "backup"), ("import_project", "restore")])
+def test_a_former_name_of_a_method_gives_the_new_one(client: Client, former: str, new: str) -> None:
+    with pytest.raises(InputError, match=f"`{former}` is now `{new}`"):
+        getattr(client, former)
+    assert not hasattr(client, former)

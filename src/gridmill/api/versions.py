@@ -17,6 +17,7 @@ from gridmill.model.stored import Verified
 from gridmill.model.view import Removal, VersionView
 
 router = make_router()
+Former = Annotated[tuple[str, ...], Query()]
 
 
 @router.get("/artifacts", response_model=tuple[Artifact, ...], tags=["artifacts"])
@@ -63,18 +64,28 @@ def compare(grid: TheGrid, name: Long, version: Annotated[tuple[str, ...], Query
     return reply(grid.compare(name, version))
 
 
-@router.post("/projects/export", response_model=Moved, tags=["projects"])
-def export_project(
-    grid: TheGrid, path: str, pipeline: Annotated[tuple[str, ...], Query(min_length=1)]
-) -> Response:
+@router.post("/backup", response_model=Moved, tags=["projects"])
+def backup(grid: TheGrid, path: str, pipeline: Annotated[tuple[str, ...], Query(min_length=1)]) -> Response:
     """Write pipelines with all they made into one archive on the control node's machine."""
-    return reply(grid.export_project(pipeline, path))
+    return reply(grid.backup(pipeline, path))
 
 
-@router.post("/projects/import", response_model=Moved, tags=["projects"])
-def import_project(grid: TheGrid, path: str) -> Response:
+@router.post("/restore", response_model=Moved, tags=["projects"])
+def restore(grid: TheGrid, path: str) -> Response:
     """Verify an archive on the control node's machine, then make all of it visible."""
-    return reply(grid.import_project(path))
+    return reply(grid.restore(path))
+
+
+@router.post("/projects/export", include_in_schema=False)
+def former_export(grid: TheGrid, path: str = "", pipeline: Former = ()) -> Response:
+    """Refuse the former name of `backup`."""
+    raise InputError("/v1/projects/export is now /v1/backup", hint="POST /v1/backup?pipeline=NAME&path=FILE")
+
+
+@router.post("/projects/import", include_in_schema=False)
+def former_import(grid: TheGrid, path: str = "") -> Response:
+    """Refuse the former name of `restore`."""
+    raise InputError("/v1/projects/import is now /v1/restore", hint="POST /v1/restore?path=FILE")
 
 
 @router.get("/usage", response_model=tuple[Usage, ...], tags=["housekeeping"])

@@ -1,5 +1,6 @@
 """The commands and where each lives: a command's module is imported when it is called, not before."""
 
+import shlex
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gridmill import __version__
+from gridmill.errors import InputError
 
 COMMANDS = {
     "run": ("gridmill.cli.run:run", "Run a pipeline and show its progress."),
@@ -27,8 +29,8 @@ COMMANDS = {
     "compare": ("gridmill.cli.compare:compare", "Show versions of a model side by side."),
     "du": ("gridmill.cli.space:du", "Show what takes how much space."),
     "clean": ("gridmill.cli.space:clean", "Take away what nobody needs any more."),
-    "export": ("gridmill.cli.projects:export", "Write pipelines with all they made into one archive."),
-    "import": ("gridmill.cli.projects:import_archive", "Take the pipelines of an archive into this grid."),
+    "backup": ("gridmill.cli.projects:backup", "Write pipelines with all they made into one archive."),
+    "restore": ("gridmill.cli.projects:restore", "Restore the pipelines of an archive into this grid."),
     "remove": ("gridmill.cli.remove:remove", "Remove a resource, pipeline, model, ..."),
     "add": ("gridmill.cli.sites:add", "Add a site: a place where resources can be brought up."),
     "nodes": ("gridmill.cli.sites:nodes", "Show provider nodes: what they have, what runs there."),
@@ -62,8 +64,21 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  Typer's own
         """The real command instead of its stub."""
         args = as_one(args)
+        refuse_renamed(args)
         name, stub, rest = super().resolve_command(ctx, args)
         return name, load(name) if name in COMMANDS else stub, rest
+
+
+RENAMED = {"import": "restore"}
+"""Former names of commands."""
+
+
+def refuse_renamed(words: list[str]) -> None:
+    """Raise InputError for the former name of a command."""
+    new = RENAMED.get(words[0]) if words else None
+    if new is not None:
+        again = shlex.join(["gridmill", new, *words[1:]])
+        raise InputError(f"`gridmill {words[0]}` is now `gridmill {new}`", hint=f"Write `{again}`.")
 
 
 def as_one(words: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`export` and `import`: whole projects as one file."""
+"""`backup` and `restore`: pipelines with everything they made, as one file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from gridmill.cli.session import Json, emit, session
 from gridmill.model.amounts import show_bytes, show_count
 
 
-def export(
+def backup(
     context: typer.Context,
     pipelines: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Their names.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The archive to write.")],
@@ -17,21 +17,21 @@ def export(
 ) -> None:
     """Write pipelines, their versions with lineage, aliases, tables and models into one archive."""
     with session(context) as client:
-        moved = client.export_project(*pipelines, path=output)
+        moved = client.backup(*pipelines, path=output)
     if json:
         return emit(moved)
     return print(f"{show_count(len(moved.versions), 'version')} in {output}, {show_bytes(moved.size_bytes)}")
 
 
-def import_archive(
+def restore(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An archive that `gridmill export` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An archive that `gridmill backup` wrote.")],
     json: Json = False,
 ) -> None:
-    """Take the pipelines of an archive into this grid: all of it, once everything was verified."""
+    """Restore the pipelines of an archive into this grid: all of it, after everything is verified."""
     with session(context) as client:
-        moved = client.import_project(file)
+        moved = client.restore(file)
     if json:
         return emit(moved)
     already = f"; {moved.there_already} were there already" if moved.there_already else ""
-    return print(f"{show_count(len(moved.versions), 'version')} imported from {file}{already}")
+    return print(f"{show_count(len(moved.versions), 'version')} restored from {file}{already}")

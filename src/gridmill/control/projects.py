@@ -1,4 +1,4 @@
-"""Use cases of whole projects: export pipelines with all they made, import them into another grid."""
+"""Use cases of whole projects: back up pipelines with all they made, restore them into another grid."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ _WORDS: dict[type[object], str] = {
 class ProjectCases(Cases):
     """What may be asked about whole projects. Paths are on the control node's machine."""
 
-    def export_project(self, pipelines: tuple[str, ...], path: str) -> Moved:
+    def backup(self, pipelines: tuple[str, ...], path: str) -> Moved:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive."""
         with self._node.lock:
             project, before = self._project(pipelines), self._runs_of(pipelines)
@@ -43,7 +43,7 @@ class ProjectCases(Cases):
         def check() -> None:
             with self._node.lock:
                 if (self._project(pipelines), self._runs_of(pipelines)) != (project, before):
-                    raise ConflictError("it was changed while it was exported", hint="Export it again.")
+                    raise ConflictError("it was changed during the backup", hint="Repeat the backup.")
 
         storage = self._control.storage
         size: int = find("archives", "write")(
@@ -83,7 +83,7 @@ class ProjectCases(Cases):
             bundles=tuple(sorted(one for one in bundles if one and self._control.storage.has_bundle(one))),
         )
 
-    def import_project(self, path: str) -> Moved:
+    def restore(self, path: str) -> Moved:
         """Verify an archive, then make all of it visible at once."""
         with find("archives", "read")(Path(path), Path(self._control.storage.location)) as archive:
             project: Parcel = archive.project
@@ -102,7 +102,7 @@ class ProjectCases(Cases):
                         archive.place_manifest(noun)
                 latest = tuple(self._latest(project))
                 transaction.put(*fresh, *latest)
-                self._note_moves(transaction, [*fresh, *latest], f"import of {path}")
+                self._note_moves(transaction, [*fresh, *latest], f"restore of {path}")
                 transaction.events.clear()  # what happened elsewhere is no event here
                 for run in project.runs:
                     self._control.counters.used(run.pipeline, int(run.id.rpartition("-")[2]))
@@ -136,7 +136,7 @@ class ProjectCases(Cases):
                 if here and one.kind == ArtifactKind.SINK:
                     raise ConflictError(
                         f"this grid has {here[0].id}, the archive {one.id} too: another state of the table",
-                        hint="An archive is imported whole, into a grid that has nothing of its pipelines, "
+                        hint="An archive is restored whole, into a grid that has nothing of its pipelines, "
                         "or the same: choose another GRIDMILL_HOME (and GRIDMILL_ROOT).",
                     )
 

@@ -30,7 +30,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What an export wrote or an import made: versions by id; `there_already` were the same in this grid."""
+    """What a backup wrote or a restore made: versions by id; `there_already` were the same in this grid."""
 
     path: str
     versions: tuple[str, ...]

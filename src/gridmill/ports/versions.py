@@ -16,14 +16,14 @@ from gridmill.ports.alterations import Altering
 class Projects(Protocol):
     """What a face can ask about whole projects. Paths are on the control node's machine."""
 
-    def export_project(self, pipelines: tuple[str, ...], path: str) -> Moved:
+    def backup(self, pipelines: tuple[str, ...], path: str) -> Moved:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive.
 
         Raises NotFoundError, ConflictError while a run may be changing them, StorageError.
         """
         ...
 
-    def import_project(self, path: str) -> Moved:
+    def restore(self, path: str) -> Moved:
         """Verify an archive, then make all of it visible at once; what is here already and the same stays.
 
         Raises InputError for one that is damaged, UnsafePathError, ConflictError where this grid has another

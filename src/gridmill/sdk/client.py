@@ -4,8 +4,9 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from gridmill.errors import InputError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.view import ControlView
 from gridmill.sdk.advising import AdviceVerbs
@@ -54,6 +55,13 @@ def _register_in_notebook() -> None:
         import_module("gridmill.sdk.notebook").register()
 
 
+_RENAMED = {"export_project": "backup", "import_project": "restore"}
+
+
+class RenamedError(InputError, AttributeError):
+    """A method has another name now; `hasattr` finds nothing under the former one."""
+
+
 class Client(
     AdviceVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs, ShareVerbs
 ):
@@ -62,6 +70,13 @@ class Client(
     `grid` gives the plain use cases (gridmill.ports.grid). Where a run is asked for, a pipeline's name
     means its newest run.
     """
+
+    if not TYPE_CHECKING:  # for type checkers there is no such method
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _RENAMED:
+                raise RenamedError(f"`{name}` is now `{_RENAMED[name]}`")
+            raise AttributeError(f"a Client has no attribute {name!r}")
 
     def control(self) -> ControlView:
         """The control node."""

@@ -73,14 +73,14 @@ class HttpVersions:
         asked = {"force": force, "dry_run": dry_run}
         return decode(self._send("DELETE", f"/artifacts/{quoted(artifact_id)}", params=asked), Removal)
 
-    def export_project(self: Sender, pipelines: tuple[str, ...], path: str) -> Moved:
+    def backup(self: Sender, pipelines: tuple[str, ...], path: str) -> Moved:
         """See Projects."""
         asked = {"pipeline": list(pipelines), "path": path}
-        return decode(self._send("POST", "/projects/export", params=asked), Moved)
+        return decode(self._send("POST", "/backup", params=asked), Moved)
 
-    def import_project(self: Sender, path: str) -> Moved:
+    def restore(self: Sender, path: str) -> Moved:
         """See Projects."""
-        return decode(self._send("POST", "/projects/import", params={"path": path}), Moved)
+        return decode(self._send("POST", "/restore", params={"path": path}), Moved)
 
     def usage(self: Sender) -> tuple[Usage, ...]:
         """See Housekeeping."""

@@ -74,19 +74,19 @@ class VersionVerbs(Connected):
         all versions, and compare them with what they were when they were made (see `Verified.is_wrong`)."""
         return self.grid.verify(reference)
 
-    def export_project(self, *pipelines: str, path: str | Path) -> Moved:
+    def backup(self, *pipelines: str, path: str | Path) -> Moved:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive.
 
         It lies on the control node's machine. Raises ConflictError while a run may be changing them.
         """
-        return self.grid.export_project(pipelines, str(Path(path).absolute()))
+        return self.grid.backup(pipelines, str(Path(path).absolute()))
 
-    def import_project(self, path: str | Path) -> Moved:
+    def restore(self, path: str | Path) -> Moved:
         """Verify an archive, then make all of it visible at once. May be repeated.
 
         Raises InputError for a damaged one, ConflictError where this grid has another of the same name.
         """
-        return self.grid.import_project(str(Path(path).absolute()))
+        return self.grid.restore(str(Path(path).absolute()))
 
     def usage(self) -> tuple[Usage, ...]:
         """What takes space on the control node's disk: versions, records, folders of pods, caches."""

@@ -140,7 +140,8 @@ def write_archive(target: Path, project: Parcel, root: Path, bundles: Path, chec
         draft.replace(target)
     except FileNotFoundError as error:
         raise ConflictError(
-            f"{error.filename} went while the project was exported", hint="Wait for its runs, and repeat."
+            f"{error.filename} was deleted during the backup",
+            hint="Wait for its runs, and repeat the backup.",
         ) from error
     except OSError as error:
         raise StorageError(f"the archive cannot be written: {error.strerror}", place=str(target)) from error
@@ -159,7 +160,7 @@ def _check_whole(project: Parcel, root: Path) -> None:
         if there < wanted:
             raise StorageError(
                 f"{one.id} has lost files: {show_bytes(there)} of {show_bytes(wanted)} are there",
-                hint=f"Remove it (`gridmill remove {one.kind} {one.id}`), and export again.",
+                hint=f"Remove it (`gridmill remove {one.kind} {one.id}`), and repeat the backup.",
                 place=str(below(root, one.output.uri)),
             )
 
@@ -180,7 +181,7 @@ def _files(folder: Path) -> list[Path]:
     found = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     for path in found:
         if path.is_symlink():
-            raise InputError(f"{path} is a link: links cannot be exported")
+            raise InputError(f"{path} is a link: an archive holds no links")
     return found
 
 

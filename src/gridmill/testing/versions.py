@@ -84,14 +84,14 @@ class FakeVersions(FakeBackfills):
             del self._artifacts[one.id]
         return Removal(versions=tuple(one.id for one in wanted))
 
-    def export_project(self, pipelines: tuple[str, ...], path: str) -> Moved:
+    def backup(self, pipelines: tuple[str, ...], path: str) -> Moved:
         """See Projects. (Nothing is written.)"""
         found = tuple(one.id for one in self.artifacts() if one.name.partition("/")[0] in pipelines)
         if not found:
             raise NotFoundError("there is nothing of it")
         return Moved(path=path, versions=found, size_bytes=0)
 
-    def import_project(self, path: str) -> Moved:
+    def restore(self, path: str) -> Moved:
         """See Projects. (Nothing is read.)"""
         return Moved(path=path, versions=(), size_bytes=0)
 
