@@ -73,6 +73,24 @@ class Progress:
         self.seen(0)
 
 
+class NoProgress(Progress):
+    """For files of which nobody waits for the end."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        pass
+
+    def begin(self, file: SourceFile) -> None:
+        """A file is begun."""
+
+    def seen(self, count: int) -> None:
+        """So much of it is read."""
+
+    def end(self, file: SourceFile) -> None:
+        """It is read whole."""
+
+
 @dataclass(slots=True)
 class Loading:
     """How the files of one sink are read."""
@@ -88,6 +106,10 @@ class Loading:
     Parquet stay numbers of a dictionary where they are that in the file."""
     untold: tuple[str, ...] = ()
     """Columns of the schema without a value or a declaration to tell their type."""
+    most_rows: int | None = None
+    """Of each file only the first so many rows are read; None: all."""
+    is_cut: bool = field(default=False, init=False)
+    """Whether a file has more rows than `most_rows`."""
     layout: Layout = field(init=False)
     keys: tuple[str, ...] = field(default=(), init=False)
     """Columns of the schema that would be numbers, but that one of these begins with a zero."""
@@ -186,10 +208,26 @@ class Loading:
             return
         open_ = tuple(name for name in sources or () if self.layout.rename(name) not in self.spec.columns)
         if sources is None or open_:
-            read = reader.batches(open_ if names is not None else sources, self.progress.seen)
+            read = self._read(reader, open_ if names is not None else sources)
             for batch in islice(read, 1) if first else read:
                 rows = batch.slice(0, FIRST_ROWS) if first else batch
                 guesses.see(self.layout.renamed(rows), skip=self.spec.columns)
+
+    def _read(
+        self, reader: Reader, columns: tuple[str, ...] | None, haste: Haste | None = None
+    ) -> Iterator[pa.Table]:
+        """The reader's batches; no more rows than `most_rows`."""
+        batches = reader.batches(columns, self.progress.seen, haste)
+        if self.most_rows is None:
+            yield from batches
+            return
+        left = self.most_rows
+        for batch in batches:
+            self.is_cut = self.is_cut or batch.num_rows > left
+            if not left:
+                return
+            yield batch.slice(0, left)
+            left = max(0, left - batch.num_rows)
 
     def _check_same(self, file: SourceFile, guesses: Guesses, sources: Sequence[str]) -> None:
         have = {self.layout.rename(name) for name in sources}
@@ -239,7 +277,7 @@ class Loading:
         constants = {name: self.layout.constant(name, rules) for name in self.spec.add}
         self.progress.begin(file)
         haste = self._haste(schema, sources or ()) if self.hasty else None
-        for batch in reader.batches(sources, self.progress.seen, haste):
+        for batch in self._read(reader, sources, haste):
             raw = self.layout.renamed(batch)
             if names is None:
                 self.layout.check_names(raw.column_names, file.name)
