@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from gridmill.errors import (
     PipelineError,
     UnavailableError,
 )
-from gridmill.http.server import serve
+from gridmill.http.server import Server, serve
 from gridmill.model.amounts import GIB
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.job import CommandSpec, Job, JobKind
@@ -270,6 +271,35 @@ def test_a_watch_goes_on_with_the_control_node_that_takes_over(fake: FakeGrid, t
         fake.stop_run("demo-1")
         assert list(watching)[-1].view.run.state == RunState.STOPPED
     server.stop()
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda client: client.control(),
+        lambda client: client.prepare(pipeline()),
+        lambda client: client.plan(pipeline()),
+        lambda client: client.apply(pipeline()),
+        lambda client: client.list_runs(),
+        lambda client: client.run(pipeline(), wait=False),
+    ],
+)
+def test_a_verb_right_after_its_control_node_ended_is_asked_of_the_next_one(
+    fake: FakeGrid, tmp_path: Path, verb: Callable[[Client], Any]
+) -> None:
+    path = tmp_path / "control.sock"
+    server = serve(make_app(fake), socket_path=path)
+    with connect(tmp_path, embed=False) as client:
+        server.stop()
+        stale = socket.socket(socket.AF_UNIX)
+        stale.bind(str(path))  # as one that is killed leaves it: who connects is refused
+        stale.close()
+        servers: list[Server] = []
+        next_one = threading.Timer(0.1, lambda: servers.append(serve(make_app(fake), socket_path=path)))
+        next_one.start()
+        verb(client)
+        next_one.join()
+        servers.pop().stop()
 
 
 class Formatter:

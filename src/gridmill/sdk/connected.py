@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError, UnreachedError
 from gridmill.ports.grid import Grid
@@ -22,6 +22,20 @@ _STORE_SECONDS = 60.0
 _AGAIN_SECONDS = 0.2
 
 
+class _Reached:
+    """The use cases of whichever control node is up: a call that found none, because the one that was dialled
+    has just ended, is asked of the next one."""
+
+    def __init__(self, ask: Callable[[Callable[[Grid], Any]], Any]) -> None:
+        self._ask = ask
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  as the use case has them
+            return self._ask(lambda grid: getattr(grid, name)(*given, **named))
+
+        return call
+
+
 class Connected:
     """A connection to a control node. Use as a context manager, or `close()`."""
 
@@ -37,7 +51,7 @@ class Connected:
     @property
     def grid(self) -> Grid:
         """The use cases, as the control node offers them."""
-        return self._dialled.grid
+        return cast(Grid, _Reached(self._ask_once))
 
     @property
     def embedded(self) -> bool:
@@ -89,14 +103,15 @@ class Connected:
     def _ask_once(self, question: Callable[[Grid], T]) -> T:
         """Ask what must not be done twice: the control node that takes over is asked only where the one that
         has gone was asked nothing."""
-        asked = self._dialled
-        try:
-            return question(asked.grid)
-        except UnreachedError:
-            if asked.embedded:
-                raise
-        self._replace(asked)
-        return question(self.grid)
+        until = time.monotonic() + _TAKE_OVER_SECONDS
+        while True:
+            asked = self._dialled
+            try:
+                return question(asked.grid)
+            except UnreachedError:
+                if asked.embedded or time.monotonic() > until:
+                    raise
+            self._replace(asked)
 
     def _has_to_give_way(self) -> bool:
         return self._dialled.give_way is not None and is_asked(self.settings.home)
