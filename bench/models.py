@@ -44,8 +44,8 @@ def main() -> None:
 
 
 def _against_scikit_learn(root: Path) -> list[Result]:
-    x, y, split = _numbers(ROWS)
-    dataset = _write(root, x, y, split)
+    x, y, split = numbers(ROWS)
+    dataset = write(root, x, y, split)
     spec = TrainingSpec(dataset="d", model=ModelKind.GBDT, trees=TREES, patience=TREES)
     acts = {"ours": lambda: _train(root, dataset, spec), "theirs": _bare(x, y, split)}
     measured = alternate({name: partial(_cpu, act) for name, act in acts.items()}, rounds=3, warm=False)
@@ -61,8 +61,8 @@ def _against_scikit_learn(root: Path) -> list[Result]:
 
 def _check(root: Path, kind: ModelKind) -> list[Result]:
     if not root.exists():
-        _write(root, *_numbers(SMALL_ROWS))
-    dataset, spec, seconds, share = _dataset(), TrainingSpec(dataset="d", model=kind), Series(), Series()
+        write(root, *numbers(SMALL_ROWS))
+    dataset, spec, seconds, share = plain_dataset(), TrainingSpec(dataset="d", model=kind), Series(), Series()
     for _ in range(3):
         begin = time.perf_counter()
         seconds.values.append(_train(root, dataset, spec))
@@ -80,7 +80,7 @@ def _cpu(act: Callable[[], object]) -> float:
     return cpu_seconds(resource.RUSAGE_SELF) - begin
 
 
-def _numbers(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def numbers(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     x = random.normal(size=(rows, WIDTH))
     y = np.sin(x[:, 0]) * 3 + x[:, 1] * x[:, 2] + x[:, 3:8].sum(axis=1) + random.normal(0, 0.5, rows)
@@ -102,16 +102,16 @@ def _bare(x: np.ndarray, y: np.ndarray, split: np.ndarray) -> Callable[[], objec
     return act
 
 
-def _write(root: Path, x: np.ndarray, y: np.ndarray, split: np.ndarray) -> Artifact:
+def write(root: Path, x: np.ndarray, y: np.ndarray, split: np.ndarray) -> Artifact:
     (root / "d").mkdir(parents=True)
     table = pa.table({f"x{n}": x[:, n] for n in range(WIDTH)} | {"y": y, "split": split})
     step = -(-len(y) // FILES)
     for number in range(FILES):
         pq.write_table(table.slice(number * step, step), root / "d" / f"part-{number:04}.parquet")
-    return _dataset()
+    return plain_dataset()
 
 
-def _dataset() -> Artifact:
+def plain_dataset() -> Artifact:
     details = {"features": [f"x{n}" for n in range(WIDTH)], "label": "y", "entity": []}
     output = Output(kind=ArtifactKind.DATASET, uri="d", details=details)
     return Artifact(id="p/d@1", name="p/d", number=1, output=output, fingerprint="f")

@@ -19,6 +19,7 @@ MODULES = {
     "flights": "bench.flights",
     "training": "bench.training",
     "models": "bench.models",
+    "search": "bench.search",
     "swarm": "bench.swarm",
     "sizing-examples": "bench.sizing examples",
     "sizing-published": "bench.sizing published",

@@ -14,10 +14,11 @@ from gridmill.codec import decode, encode
 from gridmill.declarations import parse_declarations
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.context import JobContext
+from gridmill.jobs.training.search import find_best
 from gridmill.jobs.training.study import INSTEAD_OF, JOURNAL, ask, is_whole, open_study
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.search import EarlyStop, Range, Search
-from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
 TREES = {"max_leaves": Range(between=(2, 40)), "learning_rate": Range(log=(0.01, 0.3))}
 
@@ -48,6 +49,24 @@ def test_one_after_the_other_the_same_seed_tries_the_same(tmp_path):
     ]
     first, again = (result.outputs[0].details["search"]["trials"] for result in found)
     assert [trial["parameters"] for trial in first] == [trial["parameters"] for trial in again]
+
+
+@pytest.mark.parametrize(
+    ("workers", "parallel", "trials", "each"),
+    [(2, None, 6, 2), (1, None, 6, 4), (4, None, 6, 1), (9, None, 6, 1), (2, 1, 6, 4), (4, None, 3, 1)],
+)
+def test_trials_side_by_side_divide_the_threads(tmp_path, workers, parallel, trials, each):
+    search = Search(trials=trials, parameters=TREES, parallel=parallel)
+    context = context_of(tmp_path, "gbdt", search, workers)
+    given = replace(context.order.given, cpus=4)
+    context = replace(context, order=replace(context.order, given=given))
+
+    def threads(settings, trial):
+        return float(trial.threads)
+
+    found = find_best(context.order.job.training, search, context, lambda: (Objective.REGRESSION, threads))
+    assert {trial["value"] for trial in found.trials} == {each}
+    assert context.threads == 4, "the training with the best settings has all of them"
 
 
 def test_trials_that_are_worse_are_ended_early(tmp_path):

@@ -56,8 +56,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialContext(JobContext):
-    """A context that asks after each epoch whether to go on. Trials that run side by side share no folder."""
+    """A context that asks after each epoch whether to go on. Trials that run side by side share no folder,
+    and divide the threads: `side_by_side` is how many they are."""
 
+    side_by_side: int = 1
     ask: Callable[[float, float], bool] = field(default=lambda step, value: False)
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
@@ -67,6 +69,11 @@ class TrialContext(JobContext):
 
     def progress(self, done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
         """Says nothing: the search does."""
+
+    @property
+    def threads(self) -> int:
+        """This trial's share."""
+        return max(1, super(TrialContext, self).threads // self.side_by_side)
 
     @property
     def checkpoints(self) -> Path | None:
@@ -152,10 +159,14 @@ class _Crew:
             self._metric = check_metric(self._search.metric, objective)
             folder = self._context.checkpoints or self._context.work
             self._study = open_study(folder, self._search, self._metric)
-            wanted = min(self._search.parallel or self._context.order.workers, self._left())
-            for _ in range(1, wanted):
+            for _ in range(1, min(self._most, self._left())):
                 self._start()
         self._hand(child)
+
+    @property
+    def _most(self) -> int:
+        """How many trials run side by side."""
+        return min(self._search.parallel or self._context.order.workers, self._search.trials)
 
     def _left(self) -> int:
         """How many are to be begun; those of a killed attempt are not counted, those done instead are."""
@@ -254,7 +265,8 @@ class _Crew:
 
         own = {one.name: getattr(self._context, one.name) for one in fields(JobContext)}
         own["work"] = _own_folder(self._context.work)
-        context = TrialContext(**own, ask=ask if self._spec.model in STEPWISE else go_on)
+        listens = self._spec.model in STEPWISE
+        context = TrialContext(**own, side_by_side=self._most, ask=ask if listens else go_on)
         while order := next_order():
             try:
                 report({"value": attempt(with_parameters(self._spec, json.loads(order)), context)})
