@@ -64,7 +64,6 @@ class PipelineError(InputError):
     """A pipeline file is wrong; `place` is `FILE:LINE: FIELD`."""
 
     code = "invalid-pipeline"
-    default_hint = "`gridmill schema` prints the JSON Schema of pipeline files."
 
 
 class DataError(InputError):

@@ -20,6 +20,8 @@ from gridmill.sdk.client import Client
 
 _TAIL = 15
 _FAILED_SHOWN = 3
+_BY_EDIT = frozenset({Cause.INPUT, Cause.OUTPUT})
+"""Why a job failed that only an edit of the pipeline, its code or its data can cure."""
 
 
 def summarise(client: Client, view: RunView) -> None:
@@ -51,10 +53,15 @@ def summarise(client: Client, view: RunView) -> None:
 
 
 def _next_step(view: RunView) -> str:
-    """Resuming helps where the run was at fault, not its declaration or its data."""
+    """A run that is resumed has the declarations and the code that it began with: no edit can cure it."""
     causes = {attempt.cause for job in view.jobs if (attempt := at_fault(job)) and attempt.cause is not None}
-    if causes == {Cause.INPUT}:
-        return "when that is mended, run the pipeline again: what succeeded is not repeated"
+    if causes & _BY_EDIT:
+        return "Fix the problem and run again; completed jobs are skipped."
+    if Cause.EXIT in causes:
+        return (
+            "After an edit, run again; completed jobs are skipped. "
+            f"Without one: gridmill resume {view.run.id}"
+        )
     return f"continue it with: gridmill resume {view.run.id}"
 
 

@@ -247,7 +247,12 @@ def begin_run(
     transaction.put(run)
     sizes = declared_sizes(control, pipeline, {})  # sources are listed when their jobs are ready
     job_runs = [
-        _job_run(control, run, _as_declared(control, job, pipeline), index, used[job.name], sizes[job.name])
+        replace(
+            _job_run(
+                control, run, _as_declared(control, job, pipeline), index, used[job.name], sizes[job.name]
+            ),
+            lines=pipeline.lines.of_job(job.name) if pipeline.lines is not None else None,
+        )
         for index, job in enumerate(pipeline.jobs)
     ]
     for job in job_runs:

@@ -37,11 +37,28 @@ def unknown_name(control: Control, reference: str, job: Job) -> InputError | Non
         find_version(control, reference)
     except NotFoundError as error:
         if control.newest_artifact(split_reference(reference)[0]) is not None:
-            return InputError(f"job {job.name!r} reads {reference!r}: {error}", hint=error.hint)
+            message = f"job {job.name!r} reads {reference!r}: {error}"
+            return InputError(message, hint=error.hint, place=_place(job, reference))
         return InputError(
-            f"job {job.name!r} reads {reference!r}, which does not exist", hint=_near(control, reference)
+            f"job {job.name!r} reads {reference!r}, which does not exist",
+            hint=_near(control, reference),
+            place=_place(job, reference),
         )
     return None
+
+
+def _place(job: Job, reference: str) -> str:
+    """The field of the job that names it, as far as it is the only one that does."""
+    if reference in job.needs:
+        return f"jobs.{job.name}.needs[{job.needs.index(reference)}]"
+    spec, place = job.spec, f"jobs.{job.name}.{job.kind.value}"
+    for name in ("dataset", "models", "tables"):
+        value = getattr(spec, name, None)
+        if value == reference:
+            return f"{place}.{name}"
+        if isinstance(value, tuple) and reference in value:
+            return f"{place}.{name}[{value.index(reference)}]"
+    return place
 
 
 def _near(control: Control, reference: str) -> str:

@@ -25,6 +25,7 @@ from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import NotFoundError, PipelineError, explained
 from gridmill.model.event import Event
 from gridmill.model.job import Job
+from gridmill.model.lines import with_lines
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run
@@ -45,13 +46,17 @@ class RunCases(AlterationCases):
         pipeline = chosen(as_altered(self._control, pipeline), only)
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
-        with self._node.changing() as transaction:
+        with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             check_names_known(self._control, pipeline.jobs)
             run = begin_run(self._control, transaction, pipeline, force=force, only=only, adopt=adopt)
         return self.run(run.id)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """What a run would do."""
+        with with_lines(pipeline.lines, pipeline.name):
+            return self._plan_run(pipeline)
+
+    def _plan_run(self, pipeline: Pipeline) -> DryRun:
         check_times(pipeline)
         pipeline = as_altered(self._control, pipeline)
         listings = list_sources(

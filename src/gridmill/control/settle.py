@@ -13,6 +13,7 @@ from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.job import JobSize
+from gridmill.model.lines import place_message
 from gridmill.model.loaded import WAITING
 from gridmill.model.message import Outcome
 from gridmill.model.parallel import Parallel
@@ -88,8 +89,8 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
         if whole is None:
             return
         attempt, outcome = whole
-    ended = _ended(control, attempt, outcome, transaction.now)
     job_run = transaction.get(JobRun, attempt.job_run_id)
+    ended = _ended(control, attempt, _placed(outcome, job_run), transaction.now)
     transaction.put(ended)
     _charge(control, transaction, ended)
     if job_run is not None and ended.state != AttemptState.SUCCEEDED:
@@ -196,6 +197,14 @@ def _forget(control: Control, job_run_id: str) -> None:
     control.progress.pop(job_run_id, None)
     control.metrics.pop(job_run_id, None)
     control.last_lines.pop(job_run_id, None)
+
+
+def _placed(outcome: Outcome, job_run: JobRun | None) -> Outcome:
+    """The outcome with the file and line of the field that its message names."""
+    if job_run is None or not outcome.message:
+        return outcome
+    job = job_run.job
+    return replace(outcome, message=place_message(outcome.message, job.kind.value, job.name, job_run.lines))
 
 
 def _ended(control: Control, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:

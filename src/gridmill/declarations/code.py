@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path as FilePath
 
 from gridmill.declarations.nodes import Document
-from gridmill.declarations.problems import Path, Problem, did_you_mean
+from gridmill.declarations.problems import Path, Problem, did_you_mean, similar_file
 from gridmill.model.pipeline import Pipeline
 
 
@@ -29,7 +29,9 @@ def _check(document: Document, place: Path, said: str, folder: FilePath) -> Iter
     if not inside:
         yield document.problem(place, f"`{name}` leads out of the project, the pipeline's folder")
     elif not there:
-        yield document.problem(place, f"there is no file `{name}`{did_you_mean(name, _like(file))}", _WHERE)
+        yield document.problem(
+            place, f"there is no file `{name}`{similar_file(file.name, _like(file))}", _WHERE
+        )
     elif function:
         yield from _check_function(document, place, file, function)
 

@@ -1,10 +1,12 @@
 """What pydantic found, as problems with file, line and field in the words of the file."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pydantic_core import ErrorDetails, ValidationError
 
 from gridmill.declarations.nodes import Document
+from gridmill.declarations.other_tools import pointer
 from gridmill.declarations.problems import Path, Problem, did_you_mean, show_value
 from gridmill.declarations.shapes import KINDS, nouns_in, origin_of, parts
 
@@ -23,7 +25,32 @@ def explain(document: Document, kind: str, error: ValidationError) -> list[Probl
             mistyped.setdefault(document.locate(found["loc"])[1], []).append(found)
         else:
             problems.extend(_problems(document, kind, found))
-    return problems + [document.problem(path, _mistyped(alike)) for path, alike in mistyped.items()]
+    for path, alike in mistyped.items():
+        fields = any(found["type"] == "dict_type" for found in alike)
+        problems.append(document.problem(path, _mistyped(alike), _fields_at(kind, path) if fields else ""))
+    return [one if one.hint else replace(one, hint=reference(kind, one.path)) for one in problems]
+
+
+def _fields_at(kind: str, path: Path) -> str:
+    """The fields that could be written there; nothing where names are free."""
+    if path and path[-1] == "jobs":
+        return "Write one entry per job below `jobs`, for example `greet: {command: echo hello}`."
+    try:
+        noun = noun_at(kind, path)
+    except (KeyError, StopIteration):
+        return ""
+    return f"The fields here are {', '.join(name for name in parts(noun) if name != 'name')}."
+
+
+def reference(kind: str, path: Path) -> str:
+    """The section of the reference that has the fields at that path of a document."""
+    while True:
+        try:
+            section = noun_at(kind, path[:-1]).__name__.removesuffix("Spec")
+        except (KeyError, StopIteration):  # the path leads into values
+            path = path[:-1]
+            continue
+        return f"{section} in docs/reference/pipeline.md has its fields."
 
 
 def _mistyped(alike: Sequence[ErrorDetails]) -> str:
@@ -53,7 +80,8 @@ def _problems(document: Document, kind: str, found: ErrorDetails) -> Iterator[Pr
 def _unknown(document: Document, kind: str, path: Path) -> Problem:
     word = str(path[-1])
     known = [kind] * (len(path) == 1) + [name for name in parts(noun_at(kind, path[:-1])) if name != "name"]
-    message = f"there is no field `{word}`{did_you_mean(word, known)}"
+    cure = pointer(noun_at(kind, path[:-1]), word)
+    message = f"there is no field `{word}`{f'; {cure}' if cure else did_you_mean(word, known)}"
     return document.problem(path, message, f"The fields here are {', '.join(known)}.")
 
 

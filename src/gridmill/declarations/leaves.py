@@ -11,6 +11,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from gridmill.declarations.nodes import Real, Whole
+from gridmill.declarations.other_tools import value_pointer
 from gridmill.declarations.problems import did_you_mean
 from gridmill.errors import InputError
 from gridmill.model.amounts import parse_bytes, parse_count, parse_period, parse_seconds
@@ -136,7 +137,8 @@ def choice(enum: type[StrEnum]) -> Leaf:
     def read(value: object) -> StrEnum:
         if isinstance(value, str) and value in names:
             return enum(value)
-        raise wrong(expected, did_you_mean(str(value), names))
+        cure = value_pointer(enum, str(value))
+        raise wrong(expected, f"; {cure}" if cure else did_you_mean(str(value), names))
 
     return Leaf(expected=expected, parse=read, schema={"anyOf": [{"enum": names}, PARAMETER]})
 

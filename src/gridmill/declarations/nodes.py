@@ -8,7 +8,7 @@ from typing import TypeAlias
 import yaml
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
-from gridmill.declarations.problems import Path, Problem, to_error
+from gridmill.declarations.problems import Path, Problem, show_path, to_error
 from gridmill.declarations.syntax import CORE, compose, syntax_problem, tag_of
 from gridmill.model.noun import dataclass
 
@@ -101,6 +101,23 @@ def parse_documents(text: str, file: str) -> tuple[Document, ...]:
     if reading.problems:
         raise to_error(file, reading.problems)
     return tuple(document for document in documents if document.value is not None)
+
+
+def lines_of(document: Document) -> dict[str, int]:
+    """The line of each field below `jobs`, by its path, where it is not that of the field around it."""
+    jobs = document.value.get("jobs") if isinstance(document.value, Fields) else None
+    return dict(_lines(jobs, ("jobs",), document.locate(("jobs",))[0]))
+
+
+def _lines(value: Value, path: Path, around: int) -> Iterator[tuple[str, int]]:
+    if not isinstance(value, Fields | Items):
+        return
+    inside = value.items() if isinstance(value, Fields) else enumerate(value)
+    for part, item in inside:
+        line = value.lines.get(part, around)
+        if line != around or len(path) == 1:
+            yield show_path((*path, part)), line
+        yield from _lines(item, (*path, part), line)
 
 
 def scalar(word: str) -> Value:

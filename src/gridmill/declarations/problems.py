@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import PurePath
 
 from gridmill.errors import PipelineError
 from gridmill.model.noun import dataclass
@@ -67,6 +68,18 @@ def show_value(value: object) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+_ALIKE_FILES = 0.7
+"""How much names of files must have in common, without what comes after their last dot."""
+
+
+def similar_file(name: str, names: Iterable[str]) -> str:
+    """`; did you mean ...?` or nothing: that two names end alike says nothing."""
+    stems = {name: PurePath(name).stem.lower() for name in names}
+    close = get_close_matches(PurePath(name).stem.lower(), list(stems.values()), n=1, cutoff=_ALIKE_FILES)
+    found = next((one for one, stem in stems.items() if close and stem == close[0]), None)
+    return f"; did you mean `{found}`?" if found else ""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -10,9 +10,9 @@ from pydantic_core import ValidationError
 
 from gridmill.declarations.code import check_code
 from gridmill.declarations.explain import explain
-from gridmill.declarations.nodes import Document, Fields, parse_documents
+from gridmill.declarations.nodes import Document, Fields, lines_of, parse_documents
 from gridmill.declarations.parameters import Filled, fill_in, with_values, word
-from gridmill.declarations.problems import Problem, did_you_mean, show_value, to_error
+from gridmill.declarations.problems import Problem, show_value, similar_file, to_error
 from gridmill.declarations.semantics import check
 from gridmill.declarations.shapes import KINDS, validator
 from gridmill.errors import PipelineError
@@ -82,14 +82,19 @@ def parse_declarations(
             problems += check_code(document, noun, Path(folder))
     if problems:
         raise to_error(file, problems)
-    written = Written(text=text, file=file, values={key: word(value) for key, value in set_values.items()})
+    values = {key: word(value) for key, value in set_values.items()}
     return tuple(
-        replace(noun, folder=folder, written=replace(written, document=number))
+        replace(noun, folder=folder, written=_written(noun, text, values, number))
         if isinstance(noun, Pipeline)
         else noun
         for number, noun in enumerate(nouns)
         if noun is not None
     )
+
+
+def _written(noun: Pipeline, text: str, values: Mapping[str, str], number: int) -> Written:
+    assert noun.written is not None
+    return replace(noun.written, text=text, values=values, document=number)
 
 
 def read_again(
@@ -105,7 +110,8 @@ def read_again(
     if problems:
         raise to_error(written.file, problems)
     assert isinstance(noun, Pipeline)  # it was one when it was read first
-    return replace(noun, folder=folder)
+    values = {**written.values, **{key: word(value) for key, value in set_values.items()}}
+    return replace(noun, folder=folder, written=_written(noun, written.text, values, written.document))
 
 
 def read_text(path: Path) -> str:
@@ -140,7 +146,7 @@ def _decode(data: bytes, path: Path) -> str:
 
 def _near(path: Path) -> str:
     names = [name for name in _listing(path.parent) if name.endswith((".yaml", ".yml"))]
-    guess = did_you_mean(path.name, names).removeprefix("; ")
+    guess = similar_file(path.name, names).removeprefix("; ")
     if guess:
         return guess[0].upper() + guess[1:]
     return f"In that folder there are {', '.join(names[:5])}." if names else "Check the path."
@@ -179,6 +185,8 @@ def _noun(
         problems.extend(check(document, noun))
         noun, found = with_values(noun, filled)
         problems.extend(found)
+    if isinstance(noun, Pipeline):
+        noun = replace(noun, written=Written(text="", file=document.file, lines=lines_of(document)))
     return noun
 
 

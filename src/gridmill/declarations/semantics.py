@@ -68,13 +68,21 @@ def _references(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
             elif name == job.name:
                 yield document.problem(path, f"`{name}` needs itself")
             elif name not in jobs:
-                yield document.problem(
-                    path, f"there is no job `{name}`{did_you_mean(name, jobs)}", _ELSEWHERE
-                )
+                meant = did_you_mean(name, jobs) or _could_be(job, path, jobs)
+                yield document.problem(path, f"there is no job `{name}`{meant}", _ELSEWHERE)
         for name, path in words:
             wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
             if wanted and name in jobs and jobs[name].kind != wanted:
                 yield document.problem(path, f"`{name}` is a {jobs[name].kind} job, not a {wanted} job")
+
+
+def _could_be(job: Job, path: Path, jobs: Mapping[str, Job]) -> str:
+    """The jobs that a field could name."""
+    wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
+    names = [name for name, one in jobs.items() if name != job.name and wanted in (None, one.kind)]
+    kind = f"{wanted} jobs" if wanted else "jobs"
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return f"; there are the {kind} {shown}" if names else f"; there are no other {kind}"
 
 
 def _overwritten_keys(document: Document, pipeline: Pipeline) -> Iterator[Problem]:

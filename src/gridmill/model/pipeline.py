@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from gridmill.model.job import Job
+from gridmill.model.lines import Lines
 from gridmill.model.noun import dataclass
 from gridmill.model.project import DEFAULT
 from gridmill.model.resource import Resource
@@ -17,11 +18,13 @@ class Written:
     """What a pipeline was read from, so that it can be read again with other values for its parameters.
 
     `document` counts the YAML documents of `text` from 0, `file` is how messages call it, `values` are the
-    words that were given in place of the parameters' defaults.
+    words that were given in place of the parameters' defaults. `lines` has the line of each field below
+    `jobs`, by its path.
     """
 
     text: str
     file: str
+    lines: Mapping[str, int] = field(default_factory=dict)
     document: int = 0
     values: Mapping[str, str] = field(default_factory=dict)
 
@@ -54,6 +57,11 @@ class Pipeline:
     bundle: str | None = None
     written: Written | None = None
     awaits: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> Lines | None:
+        """Where its fields are written; None where it was not read from a file."""
+        return None if self.written is None else Lines(file=self.written.file, at=self.written.lines)
 
     def job(self, name: str) -> Job:
         """The job of that name. Raises KeyError."""

@@ -6,6 +6,7 @@ from dataclasses import field
 from gridmill.model.amounts import Amounts
 from gridmill.model.interruption import Interruption
 from gridmill.model.job import Job, JobSize
+from gridmill.model.lines import Lines
 from gridmill.model.message import Outcome
 from gridmill.model.noun import dataclass
 from gridmill.model.part import Part, Told
@@ -64,7 +65,8 @@ class JobRun:
     kept; None: no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each a
     JobRun of its own with its `part`; then an attempt of the job makes one version of what they made. `told`
     is what the attempt that did a part told of it. `checkpoints` is the folder, below the storage root, that
-    an attempt goes on from; empty for a job that leaves none.
+    an attempt goes on from; empty for a job that leaves none. `lines` says where the job is written; None
+    where its pipeline was not read from a file.
     """
 
     id: str
@@ -98,6 +100,7 @@ class JobRun:
     parts: int = 0
     told: Told | None = None
     checkpoints: str = ""
+    lines: Lines | None = None
     ready: float | None = None
     started: float | None = None
     ended: float | None = None
