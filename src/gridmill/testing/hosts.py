@@ -1,9 +1,10 @@
 """Virtual hosts for tests: machines with addresses, processes and disks of their own, on one Linux machine.
 
 A host is a set of namespaces (network, processes, mounts, host name) whose root is an overlay over this
-machine's: what it writes is its own, except below the folders that all share. Its power goes off when its
-first process is killed: the kernel then ends all others and takes network and disk away. If the test's
-process ends, in whatever way, all hosts do. Needs root, `unshare`, `nsenter`, `ip` and overlayfs.
+machine's: what it writes is its own, except below the folders that all share. Python's folders are there
+wherever they are, below /tmp too, which is a host's own. Its power goes off when its first process is killed:
+the kernel then ends all others and takes network and disk away. If the test's process ends, in whatever way,
+all hosts do. Needs root, `unshare`, `nsenter`, `ip` and overlayfs.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,17 +24,23 @@ _BOOT = r"""
 set -e
 R=$1; NAME=$2
 mount --make-rprivate /
-mkdir -p $R
-mount -t tmpfs -o size=4g,mode=755 host-$NAME $R
-mkdir -p $R/upper $R/work $R/root
-mount -t overlay overlay -o lowerdir=/,upperdir=$R/upper,workdir=$R/work $R/root
-cd $R/root
+mkdir -p "$R"
+mount -t tmpfs -o size=4g,mode=755 "host-$NAME" "$R"
+mkdir -p "$R/upper" "$R/work" "$R/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$R/upper,workdir=$R/work" "$R/root"
+cd "$R/root"
 for d in dev sys; do mount --rbind /$d $d; done
 mount -t tmpfs -o mode=1777,size=4g shm dev/shm
 mount -t proc proc proc
 mount -t tmpfs -o mode=1777 tmp tmp
 mount -t tmpfs -o mode=755 run run
-for p in $SHARED; do mkdir -p .$p; mount --rbind $p .$p; done
+while IFS= read -r p; do  # below a folder that is the host's own, or on a disk of its own
+  [ -e ".$p" ] && [ "$(stat -c %d "$p")" = "$(stat -c %d /)" ] && continue
+  over=$R/over/$((at = ${at:-0} + 1))
+  mkdir -p ".$p" "$over/upper" "$over/work"
+  (cd "$p" && mount -t overlay overlay -o "lowerdir=.,upperdir=$over/upper,workdir=$over/work" "$R/root$p")
+done <<< "$NEEDED"
+while IFS= read -r p; do [ -z "$p" ] || { mkdir -p ".$p"; mount --rbind "$p" ".$p"; }; done <<< "$SHARED"
 mkdir -p .old; pivot_root . .old; cd /
 umount -l /.old
 rmdir /.old 2>/dev/null || true
@@ -83,7 +91,12 @@ class Host:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**os.environ, "SHARED": " ".join(network.shared), "LIFELINE": str(network.lifeline[0])},
+                env={
+                    **os.environ,
+                    "NEEDED": "\n".join(network.needed),
+                    "SHARED": "\n".join(network.shared),
+                    "LIFELINE": str(network.lifeline[0]),
+                },
                 pass_fds=(network.lifeline[0],),
                 start_new_session=True,
             )
@@ -149,11 +162,13 @@ class Host:
 
 @dataclass(slots=True)
 class Network:
-    """A subnet of hosts; this machine has the address `PREFIX.1` in it."""
+    """A subnet of hosts; this machine has the address `PREFIX.1` in it. `needed` are folders that a host
+    sees as this machine has them, and writes to as its own."""
 
     folder: Path
     prefix: str
     shared: tuple[str, ...]
+    needed: tuple[str, ...]
     tag: str
     lifeline: tuple[int, int]
     cables: int = 0
@@ -177,11 +192,21 @@ class Network:
 
 
 @contextmanager
-def network(folder: Path, prefix: str, shared: Sequence[str | Path] = ()) -> Iterator[Network]:
-    """A subnet `prefix`.0/24 on this machine, for the time of the block. `folder` is for logs and disks."""
+def network(
+    folder: Path, prefix: str, shared: Sequence[str | Path] = (), needed: Sequence[str | Path] = ()
+) -> Iterator[Network]:
+    """A subnet `prefix`.0/24 on this machine, for the time of the block. `folder` is for logs and disks, and
+    has a path without commas and colons; `needed` are folders that hosts see beside Python's."""
     folder.mkdir(parents=True, exist_ok=True)
     tag = f"{os.getpid():x}"[-4:] + os.urandom(1).hex()
-    made = Network(folder=folder, prefix=prefix, shared=tuple(map(str, shared)), tag=tag, lifeline=os.pipe())
+    made = Network(
+        folder=folder,
+        prefix=prefix,
+        shared=tuple(map(str, shared)),
+        needed=_folders(*needed, sys.prefix, sys.base_prefix, *sys.path),
+        tag=tag,
+        lifeline=os.pipe(),
+    )
     _run("ip", "link", "add", made.bridge, "type", "bridge", "forward_delay", "0")
     try:
         _run("ip", "addr", "add", f"{made.gateway}/24", "dev", made.bridge)
@@ -193,6 +218,12 @@ def network(folder: Path, prefix: str, shared: Sequence[str | Path] = ()) -> Ite
         _run("ip", "link", "del", made.bridge)
         for end in made.lifeline:
             os.close(end)
+
+
+def _folders(*paths: str | Path) -> tuple[str, ...]:
+    """Those that are folders, each once, a folder before what is below it."""
+    found = {Path(path).absolute() for path in paths if path and Path(path).is_dir()}
+    return tuple(map(str, sorted(found)))
 
 
 def _run(*words: str) -> None:
