@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import left_behind
 from tests import mariadb as mariadb_kit
 from tests.mariadb import MariadbServer, mariadb_server
 from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
@@ -48,6 +49,55 @@ LONGEST_FIRST = (
     "unit/test_dataset_feeds.py",
 )
 """Files that take minutes. Workers take whole files in this order: none is left alone with one at the end."""
+
+
+_RUN = pytest.StashKey[left_behind.Run]()
+_LEFT = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The whole run, of which xdist's workers are parts, has a temporary folder of its own."""
+    if left_behind.RUN in os.environ:
+        return
+    config.stash[_RUN] = run = left_behind.begin()
+    if config.option.basetemp is None:
+        config.option.basetemp = str(run.folder / "pytest")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What tests left behind fails the run, whatever they said."""
+    run = session.config.stash.get(_RUN, None)
+    if run is None:
+        return
+    session.config.stash[_LEFT] = left = run.left()
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    run.end(keep=session.testsfailed > 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The names of what was left behind, and where the files of tests that failed are."""
+    run = config.stash.get(_RUN, None)
+    if run is None:
+        return
+    for one in config.stash.get(_LEFT, []):
+        terminalreporter.write_line(f"LEFT BEHIND {one}", red=True)
+    if not run.alone:
+        terminalreporter.write_line(
+            "another run of the tests was in progress: not looked for files that both may have left"
+        )
+    if run.folder.exists():
+        terminalreporter.write_line(f"what the failed tests wrote is in {run.folder}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A run that ended before its session began leaves no folder either."""
+    run = config.stash.get(_RUN, None)
+    if run is not None and _LEFT not in config.stash:
+        run.end(keep=False)
+    if run is not None:
+        os.environ.pop(left_behind.RUN, None)
 
 
 def pytest_collection() -> None:

@@ -136,8 +136,9 @@ class Host:
         _run("ip", "link", "set", self._cable, "up" if connected else "down")
 
     def command(self, *words: str) -> list[str]:
-        """The words that run a command on the host."""
-        return ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--wdns=/", "--", *words]
+        """The words that run a command on the host, whose temporary files are below /tmp."""
+        inside = ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--wdns=/"]
+        return [*inside, "env", "-u", "TMPDIR", *words]
 
     def run(self, *words: str, seconds: float = 300.0, check: bool = True) -> str:
         """Run it to its end; what it printed. Raises CalledProcessError with `check`, TimeoutExpired."""
