@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -109,35 +110,47 @@ def test_an_attempt_goes_on_while_the_controller_is_killed(controller: Controlle
 
 OPENED = """
 set -e
-keep=$(mktemp -d)
-mount --rbind "$1" "$keep"
-mount -t tmpfs -o mode=755 tmpfs "$1"
-mkdir -p "$2"
-mount --rbind "$keep/${2#"$1"/}" "$2"
+keep=$1 top=$2
 shift 2
+mount -t tmpfs tmpfs "$keep"
+mkdir "$keep/was"
+mount --rbind "$top" "$keep/was"
+mount -t tmpfs -o mode=755 tmpfs "$top"
+while [ "$1" != -- ]; do
+  mkdir -p "$1"
+  mount --rbind "$keep/was/${1#"$top"/}" "$1"
+  shift
+done
+shift
 exec "$@"
 """
-"""A program that sees a folder as one that others may pass, of which only what is below another is left."""
+"""A program that sees a folder as one that others may pass, of which only some folders below it are left."""
 
 
-def opened() -> tuple[str, ...]:
-    """What a controller is run within, so that others may start this Python; skips where it cannot be."""
+def opened(keep: Path) -> tuple[str, ...]:
+    """What a controller is run within, so that others may start this Python and this Gridmill, wherever they
+    lie; skips where it cannot be. `keep` is an empty folder."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("jobs have Unix users of their own where a farm is run by root")
-    python = Path(sys.base_prefix)
-    parts = (python, Path(sys.prefix), Path(gridmill.__file__).parent)
-    closed = sorted({one for part in parts for one in part.parents if not one.stat().st_mode & 0o001})
-    if not closed:
-        return ()
-    if len(closed) > 1 or closed[0] not in python.parents or shutil.which("unshare") is None:
-        pytest.skip(
-            f"others may not pass {', '.join(map(str, closed))}: install Python and Gridmill elsewhere"
-        )
-    words = ("unshare", "--mount", "--propagation", "private", "bash", "-c", OPENED, "bash")
-    within = (*words, str(closed[0]), str(python))
-    if subprocess.run([*within, "true"], capture_output=True).returncode != 0:
+    wanted = {Path(sys.base_prefix), Path(sys.prefix), Path(tempfile.gettempdir()), *_imported_from()}
+    parts = {one for one in wanted if one.stat().st_mode & 0o001}
+    closed = {one for part in parts for one in part.parents if not one.stat().st_mode & 0o001}
+    tops = sorted(one for one in closed if not closed & set(one.parents))
+    if tops and shutil.which("unshare") is None:
+        pytest.skip(f"others may not pass {', '.join(map(str, tops))}, and there is no `unshare`")
+    within: tuple[str, ...] = ("unshare", "--mount", "--propagation", "private") if tops else ()
+    for top in tops:
+        below = sorted(part for part in parts if top in part.parents)
+        alone = [str(part) for part in below if not set(below) & set(part.parents)]
+        within += ("bash", "-c", OPENED, "bash", str(keep), str(top), *alone, "--")
+    if tops and subprocess.run([*within, "true"], capture_output=True).returncode != 0:
         pytest.skip("this container may not mount: run the tests where root may")
     return within
+
+
+def _imported_from() -> list[Path]:
+    """Folders of Python's path, Gridmill's own among them."""
+    return [Path(gridmill.__file__).parent, *(Path(one) for one in sys.path if one and Path(one).is_dir())]
 
 
 def begin_there(home: Visitor, name: str, command: str) -> Listener:
@@ -171,7 +184,9 @@ def root_of(home: Visitor) -> str:
 
 
 def test_jobs_of_two_sources_do_not_see_each_other(controller: Controller, tmp_path: Path) -> None:
-    controller.within = opened()
+    keep = tmp_path / "keep"
+    keep.mkdir()
+    controller.within = opened(keep)
     told = controller.up()
     port = int(told["address"].rpartition(":")[2])
     one, other = Visitor(port, tmp_path / "one"), Visitor(port, tmp_path / "other")
