@@ -14,6 +14,8 @@ from gridmill.errors import DataError
 Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
+AT_ONCE = 2**15
+"""Rows that are encoded at once."""
 OTHERS = "(others)"
 """The name of the input that all categories share which have none of their own."""
 
@@ -63,12 +65,17 @@ def is_text(kind: pa.DataType) -> bool:
 def encode(table: pa.Table, encodings: Sequence[Encoding]) -> Floats:
     """The inputs as [rows, inputs]. Raises DataError when a column is missing or has changed its nature."""
     matrix = np.empty((table.num_rows, sum(len(encoding.inputs) for encoding in encodings)))
+    for start in range(0, table.num_rows or 1, AT_ONCE):  # a whole column would touch all pages of the matrix
+        _encode_rows(matrix[start : start + AT_ONCE], table.slice(start, AT_ONCE), encodings)
+    return matrix
+
+
+def _encode_rows(target: Floats, table: pa.Table, encodings: Sequence[Encoding]) -> None:
     at = 0
     for encoding in encodings:
         width = len(encoding.inputs)
-        _fill(matrix[:, at : at + width], table, encoding)
+        _fill(target[:, at : at + width], table, encoding)
         at += width
-    return matrix
 
 
 def _fill(target: Floats, table: pa.Table, encoding: Encoding) -> None:

@@ -160,7 +160,7 @@ def note_learned(
     most: int = KEPT,
 ) -> LearnedBy:
     """Write the hashes of these rows (the `most` smallest) into a model's folder; returns the card's part."""
-    both = [np.unique(hashes[rows]) for rows in (train, validation)]
+    both = [distinct(hashes[rows]) for rows in (train, validation)]
     below = _ALL
     if sum(map(len, both)) > most:
         below = np.partition(np.concatenate(both), most - 1)[most - 1]
@@ -168,6 +168,13 @@ def note_learned(
     tensors = {"below": np.array([below], np.uint64), "train": both[0], "validation": both[1]}
     (folder / FILE).write_bytes(save(tensors))
     return LearnedBy(columns=tuple(columns), train=len(both[0]), validation=len(both[1]))
+
+
+def distinct(hashes: Hashes) -> Hashes:
+    """Each once, in order: quicker than NumPy's `unique`, which fills a hash table first."""
+    ordered = np.sort(hashes)
+    found: Hashes = ordered[np.diff(ordered, prepend=~ordered[:1]) != 0]
+    return found
 
 
 def seen_rows(folder: Path, card: Card, dataset: Artifact, parts: Partitions, rows: Integers) -> Seen:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Integers
-from gridmill.jobs.learned_rows import Hashes, dataset_hashes, note_learned
+from gridmill.jobs.learned_rows import Hashes, dataset_hashes, distinct, note_learned
 from gridmill.jobs.models import Card
 from gridmill.jobs.partitions import Partitions, open_partitions
 from gridmill.jobs.signatures import dataset_signature
@@ -36,7 +36,7 @@ def identify(
 def _hashes(parts: Partitions, card: Card, frame: Frame) -> tuple[tuple[str, ...], Hashes]:
     """The columns that tell rows apart: the keys; everything known of a row where several have the same."""
     hashes = dataset_hashes(parts, card.keys)
-    if card.keys and len(np.unique(hashes)) == parts.rows:
+    if card.keys and len(distinct(hashes)) == parts.rows:
         return card.keys, hashes
     names = dict.fromkeys((*card.keys, *frame.subject.features, *card.labels))
     return tuple(names), dataset_hashes(parts, tuple(names))

@@ -61,7 +61,7 @@ def fit_units(frame: Frame, changes: bool) -> Units:
     if frame.objective == Objective.CLASSIFICATION:
         return Units()
     rows, base = frame.rows["train"], fit_base(frame, changes)
-    spread = fit_spread(_matrix(frame.target[rows] - base.values(frame.inputs[rows])))
+    spread = fit_spread(_matrix((frame.target - base.values(frame.inputs))[rows]))
     return Units(
         base=base,
         mean=tuple(spread.mean.tolist()),
