@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from gridmill.model.state import JobState, RunState
     from gridmill.model.training import ModelKind, Objective, TrainingSpec
     from gridmill.model.view import DryRun, JobView, RunView
-    from gridmill.sdk.client import Client, connect
+    from gridmill.sdk.client import Client, connect, load
+    from gridmill.sdk.loaded import Version
     from gridmill.sdk.runs import Tick
 
 __version__ = "0.1.0"
@@ -82,14 +83,17 @@ _MODULES = {
     "gridmill.model.state": "JobState RunState",
     "gridmill.model.training": "ModelKind Objective TrainingSpec",
     "gridmill.model.view": "DryRun JobView RunView",
-    "gridmill.sdk.client": "Client connect",
+    "gridmill.sdk.client": "Client connect load",
+    "gridmill.sdk.loaded": "Version",
     "gridmill.sdk.runs": "Tick",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares it with what there is
     "connect",
+    "load",
     "Client",
+    "Version",
     "Tick",
     "Pipeline",
     "Job",

@@ -182,7 +182,7 @@ def test_commands_that_are_marked(page: Path, home: Path, tmp_path: Path):
     for block in blocks(page):
         if block.mark == "run: shell":
             follow(block, home, tmp_path)
-        elif block.mark.startswith("run: ") and block.kind == "yaml":
+        elif block.mark.startswith("run: ") and "." in block.mark:
             (tmp_path / block.mark.removeprefix("run: ")).write_text(block.text)
 
 

@@ -68,6 +68,15 @@ def test_a_version_is_found_by_number_by_latest_by_best_and_by_its_alias(cases: 
     assert {name: cases.artifact(name).number for name in named} == named
 
 
+def test_a_jobs_name_alone_is_enough_where_one_pipeline_has_it(grid: Simulation, cases: Service) -> None:
+    named = {"m": 3, "m@latest": 3, "m@best": 2, "m@prod": 1, "m@2": 2}
+    assert {name: cases.artifact(name).number for name in named} == named
+    grid.store.commit([Put(noun=model(1, 3.0, name="v/m"), expected=0)])
+    with pytest.raises(NotFoundError, match="several pipelines have a job 'm'") as caught:
+        cases.artifact("m@2")
+    assert caught.value.hint == "Write one of v/m, w/m."
+
+
 def test_best_goes_by_the_metric_that_was_set(cases: Service) -> None:
     cases.set_alias(alias("best", metric="validation_auc"))
     assert cases.artifact("w/m@best").number == 1

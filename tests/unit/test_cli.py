@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gridmill import __main__ as program
 from gridmill.cli.app import COMMANDS, load
 from gridmill.errors import InputError
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.event import EventType
 from gridmill.model.view import RunView
 from gridmill.sdk.client import Client
@@ -330,3 +333,36 @@ def test_a_former_name_of_a_command_gives_the_new_one(cli: Cli) -> None:
     assert cli("import", "weather and more.zip") == 2
     assert "`gridmill import` is now `gridmill restore`" in cli.err
     assert "Write `gridmill restore 'weather and more.zip'`." in cli.err
+
+
+def test_export_writes_a_version_and_path_says_where_it_is(cli: Cli, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1, 2], "y": ["a", None]}), tmp_path / "part-00000.parquet")
+    output = Output(kind=ArtifactKind.DATASET, uri=tmp_path.name)
+    cli.fake.root = str(tmp_path.parent)
+    made = Artifact(id="p/d@1", name="p/d", number=1, output=output, fingerprint="f")
+    cli.fake._artifacts[made.id] = made
+    assert cli("export", "p/d@1", "--to", "-") == 0
+    assert cli.out == '"x","y"\n1,"a"\n2,\n'
+    target = tmp_path.parent / f"{tmp_path.name}-x.parquet"
+    assert cli("export", "p/d", "--to", target, "--columns", "x", "--json") == 0
+    assert json.loads(cli.out)["rows"] == 2
+    assert pq.read_table(target).to_pydict() == {"x": [1, 2]}
+    assert cli("export", "p/d", "--to", target) == 2
+    assert "the file exists already" in cli.err
+    assert cli("path", "p/d") == 0
+    assert cli.out == f"{tmp_path}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["weather", "-o", "w.zip"], "Write `gridmill backup weather -o w.zip`."),
+        (["weather", "shops", "--output", "w.zip"], "Write `gridmill backup weather shops -o w.zip`."),
+        (["p/d", "p/e", "--to", "x.csv"], "`export` writes one version"),
+        (["p/d"], "--to d.csv, d.parquet"),
+        (["p/d", "--to", "x.xlsx"], "there is no"),
+    ],
+)
+def test_export_says_what_it_needs(cli: Cli, words: list[str], text: str) -> None:
+    assert cli("export", *words) in (2, 4)
+    assert text in cli.err

@@ -1,6 +1,5 @@
 """Prediction jobs: the best model, every row of the split exactly once, as good as training measured."""
 
-import json
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -67,9 +66,7 @@ def test_every_row_of_the_split_is_there_once_and_in_order(tmp_path):
     np.testing.assert_allclose(table["truth"], columns["ahead"][expected])
     assert output.rows == 300
     names = {path.name for path in (tmp_path / "outputs/swarm").iterdir()}
-    assert names == {"_manifest.json", *(f"part-{shard:05}.parquet" for shard in range(7))}
-    manifest = json.loads((tmp_path / "outputs/swarm/_manifest.json").read_text())
-    assert sum(part["rows"] for part in manifest["parts"]) == manifest["rows"] == 300
+    assert names == {f"part-{shard:05}.parquet" for shard in range(7)}  # any reader takes the folder
     progress = [event for event in events_of(context) if event["type"] == "progress"]
     assert [event["total"] for event in progress] == [300] * 7
     assert progress[-1]["done"] == 300

@@ -29,6 +29,8 @@ COMMANDS = {
     "compare": ("gridmill.cli.compare:compare", "Show versions of a model side by side."),
     "du": ("gridmill.cli.space:du", "Show what takes how much space."),
     "clean": ("gridmill.cli.space:clean", "Take away what nobody needs any more."),
+    "export": ("gridmill.cli.results:export", "Write the rows of a version, or a model, to a file."),
+    "path": ("gridmill.cli.results:path", "Print the folder of a version."),
     "backup": ("gridmill.cli.projects:backup", "Write pipelines with all they made into one archive."),
     "restore": ("gridmill.cli.projects:restore", "Restore the pipelines of an archive into this grid."),
     "remove": ("gridmill.cli.remove:remove", "Remove a resource, pipeline, model, ..."),

@@ -21,7 +21,7 @@ def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
 
 def find_version(control: Control, reference: str) -> Artifact:
     """The version a reference stands for now; a name alone is `latest`. Raises NotFoundError."""
-    name, version = split_reference(reference)
+    name, version = split_reference(_with_pipeline(control, reference))
     if version.isdecimal():
         return fetch_artifact(control, f"{name}@{int(version)}")
     if version in ("", LATEST):
@@ -32,6 +32,22 @@ def find_version(control: Control, reference: str) -> Artifact:
     if alias is None and version != BEST:
         raise NotFoundError(f"there is no {reference!r}", hint=_what_there_is(control, reference))
     return _best(control, name, alias.metric if alias else "")
+
+
+def _with_pipeline(control: Control, reference: str) -> str:
+    """`sales@3` as `shop/sales@3` where one pipeline alone has versions of a job `sales`.
+
+    Raises NotFoundError where several have.
+    """
+    job, version = split_reference(reference)
+    if "/" in job or not job:
+        return reference
+    records = control.ledger.store.list(Artifact)
+    names = {record.noun.name for record in records if isinstance(record.noun, Artifact)}
+    found = sorted(name for name in names if name.endswith(f"/{job}"))
+    if len(found) > 1:
+        raise NotFoundError(f"several pipelines have a job {job!r}", hint=f"Write one of {', '.join(found)}.")
+    return f"{found[0]}@{version}" if found and version else found[0] if found else reference
 
 
 def find_alias(control: Control, alias_id: str) -> Alias | None:

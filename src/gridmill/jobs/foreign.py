@@ -50,7 +50,7 @@ class CodePredictor:
                     *(str(writing), str(folder), str(folder / self.card.predict)),
                 ],
                 stdin=subprocess.PIPE,
-                stdout=sys.stderr.fileno(),
+                stdout=2,  # in a notebook `sys.stderr` has no descriptor
                 pass_fds=(writing,),
                 cwd=folder,
                 text=True,
@@ -65,6 +65,18 @@ class CodePredictor:
     def open(self) -> int:
         """Start the process and wait until it has loaded its code; its pid. Raises JobError."""
         return self._helper.process.pid
+
+    def close(self) -> None:
+        """End the process and delete its files. Whoever predicts once calls it; a job's ends with the job."""
+        helper = self.__dict__.pop("_helper", None)
+        if helper is not None:
+            assert helper.process.stdin is not None
+            with suppress(BrokenPipeError):
+                helper.process.stdin.close()
+            helper.process.kill()
+            helper.process.wait()
+            helper.replies.close()
+            helper.scratch.cleanup()
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor. Raises JobError when the code fails, DataError for an answer of a wrong shape."""
@@ -103,12 +115,13 @@ def _own_folder(model: Path, own: Path) -> Path:
     return model
 
 
-def check_trust(card: Card, name: str, trust: bool, place: str) -> None:
-    """Raise InputError where a model can only be used by running its code and nobody said so."""
+def check_trust(card: Card, name: str, trust: bool, place: str, how: str = "write `trust: true`") -> None:
+    """Raise InputError where a model can only be used by running its code and nobody allowed that; `how` says
+    what allows it."""
     if card.predict and not trust:
         what = "its own code" if ":" in card.predict else f"a pickled file ({card.predict})"
         raise InputError(
             f"model {name!r} predicts by {what}, which can do anything on this machine",
-            hint="If you trust where it comes from, write `trust: true`. Models as ONNX need no trust.",
+            hint=f"If you trust where it comes from, {how}. Models as ONNX need no trust.",
             place=place,
         )

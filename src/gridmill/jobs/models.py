@@ -293,6 +293,21 @@ def save_model(folder: Path, card: Card, graph: bytes | None, weights: bytes | N
             (folder / name).write_bytes(content)
 
 
+def graph_facts(card: Card) -> dict[str, str]:
+    """What a program needs to use the graph by itself: JSON under keys of the graph's metadata.
+
+    `inputs` are the names of the numbers, in order; `columns` are the columns that they come from, with the
+    categories of a text; the other keys are as in Card.
+    """
+    columns = [to_builtins(encoding) for encoding in card.encodings]
+    names = ("labels", "inputs", "classes", "objective", "sequence", "entity", "time", "threshold")
+    facts: dict[str, object] = {name: to_builtins(getattr(card, name)) for name in (*names, "quantiles")}
+    facts |= {"columns": columns, "offsets": to_builtins(card.offsets)}
+    return {
+        f"gridmill.{name}": json.dumps(value) for name, value in facts.items() if value not in (None, [], ())
+    }
+
+
 def save_card(folder: Path, card: Card) -> None:
     """Write the card alone."""
     (folder / CARD).write_bytes(json.dumps(to_builtins(card), indent=1).encode())

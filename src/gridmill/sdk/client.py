@@ -12,6 +12,7 @@ from gridmill.model.view import ControlView
 from gridmill.sdk.advising import AdviceVerbs
 from gridmill.sdk.backfills import BackfillVerbs
 from gridmill.sdk.dial import Dialled, dial_home, dial_url, home_settings
+from gridmill.sdk.loaded import Version
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
 from gridmill.sdk.resources import ResourceVerbs
 from gridmill.sdk.schedules import ScheduleVerbs
@@ -40,6 +41,18 @@ def connect(
     client = Client(settings, dial=_dialler(settings, url, token, embed, reading))
     _register_in_notebook()
     return client
+
+
+def load(
+    reference: str, *, home: str | Path | None = None, url: str | None = None, token: str | None = None
+) -> Version:
+    """A version to read, with or without a control node that is up: `load("weather/features").to_pandas()`.
+
+    `reference` is `pipeline/job` for the latest version, `pipeline/job@3`, or `pipeline/job@prod`. Nothing is
+    started or changed. Raises NotFoundError, UnavailableError.
+    """
+    with connect(home, url, token, reading=True) as client:
+        return client.load(reference)
 
 
 def _dialler(

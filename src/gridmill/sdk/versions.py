@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gridmill.errors import InputError
+from gridmill.errors import InputError, NotFoundError
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.compared import ModelComparison
@@ -12,6 +12,7 @@ from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.stored import Verified
 from gridmill.model.view import Removal, VersionView
 from gridmill.sdk.connected import Connected
+from gridmill.sdk.loaded import Version
 
 
 class VersionVerbs(Connected):
@@ -26,6 +27,16 @@ class VersionVerbs(Connected):
     def artifact(self, reference: str) -> Artifact:
         """A version: `weather/lstm@3`, `weather/lstm@prod`, or the newest of `weather/lstm`."""
         return self.grid.artifact(reference)
+
+    def load(self, reference: str) -> Version:
+        """A version to read: `load("weather/features@3").to_pandas()`, `load("weather/lstm").predict(rows)`.
+
+        It is usable after the client is closed. Raises NotFoundError.
+        """
+        artifact = self.grid.artifact(reference)
+        if artifact.removed:
+            raise NotFoundError(f"{artifact.id} was removed", hint="Its record is kept: `gridmill show`.")
+        return Version(artifact=artifact, root=self.grid.control().root)
 
     def version(self, reference: str) -> VersionView:
         """A version with its names, what it was made from (to the sources), and what was made from it."""

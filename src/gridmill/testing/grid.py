@@ -61,6 +61,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
 
     acts: dict[str, Act] = field(default_factory=dict)
     now: float = 1_700_000_000.0
+    root: str = "/fake/storage"
     _views: dict[str, RunView] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
     _resources: dict[str, Resource] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         return ControlView(
             version="0",
             home="/fake",
-            root="/fake/storage",
+            root=self.root,
             pid=1,
             address="fake",
             embedded=True,

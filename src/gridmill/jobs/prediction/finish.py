@@ -1,7 +1,5 @@
 """The end of a swarm: is every row there exactly once, how good are they, and a sample for the report."""
 
-import json
-from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,6 @@ from gridmill.jobs.partitions import Partitions
 from gridmill.jobs.prediction.worker import part_name
 from gridmill.model.training import Objective
 
-MANIFEST = "_manifest.json"
-"""The underscore lets any Parquet reader take the folder as a table."""
 SAMPLE_POINTS, SAMPLE_ENTITIES = 400, 3
 
 
@@ -43,11 +39,8 @@ def clear_partial(folder: Path) -> None:
         path.unlink()
 
 
-def write_manifest(folder: Path, counts: Sequence[int], facts: dict[str, Any]) -> int:
-    """Name the parts and their rows; returns the size of everything in bytes."""
-    parts = [{"file": part_name(shard), "rows": count} for shard, count in enumerate(counts)]
-    content = json.dumps({**facts, "rows": sum(counts), "parts": parts}, indent=1)
-    (folder / MANIFEST).write_text(content)
+def size_of(folder: Path) -> int:
+    """The bytes of all its files. These are Parquet files alone, so that any reader takes the folder."""
     return sum(path.stat().st_size for path in folder.iterdir())
 
 

@@ -29,7 +29,7 @@ from gridmill.jobs.prediction.finish import (
     measure,
     read_result,
     sample,
-    write_manifest,
+    size_of,
 )
 from gridmill.jobs.prediction.learned import Learned, learned_among, learned_rows
 from gridmill.jobs.prediction.measured import Comparison, check_candidates, compare
@@ -199,8 +199,6 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
     card, dataset = choice.candidate.card, context.input(spec.dataset)
     clear_partial(context.output)
     table = read_result(context.output, len(counts), np.load(context.work / ROWS_FILE))
-    facts = {"model": choice.candidate.artifact.id, "dataset": dataset.id, "split": spec.split}
-    size_bytes = write_manifest(context.output, counts, facts)
     parts = open_partitions(context.below_root(dataset.output.uri))
     learned = learned_among(
         context.below_root(choice.candidate.artifact.output.uri), card, dataset, parts, table
@@ -208,7 +206,7 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
     ahead = float(dataset.output.details.get("ahead_seconds") or 0.0)
     return {
         "rows": table.num_rows,
-        "size_bytes": size_bytes,
+        "size_bytes": size_of(context.output),
         "columns": [
             [name, str(kind)] for name, kind in zip(table.schema.names, table.schema.types, strict=True)
         ],

@@ -14,18 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.codec import to_builtins
-from gridmill.jobs.classes import probability_columns
-from gridmill.jobs.decisions import decide
-from gridmill.jobs.features import Floats, as_lists, count_unknown, encode, is_number, numbers, runs
+from gridmill.jobs.features import count_unknown
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.held_out import HeldOut, load_held_out
-from gridmill.jobs.intervals import quantile_columns, quantiles_of
-from gridmill.jobs.models import Card, Predictor, load_card, load_model, predict_rows
+from gridmill.jobs.models import Card, Predictor, load_card, load_model
 from gridmill.jobs.partitions import Fetch, Partitions, fetch_piece, open_partitions
+from gridmill.jobs.predicting import predict_span, predicted_table
 from gridmill.jobs.prediction.cut import Span, of_split
 from gridmill.jobs.prediction.parallel import ShardDone, Took
 from gridmill.jobs.spent import spent_so_far
-from gridmill.model.training import Objective
 
 
 def part_name(shard: int) -> str:
@@ -117,21 +114,15 @@ class ShardWork:
             np.flatnonzero(of_split(table["split"], self.split)) if self.split else np.arange(table.num_rows)
         )
         kept = kept[kept >= lead].astype(np.int64)
-        predicted = predict_rows(
-            self._predictor,
-            encode(table, card.encodings),
-            runs(table, card.entity),
-            kept,
-            before=span.start - lead,
-        )
+        predicted = predict_span(self._predictor, table, kept, before=span.start - lead)
         rows, unknown = kept + (span.start - lead), count_unknown(table, card.encodings, kept)
         if self._held_out is None:
-            return _result(table.take(kept), rows, predicted, card), unknown
+            return predicted_table(table.take(kept), rows, predicted, card), unknown
         there, place = self._held_out.find(rows)
         predicted[there] = self._held_out.predicted[place]
         folds = np.full(len(rows), np.nan)
         folds[there] = self._held_out.folds[place]
-        found = _result(table.take(kept), rows, predicted, card)
+        found = predicted_table(table.take(kept), rows, predicted, card)
         return found.append_column("fold", pa.array(folds, from_pandas=True).cast(pa.int64())), unknown
 
 
@@ -140,36 +131,3 @@ def _columns(card: Card, parts: Partitions, split: str | None) -> list[str]:
     names += ["split"] if split else []
     there = set(parts.schema.names)
     return [name for name in dict.fromkeys(names) if name in there]
-
-
-def _result(table: pa.Table, rows: Any, predicted: Floats, card: Card) -> pa.Table:  # noqa: ANN401
-    there = [name for name in card.keys if name in table.column_names]
-    columns: dict[str, Any] = {name: table[name] for name in there}
-    columns["row"] = pa.array(rows, pa.int64())
-    if card.objective == Objective.CLASSIFICATION:
-        likeliest = pa.array(decide(predicted, card.threshold), mask=np.isnan(predicted).any(axis=1))
-        columns["prediction"] = card.classified.values().take(likeliest)
-    else:
-        columns["prediction"] = _numbers(predicted, card)
-        for name, values in zip(
-            quantile_columns(card.quantiles), quantiles_of(predicted, card.offsets), strict=True
-        ):
-            columns[name] = _numbers(values, card)
-    if set(card.labels) <= set(table.column_names):
-        columns["truth"] = _truth(table, card)
-    for number, name in enumerate(probability_columns(card.classes)):
-        columns[name] = pa.array(np.ascontiguousarray(predicted[:, number]), from_pandas=True)
-    return pa.table(columns)
-
-
-def _numbers(values: Floats, card: Card) -> pa.Array:
-    return as_lists(values) if card.many else pa.array(values, from_pandas=True)
-
-
-def _truth(table: pa.Table, card: Card) -> pa.ChunkedArray | pa.Array:
-    label = table[card.labels[0]]
-    if card.objective == Objective.CLASSIFICATION:
-        return card.classified.truth(label)
-    if card.many:
-        return as_lists(np.stack([numbers(table[name]) for name in card.labels], axis=1))
-    return pa.array(numbers(label), from_pandas=True) if is_number(label.type) else label

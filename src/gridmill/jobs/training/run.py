@@ -3,7 +3,6 @@
 Networks may be learned by several processes, each of which runs this: rank 0 alone says and writes anything.
 """
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from gridmill.jobs.models import (
     Card,
     GraphPredictor,
     Predictor,
+    graph_facts,
     load_graph_of,
     load_model,
     make_predictor,
@@ -179,9 +179,9 @@ def _described(fitted: Fitted, card: Card) -> bytes | None:
     """The graph with what its inputs and outputs are; a user's own file as it is."""
     if fitted.graph is None or fitted.trained is None:
         return fitted.graph
-    names = {"labels": card.labels, "inputs": card.inputs, "classes": card.classes}
-    facts = {f"gridmill.{name}": json.dumps(list(values)) for name, values in names.items() if values}
-    described: bytes = import_module("gridmill.jobs.training.graph").with_metadata(fitted.graph, facts)
+    described: bytes = import_module("gridmill.jobs.training.graph").with_metadata(
+        fitted.graph, graph_facts(card)
+    )
     return described
 
 

@@ -1,0 +1,88 @@
+"""The rows of a version as a program outside of jobs reads them: all, some columns, or one split."""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake.exceptions import DeltaError
+
+from gridmill.errors import InputError, StorageError
+from gridmill.jobs.tables import open_version
+from gridmill.jobs.thrifty import Thrifty
+from gridmill.model.artifact import Artifact
+
+BATCH_ROWS = 65_536
+
+
+def read_rows(
+    path: Path, version: Artifact, columns: Sequence[str] | None = None, split: str | None = None
+) -> pa.Table:
+    """The rows as one table. Raises InputError for columns and splits that are not there, StorageError."""
+    table, names, which = _chosen(path, version, columns, split)
+    try:
+        found: pa.Table = table.to_table(columns=names, filter=which)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(version, error) from error
+    return found
+
+
+def read_batches(
+    path: Path,
+    version: Artifact,
+    columns: Sequence[str] | None = None,
+    split: str | None = None,
+    rows: int = BATCH_ROWS,
+) -> pa.RecordBatchReader:
+    """The rows in batches of at most `rows`, with a row group or two held at once. Raises as read_rows."""
+    table, names, which = _chosen(path, version, columns, split)
+    schema = pa.schema([table.schema.field(name) for name in names])
+    return pa.RecordBatchReader.from_batches(schema, _batches(table, names, which, rows, version))
+
+
+def _batches(
+    table: Thrifty, names: Sequence[str], which: ds.Expression | None, rows: int, version: Artifact
+) -> Iterator[pa.RecordBatch]:
+    try:
+        for batch in table.turns(names, which).to_reader():
+            for first in range(0, batch.num_rows, rows):
+                yield batch.slice(first, rows)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(version, error) from error
+
+
+def _chosen(
+    path: Path, version: Artifact, columns: Sequence[str] | None, split: str | None
+) -> tuple[Thrifty, list[str], ds.Expression | None]:
+    try:
+        table = open_version(path, version.output)
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise _unreadable(version, error) from error
+    names = list(table.schema.names if columns is None else columns)
+    for name in names:
+        if name not in table.schema.names:
+            near = get_close_matches(name, table.schema.names, n=1)
+            raise InputError(
+                f"{version.id} has no column {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                hint=f"It has {', '.join(table.schema.names)}.",
+            )
+    return table, names, None if split is None else _of_split(table, split, version)
+
+
+def _of_split(table: Thrifty, split: str, version: Artifact) -> ds.Expression:
+    if "split" not in table.schema.names:
+        raise InputError(f"{version.id} has no splits", hint=f"It is a {version.kind}: leave `split` out.")
+    known = pc.unique(table.to_table(columns=["split"])["split"].cast(pa.string())).to_pylist()
+    if split not in known:
+        there = ", ".join(sorted(str(one) for one in known if one is not None))
+        raise InputError(f"{version.id} has no split {split!r}", hint=f"It has {there}.")
+    return ds.field("split").cast(pa.string()) == split
+
+
+def _unreadable(version: Artifact, error: Exception) -> StorageError:
+    return StorageError(
+        f"the files of {version.id} cannot be read: {error}",
+        hint=f"`gridmill verify {version.id}` names the files that are missing or changed.",
+    )

@@ -1,0 +1,111 @@
+"""Rows into one file: CSV, Parquet or JSON lines, batch by batch."""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from gridmill.errors import InputError
+
+
+def write_parquet(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
+    """Write all rows with their types; returns their number."""
+    rows = 0
+    with pq.ParquetWriter(file, reader.schema, compression="zstd") as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def write_csv(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
+    """Write all rows with a line of names: a missing value is empty, an empty text is `""`, lists are JSON.
+
+    Times are ISO 8601. Raises InputError for columns of bytes, which CSV cannot hold.
+    """
+    _refuse_bytes(reader.schema, "CSV")
+    names, rows = reader.schema.names, 0
+    schema = pa.schema([(item.name, _csv_type(item.type)) for item in reader.schema])
+    with pa.csv.CSVWriter(file, schema) as writer:
+        for batch in reader:
+            cells = [_csv_column(batch.column(place)) for place in range(len(names))]
+            writer.write_batch(pa.record_batch(cells, schema=schema))
+            rows += batch.num_rows
+    return rows
+
+
+def _csv_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _csv_type(kind.value_type)
+    if pa.types.is_nested(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return pa.string()
+    return kind
+
+
+def _csv_column(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_nested(kind):
+        values = column.to_pylist()
+        return pa.array([None if one is None else _json(one) for one in values], pa.string())
+    if pa.types.is_timestamp(kind):
+        form = "%Y-%m-%dT%H:%M:%SZ" if kind.tz else "%Y-%m-%dT%H:%M:%S"
+        return pc.replace_substring_regex(pc.strftime(column, format=form), r"\.0+(Z?)$", r"\1")
+    return column.cast(_csv_type(kind))
+
+
+def write_jsonl(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
+    """Write a JSON object per row; NaN and infinite numbers are null. Raises InputError for bytes."""
+    _refuse_bytes(reader.schema, "JSON")
+    rows = 0
+    for batch in reader:
+        file.write("".join(_json(row) + "\n" for row in batch.to_pylist()).encode())
+        rows += batch.num_rows
+    return rows
+
+
+def _refuse_bytes(schema: pa.Schema, form: str) -> None:
+    found = [item.name for item in schema if _holds_bytes(item.type)]
+    if found:
+        raise InputError(
+            f"{form} cannot hold the bytes of column {', '.join(map(repr, found))}",
+            hint="Write .parquet, or name the other columns with --columns.",
+        )
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
+
+
+def _json(value: object) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, default=str)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  a cell
+    match value:
+        case float():
+            return value if isfinite(value) else None
+        case datetime() | date() | time():
+            return value.isoformat().replace("+00:00", "Z")
+        case Decimal() | timedelta():
+            return str(value)
+        case Mapping():
+            return {str(key): _plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+    return value
+
+
+WRITERS: Mapping[str, Callable[[pa.RecordBatchReader, IO[bytes]], int]] = {
+    "csv": write_csv,
+    "parquet": write_parquet,
+    "jsonl": write_jsonl,
+}
+"""By the ending of the file."""

@@ -1,0 +1,264 @@
+"""A version in the hands of a program: its rows as data frames, its model as a function, its files."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.noun import dataclass
+from gridmill.model.uri import below
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
+FORMATS = ("csv", "parquet", "jsonl", "onnx")
+"""What `write` can write; the ending of a file's name says which."""
+BATCH_ROWS = 65_536
+GRAPH = "model.onnx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A version of a sink, dataset, prediction, model or command, read where its files lie.
+
+    It needs no control node, and stays as it is when newer versions are made. Tables have `to_arrow`,
+    `to_pandas`, `to_polars`, `to_batches`; models have `predict`; all have `path` and `files`.
+    """
+
+    artifact: Artifact
+    root: str
+
+    @property
+    def id(self) -> str:
+        """`pipeline/job@3`."""
+        return self.artifact.id
+
+    @property
+    def kind(self) -> ArtifactKind:
+        """Whether it is a sink, dataset, prediction, model, or the files of a command."""
+        return self.artifact.kind
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Its metrics, by name."""
+        return self.artifact.output.metrics
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a table; those that a model reads."""
+        if self.kind == ArtifactKind.MODEL:
+            card = _jobs("models").load_card(self.path)
+            return tuple(encoding.column for encoding in card.encodings)
+        return tuple(column.name for column in self.artifact.output.columns)
+
+    @property
+    def path(self) -> Path:
+        """The folder with its files (of a sink: the Delta table, which holds all versions of it).
+
+        Raises StorageError where they are deleted, UnavailableError where they are on another machine.
+        """
+        output, root = self.artifact.output, Path(self.root)
+        if not output.uri:
+            raise NotFoundError(f"{self.id} has no files", hint="Its job wrote nothing to GRIDMILL_OUTPUT.")
+        if not root.is_dir():
+            raise UnavailableError(
+                f"the files of {self.id} are in {root} on the control node's machine, not here",
+                hint="Run this there, or mount that folder here under the same path.",
+            )
+        path = below(root, output.uri)
+        if not path.exists():
+            raise StorageError(f"the files of {self.id} are deleted", hint="Run its pipeline again.")
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise InputError(f"{output.uri!r} leaves the storage root {root}")
+        return path
+
+    def files(self) -> tuple[Path, ...]:
+        """All its files, by name; of a sink those of this version."""
+        found = _jobs("look").files_of(Path(self.root), self.artifact.output) if self.path else ()
+        return tuple(self.path / name for name in found)
+
+    def to_arrow(
+        self, *, columns: Sequence[str] | str | None = None, split: str | None = None
+    ) -> "pyarrow.Table":
+        """The rows as an Arrow table; with `columns` only these, with `split` only `train`, ... of a dataset.
+
+        Raises InputError for columns and splits that are not there, StorageError.
+        """
+        self._need(TABLES, "rows")
+        path = self.path
+        found: pyarrow.Table = _jobs("stored_rows").read_rows(path, self.artifact, _names(columns), split)
+        return found
+
+    def to_batches(
+        self,
+        *,
+        columns: Sequence[str] | str | None = None,
+        split: str | None = None,
+        rows: int = BATCH_ROWS,
+    ) -> "Iterator[pyarrow.RecordBatch]":
+        """The rows in batches of at most `rows`: a table of any size, with little memory."""
+        if not isinstance(rows, int) or rows < 1:
+            raise InputError(f"`rows` must be 1 or more, got {rows!r}")
+        return iter(self._reader(columns, split, rows))
+
+    def to_pandas(self, *, columns: Sequence[str] | str | None = None, split: str | None = None) -> Any:  # noqa: ANN401  a pandas.DataFrame; pandas need not be installed
+        """The rows as a pandas data frame. Raises InputError where pandas is not installed."""
+        _installed("pandas")
+        return self.to_arrow(columns=columns, split=split).to_pandas()
+
+    def to_polars(self, *, columns: Sequence[str] | str | None = None, split: str | None = None) -> Any:  # noqa: ANN401  a polars.DataFrame; polars need not be installed
+        """The rows as a polars data frame. Raises InputError where polars is not installed."""
+        library = _installed("polars")
+        return library.from_arrow(self.to_arrow(columns=columns, split=split))
+
+    def predict(self, rows: Any, *, trust: bool = False) -> Any:  # noqa: ANN401  the form of `rows`
+        """Predictions for `rows`, which have the model's columns by name: a pandas or polars data frame, an
+        Arrow table, or a list of dicts. The result has the same form, and the columns of a prediction job.
+
+        A model of sequences needs the entity and the time of each row, and the rows before it. `trust` allows
+        a model that predicts by code of its own. Raises InputError, DataError.
+        """
+        self._need((ArtifactKind.MODEL,), "a model")
+        given = _jobs("given_rows")
+        table, back = given.as_arrow(rows), given.in_form_of(rows)
+        return back(_jobs("apply_model").apply_model(self.path, self.id, table, trust=trust))
+
+    def write(
+        self,
+        to: str | Path | IO[bytes],
+        *,
+        format: str | None = None,
+        columns: Sequence[str] | str | None = None,
+        split: str | None = None,
+        replace: bool = False,
+    ) -> int:
+        """Write the rows to a file (`.csv`, `.parquet`, `.jsonl`), or a model's graph (`.onnx`); returns the
+        number of rows. The file is written whole or not at all; `replace` allows one that exists.
+
+        Raises InputError for a format that cannot hold the version.
+        """
+        form = _format(to, format)
+        write = (
+            self._graph_writer(columns, split) if form == "onnx" else self._row_writer(form, columns, split)
+        )
+        return _whole(Path(to), write, replace) if isinstance(to, str | Path) else write(to)
+
+    def _row_writer(
+        self, form: str, columns: Sequence[str] | str | None, split: str | None
+    ) -> Callable[[IO[bytes]], int]:
+        if self.kind == ArtifactKind.MODEL:
+            raise InputError(f"{self.id} is a model: it is written as .onnx, not .{form}")
+        reader, write = self._reader(columns, split, BATCH_ROWS), _jobs("write_rows").WRITERS[form]
+        return lambda file: int(write(reader, file))
+
+    def _reader(self, columns: Sequence[str] | str | None, split: str | None, rows: int) -> Any:  # noqa: ANN401
+        self._need(TABLES, "rows")
+        return _jobs("stored_rows").read_batches(self.path, self.artifact, _names(columns), split, rows)
+
+    def _graph_writer(
+        self, columns: Sequence[str] | str | None, split: str | None
+    ) -> Callable[[IO[bytes]], int]:
+        self._need((ArtifactKind.MODEL,), "a graph")
+        if columns is not None or split is not None:
+            raise InputError("`columns` and `split` are for tables, and .onnx is a model's graph")
+        graph = _graph(self.path, self.id)
+
+        def write(file: IO[bytes]) -> int:
+            file.write(graph)
+            return 0
+
+        return write
+
+    def _need(self, kinds: Sequence[ArtifactKind], what: str) -> None:
+        if self.kind not in kinds:
+            has = "predict()" if self.kind == ArtifactKind.MODEL else "to_arrow(), to_pandas(), to_polars()"
+            raise InputError(
+                f"{self.id} is {_a(self.kind)}, which has no {what.removeprefix('a ')}",
+                hint=f"It has {has if self.kind != ArtifactKind.FILES else 'path and files()'}.",
+            )
+
+
+def _a(kind: ArtifactKind) -> str:
+    return "files of a command" if kind == ArtifactKind.FILES else f"a {kind}"
+
+
+def _jobs(module: str) -> Any:  # noqa: ANN401  a module
+    """A module that reads data or models: loaded when it is used. Raises InputError where it cannot be."""
+    try:
+        return import_module(f"gridmill.jobs.{module}")
+    except ImportError as error:
+        raise InputError(
+            f"{error.name} is not installed here",
+            hint="`pip install 'gridmill[data,learning]'` installs what reads tables and models.",
+        ) from error
+
+
+def _installed(library: str) -> Any:  # noqa: ANN401  a module
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise InputError(
+            f"{library} is not installed here", hint=f"`pip install {library}`, or use to_arrow()."
+        ) from error
+
+
+def _names(columns: Sequence[str] | str | None) -> list[str] | None:
+    if columns is None:
+        return None
+    names = [columns] if isinstance(columns, str) else list(columns) if isinstance(columns, Iterable) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            f"`columns` is a list of names, got {columns!r}", hint='For example ["day", "sold"].'
+        )
+    return names
+
+
+def _format(to: str | Path | IO[bytes], format: str | None) -> str:
+    if format is None and isinstance(to, str | Path):
+        format = Path(to).suffix.removeprefix(".").lower()
+    if format not in FORMATS:
+        name = f"{to}: " if isinstance(to, str | Path) else ""
+        raise InputError(
+            f"{name}the format {format!r} cannot be written" if format else f"{name}the format is missing",
+            hint=f"There are: {', '.join(FORMATS)}. The ending of the file's name says which.",
+        )
+    return format
+
+
+def _graph(folder: Path, name: str) -> bytes:
+    """The model's graph, with the names of its columns in the metadata."""
+    models, path = _jobs("models"), folder / GRAPH
+    card = models.load_card(folder)
+    if not path.is_file():
+        why = "predicts by code of its own" if card.predict else "has no single graph for all its members"
+        raise InputError(f"{name} {why}", hint=f"`gridmill path {name}` prints the folder with its files.")
+    graph = path.read_bytes()
+    if b"gridmill.columns" in graph:
+        return graph
+    with_metadata = import_module("gridmill.jobs.training.graph").with_metadata
+    described: bytes = with_metadata(graph, models.graph_facts(card))
+    return described
+
+
+def _whole(path: Path, write: Callable[[IO[bytes]], int], replace: bool) -> int:
+    """Write beside the file, and put it in its place. Raises InputError."""
+    if path.exists() and not replace:
+        raise InputError(
+            "the file exists already",
+            place=str(path),
+            hint="Name another one, or replace it: `--force`, in Python `replace=True`.",
+        )
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        with draft.open("wb") as file:
+            rows = write(file)
+        draft.replace(path)
+    except OSError as error:
+        raise InputError(f"the file cannot be written: {error.strerror}", place=str(path)) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return rows
