@@ -27,12 +27,12 @@ def by_class(
     classes: Sequence[str], truth: Integers, probabilities: Floats, threshold: float | None = None
 ) -> dict[str, Any]:
     """`classes`: for each its rows, how often it is predicted, f1, precision, recall, auc, average_precision.
-    `macro`: the means of f1, precision and recall over the classes that occur. `confusion`: rows by truth
-    (the last row: another class, if there is any) and prediction."""
+    `macro`: the means of f1, precision and recall over the classes that occur, one of them the classes that
+    the model does not know. `confusion`: rows by truth (the last row: another class, if there is any) and
+    prediction."""
     predicted = decide(probabilities, threshold)
     found = [_of_class(name, n, truth, predicted, probabilities) for n, name in enumerate(classes)]
-    occurring = [one for one in found if one["rows"] or one["predicted"]]
-    macro = {name: float(np.mean([one[name] for one in occurring])) for name in ("f1", "precision", "recall")}
+    macro = metrics.mean_of_classes(truth, predicted)
     return {"classes": found, "macro": macro, "confusion": _confusion(classes, truth, predicted)}
 
 

@@ -80,6 +80,12 @@ def _decided(truth: Integers, predicted: Integers, classes: int) -> dict[str, fl
     """f1, precision and recall of the classes that were predicted."""
     if classes == 2:
         return of_class(truth == 1, predicted == 1) if (truth == 1).any() else {}
+    return mean_of_classes(truth, predicted)
+
+
+def mean_of_classes(truth: Integers, predicted: Integers) -> dict[str, float]:
+    """The means of f1, precision and recall over the classes that occur in truth or prediction. Classes that
+    the model does not know count as one, with 0 for all three."""
     there = np.union1d(truth, predicted)
     each = [of_class(truth == number, predicted == number) for number in there]
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
