@@ -69,6 +69,7 @@ def test_a_version_is_found_by_number_by_latest_by_best_and_by_its_alias(cases: 
 
 
 def test_a_jobs_name_alone_is_enough_where_one_pipeline_has_it(grid: Simulation, cases: Service) -> None:
+    cases.set_alias(alias("prod", 1))
     named = {"m": 3, "m@latest": 3, "m@best": 2, "m@prod": 1, "m@2": 2}
     assert {name: cases.artifact(name).number for name in named} == named
     grid.store.commit([Put(noun=model(1, 3.0, name="v/m"), expected=0)])
