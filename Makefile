@@ -1,6 +1,7 @@
-# make demo | test | test-long | fuzz | check | bench | docs | clean
+# make demo | test | test-long | fuzz | soak | unit-all | check | bench | docs | clean
 PYTHON ?= python3
 BIN := .venv/bin
+RUN := $(BIN)/python -m
 READY := .venv/.ready
 EXTRAS := data,learning,postgresql,mysql,objects,streams,images,ray,examples,dev
 
@@ -9,52 +10,56 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CASES ?= 10000
 SUBJECTS ?=
 
-.PHONY: setup demo test test-long fuzz unit e2e check format bench docs clean
+.PHONY: setup demo test test-long fuzz soak unit unit-all e2e check format bench docs clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Gridmill needs Python 3.11 or newer; set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(RUN) pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 demo: $(READY)
-	GRIDMILL_HOME=$${GRIDMILL_HOME:-$(CURDIR)/.gridmill} $(BIN)/gridmill run examples/weather/pipeline.yaml
+	GRIDMILL_HOME="$${GRIDMILL_HOME:-$(CURDIR)/.gridmill}" $(RUN) gridmill run examples/weather/pipeline.yaml
 
 test: $(READY)
-	$(BIN)/pytest tests -m 'not long' -n 4 --dist loadfile --no-loadscope-reorder || { \
-		test $$? -eq 1 && echo "What failed while four files ran at a time is tried once more, alone:" && \
-		$(BIN)/pytest tests -m 'not long' -x --last-failed --last-failed-no-failures none; }
+	$(RUN) pytest tests -m 'not long and not soak' -n 4 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY)
-	$(BIN)/pytest tests -m long -n 2 --dist loadfile
+	$(RUN) pytest tests -m 'long and not soak' -n 4 --dist loadfile --no-loadscope-reorder
 
 fuzz: $(READY)
-	$(BIN)/python -m tests.fuzz --cases $(CASES) $(SUBJECTS)
+	$(RUN) tests.fuzz --cases $(CASES) $(SUBJECTS)
+
+soak: $(READY)
+	$(RUN) pytest tests -m soak
 
 unit: $(READY)
-	$(BIN)/pytest tests -m 'not e2e and not long'
+	$(RUN) pytest tests -m 'not e2e and not long and not soak'
+
+unit-all: $(READY)
+	$(RUN) tests.versions $(EXTRAS)
 
 e2e: $(READY)
-	$(BIN)/pytest tests -m 'e2e and not long'
+	$(RUN) pytest tests -m 'e2e and not long and not soak'
 
 check: $(READY)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
 	$(BIN)/lint-imports
 
 format: $(READY)
-	$(BIN)/ruff format .
-	$(BIN)/ruff check --fix .
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
 
 bench: $(READY)
-	$(BIN)/python -m bench
+	$(RUN) bench
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 
 clean:
-	rm -rf .venv .gridmill site build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-3.* .gridmill site build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,10 +1,9 @@
 """The line to a farm is cut for a minute, which is longer than anybody waits for an answer, in each phase.
 
-Takes 40 minutes, as both the farm's own port and SSH are tried: GRIDMILL_LONG_CUTS=1 says that it is to run.
+Takes 40 minutes, as both the farm's own port and SSH are tried: `make soak` runs it.
 """
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -25,13 +24,11 @@ CUT_SECONDS = 60.0
 LEASE_SECONDS = 75.0
 
 
-def why_not() -> str:
-    if not os.environ.get("GRIDMILL_LONG_CUTS"):
-        return "takes 40 minutes: set GRIDMILL_LONG_CUTS=1"
-    return why_no_hosts()
-
-
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is wanted")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.soak,
+    pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "there are hosts"),
+]
 
 
 class Owner(Farmland):

@@ -2,21 +2,14 @@
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.data import DATA, ROOT, needs
 from tests.e2e.conftest import GRIDMILL, Place
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
-
-
-def needs(*names: str) -> pytest.MarkDecorator:
-    there = all((DATA / name).exists() for name in names)
-    return pytest.mark.skipif(not there, reason=f"put {', '.join(names)} below {DATA}")
 
 
 def made(place: Place, example: str, *words: str) -> None:

@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tests.data import DATA
 from tests.unit.learning_data import artifact_of
 
 from gridmill.errors import DataError
@@ -83,12 +84,9 @@ def test_defaults_come_within_two_percent_of_scikit_learns(tmp_path: Path, name,
     assert measured["test_r2" if name in NUMBERS else "test_accuracy"] >= score - 0.02
 
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-
-
 def late_flights() -> dict[str, object]:
     """20,000 flights of 2013 in the order of time, and whether each arrived 30 minutes late or more."""
-    path = SHARED / "nycflights13/flights.parquet"
+    path = DATA / "nycflights13/flights.parquet"
     if not path.exists():
         pytest.skip(f"there is no {path}")
     table = pq.read_table(path).to_pandas().dropna(subset=["arr_delay"]).sample(20_000, random_state=0)
@@ -101,7 +99,7 @@ def late_flights() -> dict[str, object]:
 
 def oil_temperatures() -> dict[str, object]:
     """Hourly oil temperature of a transformer, 24 hours ahead, by its loads now and its last hours."""
-    path = SHARED / "ett/ETTh1.csv"
+    path = DATA / "ett/ETTh1.csv"
     if not path.exists():
         pytest.skip(f"there is no {path}")
     table = csv.read_csv(path).to_pandas()
