@@ -53,11 +53,11 @@ def run(words: list[str], home: Path, folder: Path = ROOT) -> subprocess.Complet
     [
         ("hello", "greet | Hello, world!"),
         ("steps", "total | 16 words"),
-        ("settings", "flaky | this time it works"),
-        ("nightly", "tell | good night"),
-        ("ticker", "count | counted"),
-        ("shared", "count | counted to 100"),
-        ("weekly", "count | from 2013-01-01 to 2013-01-08"),
+        pytest.param("settings", "flaky | this time it works", marks=pytest.mark.long),
+        pytest.param("nightly", "tell | good night", marks=pytest.mark.long),
+        pytest.param("ticker", "count | counted", marks=pytest.mark.long),
+        pytest.param("shared", "count | counted to 100", marks=pytest.mark.long),
+        pytest.param("weekly", "count | from 2013-01-01 to 2013-01-08", marks=pytest.mark.long),
     ],
 )
 def test_an_example_runs_and_then_has_nothing_to_do(example: str, says: str, home: Path):
@@ -79,12 +79,14 @@ def test_a_command_on_each_node_runs_every_time(home: Path):
     assert (part["exit_code"], part["job"]["message"]) == (0, f"{part['node']} is well")
 
 
+@pytest.mark.long
 def test_from_csv_files_to_a_forecast(home: Path):
     done = run(["gridmill", "run", "examples/shops/pipeline.yaml"], home)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 of 6 jobs done" in done.stdout
 
 
+@pytest.mark.long
 def test_a_model_learns_from_what_two_others_say(home: Path):
     done = run(["gridmill", "run", "examples/stacking/pipeline.yaml"], home)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -95,6 +97,7 @@ def test_a_model_learns_from_what_two_others_say(home: Path):
     assert "(9 unchanged)" in again.stdout + again.stderr
 
 
+@pytest.mark.long
 def test_a_training_goes_to_a_farm_and_its_model_comes_home(tmp_path: Path, home: Path):
     """A farm and a home on this machine, as `try_it.sh` starts them."""
     pytest.importorskip("cryptography")
@@ -130,6 +133,7 @@ def _texts(value: object) -> Iterator[str]:
                 yield from _texts(one)
 
 
+@pytest.mark.long
 def test_a_torchrun_script_learns_by_two_workers(home: Path):
     done = run(["gridmill", "run", "examples/gang/pipeline.yaml"], home)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -139,6 +143,7 @@ def test_a_torchrun_script_learns_by_two_workers(home: Path):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.long
 def test_images_are_classified(home: Path, tmp_path: Path):
     example = shutil.copytree(ROOT / "examples" / "digits", tmp_path / "digits")
     assert run([sys.executable, str(example / "make_images.py")], tmp_path).returncode == 0
@@ -171,6 +176,7 @@ def test_the_example_in_python(home: Path):
     assert "words: 6" in done.stdout.splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", [b for b in MARKED if b.mark == "run: python"], ids=str)
 def test_python_that_is_marked(block: Block, home: Path):
     done = run([sys.executable, "-c", block.text], home)
@@ -212,6 +218,7 @@ def server(home: Path) -> Iterator[None]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("page", SERVER_PAGES, ids=name)
 def test_commands_beside_a_server(page: Path, home: Path):

@@ -76,6 +76,7 @@ def test_a_database_in_a_file(place: Place):
     assert {state for state, _ in load(place, example).values()} == {"unchanged"}
 
 
+@pytest.mark.long
 def test_the_same_in_postgresql_by_its_url(place: Place, postgresql: PostgresqlServer):
     url = postgresql.url(postgresql.create_database())
     shown = url.replace(postgresql.password, "${env:SHOP_PASSWORD}")
@@ -106,6 +107,7 @@ def certificate(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["http", "https"])
 def test_a_file_of_a_web_server(place: Place, kind: str):
     example = take(place, "http")
@@ -141,6 +143,7 @@ def look_at_the_weather(
     assert load(place, example, *words, **env) == {"weather": (state, rows), "daily": (state, days)}
 
 
+@pytest.mark.long
 def test_objects_of_a_store_that_speaks_s3(place: Place):
     example = take(place, "objects")
     with objectstore.object_store() as endpoint:
@@ -158,6 +161,7 @@ def test_objects_of_a_store_that_speaks_s3(place: Place):
         }
 
 
+@pytest.mark.long
 def test_entries_of_a_stream(place: Place):
     example = take(place, "stream")
     with redisserver.redis_server(place.folder) as port:

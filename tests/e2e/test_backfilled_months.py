@@ -65,6 +65,7 @@ def loaded_ids(place: Place) -> list[int]:
     return sorted(ids)
 
 
+@pytest.mark.long
 def test_each_month_is_loaded_once_however_often_everybody_is_killed(
     place: Place, postgresql: PostgresqlServer
 ) -> None:

@@ -33,6 +33,7 @@ rows = {{split: len(by_hand.rows_of(data, split)) for split in ("train", "valida
 """
 
 
+@pytest.mark.long
 def test_the_weather_by_hand_is_the_weather_pipeline(tmp_path: Path, place: Place):
     subprocess.run([sys.executable, "-c", BY_HAND, str(tmp_path)], check=True, capture_output=True)
     by_hand = json.loads((tmp_path / "found.json").read_text())

@@ -282,6 +282,7 @@ def test_a_control_node_that_is_killed_costs_nothing(land: Farmland) -> None:
     assert run.hosts == ["beta"]
 
 
+@pytest.mark.long
 def test_a_farm_that_is_cut_off_for_ever_ends_what_the_lease_was_for(land: Farmland) -> None:
     land.gridmill("configure", "site", "far", "--set", "lease=20s")
     run = land.waiting("lease")
@@ -315,6 +316,7 @@ jobs:
 """
 
 
+@pytest.mark.long
 def test_data_goes_by_a_bucket_whose_credentials_stay_at_home(land: Farmland) -> None:
     rows(land, 500)
     with object_store(land.net.gateway) as endpoint:

@@ -37,6 +37,7 @@ def cut(land: Farmland) -> None:
     answers(land)
 
 
+@pytest.mark.long
 def test_what_is_cut_for_some_seconds_goes_on_in_each_phase(land: Farmland) -> None:
     land.configure(SLOW)
     run = Carried(land, "moments")

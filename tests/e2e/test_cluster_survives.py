@@ -143,6 +143,7 @@ def home_again(land: Farmland, setting: str) -> None:
     land.control()
 
 
+@pytest.mark.long
 def test_data_arrives_once_whatever_is_cut_or_killed_on_its_way(land: Farmland) -> None:
     land.configure(SLOW)
     run = Carried(land, "carried")

@@ -106,7 +106,11 @@ def check_everything(home: Path, address: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "where"),
-    [("sqlite", "before-commit"), ("sqlite", "after-commit"), ("postgresql", "after-commit")],
+    [
+        ("sqlite", "before-commit"),
+        pytest.param("sqlite", "after-commit", marks=pytest.mark.long),
+        pytest.param("postgresql", "after-commit", marks=pytest.mark.long),
+    ],
 )
 def test_killed_at_every_commit_point_the_run_ends_right(home: Path, tmp_path: Path, new_store, where: str):
     """Before a commit nothing has been said to a server: that is the same for both stores."""

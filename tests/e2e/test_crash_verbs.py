@@ -146,6 +146,7 @@ def storage(place: Place) -> Path:
     return place.home / "storage"
 
 
+@pytest.mark.long
 def test_a_due_time_fires_once_however_often_the_control_node_is_killed(place: Place):
     marks = place.folder / "marks"
     applied = place.gridmill("apply", "-f", place.write(SCHEDULED.replace("MARKS", str(marks))))
@@ -176,6 +177,7 @@ def test_a_due_time_fires_once_however_often_the_control_node_is_killed(place: P
     assert (schedule.runs, schedule.skipped, schedule.done) == (1, 0, schedule.since)
 
 
+@pytest.mark.long
 def test_a_removal_and_cleaning_that_are_killed_go_on_and_take_nothing_else(two_days: Place, tmp_path: Path):
     words, seen = ("remove", "dataset", "grown/rows@1"), []
     first = "datasets/grown/rows/grown-1.rows.1/"
@@ -254,6 +256,7 @@ def empty(folder: Path) -> Iterator[Place]:
         yield place
 
 
+@pytest.mark.long
 def test_a_dataset_that_grows_is_the_same_when_whoever_makes_it_is_killed(two_days: Place, tmp_path: Path):
     def grown(place: Place) -> list[str]:
         done = place.gridmill("run", place.folder / "project" / "pipeline.yaml", "--adopt")

@@ -51,7 +51,13 @@ def get_its_packages(example: str, file: Path) -> None:
     file.write_text(file.read_text().replace(f", {OWN}", ""))
 
 
-@pytest.mark.parametrize("example", ["scikit-learn", "pytorch", "xgboost", "tensorflow"])
+@pytest.mark.parametrize(
+    "example",
+    [
+        "scikit-learn",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("pytorch", "xgboost", "tensorflow")),
+    ],
+)
 def test_an_example_learns_and_a_swarm_predicts(place: Place, example: str):
     project = Path(shutil.copytree(EXAMPLES / example, place.folder / "project"))
     get_its_packages(example, project / "pipeline.yaml")

@@ -39,13 +39,13 @@ def try_seeds(subject: str, seeds: range, folder: Path) -> None:
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_random_histories(subject: str, tmp_path: Path) -> None:
-    try_seeds(subject, range(10), tmp_path)
+    try_seeds(subject, range(3), tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_many_random_histories(subject: str, tmp_path: Path) -> None:
-    try_seeds(subject, range(10, 310), tmp_path)
+    try_seeds(subject, range(3, 60), tmp_path)
 
 
 @pytest.mark.parametrize("subject", ["sqlite", "postgresql", "mariadb"])

@@ -73,6 +73,7 @@ def place() -> Iterator[Place]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.long
 def test_two_pods_on_ray_make_the_rows_that_the_documentation_says(place: Place) -> None:
     cases = list(draw_cases(CASES))
     file = place.write("")

@@ -40,6 +40,7 @@ def is_done(place: Place, run: str, job: str) -> bool:
     return any(one.job.name == job and one.state == JobState.SUCCEEDED for one in jobs)
 
 
+@pytest.mark.long
 def test_each_image_is_loaded_once_while_earlier_ones_are_learned_from(place: Place):
     project, arriving, made = (place.folder / name for name in ("project", "project/arriving", "made"))
     shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("arriving"))

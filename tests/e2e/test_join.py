@@ -83,6 +83,7 @@ def test_what_is_wrong_at_joining_is_said(grid: Grid) -> None:
     assert "could not be joined, also not when tried again for 1.0 s: nothing answers" in told
 
 
+@pytest.mark.long
 def test_a_link_cut_for_half_a_minute_has_its_job_run_elsewhere_and_the_machine_join_again(
     grid: Grid,
 ) -> None:
@@ -135,6 +136,7 @@ def waves() -> str:
     return "\n".join(("city,time,value", *hours, ""))
 
 
+@pytest.mark.long
 def test_a_borrowed_machine_is_free_within_seconds_and_its_training_goes_on_elsewhere_from_its_checkpoint(
     grid: Grid,
 ) -> None:

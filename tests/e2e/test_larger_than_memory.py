@@ -45,6 +45,7 @@ FROM read_parquet($files)
 """
 
 
+@pytest.mark.long
 def test_each_is_made_at_the_first_try(place: Place):
     assert ROWS * (COLUMNS + 4) * 8 > MEMORY_MIB * MIB, "with entity, time and what is made of the past"
     view = place.json("run", place.write(PIPELINE), timeout=900)

@@ -34,6 +34,7 @@ def shown(place: Place, noun: str, name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @needs("ett/ETTh1.csv")
 def test_repeating_the_last_value_has_the_published_error(place: Place) -> None:
     """LTSF-Linear, repeat-last at horizon 96: only right splits, scaling and windows give these numbers."""
@@ -53,6 +54,7 @@ ETT = """
 """
 
 
+@pytest.mark.long
 @needs("ett/ETTh1.csv")
 def test_an_lstm_beats_the_published_one_and_much_more_so_with_last_values(place: Place) -> None:
     """Informer's table 2, horizon 24: LSTMa has .650 with the values themselves."""
@@ -66,6 +68,7 @@ def test_an_lstm_beats_the_published_one_and_much_more_so_with_last_values(place
     assert errors["last"]["test_mse"] <= 0.42
 
 
+@pytest.mark.long
 @needs("nycflights13/flights.parquet", "nycflights13/weather.csv")
 def test_flights_join_as_published_and_an_honest_model_is_no_worse(place: Place) -> None:
     """The recipes article of tidymodels: 325,819 rows, and an AUC of .764 with what nobody knows before."""
