@@ -29,6 +29,8 @@ _SHARED = (
     *(f"/sys/fs/cgroup/{name}" for name in ("memory", "freezer", "cpu", "pids")),
 )
 _CACHES = ("__pycache__", "_cache/", ".hypothesis/", ".egg-info")
+_KEPT = ("pytest", "ports", ".ses")
+"""In a run's folder: those of tests, of tests.ports, and onnxruntime's, which says when it was imported first."""
 _WRITTEN_BY_PEOPLE = ("src/", "tests/", "bench/")
 _LONGEST = 24
 """Bytes of a temporary folder in which sockets have paths that are short enough: 107 bytes at most."""
@@ -64,7 +66,7 @@ class Run:
         return [
             *(f"process {words}" for words in self._processes()),
             *(f"mount {path}" for path in _mounts() if path.is_relative_to(self.folder)),
-            *(f"file {path}" for path in self.folder.iterdir() if path.name not in ("pytest", "ports")),
+            *(f"file {path}" for path in self.folder.iterdir() if path.name not in _KEPT),
             *shared,
             *(f"file {path} in the repository" for path in written),
         ]
