@@ -30,7 +30,7 @@ _SHARED = (
 )
 _CACHES = ("__pycache__", "_cache/", ".hypothesis/", ".egg-info")
 _KEPT = ("pytest", "ports", ".ses")
-"""In a run's folder: those of tests, of tests.ports, and onnxruntime's, which says when it was imported first."""
+"""In a run's folder: those of tests, of tests.ports, and onnxruntime's (when it was first imported)."""
 _WRITTEN_BY_PEOPLE = ("src/", "tests/", "bench/")
 _LONGEST = 24
 """Bytes of a temporary folder in which sockets have paths that are short enough: 107 bytes at most."""
