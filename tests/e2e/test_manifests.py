@@ -158,6 +158,7 @@ def test_files_that_were_lost_are_made_again_before_anybody_reads_them(place: Pl
     assert len(place.json("list", "artifact")) == 4
 
 
+@pytest.mark.long
 def test_a_table_that_has_lost_files_is_not_added_to(place: Place):
     pipeline = place.write("pipeline: lost\njobs: {rows: {sink: {source: '*.csv'}}}")
     place.write("a\n1\n", "one.csv")
@@ -240,6 +241,7 @@ jobs:
 """
 
 
+@pytest.mark.long
 def test_rejected_rows_are_verified_and_no_reader_fails_for_them(place: Place, tmp_path: Path):
     pipeline = place.write(REJECTING)
     for number in range(3):
@@ -275,6 +277,7 @@ jobs:
 """  # noqa: E501
 
 
+@pytest.mark.long
 def test_a_command_reads_exactly_its_version_of_a_sink(place: Place):
     go = place.folder / "go"
     pipeline = place.write(SINKS.format(go=go))
@@ -291,6 +294,7 @@ def test_a_command_reads_exactly_its_version_of_a_sink(place: Place):
     assert not list((place.home / "attempts").glob("*/work/inputs"))
 
 
+@pytest.mark.long
 def test_an_incremental_dataset_does_not_build_on_a_version_that_was_changed(place: Place):
     pipeline = place.write(
         "pipeline: grown\njobs:\n  load: {sink: {source: '*.csv', columns: {t: timestamp}}}\n"

@@ -86,6 +86,7 @@ STEP = """
 """
 
 
+@pytest.mark.long
 def test_the_server_killed_again_and_again_in_one_run(place: Place, postgresql: PostgresqlServer):
     """At each step once while it runs, and at each end of one: the run goes on when the server is back."""
     jobs = "".join(
@@ -111,6 +112,7 @@ def marks(place: Place) -> str:
     return file.read_text() if file.exists() else ""
 
 
+@pytest.mark.long
 def test_connections_ended_again_and_again(place: Place, postgresql: PostgresqlServer):
     run = place.start("run", long(place))
     place.wait_for("marks")
