@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gridmill.quiet import turn_off_telemetry
 from tests import left_behind
 from tests import mariadb as mariadb_kit
 from tests.mariadb import MariadbServer, mariadb_server
 from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
+
+turn_off_telemetry()  # some tests import libraries before Gridmill
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """More threads than processors learn at once here: those that wait must not burn what others need."""
@@ -67,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What tests left behind fails the run, whatever they said."""
+    _end_forkserver()  # also that of one of xdist's workers, which the whole run may outlive
     run = session.config.stash.get(_RUN, None)
     if run is None:
         return
@@ -74,6 +78,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if left and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     run.end(keep=session.testsfailed > 0)
+
+
+def _end_forkserver() -> None:
+    """What `multiprocessing` ends and removes only when this process ends."""
+    if (forks := sys.modules.get("multiprocessing.forkserver")) is not None:
+        forks._forkserver._stop()
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        util._run_finalizers()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -6,6 +6,8 @@ The public names load on first use: importing gridmill costs next to nothing.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gridmill.quiet import turn_off_telemetry
+
 if TYPE_CHECKING:
     from gridmill.errors import (
         CapacityError,
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from gridmill.sdk.client import Client, connect, load
     from gridmill.sdk.loaded import Version
     from gridmill.sdk.runs import Tick
+
+turn_off_telemetry()  # before any library that has some can be imported
 
 __version__ = "0.1.0"
 

@@ -22,6 +22,7 @@ from gridmill.pod.environments import Requirements, ready_environment
 from gridmill.pod.handing import hand_over, input_folders
 from gridmill.pod.launch import EVENTS_FD
 from gridmill.pod.threads import thread_environment
+from gridmill.quiet import QUIET
 from gridmill.staging.checking import check_order
 
 INHERITED = (
@@ -38,14 +39,6 @@ _OF_SHARE = 0.9
 """The part of its share that JAX takes at once: contexts and kernels of all who share it need some too."""
 
 GLOO = "GLOO_SOCKET_IFNAME"
-
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "DO_NOT_TRACK": "1",
-    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-}
-"""Telemetry and update checks are off in jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

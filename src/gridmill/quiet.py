@@ -1,0 +1,24 @@
+"""Telemetry and update checks of the libraries that Gridmill and its jobs use are off."""
+
+import os
+
+QUIET = {
+    "ORT_DISABLE_TELEMETRY": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+"""The environment variables that say so.
+
+ONNX Runtime sends events to its maker from version 1.29 on, unless its variable is set before it is imported
+(its docs/Privacy.md).
+"""
+
+
+def turn_off_telemetry() -> None:
+    """Set those variables in this process, unless somebody has set them to something else."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
