@@ -57,6 +57,21 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "p.zip"
 
 
+def test_an_applied_pipeline_replaces_one_that_was_only_run_and_never_the_other_way_round(
+    tmp_path: Path,
+) -> None:
+    ran, applied = Pipeline(name="w", jobs=(command("m"),)), Pipeline(name="w", jobs=(command("n"),))
+    grids = {name: at(tmp_path / name) for name in ("ran", "applied", "third")}
+    service(grids["ran"]).stop_run(service(grids["ran"]).start_run(ran).run.id)
+    assert grids["ran"].run_until(lambda: service(grids["ran"]).runs()[0].ended is not None)
+    service(grids["applied"]).apply(applied)
+    for name in ("ran", "applied"):
+        service(grids[name]).backup(("w",), str(tmp_path / f"{name}.zip"))
+    for name, expected in (("ran", False), ("applied", True), ("ran", True)):
+        service(grids["third"]).restore(str(tmp_path / f"{name}.zip"))
+        assert service(grids["third"]).pipeline("w").applied is expected
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=st.lists(CONTENTS, min_size=1, max_size=4), removed=st.sets(st.integers(1, 4)))
 def test_what_is_restored_is_what_was_backed_up(

@@ -51,7 +51,7 @@ def shutdown(grid: TheGrid) -> Response:
 
 @router.get("/pipelines", response_model=tuple[Pipeline, ...], tags=["pipelines"])
 def list_pipelines(grid: TheGrid) -> Response:
-    """Kept pipelines, by name."""
+    """Pipelines, by name, as they were applied last, or else as they were run last."""
     return reply(grid.pipelines())
 
 

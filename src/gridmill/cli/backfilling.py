@@ -17,7 +17,9 @@ def backfill(
     pipeline: Annotated[
         Path,
         typer.Argument(
-            metavar="NAME|FILE", help="A kept pipeline, or a pipeline file (YAML).", show_default=False
+            metavar="NAME|FILE",
+            help="The name of a pipeline that was applied or run, or a pipeline file (YAML).",
+            show_default=False,
         ),
     ],
     set: Set = None,
@@ -41,8 +43,8 @@ def backfill(
 ) -> None:
     """Run a pipeline over a range of time, chunk by chunk; each has its bounds as parameters from and to.
 
-    A kept pipeline is as it was applied last; its file is not needed. By its name without a range, a backfill
-    goes on and tries again what failed. Needs gridmill up.
+    By its name, a pipeline is as it was applied last, or else as it was run last; its file is not needed. By
+    its name without a range, a backfill goes on and tries again what failed. Needs gridmill up.
     """
     if begins is None and ends is None and every is None and is_name(pipeline):
         with session(context, embed=False) as client:

@@ -417,7 +417,9 @@ def _pipeline(one: Pipeline) -> Iterator[RenderableType]:
     parameters = ", ".join(f"{name}={_given(value)}" for name, value in one.parameters.items())
     yield _facts(
         [
-            ("folder", one.folder),
+            ("file", "" if one.path is None else one.path),
+            ("folder", one.folder if one.path is None else ""),
+            ("known from", "`gridmill apply`" if one.applied else "its last run"),
             ("code", f"bundle {one.bundle[:12]}" if one.bundle else ""),
             ("parameters", parameters),
             ("resources", ", ".join(resource.name for resource in one.resources)),

@@ -12,6 +12,7 @@ from gridmill.cli.aliases import stands_for
 from gridmill.cli.backfills import HEAD, backfill_row
 from gridmill.cli.complete import complete_nouns
 from gridmill.cli.describe import describe
+from gridmill.cli.pipelines import Known, last_run, pipeline_row
 from gridmill.cli.rejects import show_rejects
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session
@@ -81,8 +82,12 @@ def list_all(
             return
         kind = read_noun(noun)
         found = list_nouns(client.grid, kind)
+        if kind == Noun.PIPELINE:
+            found = tuple(Known(pipeline=one, last=last_run(client.grid, one.name)) for one in found)
         names = {} if json or kind not in ARTIFACTS else _names(client.grid, found)
-    emit(found) if json else _tabulate(kind, found, names)
+    if json:
+        return emit([one.fields() for one in found] if kind == Noun.PIPELINE else found)
+    return _tabulate(kind, found, names)
 
 
 def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> None:
@@ -216,7 +221,7 @@ _TABLES: Mapping[Noun, _Table] = {
     ),
     Noun.BACKFILL: (HEAD, backfill_row),
     Noun.PIPELINE: (
-        ("pipeline", "jobs", "folder", "description"),
-        lambda one: (one.name, len(one.jobs), one.folder, one.description),
+        ("pipeline", "jobs", "known from", "last run", "file", "description"),
+        pipeline_row,
     ),
 }

@@ -11,7 +11,9 @@ from gridmill.errors import InputError
 File = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE|NAME", help="The pipeline file (YAML), or the name of a kept one.", show_default=False
+        metavar="FILE|NAME",
+        help="The pipeline file (YAML), or the name of one that was run or applied.",
+        show_default=False,
     ),
 ]
 Set = Annotated[

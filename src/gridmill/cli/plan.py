@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gridmill.cli.parameters import Adopt, File, Set, read_set
-from gridmill.cli.session import Json, console, emit, session
+from gridmill.cli.session import Json, console, emit, say, session
 from gridmill.cli.tables import fitted
 from gridmill.cli.words import amounts, moment
 from gridmill.errors import TABLE, ConflictError, InputError
@@ -33,7 +33,7 @@ FileOption = Annotated[
 def plan(context: typer.Context, file: File, set: Set = None, json: Json = False) -> None:
     """Show what a run would do: sizes and why, order, expected memory and time. Nothing starts."""
     with session(context, reading=True) as client:
-        made = client.plan(file, set=read_set(set or ()))
+        made = client.plan(client.prepare(file, read_set(set or ()), note=say))
     emit(made) if json else show_plan(made)
     if made.conflict:
         raise typer.Exit(TABLE[ConflictError.code].exit_code)

@@ -67,7 +67,7 @@ def run(
     """
 
     def begin(client: Client) -> RunView:
-        pipeline = client.prepare(file, read_set(set or ()))
+        pipeline = client.prepare(file, read_set(set or ()), note=say)
         if pipeline.schedules and not is_name(file):
             texts = ", ".join(spec.text for spec in pipeline.schedules.values())
             say(

@@ -1,6 +1,7 @@
 """Use cases of declarations that are kept."""
 
 from dataclasses import replace
+from difflib import get_close_matches
 
 from gridmill.control.begin import check_names, declare_resources, resources_used
 from gridmill.control.cases import Cases
@@ -20,6 +21,7 @@ class PipelineCases(Cases):
 
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
         """Keep the declaration and its resources."""
+        pipeline = replace(pipeline, applied=True)
         with self._node.changing() as transaction:
             order(pipeline)
             check_names(pipeline)
@@ -46,15 +48,17 @@ class PipelineCases(Cases):
         return {name: schedule for name, schedule in known if schedule.pipeline == pipeline}
 
     def pipelines(self) -> tuple[Pipeline, ...]:
-        """Kept declarations, by name."""
+        """Declarations that were applied, or run last, by name."""
         return tuple(sorted(self._list(Pipeline), key=lambda pipeline: pipeline.name))
 
     def pipeline(self, name: str) -> Pipeline:
-        """A kept declaration."""
+        """One of them."""
         record = self._ledger.store.get(Pipeline, name)
         if record is None or not isinstance(record.noun, Pipeline):
+            near = get_close_matches(name, [one.name for one in self._list(Pipeline)], n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
             raise NotFoundError(
-                f"there is no pipeline {name!r}", hint="`gridmill list pipelines` shows them."
+                f"there is no pipeline {name!r}{meant}", hint="`gridmill list pipelines` shows them."
             )
         return record.noun
 

@@ -149,6 +149,12 @@ class ProjectCases(Cases):
         record = self._ledger.store.get(type(noun), key_of(noun))
         if record is None:
             return True
+        if isinstance(noun, Pipeline) and isinstance(record.noun, Pipeline):
+            if noun.applied and not record.noun.applied:
+                self._ledger.look_up(Pipeline, noun.name)  # so that it can be replaced
+                return True
+            if not noun.applied:
+                return False  # the last run here is later
         if record.noun != noun:
             raise ConflictError(
                 f"this grid has another {_WORDS[type(noun)]} {key_of(noun)!r}",

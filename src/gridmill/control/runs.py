@@ -17,6 +17,7 @@ from gridmill.control.begin import (
 from gridmill.control.carrying import Lacking, ask_lacking, forecast_carrying, versions_read
 from gridmill.control.foresight import with_columns_checked
 from gridmill.control.inputs import declared_sizes
+from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, list_sources
 from gridmill.control.names import check_names_known
 from gridmill.control.origins import conflict_of
@@ -43,13 +44,20 @@ class RunCases(AlterationCases):
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
     ) -> RunView:
         """Start a run and return at once."""
-        pipeline = chosen(as_altered(self._control, pipeline), only)
+        declared, pipeline = pipeline, chosen(as_altered(self._control, pipeline), only)
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             check_names_known(self._control, pipeline.jobs)
             run = begin_run(self._control, transaction, pipeline, force=force, only=only, adopt=adopt)
+            self._know(transaction, declared)
         return self.run(run.id)
+
+    def _know(self, transaction: Transaction, pipeline: Pipeline) -> None:
+        """The pipeline is known by its name from now on. One that was applied stays as it was applied."""
+        known, ran = self._ledger.look_up(Pipeline, pipeline.name), replace(pipeline, applied=False)
+        if known is None or (not known.applied and known != ran):
+            transaction.put(ran)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """What a run would do."""

@@ -43,7 +43,7 @@ KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site":
 """What a document can declare, by the field that gives its name."""
 
 _NOT_WRITTEN: Mapping[type, set[str]] = {
-    Pipeline: {"folder", "host", "bundle", "written", "awaits"},
+    Pipeline: {"folder", "host", "bundle", "written", "awaits", "applied"},
     SqlSource: {"parameters"},
     Resource: {"default"},
     Site: {"nodes", "past", "way"},

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 
 from gridmill.model.job import Job
 from gridmill.model.lines import Lines
@@ -40,7 +41,8 @@ class Pipeline:
     made by `gridmill configure project`. `bundle` is the hash of the code bundle that commands run in, when
     one was made. `retain` is for jobs that do not say it themselves. `written` is there where the pipeline
     was read from a file. `awaits` are the times that only a schedule gives (`due`, `due_before`) and that it
-    was not given: it is read again with them for each run.
+    was not given: it is read again with them for each run. `applied` is false for a pipeline that was only
+    run: the control node keeps it as it was declared for its last run, and starts none of its schedules.
     """
 
     name: str
@@ -57,11 +59,19 @@ class Pipeline:
     bundle: str | None = None
     written: Written | None = None
     awaits: tuple[str, ...] = ()
+    applied: bool = True
 
     @property
     def lines(self) -> Lines | None:
         """Where its fields are written; None where it was not read from a file."""
         return None if self.written is None else Lines(file=self.written.file, at=self.written.lines)
+
+    @property
+    def path(self) -> Path | None:
+        """The file that declares it, on the machine `host`; None where it was not read from a file."""
+        if self.written is None or not self.folder:
+            return None
+        return Path(self.folder) / Path(self.written.file).name
 
     def job(self, name: str) -> Job:
         """The job of that name. Raises KeyError."""

@@ -105,15 +105,15 @@ class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advisi
         ...
 
     def pipelines(self) -> tuple[Pipeline, ...]:
-        """Kept declarations, by name."""
+        """Declarations, by name: of each pipeline as it was applied last, or else as it was run last."""
         ...
 
     def pipeline(self, name: str) -> Pipeline:
-        """A kept declaration."""
+        """A declaration, as `pipelines` has it."""
         ...
 
     def remove_pipeline(self, name: str) -> None:
-        """Forget the declaration; runs and artifacts stay. Raises ConflictError while a run is active."""
+        """Delete the declaration; runs and artifacts stay. Raises ConflictError while a run is active."""
         ...
 
     def has_bundle(self, bundle: str) -> bool:

@@ -100,7 +100,7 @@ class Client(
         return find_noun(self.grid, read_noun(noun), name)
 
     def list_pipelines(self) -> tuple[Pipeline, ...]:
-        """Kept pipelines, by name."""
+        """Pipelines, by name, as they were applied last, or else as they were run last."""
         return self.grid.pipelines()
 
     def remove_pipeline(self, name: str) -> None:

@@ -1,6 +1,7 @@
 """A pipeline on its way to the control node: read, its parameters in, its code bundle put."""
 
 import json
+import re
 import socket
 import warnings
 from collections.abc import Callable, Mapping
@@ -9,26 +10,41 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gridmill.errors import InputError, PipelineError
+from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.model.amounts import MIB, show_bytes
 from gridmill.model.pipeline import Pipeline
 from gridmill.ports.grid import Grid
 from gridmill.settings import Settings
 
 Source = str | Path | Pipeline
-"""A pipeline file, the name of a kept pipeline, or the noun."""
+"""A pipeline file, the name of a known pipeline, or the noun."""
 
 
 def is_name(source: Source) -> bool:
-    """Whether a kept pipeline's name is meant, and not its file."""
+    """Whether a known pipeline's name is meant, and not its file."""
     if isinstance(source, Pipeline):
         return False
     path = Path(source)
     return path.suffix not in (".yaml", ".yml") and len(path.parts) == 1 and not path.is_file()
 
 
+def file_of(known: Pipeline) -> Path:
+    """The file that declares a known pipeline. Raises NotFoundError with the reason why there is none."""
+    path = known.path
+    if path is None:
+        raise NotFoundError("it was not read from a file")
+    if known.host not in ("", socket.gethostname()):
+        raise NotFoundError(f"{path} is on the machine {known.host}")
+    if not path.is_file():
+        raise NotFoundError(f"{path} does not exist any more")
+    declares = rf"^\s*\{{?\s*[\"']?pipeline[\"']?\s*:\s*[\"']?{re.escape(known.name)}[\"']?\s*(?:[,}}#].*)?$"
+    if not re.search(declares, path.read_text(errors="replace"), re.MULTILINE):
+        raise NotFoundError(f"{path} does not declare it any more")
+    return path
+
+
 def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
-    """A kept pipeline as it was applied last, with its code of then; with `values` its text is read again.
+    """A pipeline as it was applied or run last, with its code of then; with `values` its text is read again.
 
     Raises PipelineError, InputError.
     """

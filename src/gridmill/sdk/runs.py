@@ -1,12 +1,13 @@
 """The verbs of runs: plan, run, watch, stop, resume, and what they wrote."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gridmill.errors import InputError, InternalError, JobError
+from gridmill.errors import InputError, InternalError, JobError, NotFoundError
 from gridmill.model.event import Event, EventType
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
@@ -18,7 +19,7 @@ from gridmill.model.view import DryRun, RunView
 from gridmill.ports.grid import Grid
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.lookup import find_run, job_of
-from gridmill.sdk.project import Source, is_name, kept_again, read_all, read_project, with_bundle
+from gridmill.sdk.project import Source, file_of, is_name, kept_again, read_all, read_project, with_bundle
 
 Kept: TypeAlias = Pipeline | Resource | Site
 
@@ -68,12 +69,37 @@ class RunVerbs(Connected):
         )
         return self.wait(view.run.id, on_tick=on_tick, check=check) if wait else view
 
-    def prepare(self, pipeline: Source, set: Mapping[str, Any] | None = None) -> Pipeline:
-        """The pipeline as the control node takes it: read, with parameters, its code bundle put. A kept one
-        is as it was applied last, whatever became of its file."""
+    def prepare(
+        self,
+        pipeline: Source,
+        set: Mapping[str, Any] | None = None,
+        *,
+        note: Callable[[str], None] | None = None,
+    ) -> Pipeline:
+        """The pipeline as the control node takes it: read, with parameters, its code bundle put.
+
+        By its name, one that was applied is as it was applied last. One that was only run is read from its
+        file again; where that file does not declare it any more, it is as in its last run, with a warning.
+        `note` is called with a line that says which, instead of a warning.
+        """
         if is_name(pipeline):
-            return kept_again(self.grid.pipeline(str(pipeline)), set)
+            return self._by_name(str(pipeline), set, note)
         return with_bundle(read_project(pipeline, set), self.grid, self.settings)
+
+    def _by_name(
+        self, name: str, values: Mapping[str, Any] | None, note: Callable[[str], None] | None
+    ) -> Pipeline:
+        known = self.grid.pipeline(name)
+        if known.applied:
+            (note or _unsaid)(f"pipeline {name}: as it was applied last")
+            return kept_again(known, values)
+        try:
+            file = file_of(known)
+        except NotFoundError as reason:
+            (note or warnings.warn)(f"pipeline {name}: {reason}; it is used as in its last run")
+            return kept_again(known, values)
+        (note or _unsaid)(f"pipeline {name}: read from {file}")
+        return with_bundle(read_project(file, values), self.grid, self.settings)
 
     def plan(self, pipeline: Source, *, set: Mapping[str, Any] | None = None) -> DryRun:
         """What a run would do: sizes and why, order, expected memory and time. Nothing starts."""
@@ -196,6 +222,10 @@ class RunVerbs(Connected):
     def list_runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
         """Runs, newest first."""
         return self.grid.runs(limit=limit, pipeline=pipeline)
+
+
+def _unsaid(line: str) -> None:
+    """Where nobody asked for it."""
 
 
 def _page(

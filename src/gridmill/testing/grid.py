@@ -91,9 +91,9 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
         """See Grid."""
         self.calls.append(f"apply {pipeline.name}")
-        self._pipelines[pipeline.name] = pipeline
+        self._pipelines[pipeline.name] = replace(pipeline, applied=True)
         self._resources.update({resource.name: resource for resource in pipeline.resources})
-        return pipeline
+        return self._pipelines[pipeline.name]
 
     def start_run(
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
@@ -103,7 +103,10 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         unknown = set(only) - {job.name for job in pipeline.jobs}
         if unknown:
             raise NotFoundError(f"{pipeline.name!r} has no job {min(unknown)!r}")
-        self.apply(pipeline)
+        known = self._pipelines.get(pipeline.name)
+        if known is None or not known.applied:
+            self._pipelines[pipeline.name] = replace(pipeline, applied=False)
+        self._resources.update({resource.name: resource for resource in pipeline.resources})
         jobs = [job for job in pipeline.jobs if not only or job.name in with_needs(pipeline, only)]
         with self._changed:
             number = 1 + sum(view.run.pipeline == pipeline.name for view in self._views.values())
