@@ -29,8 +29,8 @@ _SHARED = (
     *(f"/sys/fs/cgroup/{name}" for name in ("memory", "freezer", "cpu", "pids")),
 )
 _CACHES = ("__pycache__", "_cache/", ".hypothesis/", ".egg-info")
-_KEPT = ("pytest", "ports", ".ses")
-"""In a run's folder: those of tests, of tests.ports, and onnxruntime's (when it was first imported)."""
+_KEPT = ("pytest", "ports")
+"""In a run's folder: those of tests, and of tests.ports."""
 _WRITTEN_BY_PEOPLE = ("src/", "tests/", "bench/")
 _LONGEST = 24
 """Bytes of a temporary folder in which sockets have paths that are short enough: 107 bytes at most."""
