@@ -150,16 +150,23 @@ def test_runs_that_take_longer_than_their_interval(overlap, count, together):
 
 def test_when_nothing_would_run_no_run_is_recorded():
     grid = simulation(observe=SELDOM)
-    cached = Pipeline(name="p", jobs=(command("load"),), schedule=ScheduleSpec(every_seconds=60.0))
+    cached = Pipeline(
+        name="p", jobs=(command("load", cache=True),), schedule=ScheduleSpec(every_seconds=60.0)
+    )
     grid.apply(cached)
     pass_time(grid, HOUR)
     assert len(runs(grid)) == 1
-    assert (kept(grid).unchanged, kept(grid).message) == (59, "there was nothing new")
+    assert (kept(grid).unchanged, kept(grid).message) == (
+        59,
+        "there was nothing new: no change of `load` since p/load@1",
+    )
 
 
 def test_a_run_that_would_change_nothing_is_started_where_files_were_lost():
     grid = simulation(observe=SELDOM)
-    cached = Pipeline(name="p", jobs=(command("load"),), schedule=ScheduleSpec(every_seconds=60.0))
+    cached = Pipeline(
+        name="p", jobs=(command("load", cache=True),), schedule=ScheduleSpec(every_seconds=60.0)
+    )
     grid.apply(cached)
     pass_time(grid, 600.0)
     assert len(runs(grid)) == 1
@@ -261,7 +268,7 @@ pipeline: p
 schedule: {every: 1h, catch_up: all, zone: Asia/Kolkata}
 jobs:
   load: {command: "load ${due:%Y-%m-%dT%H} ${due_before} $GRIDMILL_DUE"}
-  other: {command: "other"}
+  other: {command: "other", cache: true}
 """
 
 

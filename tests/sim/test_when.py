@@ -1,5 +1,7 @@
 """Jobs that run after a failure, or in any case: which run, and what they are told."""
 
+from dataclasses import replace
+
 import pytest
 from test_races import command, finish, job_of, service, simulation
 
@@ -166,13 +168,17 @@ def test_they_survive_a_kill_of_the_control_node() -> None:
 def test_a_schedule_does_not_start_for_them_alone() -> None:
     grid = grid_where()
     finish(grid, grid.submit(line(), force=False))
-    jobs = line().jobs
+    jobs = tuple(replace(job, cache=True) for job in line().jobs)
     grid.apply(Pipeline(name="p", jobs=jobs, schedule=ScheduleSpec(every_seconds=3600.0)))
     until = grid.clock.monotonic() + 8000.0
     while grid.clock.monotonic() < until:
         grid.advance()
     (view,) = service(grid).schedules()
-    assert (view.schedule.runs, view.schedule.message) == (0, "there was nothing new")
+    assert (view.schedule.runs, view.schedule.message) == (
+        0,
+        "there was nothing new: no change of `load` since p/load@1, `train` since p/train@1, `publish` since "
+        "p/publish@1",
+    )
 
 
 def test_a_plan_tells_when_they_run_and_counts_a_run_without_failures() -> None:

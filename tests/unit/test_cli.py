@@ -137,7 +137,7 @@ def test_plan_and_apply(cli: Cli) -> None:
     assert "start demo" not in cli.fake.calls
     assert cli.json("plan", cli.file)["jobs"][1]["needs"] == ["first"]
     assert cli("apply", "-f", cli.file) == 0
-    assert cli.out == "pipeline demo: 2 jobs\n"
+    assert cli.out == "pipeline demo: 2 jobs\nskipped when nothing changed: first, second\n"
 
 
 def test_status_of_the_grid_and_of_a_run(cli: Cli) -> None:

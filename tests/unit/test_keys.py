@@ -42,6 +42,7 @@ def test_keys_and_parents():
         "Alias": ("weather/model@prod", "weather/model"),
         "Alterations": ("weather/hourly", ""),
         "Latest": ("weather/model", ""),
+        "Provenance": (f"weather/model#{'f' * 64}", "weather/model"),
         "Origin": ("weather", ""),
         "Measurement": ("weather-1.work.1", "training/lstm"),
     }
@@ -56,6 +57,7 @@ def test_what_is_live_by_its_class():
         "Origin",
         "Measurement",
         "Pipeline",
+        "Provenance",
     }
     assert all(is_live(a_job_run(state=state)) for state in JobState)
 

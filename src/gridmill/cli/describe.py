@@ -27,6 +27,7 @@ from gridmill.model.remarks import remarks_of
 from gridmill.model.resource import Resource
 from gridmill.model.run import Attempt
 from gridmill.model.site import Site, SiteKind
+from gridmill.model.state import JobState
 from gridmill.model.statement import Given, worded
 from gridmill.model.view import ControlView, JobView, PartView, ScheduleView, VersionView
 from gridmill.model.when import When
@@ -284,6 +285,7 @@ def _job(view: JobView) -> Iterator[RenderableType]:
     yield _facts(
         [
             ("why", view.why or (job.message if job.message != job.state else "")),
+            ("restored as" if job.state == JobState.UNCHANGED else "runs because", job.reason),
             ("needs", ", ".join(need.rpartition("/")[2] for need in job.needs)),
             ("when", "" if job.job.when == When.SUCCESS else job.job.when),
             ("reads", ", ".join(job.external)),

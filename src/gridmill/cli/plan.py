@@ -1,6 +1,7 @@
 """`plan`, `apply`, `schema`: pipelines before they run."""
 
 import json as json_text
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -48,6 +49,8 @@ def show_plan(made: DryRun) -> None:
     rows = [_row(job) for job in made.jobs]
     screen.print(fitted(head, rows, screen.width, folded=_FOLDED, left_out=_LEFT_OUT))
     for job in made.jobs:
+        if job.reason:
+            screen.print(f"{job.job}: {'unchanged' if job.unchanged else 'runs'}: {job.reason}", markup=False)
         for why in (*job.sizing.why, *place_lines(job)):
             screen.print(f"{job.job}: {why}", markup=False)
     for job in made.jobs:
@@ -112,9 +115,22 @@ def apply(
         return emit(kept)
     for noun in kept:
         print(_kept(noun))
+        for line in _restored(noun) if isinstance(noun, Pipeline) else ():
+            print(line)
         for name in noun.schedules if isinstance(noun, Pipeline) else ():
             print(_scheduled(schedules[name]))
     return None
+
+
+def _restored(pipeline: Pipeline) -> Iterator[str]:
+    """Which jobs may be skipped when nothing changed, and which execute in every run."""
+    scheduled = bool(pipeline.schedules)
+    why = {job.name: job.why_executed(scheduled=scheduled) for job in pipeline.jobs}
+    may_be = [name for name, reason in why.items() if not reason]
+    if may_be:
+        yield f"skipped when nothing changed: {', '.join(may_be)}"
+    for reason in dict.fromkeys(filter(None, why.values())):
+        yield f"always executed: {', '.join(name for name in why if why[name] == reason)}: {reason}"
 
 
 def _scheduled(view: ScheduleView) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import typer
 
 from gridmill.cli.session import say, show_table
-from gridmill.cli.words import NODES, counts, elapsed, headline, newest, node_rows
+from gridmill.cli.words import NODES, counts, elapsed, headline, newest, node_rows, reason_lines
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind
@@ -22,6 +22,7 @@ _TAIL = 15
 _FAILED_SHOWN = 3
 _BY_EDIT = frozenset({Cause.INPUT, Cause.OUTPUT})
 """Why a job failed that only an edit of the pipeline, its code or its data can cure."""
+_REASONS = 20
 
 
 def summarise(client: Client, view: RunView) -> None:
@@ -34,6 +35,8 @@ def summarise(client: Client, view: RunView) -> None:
         if rows := node_rows(job):
             print(f"\n{job.job.job.name} on each node")
             show_table(NODES, rows)
+    for line in reason_lines(view, _REASONS):
+        print(line)
     print(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
     for remark in (remark for job in view.jobs for one in job.artifacts for remark in remarks_of(one)):
         print(remark.line)

@@ -194,11 +194,34 @@ def job_line(view: JobView, state: str, message: str) -> str:
     attempt = newest(view)
     if state == JobState.RUNNING and attempt is not None and not message:
         detail = f"on {attempt.deployment_id} ({amounts(attempt.given)})"
+        if view.job.reason and attempt is view.attempts[0]:
+            detail += f": {short_reason(view.job.reason)}"
+    elif state == JobState.UNCHANGED and view.job.reason and not attempt:
+        detail = f"{short_reason(view.job.reason)} ({message})"
     elif state in (JobState.WAITING, JobState.BLOCKED) and not message:
         detail = view.why
     elif state in FINISHED_JOBS and view.metrics and not message:
         detail = headline(view.metrics)
     return f"{view.job.job.name}: {state}" + (f" {detail}" if detail else "")
+
+
+_REASON = 100
+"""Of a reason so many characters are shown in a line; `show job` shows all of it."""
+
+
+def short_reason(reason: str) -> str:
+    """The reason, cut where it is long."""
+    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
+
+
+def reason_lines(view: RunView, most: int) -> Iterator[str]:
+    """Why each job of a run was executed or restored; of more than `most` the rest is counted."""
+    told = [job.job for job in view.jobs if job.job.reason]
+    for job in told[:most]:
+        verb = "restored" if job.state == JobState.UNCHANGED else "executed"
+        yield f"{job.job.name} {verb}: {short_reason(job.reason)}"
+    if len(told) > most:
+        yield f"and {len(told) - most} more jobs: `gridmill show job {view.run.id}/JOB` shows why"
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,16 +9,21 @@ from gridmill.control.choosing import chosen_resource, joining_now, with_choice
 from gridmill.control.defects import defect
 from gridmill.control.inputs import (
     checkpoints_of,
-    fingerprint_of,
     inputs_of,
     leaves_checkpoints,
     size_of,
-    unchanged_artifact,
 )
 from gridmill.control.latest import note_latest
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed, listed
 from gridmill.control.parts import cut, gather
+from gridmill.control.provenance import (
+    note_provenance,
+    provenance_of,
+    restorable,
+    why_executes,
+    why_restored,
+)
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
 from gridmill.control.whole import why_broken
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
@@ -129,22 +134,25 @@ def _ready(
         lacking = lacking_rows(job_run.job, inputs) if run.due is not None else ()
         if lacking:
             return replace(job_run, state=JobState.SKIPPED, message=_no_rows(lacking), ended=now)
-        fingerprint = fingerprint_of(run, job_run, inputs, source.there())
+        made_from = provenance_of(control, run, job_run, inputs, source.there())
         size = size_of(job_run.job, inputs, source.size_bytes)
     except StorageError:  # the store, not the job: tried again
         raise
     except GridmillError as error:
         return _failed(job_run, now, explained(error))
-    may_stand = job_run.job.may_be_unchanged and not job_run.force
+    fingerprint = made_from.fingerprint
+    may_stand = not job_run.force and not job_run.job.why_executed(scheduled=run.scheduled)
     look = may_stand or leaves_checkpoints(job_run.job)
-    same = unchanged_artifact(control, job_run, fingerprint) if look else None
+    same = restorable(control, job_run, made_from) if look else None
     broken = why_broken(control, (same,), job_run.id, then=again) if may_stand and same is not None else ""
     if broken is None:
         return job_run
     job_run = replace(job_run, external=_external(job_run, inputs), size=size)
     if may_stand and same is not None and not broken:
         return _unchanged(job_run, same, fingerprint, now, source.waiting)
-    job_run = replace(job_run, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
+    note_provenance(control, transaction, made_from)
+    reason = why_executes(control, run, job_run, made_from, broken=broken)
+    job_run = replace(job_run, reason=reason, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
     snapshot, choice = control.ledger.snapshot, None
     if job_run.job.resources:
         try:
@@ -179,6 +187,7 @@ def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float, wa
         fingerprint=fingerprint,
         artifacts=(same.id,),
         message=f"as {same.run_id} made it" + (f"; {waiting}" if waiting else ""),
+        reason=why_restored(same),
         ready=now,
         ended=now,
     )

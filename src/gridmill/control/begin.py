@@ -63,7 +63,8 @@ def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
         if name not in wanted:
             wanted.add(name)
             open_names.extend(jobs[name].all_needs)
-    return replace(pipeline, jobs=tuple(job for job in pipeline.jobs if job.name in wanted))
+    kept = tuple(job for job in pipeline.jobs if job.name in wanted)
+    return replace(pipeline, jobs=kept, data=pipeline.loads)
 
 
 def resources_used(
@@ -243,6 +244,8 @@ def begin_run(
         project=pipeline.project,
         only=only,
         settled=settle_names(control, pipeline.jobs),
+        data=pipeline.loads,
+        file=pipeline.file,
     )
     transaction.put(run)
     sizes = declared_sizes(control, pipeline, {})  # sources are listed when their jobs are ready

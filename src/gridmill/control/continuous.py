@@ -1,6 +1,7 @@
 """The part of the schedules' tick for continuous ones: look for new files, close blocks, start their runs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gridmill.control.defects import defect
 from gridmill.control.listings import Listed, listed
@@ -11,6 +12,7 @@ from gridmill.errors import GridmillError, StorageError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.schedule import Continuous, Schedule
 from gridmill.planning.schedules import closes_in, room_for_block
+from gridmill.ports.storage import FileStat
 
 
 def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, continuous: Continuous) -> float:
@@ -49,7 +51,7 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
     found = listed(control, _key(schedule), pipeline.jobs, pipeline.folder)
     if found is None:
         return 0.0
-    there = frozenset(file for one in found.values() for file in one.there())
+    there = frozenset(_as_known(file) for one in found.values() for file in one.there())
     new = there - watch.seen
     watch.message = ", ".join(f"{name}: {one.waiting}" for name, one in found.items() if one.waiting)
     live = any(job.sink is not None and job.sink.source.live for job in pipeline.jobs)
@@ -68,6 +70,11 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
         return 0.0
     watch.seen, watch.waiting_since = there, None
     return continuous.check_seconds
+
+
+def _as_known(file: FileStat) -> FileStat:
+    """By its content, where that is known: a file that is only touched is not new."""
+    return replace(file, mtime_ns=0, ctime_ns=0) if file.content else file
 
 
 def _key(schedule: Schedule) -> str:

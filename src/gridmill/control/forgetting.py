@@ -8,6 +8,7 @@ from gridmill.errors import StaleVersionError
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.noun import dataclass
+from gridmill.model.provenance import Provenance
 from gridmill.model.resource import Measurement
 from gridmill.model.retention import RUNS_KEPT
 from gridmill.model.run import Attempt, JobRun, Run
@@ -28,6 +29,7 @@ class History:
     deployments: tuple[Record, ...] = ()
     measurements: tuple[Record, ...] = ()
     versions: tuple[Record, ...] = ()
+    provenances: tuple[Record, ...] = ()
 
     def told(self, days: float) -> Iterator[Waste]:
         """What goes, and why."""
@@ -41,6 +43,9 @@ class History:
             yield Waste(kind="measurement", name=key_of(one.noun), why=why)
         for one in self.versions:
             why = f"made over {days:g} days ago and removed; no version there is was made from it"
+            yield Waste(kind="record", name=key_of(one.noun), why=why)
+        for one in self.provenances:
+            why = f"first seen over {days:g} days ago, and no version there is was made from it"
             yield Waste(kind="record", name=key_of(one.noun), why=why)
 
 
@@ -58,7 +63,23 @@ def old_history(store: Store, records: Records, before: float, lying: frozenset[
         deployments=tuple(gone),
         measurements=tuple(_unlearned(store.list(Measurement, newest_first=True), before)),
         versions=tuple(_untold(store, versions_to_forget(records, needed, before, lying), going)),
+        provenances=tuple(_unmade(store, records.artifacts, before)),
     )
+
+
+def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Iterator[Record]:
+    """What no version that is there was made from, nor one that jobs read."""
+    there = {f"{one.name}#{one.fingerprint}" for one in artifacts if not one.removed}
+    ids = {one.id for one in artifacts if not one.removed}
+    for record in store.list(Provenance):
+        one = record.noun
+        if (
+            isinstance(one, Provenance)
+            and one.created < before
+            and one.id not in there
+            and one.artifact not in ids
+        ):
+            yield record
 
 
 def versions_to_forget(
@@ -135,14 +156,14 @@ def forget(store: Store, history: History, *, goes_on: Callable[[], bool] = lamb
     """Delete the records: a run with its jobs and attempts in one commit, whole or not at all. What changed
     since it was looked at (a run was resumed) stays, and with it, this time, all removed versions: it may
     tell of them. Needs no lock: nothing of it is in anybody's memory but what may be there too long."""
-    further = (*history.deployments, *history.measurements, *history.versions)
+    further = (*history.deployments, *history.measurements, *history.versions, *history.provenances)
     for run in history.runs:
         if not goes_on():
             return
         run_id = key_of(run.noun)
         parts = [record for kind in (JobRun, Attempt) for record in store.list(kind, parent=run_id)]
         if not _delete(store, [run, *parts]):
-            further = (*history.deployments, *history.measurements)
+            further = (*history.deployments, *history.measurements, *history.provenances)
     for first in range(0, len(further), _AT_ONCE):
         _delete(store, further[first : first + _AT_ONCE])
 

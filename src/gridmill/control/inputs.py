@@ -1,9 +1,8 @@
-"""What a job reads: its input versions, its fingerprint, its size, and the order for its pod."""
+"""What a job reads: its input versions, its size, and the order for its pod."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
-from gridmill.codec import fingerprint, to_builtins
 from gridmill.control.gangs import gang_for
 from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed
@@ -14,7 +13,6 @@ from gridmill.control.state import Control
 from gridmill.errors import InputError, NotFoundError
 from gridmill.model.artifact import Artifact, ArtifactKind, Input
 from gridmill.model.job import Job, JobKind, JobSize
-from gridmill.model.loaded import WAITING
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.reading import check_kind
@@ -23,10 +21,6 @@ from gridmill.model.site import LOCAL
 from gridmill.model.staging import Staging
 from gridmill.model.stored import contents_uri
 from gridmill.planning.conditions import failed_before
-from gridmill.ports.storage import FileStat
-
-FINGERPRINT = 3
-"""Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
 
 
 def leaves_checkpoints(job: Job) -> bool:
@@ -93,27 +87,6 @@ def _settled(control: Control, run: Run | None, name: str, job_run: JobRun) -> A
     )
 
 
-def fingerprint_of(run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: Sequence[FileStat]) -> str:
-    """The hash of all that decides what the job makes; `source` are the files that a sink loads from."""
-    job = job_run.job
-    return fingerprint(
-        FINGERPRINT,
-        job_run.name,
-        job.kind,
-        to_builtins(job.spec),
-        job.rows,
-        run.bundle if job.runs_code else None,
-        [to_builtins(stat) for stat in source],
-        [(entry.name, content_of(entry.artifact)) for entry in inputs],
-    )
-
-
-def content_of(artifact: Artifact) -> str:
-    """What makes one version differ from another for its readers: a version of its own is another content,
-    also where it was made from the same (a script may draw random numbers, a query may read the clock)."""
-    return artifact.id
-
-
 def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
     """What is known of the job's size from its declaration, its sources and its inputs; models
     are no data."""
@@ -140,23 +113,6 @@ def declared_sizes(
                 found.append(Input(name=name, artifact=artifact))
         sizes[job.name] = size_of(job, tuple(found), listings.get(job.name, NOTHING).size_bytes)
     return sizes
-
-
-def unchanged_artifact(control: Control, job_run: JobRun, wanted: str) -> Artifact | None:
-    """An earlier version with the same fingerprint; none for a source that only the job can look at. Of
-    what lives on (sinks, a command's effects) only the newest counts; of immutable versions any."""
-    newest = control.newest_artifact(job_run.name)
-    if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
-        return None
-    if newest.output.details.get(WAITING):  # a file may be settled by now, whatever the clocks say
-        return None
-    if newest.fingerprint == wanted:
-        return None if newest.removed else newest
-    if newest.kind in (ArtifactKind.SINK, ArtifactKind.FILES):
-        return None
-    records = control.ledger.store.list(Artifact, parent=job_run.name, newest_first=True, limit=100)
-    versions = (record.noun for record in records if isinstance(record.noun, Artifact))
-    return next((a for a in versions if a.fingerprint == wanted and not a.removed), None)
 
 
 def kept_versions(control: Control, job_run: JobRun) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ from gridmill.ports.storage import FileStat, Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """The files of a job's source, or why they cannot be told. A job without a source has none. `waiting`
+    """The files of a job's source with the hashes of their contents, or why they cannot be told. A
+    job without a source has none. `waiting`
     says how many others are not settled yet; empty for none."""
 
     files: tuple[FileStat, ...] = ()
@@ -44,8 +45,9 @@ def list_sources(storage: Storage, jobs: Iterable[Job], folder: str, now: float)
 def _list(storage: Storage, source: Source, folder: str, now: float) -> Listed:
     try:
         found = storage.describe_source(source, folder)
-        files = tuple(file for file in found if not source.waits(file.ctime_ns, now))
-        return Listed(files=files, waiting=source.waiting_text(len(found) - len(files)))
+        settled = tuple(file for file in found if not source.waits(file.ctime_ns, now))
+        files = storage.hash_sources(settled, f"{folder} {' '.join(source.local_paths)}")
+        return Listed(files=files, waiting=source.waiting_text(len(found) - len(settled)))
     except StorageError:  # the store, not the source: tried again
         raise
     except GridmillError as error:

@@ -10,6 +10,7 @@ from gridmill.control.cases import Cases
 from gridmill.control.latest import find_latest
 from gridmill.control.ledger import Transaction
 from gridmill.control.moves import note_latest_move, note_set
+from gridmill.control.provenance import find_provenance
 from gridmill.control.references import aliases_of, versions_of
 from gridmill.control.removal import running
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
@@ -18,6 +19,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.latest import Latest
 from gridmill.model.parcel import FORMAT, Moved, Parcel
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.provenance import Provenance
 from gridmill.model.run import JobRun, Run
 from gridmill.ports.keys import key_of
 from gridmill.registry import find
@@ -80,6 +82,7 @@ class ProjectCases(Cases):
             aliases=tuple(alias for name in names for alias in aliases_of(self._control, name)),
             uris=tuple(dict.fromkeys(_folders(artifacts))),
             latest=tuple(one for name in names if (one := find_latest(self._control, name)) is not None),
+            provenances=tuple(self._provenances(artifacts)),
             bundles=tuple(sorted(one for one in bundles if one and self._control.storage.has_bundle(one))),
         )
 
@@ -101,7 +104,7 @@ class ProjectCases(Cases):
                     if isinstance(noun, Artifact):
                         archive.place_manifest(noun)
                 latest = tuple(self._latest(project))
-                transaction.put(*fresh, *latest)
+                transaction.put(*fresh, *latest, *self._new_provenances(project))
                 self._note_moves(transaction, [*fresh, *latest], f"restore of {path}")
                 transaction.events.clear()  # what happened elsewhere is no event here
                 for run in project.runs:
@@ -121,6 +124,17 @@ class ProjectCases(Cases):
                 note_set(self._control, transaction, None, noun, by)
             elif isinstance(noun, Latest):
                 note_latest_move(self._control, transaction, None, noun, by)
+
+    def _provenances(self, artifacts: Iterable[Artifact]) -> Iterator[Provenance]:
+        for one in artifacts:
+            found = find_provenance(self._control, one.name, one.fingerprint)
+            if found is not None and found.artifact == one.id:
+                yield found
+
+    def _new_provenances(self, project: Parcel) -> Iterator[Provenance]:
+        for one in project.provenances:
+            if find_provenance(self._control, one.name, one.fingerprint) is None:
+                yield one
 
     def _latest(self, project: Parcel) -> Iterator[Latest]:
         """What is the latest version of names that have none here; every run here is later than those."""

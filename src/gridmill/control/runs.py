@@ -21,7 +21,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, list_sources
 from gridmill.control.names import check_names_known
 from gridmill.control.origins import conflict_of
-from gridmill.control.unchanged import find_broken, unchanged_jobs
+from gridmill.control.unchanged import find_broken, foresee
 from gridmill.control.views import attempts_of, run_view
 from gridmill.errors import NotFoundError, PipelineError, explained
 from gridmill.model.event import Event
@@ -80,7 +80,8 @@ class RunCases(AlterationCases):
                 for job in pipeline.jobs
             )
             sizes = declared_sizes(self._control, pipeline, listings)
-            unchanged = frozenset(unchanged_jobs(self._control, pipeline, listings, broken))
+            foreseen = foresee(self._control, pipeline, listings, broken)
+            unchanged = frozenset(name for name, one in foreseen.items() if one.version is not None)
             carrying = forecast_carrying(self._control, pipeline, unchanged, lacking)
             made = dry_run(
                 replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, self._control.now()
@@ -93,7 +94,8 @@ class RunCases(AlterationCases):
         told = (
             replace(
                 job,
-                problem=job.problem or problems.get(job.job, ""),
+                problem=job.problem or problems.get(job.job, "") or foreseen[job.job].problem,
+                reason=foreseen[job.job].reason,
                 advice=advice[job.job],
                 waiting=listings.get(job.job, NOTHING).waiting,
             )

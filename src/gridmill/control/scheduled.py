@@ -12,6 +12,7 @@ from gridmill.control.state import Control
 from gridmill.control.unchanged import unchanged_jobs
 from gridmill.control.whole import why_broken
 from gridmill.errors import PipelineError
+from gridmill.model.artifact import Artifact
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import Run
 from gridmill.model.schedule import Schedule
@@ -30,17 +31,27 @@ def start_scheduled(
 ) -> Schedule | None:
     """Begin the run that is due, unless nothing in it would run. The schedule, having noted it; None while
     the files of versions that would stand are looked at."""
-    standing = unchanged_jobs(control, pipeline, listings)
+    standing = unchanged_jobs(control, pipeline, listings, scheduled=True)
     all_stand = standing.keys() >= {job.name for job in pipeline.jobs if job.when == When.SUCCESS}
     broken = why_broken(control, standing.values(), schedule.name) if all_stand else ""
     if broken is None:
         return None
     if all_stand and not broken:
-        return replace(schedule, unchanged=schedule.unchanged + 1, message="there was nothing new")
+        return replace(schedule, unchanged=schedule.unchanged + 1, message=_nothing_new(standing))
     inner = transaction.within()
     run = begin_run(control, inner, pipeline, force=False, only=schedule.only, due=due)
     transaction.join(inner)
     return replace(schedule, last_run=run.id, runs=schedule.runs + 1, message="")
+
+
+_SHOWN = 3
+
+
+def _nothing_new(standing: Mapping[str, Artifact]) -> str:
+    """Why no run was started."""
+    names = [f"`{name}` since {version.id}" for name, version in standing.items()]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"there was nothing new: no change of {', '.join(names[:_SHOWN])}{more}"
 
 
 def active_runs(control: Control, schedule: Schedule) -> list[Run]:

@@ -9,6 +9,7 @@ from gridmill.control.gangs import note_end
 from gridmill.control.latest import note_latest
 from gridmill.control.ledger import Transaction
 from gridmill.control.parted import discard_parts, left_behind, output_uri, parts_of
+from gridmill.control.provenance import is_declared_alike, note_made
 from gridmill.control.state import Control
 from gridmill.errors import GridmillError, StorageError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
@@ -249,6 +250,7 @@ def publish(
     same = _found_nothing_new(control, job_run, outputs)
     if same is not None:
         message = f"as {same.run_id} made it"
+        note_made(control, transaction, job_run, same.id)
         return replace(job_run, state=JobState.UNCHANGED, artifacts=(same.id,), message=message)
     made: list[str] = []
     sources = tuple(_made_from(transaction, job_run))
@@ -269,6 +271,7 @@ def publish(
         _keep_manifest(control, artifact, listed, attempt)
         control.newest[job_run.name] = artifact
         transaction.put(artifact)
+        note_made(control, transaction, job_run, artifact.id)
         made.append(artifact.id)
     return replace(job_run, artifacts=tuple(made))
 
@@ -284,7 +287,9 @@ def _keep_manifest(control: Control, version: Artifact, listed: str, attempt: At
 def _found_nothing_new(control: Control, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
     """The newest version, where the job looked at its sources and the table is still the same."""
     newest = control.newest_artifact(job_run.name)
-    if newest is None or newest.removed or newest.fingerprint != job_run.fingerprint or len(outputs) != 1:
+    if newest is None or newest.removed or len(outputs) != 1:
+        return None
+    if not is_declared_alike(control, job_run.name, newest.fingerprint, job_run.fingerprint):
         return None
     known, now = newest.output, outputs[0]
     same = now.kind == ArtifactKind.SINK and (known.uri, known.table_version) == (now.uri, now.table_version)

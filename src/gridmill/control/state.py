@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import field
 from typing import Any, Generic, TypeVar
@@ -14,6 +14,7 @@ from gridmill.errors import UnavailableError
 from gridmill.model.artifact import Artifact
 from gridmill.model.farm import FarmLook
 from gridmill.model.noun import dataclass
+from gridmill.model.provenance import CodeFile, Provenance
 from gridmill.model.schedule import Schedule
 from gridmill.model.site import Site
 from gridmill.model.state import JobState
@@ -27,6 +28,9 @@ T = TypeVar("T")
 
 VERSIONS_KEPT = 4096
 """How many artifact records are remembered: enough for the jobs in sight."""
+PROVENANCES_KEPT = 512
+BUNDLES_KEPT = 8
+"""Of so many code bundles the lists of files are remembered."""
 BRING_UPS = 3
 """A resource whose pods failed to come up this often in a row has its waiting jobs failed."""
 STARTS_PER_TICK = 200
@@ -190,6 +194,8 @@ class Control:
     last_lines: dict[str, str] = field(default_factory=dict)  # of commands that run on each node
     newest: dict[str, Artifact | None] = field(default_factory=dict)
     versions: Recent[Artifact] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
+    provenances: Recent[Provenance] = field(default_factory=lambda: Recent(PROVENANCES_KEPT))
+    code: Recent[Sequence[CodeFile]] = field(default_factory=lambda: Recent(BUNDLES_KEPT))
     next_observe: float = 0.0
     next_choice: float = 0.0
     choosing: set[str] = field(default_factory=set)  # jobs that may go to several resources
@@ -218,6 +224,7 @@ class Control:
         snapshot = self.ledger.snapshot
         self.newest.clear()
         self.versions.clear()
+        self.provenances.clear()
         self.listings.clear()
         self.looked.clear()
         self.brought_up &= snapshot.places.owners.keys()

@@ -48,12 +48,14 @@ class _Kind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
     """`document` has every reference replaced, but for those in the queries of databases: `queries` has their
-    values by job and reference. `awaits` are the times of a schedule that it uses and was not given."""
+    values by job and reference. `awaits` are the times of a schedule that it uses and was not given. `uses`
+    are the parameters that each job refers to, with their values."""
 
     document: Document
     problems: list[Problem]
     queries: Mapping[str, Mapping[str, Given]] = field(default_factory=dict)
     awaits: tuple[str, ...] = ()
+    uses: Mapping[str, Mapping[str, Given]] = field(default_factory=dict)
 
 
 def fill_in(document: Document, given: Mapping[str, object], *, awaiting: bool = False) -> Filled:
@@ -70,6 +72,7 @@ def fill_in(document: Document, given: Mapping[str, object], *, awaiting: bool =
         problems=filling.problems,
         queries=filling.queries,
         awaits=tuple(name for name in DUE if name in filling.awaits),
+        uses=filling.uses,
     )
 
 
@@ -88,6 +91,7 @@ def with_values(pipeline: Pipeline, filled: Filled) -> tuple[Pipeline, list[Prob
             path: Path = ("jobs", job.name, "sink", "source", "sql", "query")
             problems.append(filled.document.problem(path, error.message, error.hint))
         jobs[number] = replace(job, sink=replace(job.sink, source=replace(source, sql=sql)))
+    jobs = [replace(job, parameters=filled.uses.get(job.name, {})) for job in jobs]
     if filled.awaits:
         problems += _continuous(pipeline, filled)
     return replace(pipeline, jobs=tuple(jobs), awaits=filled.awaits), problems
@@ -110,6 +114,7 @@ class _Filling:
         self.problems: list[Problem] = []
         self.queries: dict[str, dict[str, Given]] = {}
         self.awaits: set[str] = set()
+        self.uses: dict[str, dict[str, Given]] = {}
         self._document, self._awaiting = document, awaiting
         self._used: set[str] = set()
         self._times: dict[str, str] = {}
@@ -203,10 +208,16 @@ class _Filling:
             return None
         return self._times[name]
 
+    def _note_use(self, name: str, value: Word, path: Path) -> None:
+        if len(path) > 1 and path[0] == "jobs":
+            self.uses.setdefault(str(path[1]), {})[name] = _given(value)
+
     def _find(self, body: str, path: Path, words: Mapping[str, Word]) -> Word | None:
         """The value of `name` or `name:format`; None, with a problem noted, where there is none."""
         name, _, form = body.partition(":")
         found = words[name] if name in words else self._time(name, path) if name in DUE else None
+        if found is not None:
+            self._note_use(name, found, path)
         if found is None or not form or form == "raw":
             return found
         if "%" not in form or not isinstance(found, str):

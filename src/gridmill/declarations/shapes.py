@@ -27,6 +27,7 @@ from gridmill.declarations.leaves import Leaf
 from gridmill.errors import InputError
 from gridmill.model.amounts import Months
 from gridmill.model.each import Each
+from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.prediction import PredictionSpec
@@ -43,7 +44,8 @@ KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site":
 """What a document can declare, by the field that gives its name."""
 
 _NOT_WRITTEN: Mapping[type, set[str]] = {
-    Pipeline: {"folder", "host", "bundle", "written", "awaits", "applied"},
+    Pipeline: {"folder", "host", "bundle", "written", "awaits", "applied", "data"},
+    Job: {"parameters"},
     SqlSource: {"parameters"},
     Resource: {"default"},
     Site: {"nodes", "past", "way"},

@@ -90,6 +90,19 @@ def check_outputs(outputs: tuple[str, ...]) -> None:
             ) from error
 
 
+def check_inputs(inputs: tuple[str, ...], place: str) -> None:
+    """Raise InputError for inputs that are not below the pipeline's folder."""
+    for name in inputs:
+        try:
+            below("folder", name)
+        except UnsafePathError as error:
+            raise InputError(
+                f"{name!r} is not below the folder of the pipeline",
+                hint="Write a relative path, without '..': src/clean.py, or src/**/*.py.",
+                place=place,
+            ) from error
+
+
 def has_output(name: str, files: Collection[str]) -> bool:
     """Whether there is a file of that name or pattern among these, or one in a folder of that name."""
     wanted = PurePosixPath(name).as_posix()
@@ -121,7 +134,10 @@ class CommandSpec:
     `GRIDMILL_CHECKPOINTS`. With `each` it runs once on every matching node of its site, and again in every
     run; it keeps no files. `outputs` are the files (or folders, or patterns as `parts/*.csv`) that it must
     leave in `GRIDMILL_OUTPUT`: if one is missing, the job fails. Other files are kept too. Links are kept as
-    what they point to.
+    what they point to. `inputs` are the files of the project that it reads (or folders, or patterns as
+    `src/**/*.py`), relative to the pipeline's folder: it executes again when one of them changes. Without
+    `inputs` these are all files of the code bundle except pipeline files and files that sinks of the
+    pipeline load. Its `environment` counts in any case.
     """
 
     run: str | tuple[str, ...]
@@ -133,6 +149,7 @@ class CommandSpec:
     roles: Mapping[str, int] = field(default_factory=dict)
     each: Each | None = None
     outputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
 
     def references(self) -> tuple[str, ...]:
         """Commands name what they need in `needs` only."""
@@ -151,6 +168,7 @@ class CommandSpec:
         check_shell(self.shell, self.run)
         check_env(self.env, in_gang=bool(self.workers or self.roles))
         check_outputs(self.outputs)
+        check_inputs(self.inputs, "command.inputs")
         check_gang(self.workers, self.roles, "command")
         if self.each is not None:
             self._check_each()

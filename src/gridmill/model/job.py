@@ -68,8 +68,11 @@ class Job:
     At its end it gets SIGTERM, and SIGKILL after `GRIDMILL_GRACE` (5 s).
     `at` names the site it is run at; a `resource` says it already. Of several `resources` it goes to the one
     where it is expected to be done first, its data carried there and back; `at` leaves those of one site.
-    `memory_bytes` and `cpus` override the estimate for one attempt. A job whose kind, settings, code and
-    inputs are unchanged is not run again unless `cache` is false or the run is forced. `retain` says which of
+    `memory_bytes` and `cpus` override the estimate for one attempt. A job is restored from an earlier version
+    that was made from the same (declaration, inputs, code), and not executed. `cache` decides otherwise:
+    `false` executes it in every run; `true` restores it in every run. Without `cache`, runs that a schedule
+    starts execute commands and restore the other jobs; runs that a person starts restore all. `--force`
+    executes every job. `retain` says which of
     its versions are kept (default: all). `schedule` says when this job runs by itself, with what it needs and
     without what comes after it, in a kept pipeline under `gridmill up`. `resumable`: an attempt goes on from
     what the one before it left in its checkpoints, so it may be interrupted for jobs that are much shorter;
@@ -90,7 +93,7 @@ class Job:
     retain: Retention | None = None
     schedule: ScheduleSpec | None = None
     priority: int = 0
-    cache: bool = True
+    cache: bool | None = None
     resumable: bool | None = None
     rows: int | None = None
     memory_bytes: int | None = None
@@ -101,6 +104,8 @@ class Job:
     prediction: PredictionSpec | None = None
     command: CommandSpec | None = None
     matrix: Mapping[str, Given] = field(default_factory=dict)
+    parameters: Mapping[str, Given] = field(default_factory=dict)
+    """The parameters of the pipeline that its declaration refers to, with their values in this run."""
 
     def check(self) -> None:
         """Raise InputError for memory that was meant otherwise, and for a `when` that has no meaning."""
@@ -139,10 +144,30 @@ class Job:
         """The nodes that its command runs on, once on each of them; None: it runs once."""
         return self.command.each if self.command is not None else None
 
+    def why_executed(self, *, scheduled: bool = False) -> str:
+        """Why no earlier version is restored in a run (`scheduled`: one that a schedule starts), whatever the
+        job is made from; empty where one may be."""
+        if self.each is not None:
+            return "a command with `each` executes in every run"
+        if self.when != When.SUCCESS:
+            return f"a command with `when: {self.when}` executes whenever its condition is met"
+        if self.cache is False:
+            return "`cache: false`"
+        if scheduled and self.cache is None and self.command is not None:
+            return "scheduled run: commands execute unless `cache: true`"
+        return ""
+
     @property
-    def may_be_unchanged(self) -> bool:
-        """Whether an earlier result can stand: what was done to nodes, or about a failure, is no result."""
-        return self.cache and self.each is None and self.when == When.SUCCESS
+    def reads_files(self) -> tuple[str, ...]:
+        """The files or patterns of the project that its code reads, as declared; empty: all of its folder."""
+        spec = self.command or self.training
+        return () if spec is None else spec.inputs
+
+    @property
+    def environment(self) -> str | None:
+        """The requirements file of its code."""
+        spec = self.command or self.training
+        return None if spec is None else spec.environment
 
     @property
     def can_resume(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from gridmill.model.job import Job
 from gridmill.model.lines import Lines
@@ -43,6 +43,8 @@ class Pipeline:
     was read from a file. `awaits` are the times that only a schedule gives (`due`, `due_before`) and that it
     was not given: it is read again with them for each run. `applied` is false for a pipeline that was only
     run: the control node keeps it as it was declared for its last run, and starts none of its schedules.
+    `data` are the files of its folder that its sinks load, as they name them; it is set where some of its
+    jobs are left out.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Pipeline:
     written: Written | None = None
     awaits: tuple[str, ...] = ()
     applied: bool = True
+    data: tuple[str, ...] | None = None
 
     @property
     def lines(self) -> Lines | None:
@@ -76,6 +79,19 @@ class Pipeline:
     def job(self, name: str) -> Job:
         """The job of that name. Raises KeyError."""
         return next(job for job in self.jobs if job.name == name)
+
+    @property
+    def file(self) -> str:
+        """The name of the file that it was read from, in its folder; empty where it was not read from one."""
+        return PurePath(self.written.file).name if self.written is not None else ""
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        """The paths and patterns of files that its sinks load, as they are written."""
+        if self.data is not None:
+            return self.data
+        found = (path for job in self.jobs if job.sink is not None for path in job.sink.source.project_paths)
+        return tuple(dict.fromkeys(found))
 
     @property
     def schedules(self) -> Mapping[str, ScheduleSpec]:

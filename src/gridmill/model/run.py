@@ -26,6 +26,7 @@ class Run:
     of the backfill's chunk that it is of; empty: of none. `probe` names the one job that it tries on a part
     of its data, to learn about its workers; empty: it is no probe. `only` are the jobs that were asked for,
     alone or by a schedule of theirs; what they need is run with them. Empty: all of the pipeline.
+    `data` are the files of the project that sinks of the pipeline load: they are no code of its commands.
     `project` is whose share and quota it counts against. `settled` are the names of other pipelines' versions
     that its jobs read, each with the id of the version that it meant when the run began.
     """
@@ -48,6 +49,13 @@ class Run:
     project: str = DEFAULT
     only: tuple[str, ...] = ()
     settled: Mapping[str, str] = field(default_factory=dict)
+    data: tuple[str, ...] = ()
+    file: str = ""
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether a schedule started it, for a time or for something new; not a backfill."""
+        return self.due is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +74,8 @@ class JobRun:
     JobRun of its own with its `part`; then an attempt of the job makes one version of what they made. `told`
     is what the attempt that did a part told of it. `checkpoints` is the folder, below the storage root, that
     an attempt goes on from; empty for a job that leaves none. `lines` says where the job is written; None
-    where its pipeline was not read from a file.
+    where its pipeline was not read from a file. `reason` says why it executes, or why it does not: what
+    changed since the version before; empty until it is ready.
     """
 
     id: str
@@ -101,6 +110,7 @@ class JobRun:
     told: Told | None = None
     checkpoints: str = ""
     lines: Lines | None = None
+    reason: str = ""
     ready: float | None = None
     started: float | None = None
     ended: float | None = None

@@ -22,6 +22,7 @@ _SECRET_IN_HTTP = re.compile(r"^https?://[^/@:]*:(?P<password>[^/@]+)@")
 _SECRET_IN_OPTIONS = re.compile(r"[?&](?:password|sslpassword)=(?P<password>[^&]*)", re.IGNORECASE)
 _SECRET_HEADER = re.compile(r"auth|cookie|token|secret|password|credential|api-?key|-key$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(bearer|basic|token|digest)\s", re.IGNORECASE)
+_SQLITE_FILE = re.compile(r"sqlite(?:\+\w+)?:///(?!:memory:)(?P<file>[^?]+)")
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
 
 
@@ -219,6 +220,16 @@ class Source:
     def local_paths(self) -> tuple[str, ...]:
         """Those that the machine's own file system has."""
         return tuple(path for path in self.paths if not path.startswith(REMOTE))
+
+    @property
+    def project_paths(self) -> tuple[str, ...]:
+        """Paths and patterns of files that may lie in the pipeline's folder, the file of a SQLite database
+        included."""
+        database = _SQLITE_FILE.match(self.sql.url) if self.sql is not None else None
+        if database is not None:
+            file = database["file"]
+            return (file, f"{file}-wal", f"{file}-shm", f"{file}-journal")
+        return tuple(path for path in self.local_paths if "://" not in path)
 
     @property
     def splits(self) -> bool:

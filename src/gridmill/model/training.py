@@ -8,6 +8,7 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from gridmill.errors import InputError
+from gridmill.model.command import check_inputs
 from gridmill.model.gang import check_gang
 from gridmill.model.noun import dataclass
 from gridmill.model.search import Range, Search
@@ -90,7 +91,7 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
     ModelKind.LINEAR: frozenset({"regularization"}),
     ModelKind.NAIVE: frozenset({"repeat"}),
     ModelKind.ENSEMBLE: frozenset({"models", "combine"}),
-    ModelKind.CUSTOM: frozenset({"script", "file", "predict", "environment", "options", "trust"}),
+    ModelKind.CUSTOM: frozenset({"script", "file", "predict", "environment", "options", "trust", "inputs"}),
 }
 """The fields of TrainingSpec that each model kind uses, beside the common ones."""
 
@@ -190,6 +191,11 @@ class TrainingSpec:
     """`train.py:predict`: the function that predicts where the script leaves no `model.onnx`."""
     environment: str | None = None
     """A requirements file of the project; it is built once per content."""
+    inputs: tuple[str, ...] = ()
+    """Files of the project that the script reads (or folders, or patterns as `src/**/*.py`): the model is
+    trained again when one of them changes. Without `inputs` these are all files of the code bundle except
+    pipeline files and files that sinks of the pipeline load. `script`, `file`, the file of `predict` and
+    `environment` count in any case."""
     options: Mapping[str, float | int | bool | str] = field(default_factory=dict)
     """What the script is to know; it finds them as `options`."""
     trust: bool = False
@@ -223,6 +229,7 @@ class TrainingSpec:
         self._check_folds()
         self._check_decisions()
         self._check_weights()
+        check_inputs(self.inputs, "training.inputs")
         if self.model == ModelKind.ENSEMBLE and not self.models:
             raise InputError("an ensemble names no models", place="training.models")
         if self.model == ModelKind.CUSTOM and (self.script is None) == (self.file is None):

@@ -96,7 +96,8 @@ class PlannedJob:
     cannot run, `doubt` why it may fail. `travel` is what is carried to its site and back (None: nothing); of
     a job that may go to several resources `alternatives` are what is expected there, and `choice` says why it
     goes where it does. `when` is as the job declares it: the times are those of a run without failures.
-    `waiting` says how many files of its source are not settled yet."""
+    `waiting` says how many files of its source are not settled yet. `reason` says why it would execute, or
+    that it would be restored and from which version."""
 
     job: str
     kind: str
@@ -116,6 +117,7 @@ class PlannedJob:
     choice: str = ""
     when: When = When.SUCCESS
     waiting: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from gridmill.model.latest import Latest
 from gridmill.model.origin import Origin
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
+from gridmill.model.provenance import Provenance
 from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
@@ -27,14 +28,14 @@ def key_of(noun: Noun) -> str:
     match noun:
         case Measurement():
             return noun.attempt_id
-        case Run() | JobRun() | Attempt() | Deployment() | Artifact() | Alias() | Chunk():
+        case Run() | JobRun() | Attempt() | Deployment() | Artifact() | Alias() | Chunk() | Provenance():
             return noun.id
 
 
 def parent_of(noun: Noun) -> str:
     """What `Store.list(parent=...)` filters by: a run's pipeline, a JobRun's run, an attempt's run,
-    an artifact's or alias's name, a measurement's subject, a deployment's resource, a chunk's
-    pipeline; else empty."""
+    the name of an artifact, an alias or a provenance, a measurement's subject, a deployment's resource, a
+    chunk's pipeline; else empty."""
     if isinstance(noun, _Named):
         return ""
     match noun:
@@ -42,7 +43,7 @@ def parent_of(noun: Noun) -> str:
             return noun.pipeline
         case JobRun() | Attempt():
             return noun.run_id
-        case Artifact() | Alias():
+        case Artifact() | Alias() | Provenance():
             return noun.name
         case Measurement():
             return noun.subject
@@ -64,6 +65,8 @@ def is_live(noun: Noun) -> bool:
         case Chunk():
             return noun.left
         case Artifact() | Alias() | Alterations() | Measurement() | Pipeline() | Latest() | Origin():
+            return False
+        case Provenance():
             return False
         case Site() | Resource() | Project() | Schedule() | Backfill() | JobRun():
             return True

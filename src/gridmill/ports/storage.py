@@ -5,6 +5,7 @@ from typing import Protocol
 
 from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
+from gridmill.model.provenance import CodeFile
 from gridmill.model.source import Source
 from gridmill.model.stored import AliasMove, FileTrouble, Verified
 
@@ -12,12 +13,16 @@ from gridmill.model.stored import AliasMove, FileTrouble, Verified
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
     """One source file as it is now: enough to tell whether it changed. `ctime_ns` is when its content, name
-    or rights last changed, which no program can set; 0 where nobody knows."""
+    or rights last changed, which no program can set; 0 where nobody knows. `content` is the hash of what it
+    holds (16 hex digits), empty where it was not read; `name` is its path relative to the folder of the
+    pipeline, as far as it is below it."""
 
     path: str
     size_bytes: int
     mtime_ns: int
     ctime_ns: int = 0
+    content: str = ""
+    name: str = ""
 
 
 class Storage(Protocol):
@@ -38,6 +43,16 @@ class Storage(Protocol):
 
         Raises InputError when a path or glob matches nothing, naming what is near.
         """
+        ...
+
+    def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
+        """The same files with their content's hashes. Files that look as they did when they were read last
+        are not read again; `key` names the source. May take long: not for holders of the lock. Raises
+        InputError."""
+        ...
+
+    def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
+        """The files of a code bundle, by name. Raises StorageError where it is not here, InputError."""
         ...
 
     def remove(self, uri: str) -> None:

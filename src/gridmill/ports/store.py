@@ -14,6 +14,7 @@ from gridmill.model.noun import dataclass
 from gridmill.model.origin import Origin
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
+from gridmill.model.provenance import Provenance
 from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
@@ -36,6 +37,7 @@ Noun: TypeAlias = (
     | Alterations
     | Latest
     | Origin
+    | Provenance
     | Measurement
 )
 

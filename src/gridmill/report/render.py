@@ -61,6 +61,7 @@ class JobLine:
     peak: str
     share: str
     message: str
+    reason: str
     interrupted: tuple[str, ...]
     log: str
     parts: tuple[tuple[str, str, str, str, str], ...] = ()
@@ -237,6 +238,7 @@ def _line(job: JobView, events: Sequence[Event]) -> JobLine:
         peak=show_bytes(use.peak_memory_bytes) if use else "",
         share=f"{use.peak_memory_bytes / given.memory_bytes:.0%}" if use and given.memory_bytes else "",
         message=job.why or job.job.message or WHEN[job.job.job.when],
+        reason=job.job.reason,
         interrupted=tuple(one.interrupted.why for one in job.attempts if one.interrupted is not None),
         log=_log_end(events, attempt) if failed and attempt else "",
         parts=tuple(_part(part) for part in job.parts),

@@ -6,6 +6,7 @@ import socket
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,13 @@ def with_bundle(
     make_bundle = import_module("gridmill.storage.bundle").make_bundle
     leave_out = (settings.home, settings.root)
     # Where a control node of this home keeps them too: what it has is neither packed nor sent again.
-    bundle = make_bundle(Path(pipeline.folder), settings.home / "bundles", leave_out=leave_out)
+    key = sha256(pipeline.folder.encode()).hexdigest()[:32]
+    bundle = make_bundle(
+        Path(pipeline.folder),
+        settings.home / "bundles",
+        leave_out=leave_out,
+        hashes=settings.home / "cache" / "contents" / f"code-{key}.json",
+    )
     if bundle.size_bytes > LARGE_BYTES:
         say(
             f"{pipeline.folder} is {show_bytes(bundle.size_bytes)} of code: every command gets a copy of it. "

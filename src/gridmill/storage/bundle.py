@@ -15,7 +15,11 @@ from uuid import uuid4
 from gridmill.errors import ConflictError, InputError, StorageError, UnsafePathError
 from gridmill.model.amounts import show_bytes
 from gridmill.model.noun import dataclass
+from gridmill.model.provenance import CodeFile
+from gridmill.staging.hashes import HashCache
+from gridmill.storage.contents import WHOLE
 from gridmill.storage.ignore import project_files, unreadable
+from gridmill.storage.listing import code_file, is_pipeline_file, listing_path, write_listing
 from gridmill.storage.unpack import (
     FILE_MODES,
     FOLDER,
@@ -29,6 +33,7 @@ from gridmill.storage.unpack import (
 )
 
 _STILL = "Try again once they are still, or leave out what changes with lines in .gridmillignore."
+_PIPELINE = "pipeline"
 _LEAVE_OUT = "Leave out what jobs do not need, with lines in .gridmillignore."
 
 
@@ -54,6 +59,7 @@ class _Entry:
     kind: str
     size: int = 0
     link: str | None = None
+    status: os.stat_result | None = None
 
 
 def make_bundle(
@@ -63,11 +69,14 @@ def make_bundle(
     leave_out: Sequence[Path] = (),
     max_bytes: int = MAX_BYTES,
     max_files: int = MAX_FILES,
+    hashes: Path | None = None,
 ) -> Bundle:
     """Bundle the project in `folder` as `cache/<hash>.tar.gz`, unless that is there already.
 
     Ignored files (storage.ignore) and `leave_out` are not part of it. The hash covers each file's relative
-    path and content, whether it is executable and whether it is its owner's alone, nothing else. Raises
+    path and content, whether it is executable and whether it is its owner's alone, nothing else.
+    Beside the archive lies the list of its files (storage.listing). `hashes` is a file that keeps what files
+    hashed to, so that those that look the same are not read again. Raises
     InputError (unreadable, too large, too many files), UnsafePathError (a link that leads outside),
     StorageError (the cache cannot be written).
     """
@@ -76,10 +85,13 @@ def make_bundle(
     found = project_files(folder, (*leave_out, cache), secrets=secrets)
     entries = _entries(folder, found, max_files)
     _check_size(entries, max_bytes)
-    digest = _digest((entry, _content_digest(entry)) for entry in entries)
+    contents = _contents(entries, hashes)
+    digest = _digest((entry, contents[entry.name][0]) for entry in entries)
     path = cache / f"{digest}.tar.gz"
     if not path.exists():
         _write_tar(entries, path, digest)
+    if not listing_path(path).exists():
+        write_listing(path, (_listed(entry, *contents[entry.name]) for entry in entries))
     return Bundle(
         hash=digest,
         files=len(entries),
@@ -111,7 +123,8 @@ def _entry(folder: Path, path: Path) -> _Entry:
         raise unreadable(path, error) from error
     if stat.S_ISDIR(status.st_mode):
         return _Entry(name=name, path=path, kind=FOLDER)
-    return _Entry(name=name, path=path, kind=file_kind(status.st_mode), size=status.st_size)
+    kind = file_kind(status.st_mode)
+    return _Entry(name=name, path=path, kind=kind, size=status.st_size, status=status)
 
 
 def _check_name(name: str, path: Path) -> None:
@@ -150,14 +163,30 @@ def _check_size(entries: Sequence[_Entry], max_bytes: int) -> None:
     )
 
 
-def _content_digest(entry: _Entry) -> str:
-    if entry.kind in (LINK, FOLDER):
-        return hashlib.sha256((entry.link or "").encode()).hexdigest()
-    try:
-        with entry.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise unreadable(entry.path, error) from error
+def _contents(entries: Sequence[_Entry], hashes: Path | None) -> dict[str, tuple[str, bool]]:
+    """By name: the hash of the content, and whether the file declares a pipeline."""
+    cache = HashCache(hashes)
+    cache.open(WHOLE)
+    found = {entry.name: _content_of(entry, cache) for entry in entries}
+    with suppress(StorageError):  # they are read again the next time
+        cache.save()
+    return found
+
+
+def _content_of(entry: _Entry, cache: HashCache) -> tuple[str, bool]:
+    if entry.status is None:
+        return hashlib.sha256((entry.link or "").encode()).hexdigest(), False
+    known = cache.look(entry.name, entry.status)
+    if known is not None:
+        return known[0], known[1:] == (_PIPELINE,)
+    content = _content(entry.path)
+    digest, pipeline = hashlib.sha256(content).hexdigest(), is_pipeline_file(entry.name, content)
+    cache.keep(entry.name, entry.status, (digest, _PIPELINE) if pipeline else (digest,))
+    return digest, pipeline
+
+
+def _listed(entry: _Entry, digest: str, pipeline: bool) -> CodeFile:
+    return code_file(entry.name, entry.kind, digest, pipeline=pipeline)
 
 
 def _digest(contents: Iterable[tuple[_Entry, str]]) -> str:

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
 from gridmill.model.artifact import Artifact
+from gridmill.model.provenance import CodeFile
 from gridmill.model.source import Source
 from gridmill.model.stored import AliasMove, FileTrouble, Verified
 from gridmill.model.uri import below
@@ -18,6 +19,8 @@ from gridmill.ports.house import GOING
 from gridmill.ports.storage import FileStat
 from gridmill.staging.checking import find_troubles, verify
 from gridmill.storage.claims import claim
+from gridmill.storage.contents import Contents
+from gridmill.storage.listing import read_listing
 from gridmill.storage.manifests import keep_manifest, note_move
 from gridmill.storage.sources import describe_source
 from gridmill.storage.unpack import bundle_hash
@@ -36,6 +39,7 @@ class Root:
     def __init__(self, folder: Path, bundles: Path) -> None:
         self._folder = folder
         self._bundles = bundles
+        self._contents = Contents(bundles.parent / "cache" / "contents")
 
     @property
     def location(self) -> str:
@@ -61,6 +65,14 @@ class Root:
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """The files a source names now; see storage.sources."""
         return describe_source(source, folder)
+
+    def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
+        """See Storage."""
+        return self._contents.hash_all(files, key)
+
+    def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
+        """See Storage."""
+        return read_listing(self._bundle_path(bundle))
 
     def remove(self, uri: str) -> None:
         """Remove a folder or file below the root, or a link that lies there, not what it points to; what is

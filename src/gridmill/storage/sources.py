@@ -20,8 +20,19 @@ def describe_source(source: Source, folder: str) -> tuple[FileStat, ...]:
     Raises InputError when a path or glob names nothing, with what is near; UnsafePathError when a
     `package://` path leaves its package.
     """
-    paths = {path for one in source.local_paths for path in _files(one, folder)}
-    return tuple(_stat(path) for path in sorted(paths))
+    names: dict[str, str] = {}
+    for one in source.local_paths:
+        for path in _files(one, folder):
+            names.setdefault(path, _name(one, path, folder))
+    return tuple(_stat(path, names[path]) for path in sorted(names))
+
+
+def _name(written: str, path: str, folder: str) -> str:
+    """The path as the source names it: the same wherever the folder of the pipeline or the package lies."""
+    if written.startswith(PACKAGE):
+        package = written.removeprefix(PACKAGE).partition("/")[0]
+        return f"{PACKAGE}{package}/{os.path.relpath(path, _in_package(f'{PACKAGE}{package}/.'))}"
+    return path if os.path.isabs(written) else os.path.relpath(path, os.path.abspath(folder))
 
 
 def _files(written: str, folder: str) -> Iterator[str]:
@@ -130,7 +141,7 @@ def _near(there: Path, wanted: str) -> str:
     return f"In {there} there is no {wanted}, but {', '.join(names[:5])}{more}."
 
 
-def _stat(path: str) -> FileStat:
+def _stat(path: str, name: str) -> FileStat:
     try:
         status = os.stat(path)
     except OSError as error:
@@ -140,4 +151,5 @@ def _stat(path: str) -> FileStat:
         size_bytes=status.st_size,
         mtime_ns=status.st_mtime_ns,
         ctime_ns=status.st_ctime_ns,
+        name=name,
     )

@@ -43,6 +43,14 @@ def bundle_hash(tar: Path | bytes) -> str:
     return hash_lines(lines)
 
 
+def bundle_members(tar: Path) -> Iterator[tuple[str, str, bytes]]:
+    """The name, the letter of the kind and the content of each file of a bundle. Raises InputError."""
+    with tar.open("rb") as source, _reading(source) as archive:
+        for member in _members(archive):
+            content = member.linkname.encode() if member.issym() else _read(archive, member)
+            yield member.name, _mode(member), content
+
+
 def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> None:
     """Unpack into `target`, which appears complete by a rename or not at all; one that is there stays.
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
+from gridmill.model.artifact import Output
 from gridmill.model.message import Order
 from gridmill.model.parallel import Parallel
 from gridmill.model.state import AttemptState, Cause
@@ -11,7 +12,7 @@ from gridmill.model.state import AttemptState, Cause
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
     """What a simulated job does: how long it runs, how it ends, how many log lines it writes, and what its
-    workers tell of themselves."""
+    workers tell of themselves. `outputs` is what it makes; None: one output of its kind."""
 
     seconds: float = 1.0
     outcome: AttemptState = AttemptState.SUCCEEDED
@@ -19,6 +20,7 @@ class Behaviour:
     lines: int = 1
     peak_memory_bytes: int = 2**20
     parallel: Parallel | None = None
+    outputs: tuple[Output, ...] | None = None
 
 
 def pick(random: Random, order: Order, *, failing: float = 0.0, killed: float = 0.0) -> Behaviour:

@@ -337,5 +337,7 @@ class SimulatedWorld:
 
 def _outputs(order: Order, behaviour: Behaviour) -> tuple[Output, ...]:
     made = behaviour.outcome == AttemptState.SUCCEEDED
+    if behaviour.outputs is not None:
+        return behaviour.outputs if made else ()
     kind = ArtifactKind.DATASET if order.job.kind == JobKind.DATASET else ArtifactKind.FILES
     return (Output(kind=kind, uri=order.output_uri, size_bytes=1),) if made else ()

@@ -14,6 +14,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.job import Job
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.provenance import CodeFile
 from gridmill.model.run import Run
 from gridmill.model.site import Node, Site, SiteKind
 from gridmill.model.source import Source
@@ -41,6 +42,14 @@ class NoStorage:
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """No files."""
         return ()
+
+    def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
+        """The files as they are: what a simulated file holds never changes."""
+        return files
+
+    def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
+        """One file, which the bundle's hash stands for."""
+        return (CodeFile(name="code", digest=bundle),)
 
     def remove(self, uri: str) -> None:
         """Nothing to remove, but to remember."""

@@ -15,6 +15,7 @@ from gridmill.model.latest import Latest
 from gridmill.model.origin import Origin
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
+from gridmill.model.provenance import Provenance
 from gridmill.model.resource import Measurement, Resource, Sizing, Use
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule, ScheduleSpec
@@ -121,6 +122,21 @@ def an_alias(number: int = 1, name: str = "weather/model") -> Alias:
     return Alias(id=f"{name}@prod", name=name, alias="prod", number=number, changed=3.5)
 
 
+def a_provenance(name: str = "weather/model", created: float = 1.0) -> Provenance:
+    """What a version of `name` was made from."""
+    return Provenance(
+        name=name,
+        fingerprint="f" * 64,
+        format=1,
+        declared={"training.trees": "300"},
+        parameters={"trees": 300, "steps": (1, 2)},
+        inputs={"features": "weather/features@1"},
+        files={"train.py": "0" * 16},
+        artifact=f"{name}@1",
+        created=created,
+    )
+
+
 def a_latest(number: int = 1, name: str = "weather/model") -> Latest:
     """The latest version of `name`."""
     return Latest(name=name, artifact=f"{name}@{number}", run=f"weather-{number}", order=number)
@@ -185,6 +201,7 @@ def one_of_each() -> tuple[Noun, ...]:
         an_alias(),
         some_alterations(),
         a_latest(),
+        a_provenance(),
         an_origin(),
         a_project(),
         a_measurement(),

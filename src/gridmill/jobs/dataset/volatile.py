@@ -21,7 +21,7 @@ _CALL = re.compile(
 
 def volatile_remarks(job: Job) -> list[Any]:
     """A warning where the SQL would give something else now, and the version stands all the same."""
-    calls = volatile_calls(_texts(to_builtins(job.spec))) if job.cache else ()
+    calls = volatile_calls(_texts(to_builtins(job.spec))) if job.cache is not False else ()
     if not calls:
         return []
     changes = (
