@@ -36,6 +36,7 @@ def job(view: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_parts_in_two_pods_make_what_one_pod_makes(place: Place):
     file = place.write(PIPELINE)
     days = [(day, hour, entity) for entity in "abcdefgh" for day in range(1, 8) for hour in range(24)]

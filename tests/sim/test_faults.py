@@ -22,8 +22,9 @@ from gridmill.testing.behaviour import Behaviour, pick
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
 from gridmill.testing.simulation import Simulation, kill, random_pipeline
 
-SCHEDULES = 1000
 GROUP = 50
+FIRST, MORE = range(0, 200, GROUP), range(200, 1000, GROUP)
+"""Seeds: what `make test` tries, and what `make test-long` does."""
 
 
 def command(name: str, **settings) -> Job:
@@ -270,8 +271,18 @@ def needs_first(simulation: Simulation, jobs: dict[str, JobRun]) -> None:
         assert all(ended.get(need, 0.0) <= execution.began for need in job.needs)
 
 
-@pytest.mark.parametrize("first", range(0, SCHEDULES, GROUP))
-def test_every_seeded_schedule_of_faults_ends_right(first: int):
+@pytest.mark.parametrize("first", FIRST)
+def test_seeded_schedules_of_faults_end_right(first: int):
+    try_schedules(first)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", MORE)
+def test_more_seeded_schedules_of_faults_end_right(first: int):
+    try_schedules(first)
+
+
+def try_schedules(first: int):
     for seed in range(first, first + GROUP):
         story = Story(seed)
         try:

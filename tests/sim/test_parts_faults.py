@@ -16,7 +16,9 @@ from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, AttemptState
 from gridmill.testing.simulation import Simulation
 
-SCHEDULES, GROUP = 120, 40
+GROUP = 20
+FIRST, MORE = range(0, 40, GROUP), range(40, 120, GROUP)
+"""Seeds: what `make test` tries, and what `make test-long` does."""
 
 
 class PartStory(Story):
@@ -87,8 +89,18 @@ def only_what_was_done_is_put_together(simulation: Simulation) -> None:
         assert len(parts) == parts[0].order.part.count
 
 
-@pytest.mark.parametrize("first", range(0, SCHEDULES, GROUP))
-def test_every_seeded_schedule_of_faults_ends_right(first: int):
+@pytest.mark.parametrize("first", FIRST)
+def test_seeded_schedules_of_faults_end_right(first: int):
+    try_schedules(first)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", MORE)
+def test_more_seeded_schedules_of_faults_end_right(first: int):
+    try_schedules(first)
+
+
+def try_schedules(first: int):
     for seed in range(first, first + GROUP):
         story = PartStory(seed)
         try:
