@@ -89,6 +89,7 @@ def job(view: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_both_hosts_give_what_ray_says(lab: Lab) -> None:
     [site] = [one for one in json.loads(lab.nodes()) if one["name"] == "lab"]
     assert {node["name"]: node["capacity"]["cpus"] for node in site["nodes"]} == {"alpha": 2.0, "beta": 2.0}
@@ -170,6 +171,7 @@ def predicted(lab: Lab, view: dict[str, Any]) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.parquet")}
 
 
+@pytest.mark.long
 def test_a_swarm_is_on_both_hosts_and_one_without_power_costs_its_part_alone(lab: Lab) -> None:
     hold, marks = lab.shared / "hold", lab.shared / "swarm.marks"
     (lab.shared / "model.py").write_text(MODEL.format(hold=hold, marks=marks))
@@ -220,6 +222,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_a_gang_meets_across_hosts_whose_own_names_are_loopback(lab: Lab) -> None:
     """As on Debian: four ranks on two hosts reach each other by the hosts' addresses all the same."""
     for host in (lab.alpha, lab.beta):

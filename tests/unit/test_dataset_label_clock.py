@@ -90,7 +90,9 @@ LABELS = {
 
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("known_at", KNOWN_AT)
-@pytest.mark.parametrize("table", [None, "tx", "copy"])
+@pytest.mark.parametrize(
+    "table", [None, *(pytest.param(one, marks=pytest.mark.long) for one in ("tx", "copy"))]
+)
 def test_a_part_over_the_label_sees_it_once_it_is_known(tmp_path, label, known_at, table):
     rows = rows_of(len(label) + len(known_at))
     case = case_of(tmp_path, rows)
