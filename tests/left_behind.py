@@ -90,7 +90,7 @@ class Run:
     def end(self, *, keep: bool) -> None:
         """Its folder is gone unless it has what tells why tests failed."""
         self._here.close()
-        if not keep:
+        if not (keep and any(self.folder.glob("pytest/*"))):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -99,7 +99,7 @@ def begin() -> Run:
     databases and jobs of farms have users of their own."""
     usual = tempfile.gettempdir()
     short = len(os.fsencode(usual)) <= _LONGEST and re.fullmatch(r"[\w/.-]+", usual, re.ASCII)
-    folder = Path(tempfile.mkdtemp(prefix="gm", dir=usual if short else "/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="gm-", dir=usual if short else "/tmp"))
     folder.chmod(0o1777)
     run = Run(folder)
     os.environ["TMPDIR"] = os.environ[RUN] = str(folder)
