@@ -8,6 +8,7 @@ from test_races import command, finish, service, simulation
 from gridmill.errors import NotFoundError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.schedule import ScheduleSpec
+from gridmill.model.state import RunState
 from gridmill.testing.simulation import Simulation
 
 
@@ -63,6 +64,15 @@ def test_a_run_that_is_refused_changes_nothing(grid: Simulation) -> None:
     with pytest.raises(NotFoundError):
         service(grid).start_run(pipeline("other"), only=("missing",))
     assert [job.name for job in service(grid).pipeline("w").jobs] == ["load"]
+
+
+def test_runs_in_some_states(grid: Simulation) -> None:
+    runs = [service(grid).start_run(pipeline()).run.id for _ in range(3)]
+    service(grid).stop_run(runs[1])
+    assert grid.run_until(lambda: service(grid).run(runs[1]).run.state == RunState.STOPPED)
+    assert [run.id for run in service(grid).runs(states=(RunState.STOPPED,))] == [runs[1]]
+    others = service(grid).runs(states=(RunState.ACTIVE, RunState.SUCCEEDED), limit=1)
+    assert [run.id for run in others] == [runs[2]]
 
 
 def test_an_unknown_name_is_answered_with_a_name_like_it(grid: Simulation) -> None:

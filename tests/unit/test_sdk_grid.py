@@ -70,6 +70,8 @@ def test_a_run_comes_back_whole(make: MakeGrid) -> None:
     assert grid.run("demo-1") == view
     assert grid.runs() == (view.run,)
     assert grid.runs(pipeline="other") == ()
+    assert grid.runs(states=(RunState.FAILED, RunState.SUCCEEDED)) == (view.run,)
+    assert grid.runs(states=(RunState.FAILED,)) == ()
 
 
 def test_only_brings_what_it_needs(make: MakeGrid) -> None:

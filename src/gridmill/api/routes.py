@@ -17,6 +17,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
 from gridmill.model.site import Site
+from gridmill.model.state import RunState
 from gridmill.model.view import ControlView, DryRun, FarmView, RunView
 
 LONG_POLLS = 256
@@ -94,10 +95,13 @@ def start_run(
 
 @router.get("/runs", response_model=tuple[Run, ...], tags=["runs"])
 def list_runs(
-    grid: TheGrid, limit: Annotated[int, Query(ge=1, le=10_000)] = 50, pipeline: str | None = None
+    grid: TheGrid,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
+    pipeline: str | None = None,
+    state: Annotated[tuple[RunState, ...], Query()] = (),
 ) -> Response:
-    """Runs, newest first."""
-    return reply(grid.runs(limit=limit, pipeline=pipeline))
+    """Runs, newest first; with `state` (repeatable), those in one of these states."""
+    return reply(grid.runs(limit=limit, pipeline=pipeline, states=state))
 
 
 @router.get("/runs/{run_id}", response_model=RunView, tags=["runs"])

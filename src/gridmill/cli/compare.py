@@ -7,6 +7,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gridmill.cli.complete import complete_models
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.tables import table
 from gridmill.cli.words import moment
@@ -20,7 +21,9 @@ _SPLITS = ("train", "folds", "validation", "test")
 
 def compare(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="PIPELINE/MODEL", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="PIPELINE/MODEL", show_default=False, autocompletion=complete_models)
+    ],
     versions: Annotated[
         list[str] | None,
         typer.Argument(

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from gridmill.cli.aliases import stands_for
 from gridmill.cli.backfills import HEAD, backfill_row
-from gridmill.cli.complete import complete_nouns
+from gridmill.cli.complete import complete_names, complete_nouns, complete_pipelines, complete_states
 from gridmill.cli.describe import describe
+from gridmill.cli.filters import listed, read_states
 from gridmill.cli.pipelines import Known, last_run, pipeline_row
 from gridmill.cli.rejects import show_rejects
 from gridmill.cli.render import run_table
@@ -28,7 +29,7 @@ from gridmill.model.resource import Resource
 from gridmill.model.run import Run
 from gridmill.model.view import RunView, ScheduleView
 from gridmill.ports.grid import Grid
-from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun
+from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, plural, read_noun
 
 NounName = Annotated[
     str,
@@ -40,7 +41,10 @@ def show(
     context: typer.Context,
     noun: NounName,
     name: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]", help="Its name or id; for a job also RUN JOB.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]", help="Its name or id; for a job also RUN JOB.", autocompletion=complete_names
+        ),
     ] = None,
     rejects: Annotated[bool, typer.Option("--rejects", help="The rows that a sink rejected.")] = False,
     json: Json = False,
@@ -72,22 +76,44 @@ def list_all(
         str | None,
         typer.Argument(metavar="[NOUN]", help=f"One of {', '.join(LISTED)}.", autocompletion=complete_nouns),
     ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE", help="Only those in this state; repeatable.", autocompletion=complete_states
+        ),
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only the runs of this pipeline.", autocompletion=complete_pipelines
+        ),
+    ] = None,
+    number: Annotated[
+        int | None, typer.Option("-n", min=1, metavar="N", help="How many (of runs: 50 without it).")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List a noun; without one, say how many there are of each."""
+    """List a noun, runs and versions newest first; without one, show how many there are of each.
+
+    gridmill list runs --state failed -n 5
+    """
+    states = read_states(None if noun is None else read_noun(noun), state or ())
     with session(context, reading=True) as client:
         if noun is None:
             counts = {kind.value: len(ask(client.grid)) for kind, ask in LISTED.items()}
             emit(counts) if json else show_text(table("noun", "there are", rows=list(counts.items())))
             return
         kind = read_noun(noun)
-        found = list_nouns(client.grid, kind)
+        found, left_out = listed(client.grid, kind, states, pipeline, number)
         if kind == Noun.PIPELINE:
             found = tuple(Known(pipeline=one, last=last_run(client.grid, one.name)) for one in found)
         names = {} if json or kind not in ARTIFACTS else _names(client.grid, found)
     if json:
         return emit([one.fields() for one in found] if kind == Noun.PIPELINE else found)
-    return _tabulate(kind, found, names)
+    _tabulate(kind, found, names)
+    if left_out:
+        console(error=True).print(left_out, markup=False)
+    return None
 
 
 def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> None:

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from gridmill.cli.complete import complete_files
 from gridmill.errors import InputError
 
 File = Annotated[
     Path,
     typer.Argument(
         metavar="FILE|NAME",
+        autocompletion=complete_files,
         help="The pipeline file (YAML), or the name of one that was run or applied.",
         show_default=False,
     ),

@@ -5,13 +5,17 @@ from typing import Annotated
 
 import typer
 
+from gridmill.cli.complete import complete_pipelines
 from gridmill.cli.session import Json, emit, session
 from gridmill.model.amounts import show_bytes, show_count
 
 
 def backup(
     context: typer.Context,
-    pipelines: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="Their names.")],
+    pipelines: Annotated[
+        list[str],
+        typer.Argument(metavar="PIPELINE...", help="Their names.", autocompletion=complete_pipelines),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The archive to write.")],
     json: Json = False,
 ) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.complete import complete_nouns
+from gridmill.cli.complete import complete_names, complete_nouns
 from gridmill.cli.session import Json, emit, session
 from gridmill.errors import InputError
 from gridmill.model.amounts import show_bytes, show_count
@@ -25,7 +25,12 @@ Removed = Annotated[
 def remove(
     context: typer.Context,
     noun: Removed,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name or id.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Its name or id.", show_default=False, autocompletion=complete_names
+        ),
+    ],
     force: Annotated[
         bool, typer.Option("--force", help="Versions: also where aliases or other versions refer to them.")
     ] = False,

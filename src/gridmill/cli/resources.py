@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gridmill.cli.aliases import set_aliases
+from gridmill.cli.complete import complete_names
 from gridmill.cli.describe import describe
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.sinks import alter_sink
@@ -51,7 +52,13 @@ What = Annotated[
 ]
 Altered = Annotated[Configured, typer.Argument(metavar="NOUN", help="resource or sink.", show_default=False)]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Its name; of a model PIPELINE/JOB.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Its name; of a model PIPELINE/JOB.",
+        show_default=False,
+        autocompletion=complete_names,
+    ),
 ]
 Rows = Annotated[str | None, typer.Option(help="Rows its jobs handle (250k, 1M): chooses the size.")]
 Columns = Annotated[int | None, typer.Option(min=1, help="Columns its jobs handle.")]

@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
+from gridmill.cli.complete import complete_versions
 from gridmill.cli.session import Json, emit, say, session
 from gridmill.errors import InputError
 from gridmill.model.amounts import show_bytes, show_count
 
-_VERSION = typer.Argument(metavar="VERSION", help="PIPELINE/JOB@N, @ALIAS, or the latest version.")
+_VERSION = typer.Argument(
+    metavar="VERSION", autocompletion=complete_versions, help="PIPELINE/JOB@N, @ALIAS, or the latest version."
+)
 _STDOUT = "-"
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gridmill.cli.complete import complete_versions
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.tables import table
 from gridmill.model.amounts import show_bytes, show_count
@@ -19,6 +20,7 @@ def verify(
         str,
         typer.Argument(
             metavar="[NAME]",
+            autocompletion=complete_versions,
             help="PIPELINE/JOB@N or @ALIAS, PIPELINE/JOB (all versions) or PIPELINE; none: all there are.",
             show_default=False,
         ),

@@ -8,6 +8,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gridmill.cli.complete import complete_versions
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.tables import table
 from gridmill.model.amounts import show_bytes, show_number
@@ -15,7 +16,13 @@ from gridmill.model.look import Difference, Preview, VersionDiff
 
 _SHOWN, _LONGEST = 60, 100
 Reference = Annotated[
-    str, typer.Argument(metavar="VERSION", help="PIPELINE/JOB@N, @ALIAS, or the newest.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="VERSION",
+        autocompletion=complete_versions,
+        help="PIPELINE/JOB@N, @ALIAS, or the newest.",
+        show_default=False,
+    ),
 ]
 
 

@@ -24,7 +24,7 @@ def chunks_of(pipeline: Pipeline, backfill: Backfill, values: Mapping[str, str])
 def _chunk(pipeline: Pipeline, span: tuple[str, str], values: Mapping[str, str]) -> Chunk:
     begins, ends = span
     read = with_values(pipeline, {**values, **chunk_values(pipeline, span)})
-    return Chunk(pipeline=read, begins=begins, ends=ends)
+    return Chunk(pipeline=replace(read, written=None), begins=begins, ends=ends)
 
 
 def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:

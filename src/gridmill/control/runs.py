@@ -30,6 +30,7 @@ from gridmill.model.lines import with_lines
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run
+from gridmill.model.state import RunState
 from gridmill.model.view import DryRun, RunView
 from gridmill.planning.dry_run import dry_run
 from gridmill.planning.due import check_times
@@ -125,9 +126,14 @@ class RunCases(AlterationCases):
         found = advice_with(self._control, job, pipeline, resource)
         return found.summary if found else ""
 
-    def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
+    def runs(
+        self, *, limit: int = 50, pipeline: str | None = None, states: tuple[RunState, ...] = ()
+    ) -> tuple[Run, ...]:
         """Runs, newest first."""
-        return self._list(Run, parent=pipeline, limit=limit, newest_first=True)
+        if not states:
+            return self._list(Run, parent=pipeline, limit=limit, newest_first=True)
+        every = self._list(Run, parent=pipeline, newest_first=True)
+        return tuple(run for run in every if run.state in states)[:limit]
 
     def run(self, run_id: str) -> RunView:
         """A run with its jobs."""

@@ -7,6 +7,7 @@ from gridmill.model.event import Event
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
+from gridmill.model.state import RunState
 from gridmill.model.view import ControlView, DryRun, RunView
 from gridmill.ports.advising import Advising
 from gridmill.ports.backfills import Backfills
@@ -50,8 +51,10 @@ class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advisi
         """What a run would do: sizes with why, order, expected memory and time. Changes nothing."""
         ...
 
-    def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
-        """Runs, newest first."""
+    def runs(
+        self, *, limit: int = 50, pipeline: str | None = None, states: tuple[RunState, ...] = ()
+    ) -> tuple[Run, ...]:
+        """Runs, newest first; with `states`, those in one of these."""
         ...
 
     def run(self, run_id: str) -> RunView:

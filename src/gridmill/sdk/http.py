@@ -13,6 +13,7 @@ from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
 from gridmill.model.site import Site
+from gridmill.model.state import RunState
 from gridmill.model.view import ControlView, DryRun, FarmView, RunView
 from gridmill.sdk.connection import Answer, Connections, tcp_connections, unix_connections
 from gridmill.sdk.http_advising import HttpAdvising
@@ -66,9 +67,11 @@ class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations, Http
         """See Grid."""
         return decode(self._send("POST", "/plans", body=encode(pipeline)), DryRun)
 
-    def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
+    def runs(
+        self, *, limit: int = 50, pipeline: str | None = None, states: tuple[RunState, ...] = ()
+    ) -> tuple[Run, ...]:
         """See Grid."""
-        return self._get("/runs", tuple[Run, ...], limit=limit, pipeline=pipeline)
+        return self._get("/runs", tuple[Run, ...], limit=limit, pipeline=pipeline, state=states)
 
     def run(self, run_id: str) -> RunView:
         """See Grid."""

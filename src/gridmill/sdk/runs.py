@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -219,9 +219,17 @@ class RunVerbs(Connected):
             raise InputError(f"the report cannot be written: {error.strerror}", place=str(target)) from error
         return target
 
-    def list_runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
-        """Runs, newest first."""
-        return self.grid.runs(limit=limit, pipeline=pipeline)
+    def list_runs(
+        self, *, limit: int = 50, pipeline: str | None = None, states: Sequence[RunState | str] = ()
+    ) -> tuple[Run, ...]:
+        """Runs, newest first; with `states` (`["failed"]`), those in one of these. Raises InputError."""
+        return self.grid.runs(limit=limit, pipeline=pipeline, states=tuple(map(_state, states)))
+
+
+def _state(word: RunState | str) -> RunState:
+    if word not in list(RunState):
+        raise InputError(f"{word!r} is not a state of runs", hint=f"They are {', '.join(RunState)}.")
+    return RunState(word)
 
 
 def _unsaid(line: str) -> None:

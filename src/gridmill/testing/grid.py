@@ -144,9 +144,11 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
             peak_memory_bytes=GIB,
         )
 
-    def runs(self, *, limit: int = 50, pipeline: str | None = None) -> tuple[Run, ...]:
+    def runs(
+        self, *, limit: int = 50, pipeline: str | None = None, states: tuple[RunState, ...] = ()
+    ) -> tuple[Run, ...]:
         """See Grid."""
-        runs = [view.run for view in reversed(self._views.values())]
+        runs = [view.run for view in reversed(self._views.values()) if not states or view.run.state in states]
         return tuple(run for run in runs if pipeline in (None, run.pipeline))[:limit]
 
     def run(self, run_id: str) -> RunView:
