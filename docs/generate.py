@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from declared_nouns import declared_module
 from reference_cli import cli_page
 from reference_decisions import decisions_page
 from reference_errors import errors_page
@@ -28,6 +29,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/sizing.md": sizing_page,
     "docs/reference/states.md": states_page,
     "docs/reference/python.md": python_page,
+    "src/gridmill/sdk/declared.py": declared_module,
     "schema/pipeline.schema.json": schema_text,
     "src/gridmill/declarations/pipeline.schema.json": schema_text,
 }

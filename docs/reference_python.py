@@ -15,7 +15,7 @@ INTRODUCTION = """\
 
 These names of `gridmill` are its public Python API. What is not listed can change at any time.
 [Use Gridmill from Python](../how-to/python.md) shows them at work. The fields of declarations are those of
-[pipeline files](pipeline.md), with durations as `..._seconds` and sizes as `..._bytes`.
+[pipeline files](pipeline.md), and are validated as those are.
 """
 
 
@@ -23,7 +23,8 @@ def python_page() -> str:
     """The whole page, as Markdown."""
     lines = [INTRODUCTION, "| name | is | |", "|---|---|---|"]
     lines += [_row(name) for name in gridmill.__all__ if name != "__version__"]
-    return "\n".join((*lines, "", _function(gridmill.connect), "", _client(), ""))
+    parts = (_function(gridmill.connect), _function(gridmill.load), _client(), _version())
+    return "\n".join((*lines, "", "\n\n".join(parts), ""))
 
 
 def _row(name: str) -> str:
@@ -57,6 +58,23 @@ def _client() -> str:
     return "## Methods of `Client`\n\n" + "\n\n".join(
         f"### `{method.__name__}`\n\n{_described(method)}" for method in methods
     )
+
+
+def _version() -> str:
+    found = vars(gridmill.Version).items()
+    methods = [what for name, what in found if name[0] != "_" and (isfunction(what) or _prose_of(what))]
+    named = [_described(one) if isfunction(one) else _property(one) for one in methods]
+    names = [one.__name__ if isfunction(one) else one.fget.__name__ for one in methods]
+    listed = (f"### `{name}`\n\n{text}" for name, text in zip(names, named, strict=True))
+    return "## Attributes and methods of `Version`\n\n" + "\n\n".join(listed)
+
+
+def _prose_of(what: Any) -> str:  # noqa: ANN401  anything in a class
+    return _prose(what) if isinstance(what, property) else ""
+
+
+def _property(what: property) -> str:
+    return _prose(what)
 
 
 def _described(function: Any) -> str:  # noqa: ANN401  any function

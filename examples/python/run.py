@@ -1,16 +1,16 @@
 """A pipeline built, run and looked at in Python: `python examples/python/run.py`."""
 
 import gridmill
-from gridmill import CommandSpec, Job, Pipeline
+from gridmill import Job, Pipeline
 
 WORDS = "to be or not to be"
 
 pipeline = Pipeline(
     name="in-python",
-    jobs=(
-        Job(name="write", command=CommandSpec(run=f"echo {WORDS} > $GRIDMILL_OUTPUT/words")),
-        Job(name="count", needs=("write",), command=CommandSpec(run="wc -w < $GRIDMILL_INPUT_WRITE/words")),
-    ),
+    jobs=[
+        Job(name="write", command=f"echo {WORDS} > $GRIDMILL_OUTPUT/words", timeout="5m"),
+        Job(name="count", needs="write", command="wc -w < $GRIDMILL_INPUT_WRITE/words"),
+    ],
 )
 
 with gridmill.connect() as grid:

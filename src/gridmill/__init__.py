@@ -32,32 +32,44 @@ if TYPE_CHECKING:
     )
     from gridmill.model.amounts import Amounts
     from gridmill.model.artifact import Artifact, ArtifactKind
-    from gridmill.model.command import CommandSpec
-    from gridmill.model.constraint import Constraint
     from gridmill.model.dataset import (
         Aggregate,
+    )
+    from gridmill.model.event import Event
+    from gridmill.model.job import JobKind, JobSize
+    from gridmill.model.project import Project, ProjectView
+    from gridmill.model.resource import Sizing
+    from gridmill.model.sink import ColumnType, OnMisfit
+    from gridmill.model.source import Format
+    from gridmill.model.state import JobState, RunState
+    from gridmill.model.training import ModelKind, Objective
+    from gridmill.model.view import DryRun, JobView, RunView
+    from gridmill.sdk.client import Client, connect, load
+    from gridmill.sdk.declared import (
         AsOfJoin,
         Basis,
+        CommandSpec,
+        Constraint,
         DatasetSpec,
+        Job,
         Join,
         Label,
         Lag,
+        Outage,
+        Pipeline,
+        PredictionSpec,
+        Resource,
+        Retain,
+        Retention,
+        ScheduleSpec,
+        SinkSpec,
+        Source,
         Split,
+        SqlSource,
+        StreamSource,
+        TrainingSpec,
         Window,
     )
-    from gridmill.model.event import Event
-    from gridmill.model.job import Job, JobKind, JobSize
-    from gridmill.model.outage import Outage
-    from gridmill.model.pipeline import Pipeline
-    from gridmill.model.prediction import PredictionSpec
-    from gridmill.model.project import Project, ProjectView
-    from gridmill.model.resource import Resource, Sizing
-    from gridmill.model.sink import ColumnType, OnMisfit, Retain, SinkSpec
-    from gridmill.model.source import Format, Source, SqlSource, StreamSource
-    from gridmill.model.state import JobState, RunState
-    from gridmill.model.training import ModelKind, Objective, TrainingSpec
-    from gridmill.model.view import DryRun, JobView, RunView
-    from gridmill.sdk.client import Client, connect, load
     from gridmill.sdk.loaded import Version
     from gridmill.sdk.runs import Tick
 
@@ -73,21 +85,22 @@ _MODULES = {
     ),
     "gridmill.model.amounts": "Amounts",
     "gridmill.model.artifact": "Artifact ArtifactKind",
-    "gridmill.model.constraint": "Constraint",
-    "gridmill.model.dataset": "Aggregate AsOfJoin Basis DatasetSpec Join Label Lag Split Window",
+    "gridmill.model.dataset": "Aggregate",
     "gridmill.model.event": "Event",
-    "gridmill.model.job": "CommandSpec Job JobKind JobSize",
-    "gridmill.model.outage": "Outage",
-    "gridmill.model.pipeline": "Pipeline",
-    "gridmill.model.prediction": "PredictionSpec",
+    "gridmill.model.job": "JobKind JobSize",
     "gridmill.model.project": "Project ProjectView",
-    "gridmill.model.resource": "Resource Sizing",
-    "gridmill.model.sink": "ColumnType OnMisfit Retain SinkSpec",
-    "gridmill.model.source": "Format Source SqlSource StreamSource",
+    "gridmill.model.resource": "Sizing",
+    "gridmill.model.sink": "ColumnType OnMisfit",
+    "gridmill.model.source": "Format",
     "gridmill.model.state": "JobState RunState",
-    "gridmill.model.training": "ModelKind Objective TrainingSpec",
+    "gridmill.model.training": "ModelKind Objective",
     "gridmill.model.view": "DryRun JobView RunView",
     "gridmill.sdk.client": "Client connect load",
+    "gridmill.sdk.declared": (
+        "Pipeline Job SinkSpec Source SqlSource StreamSource Constraint Outage Retain DatasetSpec Basis Join "
+        "AsOfJoin Window Lag Label Split TrainingSpec PredictionSpec CommandSpec Resource Retention "
+        "ScheduleSpec"
+    ),
     "gridmill.sdk.loaded": "Version",
     "gridmill.sdk.runs": "Tick",
 }
@@ -128,6 +141,8 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares
     "PredictionSpec",
     "CommandSpec",
     "Resource",
+    "Retention",
+    "ScheduleSpec",
     "Sizing",
     "Amounts",
     "Project",

@@ -11,7 +11,7 @@ from gridmill.model.job import JobKind
 from gridmill.model.resource import Resource
 from gridmill.model.site import Site, SiteKind
 from gridmill.model.staging import Staging
-from gridmill.sdk.resources import read_staging
+from gridmill.sdk.resources import make_resource
 from gridmill.sites.cluster.carriers import Carriers, check
 from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.cluster.holds import HOLDS
@@ -97,6 +97,7 @@ def test_how_long_chunks_are_kept_is_said() -> None:
 
 
 def test_a_way_is_read_by_its_name() -> None:
-    assert read_staging("export") == Staging.EXPORT
+    fields = {"name": "r", "type": "training", "staging": "export"}
+    assert make_resource(fields).staging == Staging.EXPORT
     with pytest.raises(InputError, match="carrier-pigeon"):
-        read_staging("carrier-pigeon")
+        make_resource({**fields, "staging": "carrier-pigeon"})

@@ -23,8 +23,9 @@ from gridmill.errors import (
 from gridmill.http.server import Server, serve
 from gridmill.model.amounts import GIB
 from gridmill.model.artifact import ArtifactKind
-from gridmill.model.job import CommandSpec, Job, JobKind
+from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.resource import Resource
 from gridmill.model.state import RunState
 from gridmill.sdk.client import Client, connect
 from gridmill.sdk.dial import Dialled, dial_home, home_settings
@@ -153,7 +154,9 @@ def test_resources_are_configured_as_people_write_sizes(client: Client) -> None:
     assert (altered.cpus, altered.memory_bytes) == (1.0, 4 * GIB)
     with pytest.raises(InputError) as caught:
         client.configure_resource("x", "trainng")
-    assert "training" in caught.value.hint
+    assert "did you mean `training`?" in str(caught.value)
+    altered, _ = client.alter_resource("big", memory="8GiB", rows="2M")
+    assert (altered.size, altered.memory_bytes) == (JobSize(rows=2 * 10**6), 8 * GIB)
     client.remove_resource("big")
     assert client.list_resources() == ()
 
@@ -227,7 +230,7 @@ def test_a_report_is_one_whole_file(client: Client, tmp_path: Path) -> None:
 
 
 def test_default_resources_are_not_altered(client: Client, fake: FakeGrid) -> None:
-    fake.configure_resource(gridmill.Resource(name="default-sink", type=JobKind.SINK, default=True))
+    fake.configure_resource(Resource(name="default-sink", type=JobKind.SINK, default=True))
     with pytest.raises(ConflictError):
         client.alter_resource("default-sink", cpus=1.0)
 

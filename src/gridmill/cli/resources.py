@@ -23,8 +23,7 @@ from gridmill.cli.sites import (
 )
 from gridmill.cli.words import amounts
 from gridmill.errors import InputError
-from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
-from gridmill.model.job import JobKind, JobSize
+from gridmill.model.job import JobKind
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.staging import Staging
 from gridmill.sdk.client import Client
@@ -202,16 +201,17 @@ def alter(
         )
     given: dict[str, Any] = {
         "cpus": cpus,
-        "memory_bytes": None if memory is None else parse_bytes(memory),
+        "memory": memory,
         "gpus": gpus,
         "workers": workers,
-        "keep_seconds": None if keep is None else parse_seconds(keep),
+        "keep": keep,
         "site": site,
         "staging": staging,
         "jobs": None if job is None else tuple(job),
+        "rows": rows,
+        "columns": columns,
     }
     with session(context) as client:
-        given["size"] = _size(client, name, rows, columns)
         given["settings"] = _settings(client, name, set)
         changes = {field: value for field, value in given.items() if value is not None}
         if not changes:
@@ -220,18 +220,6 @@ def alter(
             )
         done = client.alter_resource(name, **changes)
     return _say(done, json)
-
-
-def _size(client: Client, name: str, rows: str | None, columns: int | None) -> JobSize | None:
-    if rows is None and columns is None:
-        return None
-    before: Resource = find_noun(client.grid, Noun.RESOURCE, name)
-    size = before.size or JobSize()
-    return JobSize(
-        rows=size.rows if rows is None else parse_count(rows),
-        columns=size.columns if columns is None else columns,
-        input_bytes=size.input_bytes,
-    )
 
 
 def _settings(client: Client, name: str, words: list[str] | None) -> dict[str, str] | None:

@@ -56,10 +56,9 @@ def read_declarations(
     path: Path, *, set_values: Mapping[str, object] = _NOTHING, awaiting: bool = False
 ) -> tuple[Declared, ...]:
     """Everything a file declares, one noun per YAML document, in order. Raises PipelineError."""
+    text = read_text(path)
     folder = str(path.resolve().parent)
-    return parse_declarations(
-        read_text(path), file=str(path), folder=folder, set_values=set_values, awaiting=awaiting
-    )
+    return parse_declarations(text, file=str(path), folder=folder, set_values=set_values, awaiting=awaiting)
 
 
 def parse_declarations(

@@ -11,7 +11,7 @@ The core's schemas are made directly: pydantic's layer of annotations would take
 reading a file takes. `declarations.schema` turns the same schemas into JSON Schema.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, partial
@@ -43,15 +43,16 @@ Hint: TypeAlias = Any  # a type expression; typing has no type for them
 KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site": Site}
 """What a document can declare, by the field that gives its name."""
 
-_NOT_WRITTEN: Mapping[type, set[str]] = {
+NOT_WRITTEN: Mapping[type, set[str]] = {
     Pipeline: {"folder", "host", "bundle", "written", "awaits", "applied", "data"},
     Job: {"parameters"},
     SqlSource: {"parameters"},
     Resource: {"default"},
     Site: {"nodes", "past", "way"},
 }
+"""Fields that no file gives."""
 _WRITTEN_TRUE = frozenset({Continuous, Each})
-_FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
+FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
 _SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes"}
 _LEAVES: Mapping[tuple[type, str], Leaf] = {
     (PredictionSpec, "workers"): leaves.AUTO,
@@ -86,12 +87,12 @@ def _parts(noun: type) -> Iterator[Part]:
     hints = get_type_hints(noun)
     names = {field.name for field in fields(noun)}
     for field in fields(noun):
-        flat = _FLATTENED.get((noun, field.name))
+        flat = FLATTENED.get((noun, field.name))
         if flat:
             (inside,) = nouns_in(hints[field.name])
             for name in flat:
                 yield replace(parts(inside)[name], field=field.name, inside=inside)
-        elif field.name not in _NOT_WRITTEN.get(noun, ()) and not _is_months(field.name, names):
+        elif field.name not in NOT_WRITTEN.get(noun, ()) and not _is_months(field.name, names):
             part = _part(field, hints[field.name])
             leaf = leaves.PERIOD if _months_of(field.name) in names else part.leaf
             yield replace(part, leaf=_LEAVES.get((noun, field.name), leaf))
@@ -179,6 +180,13 @@ def document_schema(kind: str) -> CoreSchema:
     return core.definitions_schema(_record(noun, kind), [_record(one) for one in inside])
 
 
+def noun_schema(noun: type) -> CoreSchema:
+    """The schema of one noun with the nouns in it; its name, where it must have one, is the field `name`."""
+    inside = dict.fromkeys(one for part in parts(noun).values() for one in _reachable(part.hint))
+    root = _record(noun, "name" if is_named(noun) else None)
+    return core.definitions_schema(root, [_record(one) for one in inside if one is not noun])
+
+
 def _reachable(hint: Hint) -> Iterator[type]:
     for noun in nouns_in(hint):
         yield noun
@@ -205,9 +213,19 @@ def _record(noun: type, kind: str | None = None) -> CoreSchema:
     prepared = core.no_info_before_validator_function(
         partial(_prepare, shorthand(noun), optional, can_be_true(noun)), body
     )
-    return core.no_info_after_validator_function(
-        partial(_build, noun, written), prepared, ref=_ref(noun, kind)
-    )
+    ref = _ref(noun, kind)
+    if noun not in NOT_WRITTEN:
+        return core.no_info_after_validator_function(partial(_build, noun, written), prepared, ref=ref)
+    built = core.no_info_after_validator_function(partial(_build, noun, written), prepared)
+    return core.no_info_wrap_validator_function(partial(_with_the_rest, noun), built, ref=ref)
+
+
+def _with_the_rest(noun: type, value: object, validate: Callable[[object], Any]) -> object:
+    """A noun that was written out (`construct.written`) has its other fields again."""
+    made, origin = validate(value), getattr(value, "noun", None)
+    if not isinstance(origin, noun):
+        return made
+    return replace(made, **{name: getattr(origin, name) for name in NOT_WRITTEN[noun]})
 
 
 def _ref(noun: type, kind: str | None = None) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, cast
 
 from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError, UnreachedError
 from gridmill.ports.grid import Grid
+from gridmill.sdk.arguments import check_methods
 from gridmill.sdk.dial import Dialled
 from gridmill.sdk.turn import is_asked, wait_for_who_asks
 from gridmill.settings import Settings
@@ -38,6 +39,10 @@ class _Reached:
 
 class Connected:
     """A connection to a control node. Use as a context manager, or `close()`."""
+
+    def __init_subclass__(cls) -> None:
+        """Each family of verbs has its arguments checked."""
+        check_methods(cls)
 
     def __init__(self, settings: Settings, *, dial: Callable[[], Dialled]) -> None:
         self.settings = settings

@@ -70,7 +70,10 @@ def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: 
         return pipeline
     if values:
         raise InputError("`set` is for pipeline files; give a Pipeline its values directly")
-    return source
+    if source.written is not None:
+        return source
+    checked: Pipeline = import_module("gridmill.declarations.construct").validated(source)
+    return checked
 
 
 def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]:

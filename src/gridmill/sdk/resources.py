@@ -1,13 +1,12 @@
 """The verbs of resources and deployments."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
-from gridmill.errors import ConflictError, InputError
-from gridmill.model.amounts import parse_bytes, parse_count, parse_seconds
+from gridmill.errors import ConflictError
 from gridmill.model.deployment import Deployment
-from gridmill.model.job import JobKind, JobSize
+from gridmill.model.job import JobKind
 from gridmill.model.resource import Resource, Sizing
 from gridmill.model.staging import Staging
 from gridmill.sdk.connected import Connected
@@ -40,29 +39,18 @@ class ResourceVerbs(Connected):
         `settings` are of the site's kind, before the site's own: `{"partition": "gpu"}`. `staging`: at a
         cluster, how data gets there. Raises InputError, CapacityError.
         """
-        size = JobSize(rows=None if rows is None else parse_count(rows), columns=columns)
-        resource = Resource(
-            name=name,
-            type=read_kind(type),
-            site=site,
-            size=None if size == JobSize() else size,
-            cpus=cpus,
-            memory_bytes=None if memory is None else parse_bytes(memory),
-            gpus=gpus,
-            workers=workers,
-            keep_seconds=None if keep is None else parse_seconds(keep),
-            jobs=jobs,
-            settings=settings or {},
-            staging=None if staging is None else read_staging(staging),
+        sizes = {"rows": rows, "columns": columns, "cpus": cpus, "memory": memory, "gpus": gpus}
+        others = {"workers": workers, "keep": keep, "jobs": jobs, "settings": settings, "staging": staging}
+        return self.grid.configure_resource(
+            make_resource({"name": name, "type": type, "site": site, **sizes, **others})
         )
-        return self.grid.configure_resource(resource)
 
     def alter_resource(self, name: str, **changes: Any) -> tuple[Resource, Sizing]:  # noqa: ANN401
-        """Change fields of a resource (as Resource names them), leaving the others."""
+        """Change fields of a resource, as `configure_resource` names them, leaving the others."""
         current: Resource = find_noun(self.grid, Noun.RESOURCE, name)
         if current.default:
             raise ConflictError(f"{name!r} is made by Gridmill itself", hint="Configure one of your own.")
-        return self.grid.configure_resource(replace(current, **changes))
+        return self.grid.configure_resource(make_resource({**_construct().written(current), **changes}))
 
     def remove_resource(self, name: str) -> None:
         """Remove a resource."""
@@ -77,15 +65,12 @@ class ResourceVerbs(Connected):
         return self.grid.deployments()
 
 
-def read_kind(kind: JobKind | str) -> JobKind:
-    """A job kind by name. Raises InputError, naming what there is."""
-    if kind not in list(JobKind):
-        raise InputError(f"there is no type {str(kind)!r}", hint=f"There are: {', '.join(JobKind)}.")
-    return JobKind(kind)
+def make_resource(fields: Mapping[str, object]) -> Resource:
+    """The resource with these fields, as a file names them. Raises PipelineError."""
+    made: Resource = _construct().construct(Resource, (), fields)
+    return made
 
 
-def read_staging(staging: Staging | str) -> Staging:
-    """A way of staging by name. Raises InputError, naming what there is."""
-    if staging not in list(Staging):
-        raise InputError(f"there is no staging {str(staging)!r}", hint=f"There are: {', '.join(Staging)}.")
-    return Staging(staging)
+def _construct() -> Any:  # noqa: ANN401  a module
+    """What makes nouns by the names of files: loaded when it is used."""
+    return import_module("gridmill.declarations.construct")

@@ -1,0 +1,293 @@
+"""Nouns made in Python: the names, units and messages of pipeline files, by the same table.
+
+What is given becomes the values that a file would have; they are validated by the schema that validates
+files, and explained in the same words. Nouns among them are written out and validated with the rest.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import cache
+from math import isfinite
+from numbers import Integral
+from numbers import Real as AnyReal
+from os import PathLike, fspath
+from pathlib import Path as FilePath
+from typing import Any, TypeVar, cast, get_args
+
+from pydantic_core import SchemaValidator, ValidationError
+
+from gridmill.declarations import leaves
+from gridmill.declarations.code import check_code
+from gridmill.declarations.explain import explain
+from gridmill.declarations.nodes import Document, Fields, Items, Real, Whole
+from gridmill.declarations.problems import MOST, Path, Problem, show_path, show_value
+from gridmill.declarations.semantics import check
+from gridmill.declarations.shapes import Part, is_named, noun_schema, parts, shorthand
+from gridmill.errors import PipelineError
+from gridmill.model.job import Job
+from gridmill.model.pipeline import Pipeline
+
+T = TypeVar("T")
+_DEEPEST, _LARGEST = 50, 2**63
+_UNFIT = re.compile("[\\0\ud800-\udfff]")
+
+
+def construct(noun: type[T], given: Sequence[object], named: Mapping[str, object]) -> T:
+    """The noun of these arguments: fields by name, or one value where the noun has a short form.
+
+    Raises PipelineError with all problems found, as for a file.
+    """
+    folder = named.get("folder") if noun is Pipeline else None
+    value = _arguments(noun, given, {k: v for k, v in named.items() if folder is None or k != "folder"})
+    document = Document(file=_called(noun, value), line=0, value=value)
+    made: Any = _validated(noun, document, list(_unfit(document, value, ())))
+    if isinstance(made, Pipeline):
+        made = _checked(replace(made, folder=_folder(folder, document.file) if folder is not None else ""))
+    if isinstance(made, Job):
+        _raise(document.file, _open_matrix(made, ()))
+    return made  # type: ignore[no-any-return]
+
+
+def validated(noun: T) -> T:
+    """A noun that may have been changed by `dataclasses.replace`, validated again. Raises PipelineError."""
+    value = written(noun)
+    document = Document(file=_called(type(noun), value), line=0, value=value)
+    made = _validated(type(noun), document, [])
+    if isinstance(made, Pipeline):
+        _checked(made)
+    return made
+
+
+def _validated(noun: type[T], document: Document, problems: Sequence[Problem]) -> T:
+    _raise(document.file, problems)
+    try:
+        made: T = _validator(cast(type, noun)).validate_python(document.value)
+    except ValidationError as error:
+        _raise(document.file, explain(document, noun, error))
+        raise AssertionError("an error without a problem") from error
+    return made
+
+
+def _checked(pipeline: Pipeline) -> Pipeline:
+    """Raises PipelineError for what does not hold between jobs, or is not there in its folder."""
+    value = written(pipeline)
+    document = Document(file=_called(Pipeline, value), line=0, value=value)
+    found = [one for job in pipeline.jobs for one in _open_matrix(job, ("jobs", job.name))]
+    found += check(document, pipeline)
+    if pipeline.folder and not found:
+        found += check_code(document, pipeline, FilePath(pipeline.folder))
+    _raise(document.file, found)
+    return pipeline
+
+
+@cache
+def _validator(noun: type) -> SchemaValidator:
+    return SchemaValidator(noun_schema(noun))
+
+
+def _raise(place: str, problems: Sequence[Problem]) -> None:
+    """One error for all, which names the noun and the field in the place of a file and a line."""
+    if not problems:
+        return
+    if len(problems) == 1:
+        raise PipelineError(problems[0].message, place=_at(place, problems[0]), hint=problems[0].hint)
+    lines = [f"{_at(place, problem)}: {problem.message}" for problem in problems[:MOST]]
+    if len(problems) > MOST:
+        lines.append(f"and {len(problems) - MOST} more")
+    hints = dict.fromkeys(problem.hint for problem in problems[:MOST] if problem.hint)
+    head = f"{len(problems)} problems"
+    raise PipelineError("\n  ".join((head, *lines)), place=place, hint=" ".join(hints))
+
+
+def _at(place: str, problem: Problem) -> str:
+    return f"{place}: {show_path(problem.path)}" if problem.path else place
+
+
+def _called(noun: type, value: object) -> str:
+    """`Job 'train'`."""
+    name = value.get("name") if isinstance(value, Fields) and is_named(noun) else None
+    return f"{noun.__name__} {str(name)!r}" if isinstance(name, str) else noun.__name__
+
+
+def _arguments(noun: type, given: Sequence[object], named: Mapping[str, object]) -> Fields:
+    short = shorthand(noun)
+    if given and (short is None or len(given) > 1 or short.written in named):
+        first = short.written if short else next(iter(parts(noun)))
+        raise PipelineError(
+            "the fields are given by name",
+            place=noun.__name__,
+            hint=f"Write {noun.__name__}({first}=..., ...).",
+        )
+    if given and short is not None:
+        named = {short.written: given[0], **named}
+    made, known = _Given(), parts(noun)
+    for name, value in named.items():
+        if value is None and name in known and not known[name].required and known[name].default is None:
+            continue  # as if it were not given
+        made.put(name, to_value(value, names=name in known and _are_named(known[name])))
+    return made
+
+
+class _Given(Fields):
+    """A mapping that no file has: it has no lines. `noun` is the one that it was written out from."""
+
+    def __init__(self, noun: object = None) -> None:
+        super().__init__(0)
+        self.noun = noun
+
+    def put(self, name: str, value: Any) -> None:  # noqa: ANN401  a Value, or what cannot be one
+        """Set a field."""
+        self[name] = value
+        self.lines[name] = 0
+
+
+def _are_named(part: Part) -> bool:
+    """Whether the part is several nouns by name."""
+    first = next(iter(get_args(part.hint)), None)
+    return is_dataclass(first) and is_named(first)
+
+
+# from Python to the values of a file
+
+
+def to_value(value: object, *, names: bool = False, depth: int = 0) -> Any:  # noqa: ANN401  see _Given.put
+    """A Python value as a file would have it; what no file can have is left, and refused by who reads it.
+
+    With `names` one noun, or a list of them, becomes a mapping by their names.
+    """
+    if depth > _DEEPEST:
+        return "..."  # `_unfit` has refused it
+    if names:
+        several = value if isinstance(value, list | tuple) else [value]
+        if all(_has_name(one) for one in several):
+            return _by_name(several)
+    if is_dataclass(value) and not isinstance(value, type):
+        return written(value)
+    if isinstance(value, Mapping):
+        made = _Given()
+        for key, one in value.items():
+            inner = to_value(one, depth=depth + 1)
+            if names and isinstance(inner, Fields) and inner.get("name") == _key(key):
+                inner.pop("name")
+            made.put(_key(key), inner)
+        return made
+    if isinstance(value, list | tuple):
+        items = Items(0)
+        for number, one in enumerate(value):
+            items.append(to_value(one, depth=depth + 1))
+            items.lines[number] = 0
+        return items
+    return _scalar(value)
+
+
+def _has_name(value: object) -> bool:
+    return is_dataclass(value) and not isinstance(value, type) and is_named(type(value))
+
+
+def _by_name(nouns: Sequence[Any]) -> Fields:
+    made = _Given()
+    for noun in nouns:
+        value, name = written(noun), str(noun.name)
+        value.pop("name")
+        if name in made:
+            raise PipelineError(
+                f"two are called `{name}`", place=type(noun).__name__, hint="Rename one of the two."
+            )
+        made.put(name, value)
+    return made
+
+
+def _key(key: object) -> str:
+    value = key.value if isinstance(key, Enum) else key
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _scalar(value: object) -> Any:  # noqa: ANN401  see _Given.put
+    match value:
+        case Enum():
+            return _scalar(value.value)
+        case None | bool() | Whole() | Real() | str():
+            return value
+        case Integral():
+            return Whole(int(value), str(int(value)))
+        case Decimal():
+            return Real(float(value), str(value))
+        case AnyReal():
+            return Real(float(value), repr(float(value)))
+        case timedelta():
+            return _scalar(value.total_seconds())
+        case datetime() | date():
+            return value.isoformat()
+        case PathLike():
+            return fspath(value)
+    item = getattr(value, "item", None)  # NumPy's booleans
+    found = item() if callable(item) and getattr(value, "shape", None) == () else value
+    return bool(found) if isinstance(found, bool) else found
+
+
+def _unfit(document: Document, value: object, path: Path) -> Iterator[Problem]:
+    """What no file can hold: numbers that are none, characters that no record can hold, endless nesting."""
+    if len(path) > _DEEPEST:
+        yield document.problem(path[:1], f"nested deeper than {_DEEPEST} levels")
+    elif isinstance(value, Fields):
+        for key, one in value.items():
+            yield from _unfit(document, key, path)
+            yield from _unfit(document, one, (*path, key))
+    elif isinstance(value, Items):
+        for number, one in enumerate(value):
+            yield from _unfit(document, one, (*path, number))
+    elif isinstance(value, str) and (match := _UNFIT.search(value)):
+        yield document.problem(path, f"the character {match[0]!r} cannot be used in text")
+    elif isinstance(value, Real) and not isfinite(value):
+        yield document.problem(path, f"{value.text} is not a finite number")
+    elif isinstance(value, Whole) and not -_LARGEST <= value < _LARGEST:
+        yield document.problem(path, f"the number {show_value(value)} is too large")
+
+
+def _open_matrix(job: Job, path: Path) -> list[Problem]:
+    """A matrix makes jobs where a file is read; in Python a loop does."""
+    if not any(isinstance(value, tuple) for value in job.matrix.values()):
+        return []
+    message = "a matrix makes several jobs of one in pipeline files only"
+    return [Problem(message=message, path=(*path, "matrix"), hint="Make the jobs in a loop.")]
+
+
+def _folder(folder: object, place: str) -> str:
+    """The project's folder: where relative paths start, and the code that commands run in."""
+    if isinstance(folder, str | PathLike):
+        path = FilePath(fspath(folder)).expanduser()
+        if path.is_dir():
+            return str(path.absolute())
+    raise PipelineError(f"there is no folder {show_value(folder)}", place=f"{place}: folder")
+
+
+# from nouns to the values of a file
+
+
+def written(noun: Any) -> Fields:  # noqa: ANN401  a dataclass of gridmill.model
+    """A noun as a file would have it, without what is the default anyway."""
+    made, known = _Given(noun), {field.name: field for field in fields(noun)}
+    for name, part in parts(cast(type, type(noun))).items():
+        value = getattr(noun, part.field)
+        if part.inside is not None:
+            value = None if value is None else getattr(value, name)
+            if value is not None:
+                made.put(name, _scalar(value))
+        elif part.leaf is leaves.PERIOD and (months := getattr(noun, _months(part.field))):
+            made.put(name, f"{months}mo")
+        elif not _is_default(known[part.field], value):
+            made.put(name, to_value(value, names=_are_named(part)))
+    return made
+
+
+def _months(field: str) -> str:
+    return field.removesuffix("_seconds") + "_months"
+
+
+def _is_default(field: Field[Any], value: object) -> bool:
+    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    return type(value) is type(default) and value == default

@@ -1,0 +1,155 @@
+"""The arguments of a client's methods: checked by their annotations before anything is asked.
+
+Python would take a text where several are meant, letter by letter, and fail far from the call.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from enum import Enum
+from functools import cache, wraps
+from numbers import Integral, Real
+from pathlib import PurePath
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from gridmill.errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+Hint = Any
+"""A type expression."""
+_WORDS: Mapping[object, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    Mapping: "a dict",
+    Callable: "a function",
+    tuple: "a list of texts",
+    PurePath: "a path",
+}
+_NUMBERS: Mapping[type, type] = {int: Integral, float: Real}
+
+
+def checked(function: F) -> F:
+    """The method with its arguments checked. Raises InputError where Python would raise TypeError."""
+
+    @wraps(function)
+    def call(*given: object, **named: object) -> object:
+        bound = _bind(function, given, named)
+        return function(*bound.args, **bound.kwargs)
+
+    return cast(F, call)
+
+
+def check_methods(cls: type) -> None:
+    """Check the arguments of all public methods that a class itself has."""
+    for name, method in list(vars(cls).items()):
+        if inspect.isfunction(method) and not name.startswith("_"):
+            setattr(cls, name, checked(method))
+
+
+def _bind(
+    function: Callable[..., Any], given: tuple[object, ...], named: Mapping[str, object]
+) -> inspect.BoundArguments:
+    signature, hints = _described(function)
+    try:
+        bound = signature.bind(*given, **named)
+    except TypeError as error:
+        raise _unbound(function, signature, named, error) from None
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if name in hints and kind is inspect.Parameter.VAR_POSITIONAL:
+            bound.arguments[name] = tuple(_fit(function, name, one, hints[name]) for one in value)
+        elif name in hints and kind is not inspect.Parameter.VAR_KEYWORD:
+            bound.arguments[name] = _fit(function, name, value, hints[name])
+    return bound
+
+
+@cache
+def _described(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Hint]]:
+    """Its signature and the types of its arguments; none where they cannot be told."""
+    try:
+        hints = get_type_hints(function)
+    except NameError:  # a name that only type checkers import
+        hints = {}
+    return inspect.signature(function), hints
+
+
+def _unbound(
+    function: Callable[..., Any], signature: inspect.Signature, named: Mapping[str, object], error: TypeError
+) -> InputError:
+    takes = [name for name in signature.parameters if name != "self"]
+    unknown = next((name for name in named if name not in takes), None)
+    if unknown is None:
+        said = str(error).replace(" required", "")
+    else:
+        near = get_close_matches(unknown, takes, n=1)
+        said = f"there is no argument `{unknown}`" + (f"; did you mean `{near[0]}`?" if near else "")
+    return InputError(said, place=f"{function.__name__}()", hint=f"It takes {', '.join(takes) or 'none'}.")
+
+
+def _fit(function: Callable[..., Any], name: str, value: object, hint: Hint) -> object:
+    """The value as the method takes it: one text where several can be given is one. Raises InputError."""
+    for one in _alternatives(hint):
+        found = _fitted(value, one)
+        if found is not _UNFIT:
+            return found
+    expected = " or ".join(dict.fromkeys(_word(one) for one in _alternatives(hint)))
+    raise InputError(f"`{name}` is {expected}, got {_shown(value)}", place=f"{function.__name__}()")
+
+
+_UNFIT = object()
+
+
+def _alternatives(hint: Hint) -> Iterator[Hint]:
+    origin: Any = get_origin(hint)
+    if origin in (Union, UnionType):
+        for one in get_args(hint):
+            yield from _alternatives(one)
+    else:
+        yield hint
+
+
+def _fitted(value: object, hint: Hint) -> object:
+    origin: Any = get_origin(hint) or hint
+    if origin is tuple:
+        return _several(value, get_args(hint))
+    if origin is NoneType:
+        return value if value is None else _UNFIT
+    if not isinstance(origin, type):
+        return value  # Any, or a type that is only known to type checkers
+    if isinstance(value, bool):
+        return value if origin in (bool, object) else _UNFIT
+    if origin in _NUMBERS:
+        return origin(value) if isinstance(value, _NUMBERS[origin]) else _UNFIT
+    return value if isinstance(value, origin) else _UNFIT
+
+
+def _several(value: object, args: Sequence[Hint]) -> object:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list | tuple):
+        return _UNFIT
+    found = [_first_fit(one, args[0]) for one in values]
+    return _UNFIT if any(one is _UNFIT for one in found) else tuple(found)
+
+
+def _first_fit(value: object, hint: Hint) -> object:
+    fits = (_fitted(value, one) for one in _alternatives(hint))
+    return next((found for found in fits if found is not _UNFIT), _UNFIT)
+
+
+def _word(hint: Hint) -> str:
+    origin: Any = get_origin(hint) or hint
+    if origin is NoneType:
+        return "None"
+    if isinstance(origin, type) and issubclass(origin, Enum):
+        return f"one of {', '.join(str(one.value) for one in origin)}"
+    if isinstance(origin, type) and issubclass(origin, PurePath):
+        return _WORDS[PurePath]
+    return _WORDS.get(origin, "") or f"a {getattr(origin, '__name__', origin)}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,50 @@
+"""Classes that make nouns of what a pipeline file may say: validated when they are called."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from importlib import import_module
+from inspect import Parameter, Signature
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Duration: TypeAlias = str | float | timedelta
+"""`"5m"`, or seconds."""
+Size: TypeAlias = str | int
+"""`"2GiB"`, or bytes."""
+Count: TypeAlias = str | int
+"""`"1M"`, or a number."""
+Text: TypeAlias = str | int | float | bool | PathLike[str]
+"""Text, and what is written as text."""
+Given: TypeAlias = Mapping[str, Any]
+"""A noun as a mapping, as a file has it."""
+Several: TypeAlias = T | Sequence[T]
+"""One, or several."""
+ByName: TypeAlias = T | Sequence[T] | Mapping[str, T | Given]
+"""Nouns with names: one, several, or a mapping by their names."""
+
+
+class Declaring(type):
+    """The class of a class whose call gives the noun that is its base, with the fields of a pipeline file."""
+
+    if not TYPE_CHECKING:  # type checkers see __init__ of each class
+
+        def __call__(cls, *given: object, **named: object) -> object:
+            """The noun. Raises PipelineError, with the messages of a pipeline file."""
+            return import_module("gridmill.declarations.construct").construct(cls.__base__, given, named)
+
+        @property
+        def __signature__(cls) -> Signature:
+            return Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *_parameters(cls.__base__)])
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, cls.__base__)
+
+
+def _parameters(noun: type) -> list[Parameter]:
+    parts = import_module("gridmill.declarations.shapes").parts(noun)
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=Parameter.empty if part.required else part.default)
+        for name, part in parts.items()
+    ]
