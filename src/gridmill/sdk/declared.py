@@ -423,6 +423,7 @@ class TrainingSpec(gridmill.model.training.TrainingSpec, metaclass=Declaring):
             file: Text | None = ...,
             predict: Text | None = ...,
             environment: Text | None = ...,
+            inputs: Several[Text] | None = ...,
             options: Mapping[str, float | int | bool | Text] | None = ...,
             trust: bool | None = ...,
         ) -> None: ...
@@ -463,6 +464,7 @@ class CommandSpec(gridmill.model.command.CommandSpec, metaclass=Declaring):
             roles: Mapping[str, int] | None = ...,
             each: gridmill.model.each.Each | Given | Several[Text] | None = ...,
             outputs: Several[Text] | None = ...,
+            inputs: Several[Text] | None = ...,
         ) -> None: ...
 
 
