@@ -51,7 +51,9 @@ class GridmillError(Exception):
 
 def explained(error: GridmillError) -> str:
     """What happened and what to do next, as sentences on one line."""
-    return f"{str(error).removesuffix('.')}. {error.hint}" if error.hint else str(error)
+    text = str(error).removesuffix(".")
+    end = "" if text.endswith(("?", "!")) else "."
+    return f"{text}{end} {error.hint}" if error.hint else str(error)
 
 
 class InputError(GridmillError):

@@ -21,8 +21,11 @@ def with_columns_checked(
     """The job with what it would fail with, or may: a table that is loaded again may get the column."""
     job = pipeline.job(planned.job)
     there, later = _known(control, pipeline, job, unchanged)
-    unknown = (unknown_name(control, name, job) for name in job.external_names)
-    wrong = [*(explained(error) for error in unknown if error is not None), *missing(job, there)]
+    found = (unknown_name(control, name, job) for name in job.external_names)
+    unknown = [error for error in found if error is not None]
+    for error in unknown:
+        error.place = pipeline.lines.place(error.place) if pipeline.lines is not None else error.place
+    wrong = [*map(explained, unknown), *missing(job, there)]
     unsure = missing(job, later)
     return replace(planned, problem=planned.problem or "; ".join(wrong), doubt="; ".join(unsure))
 

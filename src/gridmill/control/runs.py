@@ -1,5 +1,6 @@
 """Use cases of runs: plan, start, look, stop, resume, follow."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gridmill.control.advising import advice_with
@@ -18,16 +19,18 @@ from gridmill.control.carrying import Lacking, ask_lacking, forecast_carrying, v
 from gridmill.control.foresight import with_columns_checked
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.ledger import Transaction
-from gridmill.control.listings import NOTHING, list_sources
+from gridmill.control.listings import NOTHING, Listed, list_sources
 from gridmill.control.names import check_names_known
 from gridmill.control.origins import conflict_of
+from gridmill.control.preflight import with_preflight
 from gridmill.control.unchanged import find_broken, foresee
 from gridmill.control.views import attempts_of, run_view
-from gridmill.errors import NotFoundError, PipelineError, explained
+from gridmill.errors import NotFoundError, PipelineError
 from gridmill.model.event import Event
 from gridmill.model.job import Job
 from gridmill.model.lines import with_lines
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.preflight import Finding
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run
 from gridmill.model.state import RunState
@@ -35,6 +38,7 @@ from gridmill.model.view import DryRun, RunView
 from gridmill.planning.dry_run import dry_run
 from gridmill.planning.due import check_times
 from gridmill.planning.graph import order
+from gridmill.planning.preflight import show_finding, written_late
 from gridmill.planning.probes import has_workers, may_be_cut
 
 
@@ -91,7 +95,7 @@ class RunCases(AlterationCases):
             advice = {job.name: self._advice(job, pipeline.name, going[job.name]) for job in pipeline.jobs}
             conflict = conflict_of(self._control, pipeline)
             checked = [with_columns_checked(self._control, pipeline, one, unchanged) for one in made.jobs]
-        problems = {name: explained(one.error) for name, one in listings.items() if one.error}
+        problems = self._unlisted(pipeline, listings)
         told = (
             replace(
                 job,
@@ -102,7 +106,17 @@ class RunCases(AlterationCases):
             )
             for job in checked
         )
-        return replace(made, jobs=tuple(told), conflict=conflict)
+        made = replace(made, jobs=tuple(told), conflict=conflict)
+        return with_preflight(self._control, pipeline, made, self._node.lock)
+
+    def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, Listed]) -> Mapping[str, str]:
+        """Why sources cannot be listed, by job; not of one whose files a command may write before."""
+        late, found = written_late(pipeline), {}
+        for name, one in listings.items():
+            if one.error is not None and name not in late:
+                finding = Finding(job=name, path="sink.source", message=str(one.error), hint=one.error.hint)
+                found[name] = show_finding(pipeline, finding)
+        return found
 
     def _lacking(self, pipeline: Pipeline) -> Lacking:
         """What farms to which its jobs may go say that they lack; they are asked without the lock."""

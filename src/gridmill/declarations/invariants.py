@@ -117,5 +117,10 @@ def _own_check(noun: Noun) -> Iterator[Flaw]:
         try:
             check()
         except InputError as error:
-            field = written(error.place.rpartition(".")[2])
-            yield Flaw(message=error.message, path=(field,) if field else (), hint=error.hint)
+            yield Flaw(message=error.message, path=_below(error.place), hint=error.hint)
+
+
+def _below(place: str) -> Path:
+    """The path below the noun: `training.search.parameters.trees` begins with what the noun is called."""
+    names = place.split(".") if place else []
+    return tuple(written(name) for name in names[1:] or names)

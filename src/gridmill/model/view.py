@@ -134,13 +134,15 @@ class FarmView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
     """What `gridmill plan` shows. `expected_seconds` is None where a job's time is not known yet; `conflict`
-    says why the run would be refused as a whole."""
+    says why the run would be refused as a whole. `unchecked` are the jobs that were not checked against data,
+    each with the reason (`JOB: WHY`)."""
 
     pipeline: str
     jobs: tuple[PlannedJob, ...]
     peak_memory_bytes: int
     expected_seconds: float | None = None
     conflict: str = ""
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

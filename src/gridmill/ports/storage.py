@@ -5,6 +5,7 @@ from typing import Protocol
 
 from gridmill.model.artifact import Artifact
 from gridmill.model.noun import dataclass
+from gridmill.model.preflight import Checked, Question
 from gridmill.model.provenance import CodeFile
 from gridmill.model.source import Source
 from gridmill.model.stored import AliasMove, FileTrouble, Verified
@@ -53,6 +54,10 @@ class Storage(Protocol):
 
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
         """The files of a code bundle, by name. Raises StorageError where it is not here, InputError."""
+        ...
+
+    def preflight(self, question: Question) -> Checked:
+        """What is wrong with jobs, as far as their data says. Takes bounded time and never raises."""
         ...
 
     def remove(self, uri: str) -> None:

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from gridmill.errors import InputError, StorageError, UnsafePathError
 from gridmill.model.artifact import Artifact
+from gridmill.model.preflight import Checked, Question
 from gridmill.model.provenance import CodeFile
 from gridmill.model.source import Source
 from gridmill.model.stored import AliasMove, FileTrouble, Verified
@@ -22,6 +23,7 @@ from gridmill.storage.claims import claim
 from gridmill.storage.contents import Contents
 from gridmill.storage.listing import read_listing
 from gridmill.storage.manifests import keep_manifest, note_move
+from gridmill.storage.preflight import ask
 from gridmill.storage.sources import describe_source
 from gridmill.storage.unpack import bundle_hash
 
@@ -73,6 +75,10 @@ class Root:
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
         """See Storage."""
         return read_listing(self._bundle_path(bundle))
+
+    def preflight(self, question: Question) -> Checked:
+        """What is wrong with jobs, as far as their data says; see storage.preflight."""
+        return ask(question)
 
     def remove(self, uri: str) -> None:
         """Remove a folder or file below the root, or a link that lies there, not what it points to; what is

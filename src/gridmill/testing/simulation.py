@@ -14,6 +14,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.job import Job
 from gridmill.model.message import Order
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.preflight import Checked, Question, Unchecked
 from gridmill.model.provenance import CodeFile
 from gridmill.model.run import Run
 from gridmill.model.site import Node, Site, SiteKind
@@ -50,6 +51,10 @@ class NoStorage:
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
         """One file, which the bundle's hash stands for."""
         return (CodeFile(name="code", digest=bundle),)
+
+    def preflight(self, question: Question) -> Checked:
+        """Nothing can be looked at."""
+        return Checked(unchecked=tuple(Unchecked(job=job.name, why="simulated") for job in question.jobs))
 
     def remove(self, uri: str) -> None:
         """Nothing to remove, but to remember."""

@@ -291,7 +291,9 @@ def check_kept(spec: DatasetSpec, dropped: Mapping[str, int], rows: int, span_se
     reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
     hint = _of_label(spec.label, span_seconds) if spec.label else ""
     raise DataError(
-        f"no row is left in the dataset ({reasons or 'there was none'})", hint=hint, place="dataset"
+        f"no row is left in the dataset ({reasons or 'there was none'})",
+        hint=hint,
+        place="dataset.label" if spec.label else "dataset",
     )
 
 

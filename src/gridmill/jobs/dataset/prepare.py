@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 
 import duckdb
 import pyarrow.dataset as ds
@@ -22,6 +23,9 @@ from gridmill.jobs.dataset.sqltext import DROPPED, Scope
 from gridmill.jobs.engine import quoted
 from gridmill.model.dataset import Basis, DatasetSpec
 from gridmill.planning.parts import BUCKET_ROWS
+
+Span: TypeAlias = tuple[int, datetime | None, datetime | None]
+"""How many rows a table has, its first and its last time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +60,11 @@ def prepare(
     sources: Mapping[str, ds.Dataset] | None = None,
     *,
     declared: DatasetSpec | None = None,
+    span: Span | None = None,
 ) -> Query:
     """The query; of the rows `after` a moment, if one is given. `sources` are the tables themselves; the
-    `declared` parts are checked in place of those of `spec`.
+    `declared` parts are checked in place of those of `spec`. `span` stands for that of tables whose rows are
+    not known.
 
     Raises InputError and DataError for what does not make sense with these tables.
     """
@@ -73,8 +79,10 @@ def prepare(
         tables[SQL_RESULT] = found.types
     basis = spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
     used = check_tables(engine, declared or spec, basis, tables)
-    rows, first, last = known_span((sources or {}).get(basis.table), basis.time) or time_span(
-        engine, basis, f"table {basis.table!r}" if spec.basis else "the result of `sql`"
+    rows, first, last = (
+        span
+        or known_span((sources or {}).get(basis.table), basis.time)
+        or time_span(engine, basis, f"table {basis.table!r}" if spec.basis else "the result of `sql`")
     )
     assert first is not None
     assert last is not None

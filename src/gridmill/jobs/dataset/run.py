@@ -104,7 +104,7 @@ def _make_rows_beside(
     unfiltered = {name: table for name, table in tables.items() if not inputs[name].details.get("outages")}
     tally = Tally()
     with open_engine(context, beside=beside) as engine:
-        register_tables(engine, _with_short_names(tables))
+        register_tables(engine, with_short_names(tables))
         kept, why = find_kept(context, engine, spec, tables)
         query = prepare(
             engine,
@@ -124,7 +124,7 @@ def _make_rows_beside(
                 unfiltered,
                 declared=_declared(context, inputs),
             )
-        seen = _with_short_names(tables)
+        seen = with_short_names(tables)
         if kept is not None:
             recent = recent_rows(context, spec, tables, kept.after)
             register_tables(engine, recent)
@@ -192,7 +192,7 @@ def _continue(kept: Kept | None, tally: Tally, draft: Path) -> str:
     return f"{PART}-s{since}"
 
 
-def _with_short_names(tables: Mapping[str, ds.Dataset]) -> Mapping[str, ds.Dataset]:
+def with_short_names(tables: Mapping[str, ds.Dataset]) -> Mapping[str, ds.Dataset]:
     """Another pipeline's `weather/hourly` can be called `hourly` in SQL too, where that is free."""
     short = {name.rpartition("/")[2]: table for name, table in tables.items()}
     return {**short, **tables}

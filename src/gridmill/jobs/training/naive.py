@@ -26,7 +26,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
         counts = np.bincount(target.astype(int), weights, minlength=len(frame.classes))
         return _fitted(frame, (), tuple((counts / counts.sum()).tolist()), {})
     labels = len(frame.subject.labels)
-    presents = frame.present_inputs if spec.repeat is None else (_input(frame, spec.repeat),) * labels
+    presents = frame.present_inputs if spec.repeat is None else (repeated_input(frame, spec.repeat),) * labels
     columns = target.reshape(len(target), -1)
     means = fit_spread(columns)
     mean = means.mean if weights is None else np.average(columns * means.scale, axis=0, weights=weights)
@@ -67,7 +67,8 @@ def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], w
     return graph.finish(found if many else graph.flat(found), width, outputs=many)
 
 
-def _input(frame: Frame, name: str) -> int:
+def repeated_input(frame: Frame, name: str) -> int:
+    """The number of the input that is repeated. Raises InputError for none of that name."""
     if name in frame.names:
         return frame.names.index(name)
     near = get_close_matches(name, frame.names, n=1)

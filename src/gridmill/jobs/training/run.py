@@ -42,6 +42,7 @@ from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.folds import Folds, plan_folds, predict_folds
 from gridmill.jobs.training.frame import Frame, read_frame
 from gridmill.jobs.training.identity import identify
+from gridmill.jobs.training.search_metric import check_metric
 from gridmill.jobs.training.stopping import with_stopping_rows
 from gridmill.jobs.training.stored import check_alike, check_stored, sample_rows
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
@@ -229,7 +230,7 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
     def make() -> "tuple[Objective, TryOut]":
         frame, _ = _prepare(context, spec)
         study = import_module("gridmill.jobs.training.study")
-        metric = study.check_metric(search.metric, frame.objective)
+        metric = check_metric(search.metric, frame.objective)
         if len(frame.rows["validation"]) == 0:
             raise InputError(
                 "a search compares its trials on the validation split, and the dataset has none",

@@ -23,11 +23,11 @@ from optuna.trial import Trial, TrialState
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.children import Child, raise_error, start_child
 from gridmill.jobs.context import CODE, JobContext, PrunedError
+from gridmill.jobs.training.search_metric import check_metric
 from gridmill.jobs.training.study import (
     INSTEAD_OF,
     UndefinedMetricError,
     ask,
-    check_metric,
     open_study,
     trial_rows,
 )

@@ -12,11 +12,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from gridmill.errors import DataError, InputError
-from gridmill.jobs.metrics import NAMES
+from gridmill.errors import DataError
 from gridmill.model.metric import HIGHER_IS_BETTER
 from gridmill.model.search import EarlyStop, Range, Search, Value
-from gridmill.model.training import ModelKind, Objective, TrainingSpec
+from gridmill.model.training import ModelKind, TrainingSpec
 
 JOURNAL, STUDY = "search.journal", "search"
 INSTEAD_OF = "instead_of"
@@ -88,18 +87,6 @@ def _repeat_interrupted(study: optuna.Study) -> None:
         study.tell(trial.number, state=TrialState.FAIL)
     if trials:
         print(f"continuing a search of {len(trials) - len(interrupted)} trials", flush=True)
-
-
-def check_metric(metric: str | None, objective: Objective) -> str:
-    """The metric to search by. Raises InputError for one that the objective does not have."""
-    names = NAMES[objective]
-    if metric is not None and metric not in names:
-        raise InputError(
-            f"there is no metric {metric!r} of {objective}",
-            hint=f"There are: {', '.join(names)}.",
-            place="training.search.metric",
-        )
-    return metric or names[0]
 
 
 UNDEFINED: Mapping[str, str] = {

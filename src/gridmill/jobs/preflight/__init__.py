@@ -1,0 +1,1 @@
+"""Checks of jobs against samples of their data, by the code that runs them."""

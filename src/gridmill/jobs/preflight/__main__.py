@@ -1,0 +1,30 @@
+"""`python -m gridmill.jobs.preflight` checks one pipeline: a question in, an answer out, as JSON."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from gridmill.codec import decode, encode
+from gridmill.errors import GridmillError, to_body
+from gridmill.model.preflight import Checked, Question
+
+
+def main() -> None:
+    """Reads a question from standard input; writes the answer, or why there is none."""
+    import_module("gridmill.jobs.arrow").keep_pandas_out()
+    check: Callable[[Question, Path], Checked] = import_module("gridmill.jobs.preflight.run").check
+    with tempfile.TemporaryDirectory(prefix="gridmill-preflight-") as work:
+        try:
+            checked = check(decode(sys.stdin.buffer.read(), Question), Path(work))
+        except GridmillError as error:
+            checked = Checked(error=to_body(error))
+    sys.stdout.buffer.write(encode(checked))
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # threads of deltalake sometimes abort a process that ends in order; all is said

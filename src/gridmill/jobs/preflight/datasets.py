@@ -1,0 +1,86 @@
+"""A dataset tried on the tables that it would find: with their rows where all are known, else without."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset.describe import make_result
+from gridmill.jobs.dataset.expressions import check_syntax, parse_select
+from gridmill.jobs.dataset.label_clock import with_label_clock
+from gridmill.jobs.dataset.predicted import with_predictions
+from gridmill.jobs.dataset.prepare import Query, Span, prepare, types_of_all
+from gridmill.jobs.dataset.reading import register_tables
+from gridmill.jobs.dataset.run import run, with_short_names
+from gridmill.jobs.dataset.writing import PART, Tally
+from gridmill.jobs.engine import open_engine, quoted
+from gridmill.jobs.preflight.known import Scene, Table
+from gridmill.jobs.tables import open_table, plain_schema
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
+from gridmill.model.dataset import DatasetSpec
+from gridmill.model.job import Job
+
+_SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))
+"""Of a table whose rows are not known: every bound of a split is within it."""
+
+
+def check_dataset(scene: Scene, job: Job, tables: Mapping[str, Table]) -> Table:
+    """The dataset that a run would make of these tables. Raises InputError and DataError for what the run
+    would fail with."""
+    spec = job.dataset
+    assert spec is not None
+    context = scene.context(job, {name: table.artifact for name, table in tables.items()})
+    if all(table.whole for table in tables.values()):
+        return Table(artifact=_as_version(job, run(context).outputs[0]), whole=True)
+    query, made = _without_rows(context, spec, tables)
+    unsure = frozenset(name for table in tables.values() for name in table.unsure)
+    open_ = any(table.open for table in tables.values()) or bool(spec.encoders)
+    return Table(artifact=_as_version(job, made), open=open_, unsure=unsure | _computed(query, unsure))
+
+
+def check_texts(scene: Scene, job: Job) -> None:
+    """The syntax of a dataset's SQL, where nothing is known of its tables. Raises InputError."""
+    spec = job.dataset
+    assert spec is not None
+    with open_engine(scene.context(job, {})) as engine:
+        if spec.sql is not None:
+            parse_select(engine, spec.sql)
+        for name, text in spec.features.items():
+            check_syntax(engine, text, f"dataset.features.{name}")
+
+
+def _without_rows(
+    context: JobContext, spec: DatasetSpec, tables: Mapping[str, Table]
+) -> tuple[Query, Output]:
+    inputs = {name: table.artifact for name, table in tables.items()}
+    outputs = {name: artifact.output for name, artifact in inputs.items()}
+    declared = with_predictions(spec, {n: o for n, o in outputs.items() if o.kind == ArtifactKind.PREDICTION})
+    clocked = with_label_clock(declared, inputs)
+    opened = {name: open_table(context, output, zoned=False) for name, output in outputs.items()}
+    known = spec.basis is not None and tables[spec.basis.table].whole
+    with open_engine(context) as engine:
+        register_tables(engine, with_short_names(opened))
+        types = types_of_all(engine, opened)
+        query = prepare(engine, clocked, types, declared=declared, span=None if known else _SPAN)
+        schema = _schema(engine, query)
+    pq.write_table(schema.empty_table(), context.output / f"{PART}-0.parquet")
+    return query, make_result(context, query, Tally(), (), {}).outputs[0]
+
+
+def _schema(engine: duckdb.DuckDBPyConnection, query: Query) -> pa.Schema:
+    """The columns that are written, in the types that a table keeps."""
+    names = [name for name in query.compiled.columns if name in query.types]
+    listed = ", ".join(f"NULL::{query.types[name]} AS {quoted(name)}" for name in names)
+    return plain_schema(engine.sql(f"SELECT {listed} LIMIT 0").to_arrow_table().schema)
+
+
+def _computed(query: Query, unsure: frozenset[str]) -> frozenset[str]:
+    """The columns whose type follows from others of which the type is not sure."""
+    return frozenset(query.compiled.columns) if unsure else frozenset()
+
+
+def _as_version(job: Job, output: Output) -> Artifact:
+    return Artifact(id=f"{job.name}@0", name=job.name, number=0, output=output, fingerprint=job.name)

@@ -1,0 +1,150 @@
+"""All jobs of a pipeline in their order, each tried on what the ones before it would make."""
+
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from gridmill.errors import GridmillError, InputError, NotFoundError, UnavailableError
+from gridmill.jobs.dataset.expressions import explain
+from gridmill.jobs.preflight.datasets import check_dataset, check_texts
+from gridmill.jobs.preflight.known import Known, Model, Scene, Table, UnknownError, doubtful
+from gridmill.jobs.preflight.places import nearest
+from gridmill.jobs.preflight.predictions import check_prediction
+from gridmill.jobs.preflight.sinks import check_sink
+from gridmill.jobs.preflight.trainings import check_training
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.job import Job, JobKind
+from gridmill.model.preflight import Checked, Finding, Question, Unchecked
+from gridmill.model.training import Objective
+
+_USUAL = {JobKind.SINK: "sink.source", JobKind.TRAINING: "training.dataset"}
+"""What is to blame where an error does not say it."""
+_TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
+
+
+@dataclass(slots=True)
+class _Preflight:
+    question: Question
+    scene: Scene
+    known: dict[str, Known] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    """Jobs that have a finding, or read the result of one that has: nothing more is said of these."""
+    findings: list[Finding] = field(default_factory=list)
+    unchecked: list[Unchecked] = field(default_factory=list)
+
+    def check(self) -> Checked:
+        """Everything that is found."""
+        for name, artifact in self.question.versions.items():
+            self._take(name, artifact)
+        for job in self.question.jobs:
+            if job.name not in self.question.unchanged and job.kind != JobKind.COMMAND:
+                self._check(job)
+        return Checked(findings=tuple(self.findings), unchecked=tuple(self.unchecked))
+
+    def _take(self, name: str, artifact: Artifact) -> None:
+        try:
+            if artifact.kind in _TABLES:
+                self.known[name] = self.scene.stored(artifact)
+            elif artifact.kind == ArtifactKind.MODEL:
+                self.known[name] = _model(artifact)
+        except (GridmillError, OSError, pa.ArrowException):
+            return  # its files are gone or unreadable: the run says so
+
+    def _check(self, job: Job) -> None:
+        reads = job.spec.references()
+        if self.broken.intersection(reads):
+            self.broken.add(job.name)
+            return
+        tables = {name: one for name in reads if isinstance(one := self.known.get(name), Table)}
+        try:
+            made = self._made(job, tables)
+        except UnknownError as error:
+            self.unchecked.append(Unchecked(job=job.name, why=str(error)))
+        except UnavailableError as error:
+            self.unchecked.append(Unchecked(job=job.name, why=error.message))
+        except duckdb.Error as error:
+            self._find(job, explain(error, {}, job.kind.value), tables)
+        except (InputError, NotFoundError) as error:
+            self._find(job, error, tables)
+        except Exception as error:  # noqa: BLE001  a defect of the check must not stand in a run's way
+            why = f"the check itself failed: {type(error).__name__}: {error}"
+            self.unchecked.append(Unchecked(job=job.name, why=why))
+        else:
+            if made is not None:
+                self.known[job.name] = made
+
+    def _made(self, job: Job, tables: Mapping[str, Table]) -> Known | None:
+        match job.kind:
+            case JobKind.SINK:
+                if job.name in self.question.late:
+                    command = self.question.late[job.name]
+                    raise UnknownError(f"its files may be written by {command} before they are loaded")
+                return check_sink(self.scene, job, tables, self.question.earlier.get(job.name))
+            case JobKind.DATASET:
+                return self._dataset(job, tables)
+            case JobKind.TRAINING:
+                return self._training(job, tables)
+            case JobKind.PREDICTION:
+                self._prediction(job, tables)
+        return None
+
+    def _dataset(self, job: Job, tables: Mapping[str, Table]) -> Table:
+        unknown = [name for name in job.spec.references() if name not in tables]
+        if not unknown:
+            return check_dataset(self.scene, job, tables)
+        check_texts(self.scene, job)
+        raise UnknownError(_of_unknown(unknown))
+
+    def _training(self, job: Job, tables: Mapping[str, Table]) -> Model:
+        spec = job.training
+        assert spec is not None
+        if spec.dataset not in tables:
+            raise UnknownError(_of_unknown([spec.dataset]))
+        members = [one for name in spec.models if isinstance(one := self.known.get(name), Model)]
+        declared = next((one.dataset for one in self.question.jobs if one.name == spec.dataset), None)
+        return check_training(self.scene, job, tables[spec.dataset], members, declared)
+
+    def _prediction(self, job: Job, tables: Mapping[str, Table]) -> None:
+        spec = job.prediction
+        assert spec is not None
+        models = {name: one for name in spec.models if isinstance(one := self.known.get(name), Model)}
+        check_prediction(self.scene, job, tables.get(spec.dataset), models)
+        unknown = [name for name in spec.references() if name not in models and name not in tables]
+        if unknown:
+            raise UnknownError(_of_unknown(unknown))
+
+    def _find(self, job: Job, error: GridmillError, tables: Mapping[str, Table]) -> None:
+        own = error.place.partition(".")[0] == job.kind.value
+        path = error.place if own else _USUAL.get(job.kind, job.kind.value)
+        message = error.message if path == error.place or not error.place else str(error)
+        path = nearest(job, path, error.message)
+        certain = not doubtful(f"{message} {error.hint}" if tables else message, tables)
+        if job.kind == JobKind.SINK:
+            certain = True  # what was read of its files is in them
+        self.broken.add(job.name)
+        self.findings.append(
+            Finding(job=job.name, path=path, message=message, hint=error.hint, certain=certain)
+        )
+
+
+def _of_unknown(names: list[str]) -> str:
+    return f"it reads {', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not known before the run"
+
+
+def _model(artifact: Artifact) -> Model:
+    details = artifact.output.details
+    objective = Objective(str(details.get("objective") or Objective.REGRESSION))
+    labels = tuple(str(name) for name in details.get("labels") or ())
+    return Model(features={}, labels=labels, objective=objective, open=True)
+
+
+def check(question: Question, work: Path) -> Checked:
+    """What is wrong with the pipeline, as far as its data says; files are written below `work` alone."""
+    scene = Scene(work=work, folder=question.folder, root=question.root)
+    with redirect_stdout(StringIO()):
+        return _Preflight(question=question, scene=scene).check()

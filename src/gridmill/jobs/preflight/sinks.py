@@ -1,0 +1,143 @@
+"""A sink held against the beginning of its files: columns, types, constraints, metrics, and the table."""
+
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gridmill.errors import DataError, GridmillError, InputError
+from gridmill.jobs.preflight.known import Scene, Table, UnknownError
+from gridmill.jobs.sink import blobs
+from gridmill.jobs.sink.files import SourceFile, described, find_files
+from gridmill.jobs.sink.load import Loading, NoProgress
+from gridmill.jobs.sink.metrics import check_metrics
+from gridmill.jobs.sink.sieve import open_sieve
+from gridmill.jobs.sink.times import check_times
+from gridmill.model.artifact import Artifact
+from gridmill.model.job import Job
+from gridmill.model.sink import OnMisfit, SinkSpec
+from gridmill.model.source import Compression, Format
+
+_NAMES = re.compile(r"there is no column '.*', which `(?P<field>\w+)` names")
+_MISFIT = re.compile(r"column '.*': .* is not of type")
+
+
+WHOLE_BYTES = 2 * 2**20
+WHOLE_ROWS = 20_000
+"""Sources up to this size are read whole, if no file has more rows;"""
+SAMPLE_ROWS = 2_000
+"""of each file of larger ones so many rows are read,"""
+MOST_FILES = 20
+"""and of so many files."""
+
+
+def check_sink(scene: Scene, job: Job, tables: Mapping[str, Table], earlier: Artifact | None) -> Table:
+    """The table that a run would load. `tables` are those that foreign keys refer to, `earlier` is the
+    sink's newest version. Raises InputError, DataError for what the run would fail with; UnknownError."""
+    spec = job.sink
+    assert spec is not None
+    if len(spec.source.local_paths) < len(spec.source.paths) or not spec.source.paths:
+        return _remote(scene, spec, earlier)
+    context = scene.context(job, {name: table.artifact for name, table in tables.items()})
+    files = _files(scene, spec)
+    read, small = files[:MOST_FILES], sum(file.size_bytes for file in files) <= WHOLE_BYTES
+    most = WHOLE_ROWS if small else SAMPLE_ROWS
+    loading = Loading(spec=spec, progress=NoProgress(), most_rows=most)
+    try:
+        schema = loading.schema(read)
+        rows = [batch.rows for file in read for batch in loading.batches(file, schema)]
+    except DataError as error:
+        raise _placed(error) from error
+    complete = len(read) == len(files) and not loading.is_cut
+    with ExitStack() as stack:
+        stack.enter_context(open_sieve(context, _known_keys(spec, tables), schema))
+        check_metrics(context, schema, spec.metrics)
+    check_times(spec, schema)
+    whole = complete and earlier is None and not _drops_rows(spec)
+    unsure = frozenset() if complete else _unsure(loading, schema, files)
+    open_ = not complete and any(file.format == Format.JSONL for file in files)
+    return _table(scene, job.name, schema, rows if whole else None, unsure, earlier, is_open=open_)
+
+
+def _files(scene: Scene, spec: SinkSpec) -> tuple[SourceFile, ...]:
+    found = find_files(spec.source, scene.folder, lambda stat, name: "")
+    return (_rows_of_files(scene, spec),) if spec.source.format == Format.FILES else found
+
+
+def _rows_of_files(scene: Scene, spec: SinkSpec) -> SourceFile:
+    """What a source whose files are rows is loaded from, without any."""
+    path = scene.work / "files.parquet"
+    pq.write_table(blobs.SCHEMA.empty_table(), path)
+    source = replace(spec.source, format=Format.PARQUET, compression=Compression.NONE)
+    return described(source, path=path, name=spec.source.name, content="", size_bytes=path.stat().st_size)
+
+
+def _known_keys(spec: SinkSpec, tables: Mapping[str, Table]) -> SinkSpec:
+    """Without the foreign keys to tables of which nothing is known."""
+    kept = (one for one in spec.constraints if one.references is None or one.references in tables)
+    return replace(spec, constraints=tuple(kept))
+
+
+def _drops_rows(spec: SinkSpec) -> bool:
+    """Whether not every row of the files stays in the table, or may not yet be loaded."""
+    return bool(
+        spec.constraints
+        or spec.on_misfit == OnMisfit.REJECT
+        or spec.retain
+        or spec.outages
+        or spec.source.settled_seconds
+        or spec.source.format == Format.FILES
+    )
+
+
+def _unsure(loading: Loading, schema: pa.Schema, files: tuple[SourceFile, ...]) -> frozenset[str]:
+    """Columns whose type later rows may decide: text stays text, what was declared stays so."""
+    if all(file.format == Format.PARQUET for file in files):
+        return frozenset()
+    fixed = {*loading.spec.columns, *loading.spec.add}
+    inferred = [item for item in schema if item.name not in fixed]
+    return frozenset(
+        item.name for item in inferred if item.type != pa.string() or item.name in loading.untold
+    )
+
+
+def _table(
+    scene: Scene,
+    name: str,
+    schema: pa.Schema,
+    rows: list[pa.Table] | None,
+    unsure: frozenset[str],
+    earlier: Artifact | None,
+    *,
+    is_open: bool,
+) -> Table:
+    """The table; with the columns that its newest version has besides."""
+    if earlier is not None:
+        before = scene.schema_of(earlier)
+        there = [item for item in before if item.name in schema.names]
+        unsure |= {item.name for item in there if schema.field(item.name).type != item.type}
+        schema = pa.schema([*schema, *(item for item in before if item.name not in schema.names)])
+    made = pa.concat_tables(rows).cast(schema) if rows else schema.empty_table()
+    return Table(artifact=scene.keep(name, made), whole=rows is not None, open=is_open, unsure=unsure)
+
+
+def _remote(scene: Scene, spec: SinkSpec, earlier: Artifact | None) -> Table:
+    """A source elsewhere: its columns are those of the newest version, and there may be others."""
+    if earlier is None:
+        raise UnknownError(f"its source is not on this machine: {spec.source.name}")
+    schema = scene.schema_of(earlier)
+    known = scene.keep(earlier.name, schema.empty_table())
+    return Table(artifact=known, open=True, unsure=frozenset(schema.names))
+
+
+def _placed(error: GridmillError) -> InputError:
+    """The error at the field that is to blame, with the file's place in its words."""
+    if error.place.startswith("sink."):
+        return InputError(error.message, hint=error.hint, place=error.place)
+    named = _NAMES.search(error.message)
+    field = f"sink.{named['field']}" if named else "sink.columns" if _MISFIT.search(error.message) else ""
+    message = f"{error.place}: {error.message}" if error.place else error.message
+    return InputError(message, hint=error.hint, place=field or "sink.source")

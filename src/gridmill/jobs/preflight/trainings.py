@@ -1,0 +1,177 @@
+"""A training held against its dataset: label, features, splits, weights, metrics, lengths of sequences."""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import pyarrow as pa
+
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.features import is_number
+from gridmill.jobs.partitions import Partitions, open_partitions
+from gridmill.jobs.preflight.known import Model, Scene, Table, UnknownError
+from gridmill.jobs.training.columns import choose_encodings
+from gridmill.jobs.training.frame import Frame, Subject, find_subject, read_frame
+from gridmill.jobs.training.search_metric import check_metric
+from gridmill.jobs.training.weighing import check_column
+from gridmill.jobs.training.whole_windows import whole_windows
+from gridmill.model.dataset import DatasetSpec
+from gridmill.model.job import Job
+from gridmill.model.training import Combine, ModelKind, Objective, TrainingSpec
+
+_NO_VALIDATION = "a search compares its trials on the validation split, and the dataset has none"
+
+
+def check_training(
+    scene: Scene, job: Job, dataset: Table, members: Sequence[Model], made_by: DatasetSpec | None
+) -> Model:
+    """The model that a run would learn. `members` are those of an ensemble, `made_by` is the declaration of
+    the dataset where it is known. Raises InputError and DataError for what the run would fail with."""
+    spec = job.training
+    assert spec is not None
+    context = scene.context(job, {spec.dataset: dataset.artifact})
+    parts = open_partitions(context.below_root(dataset.artifact.output.uri))
+    subject = _subject(spec, dataset, parts)
+    objective = _check_label(spec, subject, parts.schema)
+    _check_choices(spec, objective)
+    if spec.search is not None:
+        _check_validation(spec, made_by)
+    if spec.model == ModelKind.ENSEMBLE:
+        return _ensemble(spec, members, subject, objective)
+    if dataset.whole:
+        frame = _check_rows(context, spec)
+        features = {one.column: one.categories is None for one in frame.encodings}
+    else:
+        names = [name for name in subject.features if name != spec.weight]
+        features = {name: is_number(parts.schema.field(name).type) for name in names}
+        _check_kinds(spec, parts.schema)
+    return Model(
+        features=features, labels=subject.labels, objective=objective, open=dataset.open or not dataset.whole
+    )
+
+
+def _check_kinds(spec: TrainingSpec, schema: pa.Schema) -> None:
+    """Features that are declared must be numbers or text."""
+    names = [name for name in spec.features if name in schema.names]
+    choose_encodings(pa.schema([schema.field(name) for name in names]).empty_table(), names, declared=True)
+
+
+def _subject(spec: TrainingSpec, dataset: Table, parts: Partitions) -> Subject:
+    details = dataset.artifact.output.details
+    known = spec.features
+    if dataset.open:  # it may have other features, too
+        known = tuple(name for name in known if name in (details.get("features") or ()))
+    try:
+        found = find_subject(details, parts, known, "training.features")
+    except InputError as error:
+        place = error.place
+        if place == "training.features":  # at the name itself
+            place = _named(place, spec.features, error.message)
+        raise InputError(error.message, hint=error.hint, place=place or "training.dataset") from error
+    if spec.weight is not None:
+        check_column(spec.weight, parts.schema, spec.features)
+    return found
+
+
+def _named(place: str, names: Sequence[str], message: str) -> str:
+    at = next((number for number, name in enumerate(names) if repr(name) in message), None)
+    return place if at is None else f"{place}[{at}]"
+
+
+def _check_label(spec: TrainingSpec, subject: Subject, schema: pa.Schema) -> Objective:
+    kinds = [schema.field(name).type for name in subject.labels]
+    numeric = is_number(kinds[0]) and not pa.types.is_boolean(kinds[0])
+    objective = spec.objective or (Objective.REGRESSION if numeric else Objective.CLASSIFICATION)
+    wrong = next((n for n, kind in enumerate(kinds) if not is_number(kind)), None)
+    if objective == Objective.REGRESSION and wrong is not None:
+        raise InputError(
+            f"label {subject.labels[wrong]!r} has type {kinds[wrong]}, which cannot be regressed",
+            hint="Use `objective: classification`, or a numeric label.",
+            place="training.objective" if spec.objective else "training.dataset",
+        )
+    if objective == Objective.CLASSIFICATION and len(kinds) > 1:
+        raise InputError(
+            f"the dataset has {len(kinds)} labels, and classes are learned one at a time",
+            hint="Make a dataset for each, or use numbers.",
+            place="training.dataset",
+        )
+    return objective
+
+
+def _check_choices(spec: TrainingSpec, objective: Objective) -> None:
+    """What goes with classes alone, or with numbers alone."""
+    if spec.search is not None:
+        check_metric(spec.search.metric, objective)
+    if spec.quantiles and objective != Objective.REGRESSION:
+        raise InputError("quantiles are of numbers; the label has classes", place="training.quantiles")
+    if objective == Objective.REGRESSION:
+        for name in ("threshold", "threshold_by"):
+            if getattr(spec, name) is not None:
+                raise InputError(
+                    "a threshold decides between two classes; the label has numbers", place=f"training.{name}"
+                )
+        for name in ("class_weight", "class_weights"):
+            if getattr(spec, name):
+                raise InputError(
+                    "class weights are for classes; the label has numbers", place=f"training.{name}"
+                )
+        if spec.combine == Combine.VOTE:
+            raise InputError(
+                "numbers cannot be voted on", hint="Use mean or weighted.", place="training.combine"
+            )
+
+
+def _check_validation(spec: TrainingSpec, made_by: DatasetSpec | None) -> None:
+    split = made_by.split if made_by is not None else None
+    if split is not None and split.validation is None and split.validation_from is None:
+        raise InputError(
+            _NO_VALIDATION,
+            hint="Add `validation: 0.15` (or `validation_from`) to the dataset's `split`.",
+            place="training.search",
+        )
+
+
+def _ensemble(spec: TrainingSpec, members: Sequence[Model], subject: Subject, objective: Objective) -> Model:
+    if len(members) < len(spec.models):
+        raise UnknownError("it joins models that are not known before the run")
+    for name, member in zip(spec.models, members, strict=True):
+        if member.labels != subject.labels:
+            raise InputError(
+                f"model {name!r} predicts {', '.join(member.labels)}, and the dataset's label is "
+                f"{', '.join(subject.labels)}",
+                hint="Name only models of the dataset's label.",
+                place=_named("training.models", spec.models, repr(name)),
+            )
+    features = {name: number for member in members for name, number in member.features.items()}
+    open_ = any(member.open for member in members)
+    return Model(features=features, labels=subject.labels, objective=objective, open=open_)
+
+
+def _check_rows(context: JobContext, spec: TrainingSpec) -> Frame:
+    """What the rows decide. Raises InputError and DataError."""
+    try:
+        frame = read_frame(context, spec)
+    except (InputError, DataError) as error:
+        error.place = error.place or "training.dataset"
+        raise
+    import_module("gridmill.jobs.training.deciding").check_decisions(frame, spec)
+    if spec.search is not None and len(frame.rows["validation"]) == 0:
+        raise InputError(
+            _NO_VALIDATION,
+            hint="Add `validation: 0.15` (or `validation_from`) to the dataset's `split`.",
+            place="training.search",
+        )
+    if spec.folds:
+        import_module("gridmill.jobs.training.folds").plan_folds(frame, spec, context)
+    if spec.model == ModelKind.LSTM:
+        _check_sequence(frame, spec)
+    if spec.repeat is not None:
+        import_module("gridmill.jobs.training.naive").repeated_input(frame, spec.repeat)
+    return frame
+
+
+def _check_sequence(frame: Frame, spec: TrainingSpec) -> None:
+    """The longest sequence that is tried. A search fails only where all of its trials do."""
+    searched = spec.search.parameters.get("sequence") if spec.search is not None else None
+    tried = [int(one) for one in (searched.among or searched.bounds)] if searched else [spec.sequence]
+    whole_windows(frame, min(tried))

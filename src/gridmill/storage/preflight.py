@@ -1,0 +1,39 @@
+"""Preflight by a process of its own: what reads data is never loaded here, and takes bounded time."""
+
+import subprocess
+import sys
+
+from gridmill.codec import decode, encode
+from gridmill.errors import GridmillError
+from gridmill.model.preflight import Checked, Question, Unchecked
+
+LONGEST_SECONDS = 20.0
+
+
+def ask(question: Question, longest_seconds: float = LONGEST_SECONDS) -> Checked:
+    """What is wrong with a pipeline, as far as its data says. Never raises: what cannot be checked is listed
+    with the reason."""
+    argv = [sys.executable, "-m", "gridmill.jobs.preflight"]
+    try:
+        done = subprocess.run(
+            argv, input=encode(question), capture_output=True, check=False, timeout=longest_seconds
+        )
+    except subprocess.TimeoutExpired:
+        return _nothing(question, f"the check took more than {longest_seconds:g} s")
+    except OSError as error:
+        return _nothing(question, f"the check could not start: {error.strerror}")
+    if done.returncode != 0:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return _nothing(question, f"the check ended with {done.returncode}: {last}")
+    try:
+        checked = decode(done.stdout, Checked)
+    except GridmillError as error:
+        return _nothing(question, f"the check gave no answer: {error}")
+    if checked.error is not None:
+        return _nothing(question, str(checked.error.get("message", "")))
+    return checked
+
+
+def _nothing(question: Question, why: str) -> Checked:
+    jobs = (job for job in question.jobs if job.name not in question.unchanged and job.command is None)
+    return Checked(unchecked=tuple(Unchecked(job=job.name, why=why) for job in jobs))
