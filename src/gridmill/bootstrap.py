@@ -19,7 +19,7 @@ from gridmill import __version__
 from gridmill.control.aside import Beside
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
-from gridmill.control.service import Identity, Service
+from gridmill.control.service import Identity, Render, Service
 from gridmill.control.state import Alarms, Control, Counters, Limits
 from gridmill.control.survey import Surveyor
 from gridmill.errors import (
@@ -400,7 +400,9 @@ def _declare_site(control: Control, site: Site) -> None:
         control.ledger.commit(transaction)
 
 
-def _render(view: RunView, events: tuple[Event, ...], advice: tuple[Advice, ...]) -> str:
+def _render(
+    view: RunView, events: tuple[Event, ...], advice: tuple[Advice, ...], before: RunView | None
+) -> str:
     """The report, by name: templates load only when one is asked for."""
-    render: Callable[[RunView, tuple[Event, ...], tuple[Advice, ...]], str] = find("reports", "html")
-    return render(view, events, advice)
+    render: Render = find("reports", "html")
+    return render(view, events, advice, before)

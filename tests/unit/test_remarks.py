@@ -111,7 +111,7 @@ def test_the_report_and_show_have_them() -> None:
     run = Run(id="p-1", pipeline="p", order=1, state=RunState.SUCCEEDED, created=0.0, started=0.0, ended=1.0)
     page = render(RunView(run=run, jobs=(JobView(job=job_run, artifacts=(DROPPED,)),)), ())
     assert "237 of 560 rows dropped (42%)" in page
-    assert page.index("Warning:") < page.index("<h2>Data</h2>")
+    assert page.index("Warning:") < page.index('id="data"')
     shown = "".join(str(part) for part in describe(VersionView(artifact=DROPPED)).renderables)
     assert "warning: 237 of 560 rows dropped" in shown
 

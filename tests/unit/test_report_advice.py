@@ -1,24 +1,39 @@
-"""The picture of advice in a report."""
+"""The picture of advice in a report, and when advice is shown."""
 
-import xml.etree.ElementTree as ET
+from dataclasses import replace
 
-from gridmill.report.advice import advice_chart
+import pytest
+from tests.report_views import HOSTILE
+
+from gridmill.report.advice import advice_chart, is_worth_it
 from gridmill.testing.advising import ADVISED, FakeAdvising
 
 
 def test_the_picture_has_the_law_its_band_and_every_attempt() -> None:
     found = FakeAdvising().advise(ADVISED)
-    picture = ET.fromstring(advice_chart(found))
-    tags = [part.tag for part in picture]
-    assert tags.count("circle") == len(found.measured) == 2
-    assert tags.count("polygon") == 1
-    numbers = [
-        float(value)
-        for part in picture.iter("polygon")
-        for value in part.attrib["points"].replace(",", " ").split()
-    ]
+    drawn = advice_chart(found)
+    assert drawn.count('class="dot') == len(found.measured) == 2
+    assert drawn.count('class="band"') == 1
+    assert "weather-1.predict.1: 1 workers" in drawn
+    band = drawn.partition('class="band" points="')[2].partition('"')[0]
+    numbers = [float(value) for value in band.replace(",", " ").split()]
     assert len(numbers) == 4 * len(found.forecasts)
-    assert all(-1 <= number <= 920 for number in numbers)
-    titles = [title.text for title in picture.iter("title")]
-    assert titles[0] is not None
-    assert titles[0].startswith("weather-1.predict.1: 1 workers")
+    assert all(0 <= number <= 1000 for number in numbers)
+
+
+def test_a_hostile_name_is_escaped() -> None:
+    found = FakeAdvising().advise(ADVISED)
+    measured = tuple(replace(one, attempt_id=HOSTILE) for one in found.measured)
+    assert "<script" not in advice_chart(replace(found, measured=measured))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "better", "workers", "shown"),
+    [(100.0, 50.0, 1, True), (0.6, 0.3, 1, False), (100.0, 95.0, 1, False), (100.0, 50.0, 8, False)],
+)
+def test_advice_is_shown_where_it_is_worth_a_readers_time(seconds, better, workers, shown) -> None:
+    found = FakeAdvising().advise(ADVISED)
+    lines = tuple(replace(line, workers=8, seconds=better) for line in found.forecasts[:1])
+    last = replace(found.measured[-1], workers=workers, seconds=seconds)
+    assert is_worth_it(replace(found, worth=8, forecasts=lines, measured=(last,))) == shown
+    assert not is_worth_it(replace(found, measured=()))

@@ -11,7 +11,7 @@ from gridmill.cli.farms import carriage_words, way_words
 from gridmill.cli.render import details
 from gridmill.cli.schedules import schedule_facts
 from gridmill.cli.tables import COLOURS, table
-from gridmill.cli.words import amounts, in_use, metrics, moment
+from gridmill.cli.words import amounts, in_use, moment
 from gridmill.model.alias import Alias
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.artifact import Artifact, ArtifactKind, Column
@@ -20,7 +20,7 @@ from gridmill.model.breakdown import breakdown_of
 from gridmill.model.calibration import judge
 from gridmill.model.deployment import Deployment
 from gridmill.model.distribution import ColumnLine, column_lines, columns_left_out
-from gridmill.model.metric import marked
+from gridmill.model.metric import marked, metrics
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import DEFAULT, ProjectView
 from gridmill.model.remarks import remarks_of

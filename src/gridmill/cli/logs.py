@@ -9,9 +9,9 @@ import typer
 
 from gridmill.cli.complete import complete_run_jobs, complete_runs
 from gridmill.cli.session import Json, emit, say, session
-from gridmill.cli.summary import reason
 from gridmill.cli.words import newest
 from gridmill.model.event import Event, EventType
+from gridmill.model.failures import reason
 from gridmill.model.state import JobState
 from gridmill.sdk.client import Client
 

@@ -19,11 +19,12 @@ from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
 from gridmill.cli.tables import table
-from gridmill.cli.words import amounts, headline, in_use, moment, whose
+from gridmill.cli.words import amounts, in_use, moment, whose
 from gridmill.errors import InputError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of
 from gridmill.model.amounts import show_bytes, show_count, show_seconds
 from gridmill.model.artifact import Artifact
+from gridmill.model.metric import headline
 from gridmill.model.project import ProjectView
 from gridmill.model.resource import Resource
 from gridmill.model.run import Run

@@ -3,10 +3,11 @@
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import floor
 
-from gridmill.model.amounts import Amounts, show_bytes, show_count, show_number, show_seconds
+from gridmill.model.amounts import Amounts, show_bytes, show_count, show_seconds
+from gridmill.model.metric import headline, metrics
 from gridmill.model.project import DEFAULT, ProjectView
 from gridmill.model.run import Attempt, Run
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState
@@ -53,32 +54,6 @@ def whose(run: Run) -> str:
 def moment(at: float | None) -> str:
     """Local date and time."""
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-def metrics(values: Mapping[str, float]) -> str:
-    """`rmse 1.73, r2 0.91`."""
-    return ", ".join(f"{name} {show_number(value)}" for name, value in values.items())
-
-
-_TELLING = ("auc", "accuracy", "rmse", "skill", "log_loss", "r2")
-"""Of a model's metrics those that say most, best first; `show job` and the report have all of them."""
-
-
-_FEW = 2
-
-
-def headline(values: Mapping[str, float]) -> str:
-    """The few metrics that say most: how much there is, and how good it is on the best split there is."""
-    split = next((name for name in ("test", "validation", "train") if any(_of(name, values))), None)
-    if split is None:
-        return metrics(dict(list(values.items())[: 2 * _FEW]))
-    amounts = [name for name in values if name in ("rows", "rows_added")][:1]
-    good = [name for end in _TELLING if (name := f"{split}_{end}") in values] or list(_of(split, values))
-    return metrics({name: values[name] for name in [*amounts, *good[:_FEW]]})
-
-
-def _of(split: str, values: Mapping[str, float]) -> Iterator[str]:
-    return (name for name in values if name.startswith(f"{split}_"))
 
 
 MOST_SHOWN = 0.99

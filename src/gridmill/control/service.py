@@ -10,6 +10,7 @@ from gridmill.control.housekeeping import HousekeepingCases
 from gridmill.control.node import ControlNode
 from gridmill.control.pipelines import PipelineCases
 from gridmill.control.projects import ProjectCases
+from gridmill.control.reporting import events_to_show, run_before
 from gridmill.control.resources import ResourceCases
 from gridmill.control.runs import RunCases
 from gridmill.control.sharing import ShareCases
@@ -31,6 +32,12 @@ class Identity:
     embedded: bool
 
 
+Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None], str]
+"""The report of a run, with its events, advice on its jobs, and the run before it."""
+EARLIER_RUNS = 1000
+"""Among so many of the newest runs the one before is looked for."""
+
+
 class Service(
     RunCases,
     ResourceCases,
@@ -49,7 +56,7 @@ class Service(
         node: ControlNode,
         identity: Identity,
         *,
-        render: Callable[[RunView, tuple[Event, ...], tuple[Advice, ...]], str],
+        render: Render,
         end: Callable[[], None],
     ) -> None:
         super().__init__(node)
@@ -87,7 +94,10 @@ class Service(
     def report(self, run_id: str) -> str:
         """The run's report: one self-contained HTML document."""
         view = self.run(run_id)
-        return self._render(view, self.events(run_id, limit=100_000), self.advice_on_run(view))
+        events = events_to_show(view, lambda after, limit: self.events(run_id, after=after, limit=limit))
+        before = run_before(view.run, self.runs(limit=EARLIER_RUNS, pipeline=view.run.pipeline))
+        earlier = self.run(before.id) if before is not None else None
+        return self._render(view, events, self.advice_on_run(view), earlier)
 
     def has_bundle(self, bundle: str) -> bool:
         """Whether the code bundle of that hash is here."""

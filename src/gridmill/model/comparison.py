@@ -1,10 +1,11 @@
 """How the records of two versions differ: a pure function of both."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.look import Difference
+from gridmill.model.metric import read_metric
 
 _SETTINGS = (
     "model", "objective", "labels", "label", "features", "sequence", "seed", "options", "best_by", "split",
@@ -44,6 +45,26 @@ def shared_metric(models: Sequence[Artifact]) -> str:
     shared = [name for name in models[0].output.metrics if all(name in one.output.metrics for one in models)]
     named = f"validation_{models[0].output.details.get('best_by')}"
     return next((name for name in (named, *shared) if name in shared and name.startswith("validation_")), "")
+
+
+def best_models(artifacts: Iterable[Artifact]) -> Iterator[tuple[Artifact, str, str]]:
+    """The best of several models measured on the same rows with the same labels; for each such set, with the
+    metric and (where there are several sets) with the label and the dataset in words."""
+    models = [one for one in artifacts if one.kind == ArtifactKind.MODEL and one.output.metrics]
+    groups: dict[str, list[Artifact]] = {}
+    for one in models:
+        groups.setdefault(rows_measured_on(one), []).append(one)
+    for group in groups.values():
+        name = shared_metric(group)
+        if len(group) > 1 and name:
+            pick = max if read_metric(name)[1] else min
+            of = f" of {_dataset_and_label(group[0])}" if len(groups) > 1 else ""
+            yield pick(group, key=lambda one: one.output.metrics[name]), name, of
+
+
+def _dataset_and_label(model: Artifact) -> str:
+    told = model.output.details
+    return f"{told.get('predicts') or told.get('label') or 'a label'} on {told.get('dataset') or 'a dataset'}"
 
 
 def _facts(version: Artifact) -> Mapping[str, Any]:

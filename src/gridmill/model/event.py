@@ -13,7 +13,7 @@ class EventType(StrEnum):
 
     STARTED = "started"  # {pid}
     LOG = "log"  # {stream: out|err|pod, text}: whole lines; text ends with a newline unless cut
-    PROGRESS = "progress"  # {done, total, unit, note}
+    PROGRESS = "progress"  # {done, total, unit, note}; {phase: environment} before the job itself begins
     METRIC = "metric"  # {name, value, step}
     ENDED = "ended"  # {outcome}: see model.message.Outcome; always the attempt's last event
 

@@ -1,6 +1,9 @@
-"""Metrics by name: which way is better."""
+"""Metrics by name: which way is better, and which ones are shown where there is little room."""
+
+from collections.abc import Iterator, Mapping
 
 from gridmill.errors import InputError
+from gridmill.model.amounts import show_number
 
 OWN = "own_"
 """Begins the names of metrics that a model's own code reports, which Gridmill has not measured."""
@@ -28,3 +31,29 @@ def read_metric(text: str) -> tuple[str, bool]:
             raise InputError(f"{text!r} is no metric", hint="Write NAME, max:NAME or min:NAME.")
         return name, way == "max"
     return text, any(text == known or text.endswith(f"_{known}") for known in HIGHER_IS_BETTER)
+
+
+def metrics(values: Mapping[str, float]) -> str:
+    """`rmse 1.73, r2 0.91`."""
+    return ", ".join(f"{name} {show_number(value)}" for name, value in values.items())
+
+
+_TELLING = ("auc", "accuracy", "rmse", "skill", "log_loss", "r2")
+"""Of a model's metrics those that say most, best first; `show job` and the report have all of them."""
+
+
+_FEW = 2
+
+
+def headline(values: Mapping[str, float]) -> str:
+    """The few metrics that say most: how much there is, and how good it is on the best split there is."""
+    split = next((name for name in ("test", "validation", "train") if any(_of(name, values))), None)
+    if split is None:
+        return metrics(dict(list(values.items())[: 2 * _FEW]))
+    amounts = [name for name in values if name in ("rows", "rows_added")][:1]
+    good = [name for end in _TELLING if (name := f"{split}_{end}") in values] or list(_of(split, values))
+    return metrics({name: values[name] for name in [*amounts, *good[:_FEW]]})
+
+
+def _of(split: str, values: Mapping[str, float]) -> Iterator[str]:
+    return (name for name in values if name.startswith(f"{split}_"))

@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.errors import GridmillError, InputError, InstallError, StorageError
+from gridmill.model.amounts import show_count
+from gridmill.model.building import BEGUN, ENDED, ENVIRONMENT
 from gridmill.model.noun import dataclass
 from gridmill.pod.bundles import locked
 from gridmill.pod.launch import EVENTS_FD
@@ -69,22 +71,25 @@ def ready_environment(home: Path, requirements: Requirements) -> Path:
     folder = home / "cache" / "environments" / requirements.key
     mark = folder / _READY
     if not mark.exists():
+        _show("waiting for the job that builds it")
         with locked(folder.with_name(f"{folder.name}.lock")):
             if not mark.exists():
                 _build(folder, requirements)
                 mark.touch()
+        _report({"type": "progress", "done": 0, "phase": ""})
     return folder
 
 
 def _build(folder: Path, requirements: Requirements) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    _say(f"building the environment {folder.name[:12]} (once; others will use it)\n")
+    _say(f"{BEGUN} {folder.name[:12]} (once; others will use it)\n")
+    _show("python -m venv")
     pip = _make_empty(folder)
     log = folder / "pip.log"
     install = [*pip, "install", "--no-input", "--log", str(log), "-r", str(requirements.file)]
-    _run(install, cwd=requirements.file.parent, log=log)
+    _run(install, cwd=requirements.file.parent, log=log, progress=PipProgress())
     log.unlink(missing_ok=True)
-    _say(f"the environment {folder.name[:12]} is ready\n")
+    _say(f"{ENDED} {folder.name[:12]}\n")
 
 
 def _make_empty(folder: Path) -> list[str]:
@@ -97,8 +102,42 @@ def _make_empty(folder: Path) -> list[str]:
     return [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
 
 
-def _run(argv: list[str], cwd: Path | None = None, log: Path | None = None) -> None:
-    """Run an installer. `log` is the file to which it writes more than it prints."""
+class PipProgress:
+    """How far pip is, from the lines that it prints. It resolves first, so the number of packages grows
+    until it downloads."""
+
+    def __init__(self) -> None:
+        self._collected: dict[str, None] = {}
+        self._loaded: dict[str, None] = {}
+
+    def feed(self, line: str) -> str:
+        """Where pip is now, as `pip install numpy (3 of 12 packages)`; empty for a line that shows nothing
+        of it."""
+        if found := _INSTALLING.match(line):
+            count = found[1].count(",") + 1
+            return f"pip install: unpacking {show_count(count, 'package')}"
+        if found := _COLLECTING.match(line):
+            self._collected[found[1]] = None
+        elif found := _LOADING.search(line):
+            self._loaded[found[1].lower()] = None
+        else:
+            return ""
+        total = max(len(self._collected), len(self._loaded))
+        return f"pip install {found[1]} ({len(self._loaded)} of {show_count(total, 'package')})"
+
+
+_COLLECTING = re.compile(r"\s*Collecting ([A-Za-z0-9._-]+)")
+_LOADING = re.compile(
+    r"(?:Downloading|Using cached|Processing)\s(?:\S*/)?([A-Za-z0-9._]+)-[^/\s]*\.(?:whl|tar\.gz|zip)(?=\s|$)"
+)
+_INSTALLING = re.compile(r"\s*Installing collected packages: (.+)")
+
+
+def _run(
+    argv: list[str], cwd: Path | None = None, log: Path | None = None, progress: PipProgress | None = None
+) -> None:
+    """Run an installer. `log` is the file to which it writes more than it prints; `progress` reads its
+    lines."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
         argv,
@@ -113,6 +152,8 @@ def _run(argv: list[str], cwd: Path | None = None, log: Path | None = None) -> N
             if not any(noise in line for noise in _NOISE):
                 last.append(line)
                 _say(line)
+                if progress is not None and (at := progress.feed(line)):
+                    _show(at)
     if process.returncode != 0:
         raise _failure(process.returncode, "".join(last).rstrip(), _unanswered(log))
 
@@ -147,5 +188,13 @@ def _failure(code: int, last: str, unanswered: str) -> GridmillError:
 
 
 def _say(text: str) -> None:
-    report = json.dumps({"type": "log", "text": text}) + "\n"
-    os.write(EVENTS_FD, report.encode())
+    _report({"type": "log", "text": text})
+
+
+def _show(at: str) -> None:
+    """Progress, as long as the environment is built: the terminal, `status` and the report show it."""
+    _report({"type": "progress", "done": 0, "phase": ENVIRONMENT, "note": f"building environment: {at}"})
+
+
+def _report(body: dict[str, object]) -> None:
+    os.write(EVENTS_FD, (json.dumps(body) + "\n").encode())

@@ -121,6 +121,8 @@ def _progress(report: dict[str, Any]) -> tuple[EventType, dict[str, Any]]:
         "unit": str(report.get("unit") or ""),
         "note": str(report.get("note") or ""),
     }
+    if phase := report.get("phase"):
+        body["phase"] = str(phase)
     return EventType.PROGRESS, body
 
 

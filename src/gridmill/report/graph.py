@@ -1,16 +1,28 @@
 """The jobs of a run as a picture: boxes in columns, and edges that run between boxes, never behind them.
 
-An edge that passes a column has a lane of its own there, between the boxes; edges from one job share it.
+An edge that passes a column has a lane of its own there, between the boxes; edges from one job share it. The
+picture has a size in pixels of its own, so its text is as large as the page's. Jobs that differ only in the
+end of their names are one box where there are many.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
+from unicodedata import east_asian_width
 
 from gridmill.model.noun import dataclass
-from gridmill.report.charts import Point, svg
+from gridmill.report.charts import Point
 
 _WIDE, _HIGH, _LANE = 168.0, 46.0, 4.0
-_GAP_X, _GAP_Y = 56.0, 16.0
+_GAP_X, _GAP_Y = 44.0, 14.0
+_NAME, _LINE = 20, 24
+"""Letters of the first and the second line that a box has room for."""
+FOLDED_FROM, MOST_BOXES = 24, 60
+"""Jobs from which on alike ones are one box, and boxes that are drawn at most."""
+_ALIKE = 3
+_END = re.compile(r"([-_.]?\d+)+$")
 
 Slot = tuple[str, int]
 """A job's name and a column: its box in its own column, else the lane of edges from it."""
@@ -18,7 +30,8 @@ Slot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A box of the DAG, with the names of those it needs; `critical`: it is on the critical path."""
+    """A box of the DAG, with the names of those it needs; `critical`: it is on the critical path; `link`:
+    the anchor that it leads to. One of several alike jobs has their `count`."""
 
     name: str
     kind: str
@@ -26,17 +39,71 @@ class Box:
     needs: tuple[str, ...]
     note: str = ""
     critical: bool = False
+    link: str = ""
+    count: int = 1
 
 
 def dag(boxes: Sequence[Box]) -> str:
-    """Boxes in columns by the longest way from a source; edges from needs."""
+    """Boxes in columns by the longest way from a source; edges from needs. Empty where there are too many
+    boxes."""
+    boxes = folded(boxes) if len(boxes) >= FOLDED_FROM else boxes
+    if len(boxes) > MOST_BOXES:
+        return ""
     depth = _depths(boxes)
     columns = _ordered(_sources(boxes, depth), depth)
     tallest = max((_tall(column, depth) for column in columns), default=_HIGH)
     at = dict(_places(columns, depth, tallest))
     edges = [_edge(_way(need, box.name, at, depth)) for box in boxes for need in box.needs if need in depth]
     drawn = (_box(box, at[box.name, depth[box.name]]) for box in boxes)
-    return svg(max(len(columns) * (_WIDE + _GAP_X), 300), tallest, [*edges, *drawn])
+    wide = max(len(columns) * (_WIDE + _GAP_X) - _GAP_X + 16, 184)
+    size = f'width="{wide:.0f}" height="{tallest:.0f}" viewBox="0 0 {wide:.0f} {tallest:.0f}"'
+    body = "".join([*edges, *drawn])
+    return f'<svg class="dag" {size} role="group" aria-label="the jobs and what they need">{body}</svg>'
+
+
+def folded(boxes: Sequence[Box]) -> list[Box]:
+    """One box for jobs of one kind, in one column, whose names differ only in their end."""
+    depth = _depths(boxes)
+    keys = {box.name: (box.kind, depth[box.name], _stem(box.name)) for box in boxes}
+    counts = Counter(keys.values())
+    alike: dict[tuple[str, int, str], list[Box]] = {}
+    for box in boxes:
+        if counts[keys[box.name]] >= _ALIKE:
+            alike.setdefault(keys[box.name], []).append(box)
+    names = {box.name: f"{key[2]}… ({key[1]})" for key, some in alike.items() for box in some}
+    together = {names[some[0].name]: _together(names[some[0].name], some) for some in alike.values()}
+    shown = {name: together.get(name) or box for box in boxes for name in [names.get(box.name, box.name)]}
+    return [_renamed(box, names) for box in shown.values()]
+
+
+def _stem(name: str) -> str:
+    """The name without the numbers at its end, or without its last part."""
+    shorter = _END.sub("", name)
+    return shorter if shorter != name else name.rpartition("-")[0] or name
+
+
+def _together(name: str, boxes: Sequence[Box]) -> Box:
+    states = Counter(box.state for box in boxes)
+    worst = next((state for state in _WORST if states[state]), boxes[0].state)
+    told = ", ".join(f"{count} {state}" for state, count in states.most_common(2))
+    return Box(
+        name=name,
+        kind=f"{len(boxes):,} jobs",
+        state=worst,
+        needs=tuple(dict.fromkeys(need for box in boxes for need in box.needs)),
+        note=told,
+        critical=any(box.critical for box in boxes),
+        link=next(box.link for box in boxes if box.state == worst),
+        count=len(boxes),
+    )
+
+
+_WORST = ("failed", "running", "waiting", "blocked", "stopped", "skipped")
+
+
+def _renamed(box: Box, names: Mapping[str, str]) -> Box:
+    needs = tuple(dict.fromkeys(names.get(need, need) for need in box.needs))
+    return replace(box, needs=tuple(need for need in needs if need != box.name))
 
 
 def _sources(boxes: Sequence[Box], depth: Mapping[str, int]) -> dict[Slot, list[Slot]]:
@@ -131,8 +198,29 @@ def _box(box: Box, at: Point) -> str:
     x, y = at
     marks = f"{box.state} critical" if box.critical else box.state
     line = f"{box.kind} · {box.note or box.state}"
-    return (
-        f'<g><rect class="box {marks}" x="{x}" y="{y}" width="{_WIDE}" height="{_HIGH}" rx="7"/>'
-        f'<text x="{x + 12}" y="{y + 19}" class="name">{escape(box.name)}</text>'
-        f'<text x="{x + 12}" y="{y + 36}" class="axis">{escape(line)}</text></g>'
+    name = box.name.partition(" (")[0] if box.count > 1 else box.name
+    drawn = (
+        f"<title>{escape(f'{name}: {line}')}</title>"
+        f'<rect class="box {escape(marks)}" x="{x}" y="{y}" width="{_WIDE}" height="{_HIGH}" rx="7"/>'
+        f'<text x="{x + 12}" y="{y + 19}" class="name">{escape(elided(name, _NAME))}</text>'
+        f'<text x="{x + 12}" y="{y + 36}" class="axis">{escape(elided(line, _LINE))}</text>'
     )
+    return f'<a href="#{escape(box.link)}">{drawn}</a>' if box.link else f"<g>{drawn}</g>"
+
+
+def elided(text: str, most: int) -> str:
+    """The text, without its middle where it is too long; a wide letter counts twice."""
+    if _width(text) <= most:
+        return text
+    head = _first(text, (most - 1) // 2)
+    return f"{head}…{_first(text[::-1], most - 1 - _width(head))[::-1]}"
+
+
+def _first(text: str, most: int) -> str:
+    while _width(text) > most:
+        text = text[: max(1, len(text) - max(1, (_width(text) - most) // 2))] if len(text) > 1 else ""
+    return text
+
+
+def _width(text: str) -> int:
+    return len(text) + sum(east_asian_width(letter) in "WF" for letter in text)

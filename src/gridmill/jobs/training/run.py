@@ -4,6 +4,7 @@ Networks may be learned by several processes, each of which runs this: rank 0 al
 """
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -38,6 +39,7 @@ from gridmill.jobs.training.evaluate import (
     measure,
     usual_labels,
 )
+from gridmill.jobs.training.explain import permutation_importance, residuals
 from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.folds import Folds, plan_folds, predict_folds
 from gridmill.jobs.training.frame import Frame, read_frame
@@ -99,6 +101,7 @@ def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
 
 
 def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = None) -> JobResult:
+    began = time.monotonic()
     found_best = _search(context, spec) if spec.search else None
     if found_best is not None:
         spec = found_best.spec
@@ -132,6 +135,8 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
         **_details(card, frame, fitted, spec),
         "calibration": calibration_curve(fit, answers),
         "breakdown": break_down(fit, answers, card.threshold),
+        "residuals": residuals(fit, answers, spec.seed),
+        "permutation": permutation_importance(predictor, fit, spec.seed, time.monotonic() - began),
         "not_measured": _fewer(frame, fit),
         "file_check": file_check,
         "mlflow_run": run_id,

@@ -1,0 +1,174 @@
+"""What a model's errors are, and what it uses: residuals and permutation importance, in bounded time and
+memory.
+
+Both are measured on the files that will be used, on rows that the model did not learn from. They go into the
+details of the version.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gridmill.errors import GridmillError
+from gridmill.jobs import metrics
+from gridmill.jobs.features import Floats, Integers, windows
+from gridmill.jobs.models import CHUNK_NUMBERS, Predictor
+from gridmill.jobs.training.evaluate import Answers
+from gridmill.jobs.training.frame import Frame
+from gridmill.model.training import ModelKind, Objective
+
+MOST_ROWS, FEWEST_ROWS = 2000, 200
+"""Rows on which permutation importance is measured."""
+MOST_NUMBERS = 1_000_000
+"""Inputs of these rows at most (8 MB): wide datasets and long sequences have fewer rows."""
+SHARE_OF_TIME, LEAST_SECONDS, MOST_SECONDS = 0.05, 0.1, 10.0
+"""The time for it: a share of the time that the training took so far, between these bounds."""
+BINS, SAMPLE, LABELS = 30, 200, 4
+
+
+def permutation_importance(
+    predictor: Predictor, frame: Frame, seed: int, spent_seconds: float
+) -> dict[str, Any]:
+    """By how much the loss grows where the values of one feature are shuffled among the rows: once per
+    feature, seeded.
+
+    The loss is the rmse in standard deviations of the labels, or the log_loss. All inputs of a feature (the
+    categories of a text) are shuffled together, and with a sequence the whole history of a row. `skipped`
+    says why there is none.
+    """
+    split = next((name for name in ("validation", "test") if len(frame.rows[name]) >= 2), "")
+    if predictor.card.kind == ModelKind.NAIVE:
+        return {}
+    if not split:
+        return {"skipped": "there are no validation or test rows"}
+    try:
+        return _measured(predictor, frame, split, seed, spent_seconds)
+    except (
+        GridmillError
+    ) as error:  # code of the user's own that does not take such rows: the model is good all the same
+        return {"skipped": f"the model does not predict shuffled rows: {error.message}"}
+
+
+def _measured(
+    predictor: Predictor, frame: Frame, split: str, seed: int, spent_seconds: float
+) -> dict[str, Any]:
+    limit = min(MOST_SECONDS, max(LEAST_SECONDS, SHARE_OF_TIME * spent_seconds))
+    sample = _Sample(predictor, frame, split, seed)
+    began = time.monotonic()
+    base = sample.loss()
+    took = time.monotonic() - began
+    groups = _groups(frame)
+    if took * (len(groups) + 1) > limit:
+        sample.shrink(limit / (took * (len(groups) + 1)))
+        base = sample.loss()
+    found: dict[str, float] = {}
+    for name, inputs in groups.items():
+        if time.monotonic() - began > limit:
+            break
+        found[name] = sample.loss(inputs) - base
+    return {
+        "metric": "rmse in deviations of the label" if sample.regression else "log_loss",
+        "split": split,
+        "rows": sample.count,
+        "seed": seed,
+        "limit_seconds": round(limit, 3),
+        "not_measured": len(groups) - len(found),
+        "features": {name: float(f"{value:.6g}") for name, value in found.items() if np.isfinite(value)},
+        **({} if found else {"skipped": f"the time limit of {limit:.2g} s was reached"}),
+    }
+
+
+def _groups(frame: Frame) -> Mapping[str, Integers]:
+    """By feature the places of its inputs."""
+    groups: dict[str, list[int]] = {}
+    place = 0
+    for encoding in frame.encodings:
+        groups.setdefault(encoding.column, []).extend(range(place, place + len(encoding.inputs)))
+        place += len(encoding.inputs)
+    return {name: np.array(places, np.int64) for name, places in groups.items()}
+
+
+class _Sample:
+    """Some rows, and the loss on them with the inputs of a feature shuffled."""
+
+    def __init__(self, predictor: Predictor, frame: Frame, split: str, seed: int) -> None:
+        self._predictor, self._frame, self._random = predictor, frame, np.random.default_rng(seed)
+        self.regression = frame.objective == Objective.REGRESSION
+        rows = frame.rows[split]
+        known = rows if self.regression else rows[frame.target[rows] >= 0]
+        numbers = frame.inputs.shape[1] * (predictor.card.sequence or 1)
+        most = max(2, min(MOST_ROWS, MOST_NUMBERS // max(1, numbers)))
+        self._take(np.sort(self._random.choice(known, most, replace=False)) if len(known) > most else known)
+
+    def _take(self, rows: Integers) -> None:
+        length = self._predictor.card.sequence
+        frame = self._frame
+        self._inputs = frame.inputs[rows if length is None else windows(rows, frame.starts, length)]
+        self._rows, self.count = rows, len(rows)
+        spread = frame.target[frame.rows["train"]].std(axis=0)
+        self._spread = np.where(spread > 0, spread, 1.0)
+
+    def shrink(self, share: float) -> None:
+        """Take fewer rows."""
+        fewer = min(self.count, max(FEWEST_ROWS, int(self.count * share)))
+        self._take(self._rows[:: max(1, -(-self.count // fewer))])
+
+    def loss(self, shuffled: Integers | None = None) -> float:
+        """With the values of these inputs shuffled."""
+        inputs = self._inputs
+        if shuffled is not None:
+            inputs = inputs.copy()
+            inputs[..., shuffled] = inputs[self._random.permutation(self.count)][..., shuffled]
+        chunk = max(1, CHUNK_NUMBERS // max(1, inputs[0].size))
+        parts = [self._predictor.predict(inputs[at : at + chunk]) for at in range(0, self.count, chunk)]
+        predicted, truth = np.concatenate(parts), self._frame.target[self._rows]
+        if self.regression:
+            return float(np.sqrt(np.mean(((predicted.reshape(truth.shape) - truth) / self._spread) ** 2)))
+        return float(metrics.classification(truth.astype(int), predicted, None)["log_loss"])
+
+
+def residuals(frame: Frame, answers: Answers, seed: int) -> dict[str, Any]:
+    """Of the first labels a histogram of prediction minus truth, quantiles, and a sample of both; nothing
+    for classes.
+
+    Of the test split, else of the validation split. The histogram has the middle 99 % of the rows; those
+    beyond are in its first and last bin.
+    """
+    split = next((name for name in ("test", "validation") if name in answers), None)
+    if frame.objective != Objective.REGRESSION or split is None:
+        return {}
+    rows = frame.rows[split]
+    truth = frame.target[rows].reshape(len(rows), -1)
+    predicted = answers[split].reshape(len(rows), -1)
+    random = np.random.default_rng(seed)
+    some = np.sort(random.choice(len(rows), min(SAMPLE, len(rows)), replace=False))
+    labels = [
+        _of_label(name, truth[:, n], predicted[:, n], some)
+        for n, name in enumerate(frame.subject.labels[:LABELS])
+    ]
+    return {"split": split, "labels": [label for label in labels if label]}
+
+
+def _of_label(name: str, truth: Floats, predicted: Floats, some: Integers) -> dict[str, Any]:
+    errors = predicted - truth
+    if not np.isfinite(errors).all():
+        return {}
+    low, high = np.quantile(errors, [0.005, 0.995])
+    if not low < high:
+        low, high = low - 0.5, high + 0.5
+    counts, edges = np.histogram(np.clip(errors, low, high), bins=BINS, range=(low, high))
+    return {
+        "label": name,
+        "rows": len(errors),
+        "mean": _short(errors.mean()),
+        "quantiles": [_short(value) for value in np.quantile(errors, [0.05, 0.5, 0.95])],
+        "edges": [_short(edge) for edge in edges],
+        "counts": [int(count) for count in counts],
+        "sample": [[_short(truth[at]), _short(predicted[at])] for at in some],
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -1,0 +1,269 @@
+"""The jobs of a run in a report: a row of the table, a box of the graph and a row of the timeline for each.
+
+The time of a job is everywhere the same: from its first attempt's start to its end, as the terminal prints
+it.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.artifact import Artifact
+from gridmill.model.building import build_seconds
+from gridmill.model.event import Event, EventType
+from gridmill.model.failures import at_fault, reason
+from gridmill.model.metric import headline
+from gridmill.model.noun import dataclass
+from gridmill.model.row_flow import RowFlow, row_flow
+from gridmill.model.run import Attempt
+from gridmill.model.state import JobState
+from gridmill.model.view import JobView, PartView, RunView
+from gridmill.model.when import REMARKS as WHEN
+from gridmill.report.carried import in_fact
+from gridmill.report.charts import Bar, Row, timeline
+from gridmill.report.declared import declared
+from gridmill.report.graph import Box, dag
+
+LOG_LINES = 20
+"""Lines of a failed job's log that the report shows, the last ones."""
+LONGEST_LINE, LONGEST_MESSAGE = 600, 2000
+ROWS_OF_TIMELINE, DETAILED_JOBS, SHOWN_PARTS = 60, 60, 40
+"""More jobs are shown in short: the timeline has the longest ones, and settings are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """A row of the table of jobs, as text. `details` are sentences that are shown folded."""
+
+    name: str
+    anchor: str
+    kind: str
+    state: str
+    why: str
+    needs: tuple[tuple[str, str], ...]
+    time: str
+    memory: str
+    given: str
+    flow: RowFlow | None
+    metrics: str
+    attempts: int
+    message: str
+    details: tuple[str, ...] = ()
+    settings: str = ""
+    parts: tuple[tuple[str, str, str, str, str], ...] = ()
+    more_parts: int = 0
+
+
+def anchor(name: str) -> str:
+    """The anchor of a job: its name, in letters that addresses have."""
+    return "job-" + re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):x}", name)
+
+
+def job_lines(view: RunView, events: Sequence[Event]) -> list[JobLine]:
+    """All jobs, in the order of the run."""
+    names = {job.job.id: job.job.job.name for job in view.jobs}
+    detailed = len(view.jobs) <= DETAILED_JOBS
+    building = build_seconds(events)
+    return [_line(job, names, building.get(job.job.job.name, 0.0), detailed=detailed) for job in view.jobs]
+
+
+def _line(job: JobView, names: Mapping[str, str], building: float, *, detailed: bool) -> JobLine:
+    attempt = job.attempts[-1] if job.attempts else None
+    use = attempt.use if attempt else None
+    given = attempt.given if attempt else job.job.sizing.amounts
+    version = job.artifacts[0] if job.artifacts else None
+    return JobLine(
+        name=job.job.job.name,
+        anchor=anchor(job.job.job.name),
+        kind=job.job.job.kind.value,
+        state=job.job.state.value,
+        why=shortened(job.job.reason, 300),
+        needs=tuple((names[need], anchor(names[need])) for need in job.job.needs if need in names)[:20],
+        time=time_of(job),
+        memory=show_bytes(use.peak_memory_bytes) if use else "",
+        given=show_bytes(given.memory_bytes),
+        flow=row_flow(version) if version else None,
+        metrics=headline_of(version),
+        attempts=len(job.attempts),
+        message=shortened(message_of(job), 300),
+        details=tuple(_details(job, building)) if detailed or job.job.state == JobState.FAILED else (),
+        settings=declared(job.job.job) if detailed else "",
+        parts=tuple(map(_part, _worst_first(job.parts)[:SHOWN_PARTS])),
+        more_parts=max(0, len(job.parts) - SHOWN_PARTS),
+    )
+
+
+def time_of(job: JobView) -> str:
+    """How long the job took; empty for one that did not run."""
+    seconds = seconds_of(job)
+    return "" if seconds is None else show_seconds(seconds)
+
+
+def seconds_of(job: JobView) -> float | None:
+    """The same as a number."""
+    known = job.job
+    if known.started is None or known.ended is None or known.state == JobState.UNCHANGED:
+        return None
+    return max(0.0, known.ended - known.started)
+
+
+def headline_of(version: Artifact | None) -> str:
+    """The metrics that say most about a model or a prediction, without counts of rows."""
+    if version is None:
+        return ""
+    return headline({name: value for name, value in version.output.metrics.items() if "rows" not in name})
+
+
+def message_of(job: JobView) -> str:
+    """What the table says beside the state."""
+    if job.job.state == JobState.FAILED:
+        return reason(job, at_fault(job))
+    return job.why or job.job.message or WHEN[job.job.job.when]
+
+
+def _details(job: JobView, building: float) -> Iterable[str]:
+    attempt = job.attempts[-1] if job.attempts else None
+    given = attempt.given if attempt else job.job.sizing.amounts
+    if given.memory_bytes:
+        place = f" on {attempt.pod_id}" if attempt else ""
+        gpus = f", {given.gpus} GPU" if given.gpus else ""
+        yield f"size: {show_bytes(given.memory_bytes)}, {given.cpus:g} CPU{gpus}{place}"
+    yield from job.job.sizing.why
+    yield from in_fact(job)
+    if building:
+        yield f"built its environment in {show_seconds(building)}"
+    if attempt is not None and attempt.use is not None:
+        yield f"CPU time {show_seconds(attempt.use.cpu_seconds)}"
+    for one in job.attempts:
+        if one.interrupted is not None:
+            yield one.interrupted.why
+    if len(job.attempts) > 1:
+        yield from (f"{one.id}: {one.state} {one.message}".strip() for one in job.attempts[-5:])
+
+
+def _worst_first(parts: Sequence[PartView]) -> list[PartView]:
+    return sorted(parts, key=lambda part: part.job.state != JobState.FAILED)
+
+
+def _part(part: PartView) -> tuple[str, str, str, str, str]:
+    """Node, state, exit code, time, and its last line or why it failed."""
+    took = "" if part.seconds is None else show_seconds(part.seconds)
+    code = "" if part.exit_code is None else str(part.exit_code)
+    return part.node, part.job.state.value, code, took, shortened(part.job.message, 300)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text with its middle left out where it is too long; the number of letters left out is shown."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} … ({len(text) - 2 * half:,} more characters) … {text[-half:]}"
+
+
+def log_end(events: Iterable[Event], attempt: Attempt) -> str:
+    """The last lines of an attempt's log, of all ranks of a gang."""
+    mine = (e for e in events if e.type == EventType.LOG and _is_of(e.attempt_id, attempt))
+    last: deque[str] = deque(maxlen=LOG_LINES)
+    for event in mine:
+        last.extend(str(event.body.get("text", "")).splitlines())
+    return "\n".join(shortened(line, LONGEST_LINE) for line in last)
+
+
+def _is_of(attempt_id: str, attempt: Attempt) -> bool:
+    """Whether it is the attempt's id, or that of another rank of its gang."""
+    return attempt_id == attempt.id or (attempt.ranks > 1 and attempt_id.startswith(f"{attempt.id}."))
+
+
+def graph_of(view: RunView) -> str:
+    """The jobs and what they need, as SVG; empty where there are too many."""
+    critical = view.critical.path if view.critical is not None and view.critical.branches else ()
+    return dag(
+        [
+            Box(
+                name=job.job.job.name,
+                kind=job.job.job.kind.value,
+                state=job.job.state.value,
+                needs=tuple(need.rpartition("/")[2] for need in job.job.needs),
+                note=time_of(job) if job.job.state == JobState.SUCCEEDED else "",
+                critical=job.job.id in critical,
+                link=anchor(job.job.job.name),
+            )
+            for job in view.jobs
+        ]
+    )
+
+
+def timeline_of(view: RunView) -> tuple[str, int]:
+    """When jobs waited and ran, as HTML; and how many of them are left out, as they took the least time.
+    Empty where none ran."""
+    begin = view.run.started or view.run.created
+    ran = [job for job in view.jobs if seconds_of(job) is not None or job.attempts]
+    longest = sorted(ran, key=lambda job: -(seconds_of(job) or 0.0))[:ROWS_OF_TIMELINE]
+    kept = {job.job.id for job in longest}
+    rows = [
+        Row(
+            name=job.job.job.name,
+            bars=_bars(job, begin),
+            link=anchor(job.job.job.name),
+            time=time_of(job),
+        )
+        for job in ran
+        if job.job.id in kept
+    ]
+    if not rows:
+        return "", 0
+    ends = [bar.ends for row in rows for bar in row.bars]
+    total = max([(view.run.ended or begin) - begin, *ends])
+    return timeline(rows, total), len(ran) - len(rows)
+
+
+def _bars(job: JobView, begin: float) -> list[Bar]:
+    attempts = [*(a for part in job.parts for a in part.attempts), *job.attempts][:200]
+    return [*_waiting(job, begin), *(_attempt_bar(job, attempt, begin) for attempt in attempts)]
+
+
+def _waiting(job: JobView, begin: float) -> list[Bar]:
+    first = job.attempts[0].placed if job.attempts else None
+    ready = job.job.ready
+    if ready is None or first is None or first - ready < 0.01:
+        return []
+    note = f"waited {show_seconds(first - ready)} for a place"
+    return [Bar(begins=ready - begin, ends=first - begin, state="waiting", note=note)]
+
+
+def _attempt_bar(job: JobView, attempt: Attempt, begin: float) -> Bar:
+    ended = attempt.ended or job.job.ended or attempt.placed
+    only = len(job.attempts) == 1 and not job.parts
+    took = time_of(job) if only and time_of(job) else show_seconds(ended - attempt.placed)
+    note = f"{attempt.id} on {attempt.pod_id}: {attempt.state}, {took}"
+    why = attempt.interrupted.why if attempt.interrupted else attempt.message
+    return Bar(
+        begins=attempt.placed - begin,
+        ends=ended - begin,
+        state=attempt.state.value,
+        note=shortened(f"{note} {why}".strip(), 300),
+    )
+
+
+def critical_lines(view: RunView) -> Mapping[str, str]:
+    """The critical path with the time of each job, and the slack of the others; empty without branches."""
+    found = view.critical if view.critical is not None and view.critical.branches else None
+    if found is None:
+        return {}
+    names = {job.job.id: job.job.job.name for job in view.jobs}
+    path = [
+        f'<a href="#{anchor(names[key])}">{escape(names[key])}</a> {show_seconds(found.seconds[key])}'
+        for key in found.path
+        if found.seconds[key]
+    ]
+    slack = sorted((item for item in found.slack.items() if item[1] > 0), key=lambda item: -item[1])
+    spare = [f"{escape(names[key])} {show_seconds(value)}" for key, value in slack[:12]]
+    more = [f"and {len(slack) - 12} more jobs"] if len(slack) > 12 else []
+    shown = path if len(path) <= 30 else [*path[:15], f"… {len(path) - 30} more …", *path[-15:]]
+    return {
+        "path": " → ".join(shown),
+        "total": show_seconds(found.total_seconds),
+        "spare": ", ".join([*spare, *more]),
+    }

@@ -1,0 +1,378 @@
+"""The models of a run in a report: metrics beside those of the run before, what they learned from, and how
+they err."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gridmill.model.amounts import show_number, show_seconds
+from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.breakdown import breakdown_of
+from gridmill.model.calibration import judge
+from gridmill.model.comparison import rows_measured_on, settings_of
+from gridmill.model.event import Event, EventType
+from gridmill.model.metric import HIGHER_IS_BETTER, is_ranked, marked, read_metric
+from gridmill.model.noun import dataclass
+from gridmill.model.state import AttemptState
+from gridmill.model.view import JobView, RunView
+from gridmill.report.charts import (
+    Axes,
+    Point,
+    Scale,
+    Series,
+    bars,
+    dot,
+    figure,
+    histogram,
+    line_chart,
+    tick_texts,
+    ticks,
+)
+from gridmill.report.jobs import anchor
+
+SHOWN_TRIALS, SHOWN_FEATURES, SHOWN_MODELS, SHOWN_METRICS = 12, 15, 12, 40
+_LOSS = "loss"
+
+
+def name_of(version: Artifact) -> str:
+    """The job's name."""
+    return version.name.rpartition("/")[2]
+
+
+def versions_of(view: RunView, kind: ArtifactKind) -> list[Artifact]:
+    """Those that the run made or left unchanged."""
+    return [one for job in view.jobs for one in job.artifacts if one.kind == kind]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A metric of a model: its text, whether it is the best of the run's models, and how it moved since the
+    run before: the text, and `better`, `worse` or nothing as a CSS class."""
+
+    text: str = ""
+    best: bool = False
+    moved: str = ""
+    way: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricTable:
+    """A row per metric, a column per model (name, anchor, id). `notes` are what a reader must know about the
+    comparison."""
+
+    models: tuple[tuple[str, str, str], ...] = ()
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...] = ()
+    before: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def metric_table(models: Sequence[Artifact], before: RunView | None) -> MetricTable:
+    """The metrics of the models, and of their versions in the run before."""
+    shown = models[:SHOWN_MODELS]
+    earlier = _earlier(before)
+    names = list(dict.fromkeys(name for model in shown for name in model.output.metrics))
+    rows = [(marked(name), tuple(_cell(model, name, models, earlier) for model in shown)) for name in names]
+    notes = [f"{len(models) - len(shown)} more models are not shown: gridmill list models"] * (
+        len(models) > len(shown)
+    )
+    notes += [f"{len(rows) - SHOWN_METRICS} more metrics: gridmill show model"] * (len(rows) > SHOWN_METRICS)
+    return MetricTable(
+        models=tuple((name_of(model), anchor(name_of(model)), model.id) for model in shown),
+        rows=tuple(rows[:SHOWN_METRICS]),
+        before=before.run.id if before is not None and earlier else "",
+        notes=(*notes, *_since(shown, earlier)),
+    )
+
+
+def _earlier(before: RunView | None) -> Mapping[str, Artifact]:
+    """By name the models that the run before had."""
+    return {} if before is None else {one.name: one for one in versions_of(before, ArtifactKind.MODEL)}
+
+
+def _since(models: Sequence[Artifact], earlier: Mapping[str, Artifact]) -> Iterator[str]:
+    """Of each model why there is no comparison, or that it is the same version."""
+    if not earlier:
+        return
+    for model in models:
+        old = earlier.get(model.name)
+        if old is None:
+            yield f"{name_of(model)}: the run before has no such model"
+        elif old.id == model.id:
+            yield f"{name_of(model)}: the same version as in the run before"
+        elif rows_measured_on(old) != rows_measured_on(model):
+            why = "the run before measured other rows, so the change is not that of the model alone"
+            yield f"{name_of(model)}: {why}"
+
+
+def _cell(model: Artifact, name: str, models: Sequence[Artifact], earlier: Mapping[str, Artifact]) -> Cell:
+    value = model.output.metrics.get(name)
+    if value is None:
+        return Cell()
+    old = earlier.get(model.name)
+    was = None if old is None or old.id == model.id else old.output.metrics.get(name)
+    moved, way = ("", "") if was is None else _moved(name, was, value)
+    if old is not None and rows_measured_on(old, name) != rows_measured_on(model, name):
+        way = ""
+    return Cell(text=show_number(value), best=_is_best(model, name, models), moved=moved, way=way)
+
+
+def _moved(name: str, was: float, value: float) -> tuple[str, str]:
+    if was == value:
+        return "no change", ""
+    sign = "+" if value > was else "−"
+    text = f"{sign}{show_number(abs(value - was))} (was {show_number(was)})"
+    if not is_ranked(name):
+        return text, ""
+    return text, "better" if (value > was) == read_metric(name)[1] else "worse"
+
+
+def _is_best(model: Artifact, name: str, models: Sequence[Artifact]) -> bool:
+    same = [one for one in models if rows_measured_on(one, name) == rows_measured_on(model, name)]
+    known = [one.output.metrics[name] for one in same if name in one.output.metrics]
+    if len(known) < 2 or not is_ranked(name):
+        return False
+    return model.output.metrics.get(name) == (max(known) if read_metric(name)[1] else min(known))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPage:
+    """What is shown about one model. Charts are HTML; `facts` are names and texts; `tables` are
+    breakdowns."""
+
+    name: str
+    id: str
+    anchor: str
+    facts: tuple[tuple[str, str], ...] = ()
+    charts: tuple[tuple[str, str, str], ...] = ()
+    importance: str = ""
+    importance_note: str = ""
+    residuals: tuple[tuple[str, str, str], ...] = ()
+    tables: tuple[Any, ...] = ()
+    calibration: str = ""
+    calibration_note: str = ""
+    search: Mapping[str, Any] | None = None
+
+
+def model_pages(view: RunView, events: Sequence[Event]) -> list[ModelPage]:
+    """One for each of the first models."""
+    steps = _steps(view, events)
+    found = [(job, one) for job in view.jobs for one in job.artifacts if one.kind == ArtifactKind.MODEL]
+    return [_page(job, model, steps) for job, model in found[:SHOWN_MODELS]]
+
+
+def _page(job: JobView, model: Artifact, steps: Mapping[str, Mapping[str, Sequence[Point]]]) -> ModelPage:
+    details, name = model.output.details, name_of(model)
+    last = next((one.id for one in reversed(job.attempts) if one.state == AttemptState.SUCCEEDED), "")
+    note, importance = _importance(details)
+    curve = details.get("calibration") or ()
+    return ModelPage(
+        name=name,
+        id=model.id,
+        anchor=f"model-{anchor(name)[4:]}",
+        facts=tuple(_facts(model)),
+        charts=tuple(_learning(details, steps.get(last) or _stored_curve(details))),
+        importance=importance,
+        importance_note=note,
+        residuals=tuple(_residuals(details)),
+        tables=breakdown_of(model),
+        calibration=_calibration_chart(curve) if curve else "",
+        calibration_note=judge(curve).text if curve else "",
+        search=_search(details["search"]) if details.get("search") else None,
+    )
+
+
+def _facts(model: Artifact) -> Iterator[tuple[str, str]]:
+    details = model.output.details
+    rows = details.get("rows") or {}
+    yield "predicts", str(details.get("predicts") or details.get("label") or "")
+    yield "learned from", str(details.get("dataset") or "")
+    yield "rows", ", ".join(f"{count:,} {split}" for split, count in rows.items() if count)
+    yield "features", f"{len(details.get('features') or ()):,} ({details.get('inputs') or 0:,} inputs)"
+    options = details.get("options") or {}
+    wait = options.get("data_wait_share")
+    if wait is not None:
+        yield "data-loading wait", f"{wait:.1%} of the time"
+    skip = ("features", "labels", "split", "label", "data_wait_share")
+    settings = {
+        k: v
+        for k, v in settings_of(model).items()
+        if k not in skip and v is not None and not k.startswith("package ")
+    }
+    yield "settings", ", ".join(f"{name} {_value(value)}" for name, value in list(settings.items())[:40])
+    packages = details.get("packages") or {}
+    yield "packages", ", ".join(f"{name} {one}" for name, one in list(packages.items())[:30])
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value[:12])) + (", …" if len(value) > 12 else "")
+    return show_number(value) if isinstance(value, int | float) else str(value)
+
+
+def _steps(view: RunView, events: Sequence[Event]) -> Mapping[str, Mapping[str, list[Point]]]:
+    """By attempt and name the metrics that were reported by step."""
+    found: dict[str, dict[str, list[Point]]] = {}
+    for event in events:
+        step, value = event.body.get("step"), event.body.get("value")
+        if (
+            event.type == EventType.METRIC
+            and isinstance(step, int | float)
+            and isinstance(value, int | float)
+        ):
+            of = found.setdefault(event.attempt_id, {})
+            of.setdefault(str(event.body.get("name")), []).append((float(step), float(value)))
+    return found
+
+
+def _stored_curve(details: Mapping[str, Any]) -> Mapping[str, Sequence[Point]]:
+    """The losses that a model's record has: of one that this run has not trained."""
+    curve = details.get("curve") or ()
+    pairs = {"train_loss": 1, "validation_loss": 2}
+    return (
+        {name: [(float(one[0]), float(one[at])) for one in curve] for name, at in pairs.items()}
+        if curve
+        else {}
+    )
+
+
+def _learning(
+    details: Mapping[str, Any], steps: Mapping[str, Sequence[Point]]
+) -> Iterator[tuple[str, str, str]]:
+    """Title, chart and note of each quantity: what is measured in one unit is in one chart. Trials are in
+    that of the search."""
+    groups: dict[str, dict[str, Sequence[Point]]] = {}
+    for name, points in steps.items():
+        if not name.startswith("trial_"):
+            groups.setdefault(_quantity(name), {})[name] = sorted(points)
+    options = details.get("options") or {}
+    for quantity, series in groups.items():
+        x = "trees" if "max_iter" in options else "epoch" if "epochs" in options else "step"
+        kept = options.get("best_epoch")
+        at = (float(kept), f"epoch {kept:,}") if kept else None
+        whole = all(step.is_integer() for points in series.values() for step, _ in points)
+        axes = Axes(x=x, y=quantity, whole=whole, mark=at if quantity == _LOSS else None)
+        lines = [Series(name=_shown(name), points=points) for name, points in series.items()]
+        chart = line_chart(lines, axes)
+        if chart:
+            yield quantity, chart, at[1] if at and quantity == _LOSS else ""
+
+
+def _quantity(name: str) -> str:
+    """What a metric measures, without the split: `loss` of `train_loss`."""
+    for split in ("train_", "validation_", "test_"):
+        name = name.removeprefix(split)
+    return name
+
+
+def _shown(name: str) -> str:
+    split = name.partition("_")[0]
+    return split if split in ("train", "validation", "test") else name
+
+
+def _importance(details: Mapping[str, Any]) -> tuple[str, str]:
+    """A note and bars: permutation importance where it was measured, else the model's own."""
+    measured = details.get("permutation") or {}
+    if features := measured.get("features"):
+        largest = max(map(abs, features.values())) or 1.0
+        ranked = sorted(features.items(), key=lambda item: -item[1])
+        rows = [(name, value / largest, f"{value:+.3g}") for name, value in ranked[:SHOWN_FEATURES]]
+        title = f"increase of the {measured['metric']} if the values of the feature are shuffled"
+        return _measured_note(measured, len(ranked)), bars(rows, title)
+    own = details.get("importance") or {}
+    if not own:
+        return "", ""
+    ranked = sorted(own.items(), key=lambda item: -item[1])
+    rows = [(name, value, f"{value:.1%}") for name, value in ranked[:SHOWN_FEATURES]]
+    largest = max(abs(value) for _, value, _ in rows) or 1.0
+    shares = [(name, value / largest, text) for name, value, text in rows]
+    members = "combine" in (details.get("options") or {})
+    title = "weight of each member" if members else "share of the loss that the splits by an input took away"
+    more = len(ranked) - len(rows)
+    note = f"The {len(rows)} largest of {len(ranked):,}." if more > 0 else ""
+    if why := measured.get("skipped"):
+        note = f"{note} Permutation importance was not measured: {why}.".strip()
+    return note, bars(shares, title)
+
+
+def _measured_note(measured: Mapping[str, Any], count: int) -> str:
+    on = f"{measured['rows']:,} {measured['split']} rows (seed {measured['seed']})"
+    note = f"Permutation importance, measured once on {on}."
+    if count > SHOWN_FEATURES:
+        note += f" The {SHOWN_FEATURES} largest of {count:,}."
+    if left := measured.get("not_measured"):
+        limit = show_seconds(measured["limit_seconds"])
+        note += f" {left:,} features were not measured: the time limit of {limit} was reached."
+    return note
+
+
+def _residuals(details: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Of each label a note, the histogram of the errors, and truth against prediction."""
+    known = details.get("residuals") or {}
+    for one in known.get("labels") or ():
+        low, middle, high = one["quantiles"]
+        note = (
+            f"{one['label']}: prediction − truth on {one['rows']:,} {known['split']} rows; mean "
+            f"{show_number(one['mean'])}, median {show_number(middle)}, 90 % of them between "
+            f"{show_number(low)} and {show_number(high)}"
+        )
+        errors = histogram(one["edges"], one["counts"], Axes(x="prediction − truth", y="rows"))
+        yield note, errors, _scatter(one)
+
+
+def _scatter(one: Mapping[str, Any]) -> str:
+    points = [(float(x), float(y)) for x, y in one.get("sample") or ()]
+    if not points:
+        return ""
+    values = [value for point in points for value in point]
+    pad = (max(values) - min(values)) * 0.04 or 1.0
+    low, high = min(values) - pad, max(values) + pad
+    scale = Scale(low=(low, low), high=(high, high))
+    marks = ticks(low, high, 5)
+    texts = tick_texts(marks)
+    corners = f"{scale.place((low, low))} {scale.place((high, high))}"
+    diagonal = f'<polyline class="line c2 dashed" points="{corners}"/>'
+    dots = [dot(scale, point, "") for point in points]
+    return figure(
+        [diagonal, *dots],
+        x_labels=[(scale.across(x), text) for x, text in zip(marks, texts, strict=True)],
+        y_labels=[(scale.down(y), text) for y, text in zip(marks, texts, strict=True)],
+        axes=Axes(x="truth", y="prediction"),
+        legend=[(f"{len(points):,} rows", "c1 dots"), ("prediction = truth", "c2 dashed")],
+    )
+
+
+def _search(search: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The trials of a search, the best first, and a chart of the value of each."""
+    trials = search["trials"]
+    ended = [trial for trial in trials if trial["value"] is not None]
+    higher = search["metric"] in HIGHER_IS_BETTER
+    ranked = sorted(ended, key=lambda trial: -trial["value"] if higher else trial["value"])
+    best_so_far, best = [], None
+    for trial in sorted(ended, key=lambda trial: trial["number"]):
+        value = trial["value"]
+        best = value if best is None else max(best, value) if higher else min(best, value)
+        best_so_far.append((float(trial["number"]), float(best)))
+    points = [(float(trial["number"]), float(trial["value"])) for trial in ended]
+    series = (
+        Series(name="trial", points=points, dots=True),
+        Series(name="best so far", points=best_so_far),
+    )
+    return {
+        "metric": search["metric"],
+        "best": search["best"],
+        "names": list(ranked[0]["parameters"])[:12] if ranked else [],
+        "trials": ranked[:SHOWN_TRIALS],
+        "count": len(trials),
+        "left": len(trials) - len(ranked[:SHOWN_TRIALS]),
+        "value": _value,
+        "chart": line_chart(series, Axes(x="trial", y=f"validation {search['metric']}", whole=True)),
+    }
+
+
+def _calibration_chart(curve: Sequence[Sequence[float]]) -> str:
+    points = [(float(told), float(came)) for told, came, _ in curve]
+    low = min(0.0, *(min(point) for point in points))
+    diagonal = Series(name="perfectly calibrated", points=[(low, low), (1.0, 1.0)], dashed=True)
+    axes = Axes(x="predicted probability", y="share that came true")
+    return line_chart((Series(name="observed", points=points), diagonal), axes)
