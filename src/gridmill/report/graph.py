@@ -15,9 +15,9 @@ from unicodedata import east_asian_width
 from gridmill.model.noun import dataclass
 from gridmill.report.charts import Point
 
-_WIDE, _HIGH, _LANE = 168.0, 46.0, 4.0
+_WIDE, _HIGH, _LANE = 184.0, 46.0, 4.0
 _GAP_X, _GAP_Y = 44.0, 14.0
-_NAME, _LINE = 20, 24
+_NAME, _LINE = 19, 23
 """Letters of the first and the second line that a box has room for."""
 FOLDED_FROM, MOST_BOXES = 24, 60
 """Jobs from which on alike ones are one box, and boxes that are drawn at most."""
