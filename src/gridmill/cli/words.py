@@ -3,7 +3,7 @@
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import floor
 
 from gridmill.model.amounts import Amounts, show_bytes, show_count, show_seconds

@@ -7,7 +7,7 @@ from gridmill.model.artifact import ArtifactKind
 from gridmill.model.building import is_building
 from gridmill.model.comparison import best_models
 from gridmill.model.event import Event
-from gridmill.model.failures import at_fault, failed_jobs, failed_parts, reason
+from gridmill.model.failures import at_fault, failed_jobs, failed_parts, next_step, reason
 from gridmill.model.noun import dataclass
 from gridmill.model.run import Attempt
 from gridmill.model.state import FINISHED_RUNS, JobState, RunState
@@ -95,8 +95,8 @@ def _results(view: RunView) -> Iterator[str]:
         by = f" by {model}" if model else ""
         good = f": {told}" if (told := headline_of(one)) else ""
         yield f"{name_of(one)} predicted {one.output.rows or 0:,} rows{by}{good}"
-    if view.run.state == RunState.STOPPED:
-        yield f"The run was stopped. Continue with: gridmill resume {view.run.id}"
+    if view.run.state == RunState.STOPPED and not failed_jobs(view):
+        yield f"The run was stopped. {next_step(view)}"
 
 
 def _models(view: RunView) -> Iterator[str]:
