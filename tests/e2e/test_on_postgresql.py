@@ -126,6 +126,7 @@ def test_connections_ended_again_and_again(place: Place, postgresql: PostgresqlS
     assert_each_ran_once(place)
 
 
+@pytest.mark.long
 def test_connections_cut_at_commits(place: Place, postgresql: PostgresqlServer):
     fates = chain.from_iterable(repeat((Cut.NONE, Cut.BEFORE, Cut.NONE, Cut.NONE, Cut.AFTER)))
     first = [Cut.NONE] * 6  # the schema, and what the start commits: those are refused, not tried again
@@ -176,6 +177,7 @@ def test_a_control_node_ends_when_another_has_its_store(place: Place, postgresql
         assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_a_store_whose_home_is_elsewhere_is_taken_over_only_when_told(place: Place, tmp_path: Path):
     run = place.start("run", long(place))
     place.wait_for("marks")

@@ -283,6 +283,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_a_gang_that_loses_a_host_waits_for_room_and_goes_on_from_its_checkpoint(lab: Lab) -> None:
     """Then its pod there is killed, which the other rank notices first. No rank ever runs twice at once."""
     script, marks = lab.shared / "goes_on.py", lab.shared / "gang.marks"
@@ -329,6 +330,7 @@ jobs:
         assert {rank for rank, _, _ in both} == {"0", "1"}
 
 
+@pytest.mark.long
 def test_what_no_node_has_is_refused_and_what_a_node_lies_about_is_told(lab: Lab) -> None:
     """GPUs that are not there, more memory than there is: Ray believes it, the pod's keeper looks."""
     text = """
@@ -359,6 +361,7 @@ def test_a_cable_pulled_for_a_moment_costs_nothing(lab: Lab) -> None:
     lab.ended_well(run, "beta")
 
 
+@pytest.mark.long
 def test_a_control_node_killed_finds_its_jobs_again(lab: Lab) -> None:
     run = lab.waiting_on_beta("killed")
     for program in (run.name, "up"):
@@ -374,6 +377,7 @@ def test_a_control_node_killed_finds_its_jobs_again(lab: Lab) -> None:
     assert (attempts(view()), run.hosts) == ([1], ["beta"])
 
 
+@pytest.mark.long
 def test_a_head_that_is_started_anew_has_lost_its_pods_and_their_work_is_done_again(lab: Lab) -> None:
     """The control node stays; the host that had joined ends what it ran, and has to join again."""
     run = lab.waiting_on_beta("head")
@@ -390,6 +394,7 @@ def raylet(host: Host) -> str:
     return host.run("bash", "-c", "pgrep -f [r]aylet/raylet || true")
 
 
+@pytest.mark.long
 def test_a_host_without_power_loses_only_its_attempt(lab: Lab) -> None:
     run = lab.waiting_on_beta("power")
     lab.beta.power_off()
@@ -399,6 +404,7 @@ def test_a_host_without_power_loses_only_its_attempt(lab: Lab) -> None:
     lab.join(lab.beta)
 
 
+@pytest.mark.long
 def test_a_host_cut_off_for_ever_ends_its_jobs_before_they_run_elsewhere(lab: Lab) -> None:
     """So nothing runs twice at the same time, though nobody can reach that host."""
     run = lab.waiting_on_beta("cut")

@@ -197,6 +197,7 @@ def test_a_gang_meets_there_and_finds_slurms_own_words_beside(lab: Lab) -> None:
     assert len({one.pod_id for one in (*view.jobs[0].attempts, *view.jobs[0].ranks)}) == 2
 
 
+@pytest.mark.long
 def test_from_raw_data_to_a_forecast_it_is_the_same_there_as_here(lab: Lab) -> None:
     pytest.importorskip("duckdb")
     pytest.importorskip("onnxruntime")
@@ -282,6 +283,7 @@ def test_a_job_that_somebody_cancels_is_run_again(lab: Lab) -> None:
     assert lab.job(run_id).losses == 1
 
 
+@pytest.mark.long
 def test_a_job_that_is_preempted_is_run_again(cluster: SlurmCluster, tmp_path: Path) -> None:
     lab = Lab(tmp_path, cluster, partition="low")
     run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
@@ -292,6 +294,7 @@ def test_a_job_that_is_preempted_is_run_again(cluster: SlurmCluster, tmp_path: P
     lab.close()
 
 
+@pytest.mark.long
 def test_a_job_that_an_administrator_requeues_does_not_start_twice(lab: Lab) -> None:
     """It waits in the queue again, but its pods are gone for good: a new deployment does the work."""
     run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
@@ -305,6 +308,7 @@ def test_a_job_that_an_administrator_requeues_does_not_start_twice(lab: Lab) -> 
     lab.wait(lambda: not lab.cluster.jobs(), "it does not wait in the queue any more")
 
 
+@pytest.mark.long
 def test_a_job_at_its_time_limit_is_told(lab: Lab) -> None:
     """The least limit that Slurm knows is a minute, and it looks every half."""
     run_id = lab.command(HANGS_ONCE.format(flag=lab.flag))
@@ -315,6 +319,7 @@ def test_a_job_at_its_time_limit_is_told(lab: Lab) -> None:
     assert first.message.startswith("Slurm ended it, TIMEOUT: its time limit was reached")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not has_accounting(), reason=HOW_TO_GET_ACCOUNTING)
 @pytest.mark.parametrize("private", [{"accounting": True}], indirect=True)
 def test_the_accounting_tells_what_a_lost_attempt_used(private: Lab) -> None:
@@ -394,6 +399,7 @@ def test_a_run_that_is_stopped_is_cancelled_there(lab: Lab) -> None:
 # --- daemons and nodes that die
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("private", [{"apart": True, "slurmd_timeout": 20}], indirect=True)
 def test_a_node_that_loses_power_has_its_job_run_on_another(private: Lab) -> None:
     run_id = private.command(HANGS_ONCE.format(flag=private.flag))
@@ -404,6 +410,7 @@ def test_a_node_that_loses_power_has_its_job_run_on_another(private: Lab) -> Non
     assert second.pod_id != first.pod_id
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("private", [{"slurmd_timeout": 20}], indirect=True)
 def test_a_node_that_slurm_has_lost_ends_its_pods_before_their_work_is_done_again(private: Lab) -> None:
     """Its slurmd is dead, its pods are not: they find in their folders that they are to end."""
@@ -419,6 +426,7 @@ def test_a_node_that_slurm_has_lost_ends_its_pods_before_their_work_is_done_agai
     assert "twice" not in private.says(run_id)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("private", [{}], indirect=True)
 def test_slurms_controller_may_die_and_come_back(private: Lab) -> None:
     run_id = private.command(
@@ -432,6 +440,7 @@ def test_slurms_controller_may_die_and_come_back(private: Lab) -> None:
     assert len(private.attempts(run_id)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("private", [{"nodes": 1}], indirect=True)
 def test_a_node_whose_slurmd_dies_keeps_its_pods(private: Lab) -> None:
     """The processes live and answer: nothing is lost, and the daemon may come back."""
@@ -446,6 +455,7 @@ def test_a_node_whose_slurmd_dies_keeps_its_pods(private: Lab) -> None:
     assert len(private.attempts(run_id)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not has_memory_cgroups(), reason="needs cgroups (v1) that root may write")
 @pytest.mark.parametrize("private", [{"cgroups": True, "nodes": 1}], indirect=True)
 def test_what_slurm_kills_for_its_memory_is_run_again_with_more(private: Lab) -> None:

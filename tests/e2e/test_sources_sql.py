@@ -255,6 +255,7 @@ def test_a_server_that_crashes_between_two_batches_can_be_tried_again(
     assert sorted(case.table()["id"].to_pylist()) == list(range(1, 25_001))
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_no_row_is_lost_or_doubled(place: Place, postgresql: PostgresqlServer) -> None:
     database = postgresql.create_database()
     postgresql.execute("CREATE TABLE sales (id bigint PRIMARY KEY, pad text)", database)

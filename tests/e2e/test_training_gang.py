@@ -140,6 +140,7 @@ def process_of(place: Place, attempt: str) -> int | None:
     return None
 
 
+@pytest.mark.long
 def test_workers_that_lose_one_go_on_from_the_checkpoint_with_one_workers_curve(place: Place):
     place.write(rows(), "rows.csv")
     running = place.start("run", place.write(PIPELINE), "--json")
