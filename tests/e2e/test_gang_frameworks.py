@@ -1,5 +1,6 @@
 """TensorFlow and JAX in gangs, with the packages themselves: they find what they read of a rank's world."""
 
+import json
 import os
 import re
 import subprocess
@@ -98,7 +99,7 @@ def python_with(package: str) -> str:
 def gang_of(place: Place, package: str, program: str, size: str) -> str:
     """What the ranks of a gang with that program say; it succeeds."""
     place.write(program, "program.py")
-    words = {"PYTHON": python_with(package), "PROGRAM": "program.py", "SIZE": size}
+    words = {"PYTHON": json.dumps(python_with(package)), "PROGRAM": "program.py", "SIZE": size}
     text = GANG
     for word, given in words.items():
         text = text.replace(word, given)
@@ -157,7 +158,7 @@ jobs:
     resource: tasks
     memory: 2GiB
     command:
-      run: [PYTHON, FOLDER/slurm_servers.py]
+      run: [PYTHON, PROGRAM]
       workers: 3
       env: {CUDA_VISIBLE_DEVICES: "-1"}
 """
@@ -168,7 +169,11 @@ def test_a_server_for_each_of_several_tasks_of_a_node(request: pytest.FixtureReq
     """The list of nodes and of tasks on each becomes a ClusterSpec; workers learn what a server keeps."""
     python = python_with("tensorflow")
     lab: Lab = request.getfixturevalue("slurm")
-    run_id = lab.start(SERVERS.replace("PYTHON", python).replace("FOLDER", str(EXAMPLES)))
+    run_id = lab.start(
+        SERVERS.replace("PYTHON", json.dumps(python)).replace(
+            "PROGRAM", json.dumps(str(EXAMPLES / "slurm_servers.py"))
+        )
+    )
     view = lab.ended(run_id, PATIENT)
     said = lab.says(run_id)
     assert view.run.state == RunState.SUCCEEDED, f"{view.jobs[0].job.message}\n{said[-4000:]}"

@@ -18,6 +18,7 @@ from tests.machines import Machines, attempts, messages, state, two_hosts
 from tests.ray import ENVIRONMENT, GIB, needs_ray
 from tests.wrong_clock import HOW_TO_GET_IT, can_be_made, wrong_clock
 
+PYTHON = json.dumps(sys.executable)  # as YAML has it
 pytestmark = [
     pytest.mark.e2e,
     needs_ray,
@@ -235,7 +236,7 @@ at: lab
 resources:
   two: {{type: command, site: lab, workers: 2, cpus: 2, memory: 1GiB, keep: 0s}}
 jobs:
-  gang: {{resource: two, memory: 400MiB, command: {{run: [{sys.executable}, {script}], workers: 4}}}}
+  gang: {{resource: two, memory: 400MiB, command: {{run: [{PYTHON}, {script}], workers: 4}}}}
 """
     view = lab.ended(lab.run(text, "meets"), "meets")
     for host in (lab.alpha, lab.beta):
@@ -297,7 +298,7 @@ jobs:
   gang:
     resource: pair
     memory: 1GiB
-    command: {{run: [{sys.executable}, {script}, {lab.shared}], workers: 2}}
+    command: {{run: [{PYTHON}, {script}, {lab.shared}], workers: 2}}
 """
     run = lab.run(text, "on")
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -186,7 +187,7 @@ jobs:
 
 def test_a_gang_meets_there_and_finds_slurms_own_words_beside(lab: Lab) -> None:
     """Two pods of one batch job with two ranks each."""
-    run_id = lab.start(GANG.format(python=sys.executable, folder=lab.folder))
+    run_id = lab.start(GANG.format(python=shlex.quote(sys.executable), folder=lab.folder))
     view = lab.ended(run_id)
     assert view.run.state == RunState.SUCCEEDED, (view.run.message, lab.says(run_id))
     told = sorted(line.split()[1:] for line in lab.says(run_id).splitlines())

@@ -21,13 +21,13 @@ def test_a_table_holds_what_its_objects_held(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(8, 158))
+@pytest.mark.parametrize("seed", range(8, 58))
 def test_more_histories_of_urls(seed: int, tmp_path: Path) -> None:
     http_case(seed, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(8, 158))
+@pytest.mark.parametrize("seed", range(8, 58))
 def test_more_histories_of_objects(seed: int, tmp_path: Path) -> None:
     _objects(seed, tmp_path)
 

@@ -1,6 +1,7 @@
 """When a machine is given, and when it is taken back."""
 
 import os
+import shlex
 import signal
 import struct
 import subprocess
@@ -94,7 +95,7 @@ def test_hours_go_past_midnight(hours: tuple[int, int], inside: list[int], outsi
 
 def test_a_busy_process_that_is_not_ours_is_the_owners() -> None:
     """Its parent has ended: what descends from the one that looks is not the owner's."""
-    start = f"{sys.executable} -c 'while True: pass' > /dev/null 2>&1 & echo $!"
+    start = f"{shlex.quote(sys.executable)} -c 'while True: pass' > /dev/null 2>&1 & echo $!"
     pid = int(subprocess.run(["sh", "-c", start], capture_output=True, text=True, check=True).stdout)
     try:
         seen = owners_processes()
