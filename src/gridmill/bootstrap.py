@@ -26,7 +26,6 @@ from gridmill.errors import (
     GridmillError,
     HomeInUseError,
     InputError,
-    StorageError,
     StoreInUseError,
     explained,
 )
@@ -39,13 +38,13 @@ from gridmill.model.message import ToPod
 from gridmill.model.retention import DAY_SECONDS
 from gridmill.model.site import Site, SiteKind
 from gridmill.model.view import RunView
-from gridmill.ports.grid import Grid
 from gridmill.ports.link import LinkServer, Received
 from gridmill.ports.site import Doors, SitePort
 from gridmill.ports.store import Store
 from gridmill.registry import find
 from gridmill.settings import Settings, is_farm
 from gridmill.storage.filesystem import check_home, check_root
+from gridmill.storage.home import make_home
 from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
 from gridmill.testing.faults import with_faults
@@ -73,25 +72,13 @@ class SystemClock:
 class EmbeddedNode:
     """A control node in this process. `close` ends it: with `tear_down`, its idle deployments too."""
 
-    grid: Grid
+    grid: Service
     node: ControlNode
     finish: Callable[[bool], None]
 
     def close(self, *, tear_down: bool = True) -> None:
         """End it; may be repeated."""
         self.finish(tear_down)
-
-
-def make_home(home: Path) -> None:
-    """The folder, for this user only. Raises StorageError."""
-    try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if home.stat().st_uid == os.geteuid():
-            home.chmod(0o700)  # also where the folder was there before
-    except OSError as error:
-        raise StorageError(
-            f"{home} cannot be made: {error.strerror}", hint="Set GRIDMILL_HOME to a folder you can write to."
-        ) from error
 
 
 def lock_home(home: Path) -> IO[str]:
@@ -168,8 +155,13 @@ def embed(
     take_over: bool = False,
     site: SitePort | None = None,
     waits: Callable[[], bool] = lambda: False,
+    await_seconds: float = 0.0,
+    end: Callable[[], None] | None = None,
 ) -> EmbeddedNode:
     """A running control node for the home in `settings`.
+
+    Runs whose clients lost another control node stand still until these are back, for `await_seconds` at
+    most. `end` is called when it is asked to shut down; without it, it closes.
 
     `site` is the local one, prepared; it is closed with the rest, and when this fails.
     While another process owns the home and `waits()`, this waits for it to end.
@@ -184,7 +176,15 @@ def embed(
         check_root(settings.root)
         lock = undone.enter_context(_lock_in_turn(settings.home, waits))
         node = _wire(
-            settings, lock, local, embedded=embedded, warn=warn, address=address, take_over=take_over
+            settings,
+            lock,
+            local,
+            embedded=embedded,
+            warn=warn,
+            address=address,
+            take_over=take_over,
+            await_seconds=await_seconds,
+            end=end,
         )
         undone.pop_all()
     return node
@@ -256,6 +256,8 @@ def _wire(
     warn: Callable[[str], None],
     address: str,
     take_over: bool,
+    await_seconds: float,
+    end: Callable[[], None] | None,
 ) -> EmbeddedNode:
     store = with_faults(open_store(settings), settings.fault)
     wakers: list[Callable[[], None]] = []
@@ -305,7 +307,11 @@ def _wire(
             (settings.home / "control.json").unlink(missing_ok=True)
             lock.close()
 
-    service = Service(node, _identity(settings, address, embedded), render=_render, end=lambda: finish(False))
+    service = Service(
+        node, _identity(settings, address, embedded), render=_render, end=end or partial(finish, False)
+    )
+    if await_seconds:
+        node.await_clients(await_seconds)
     node.start()
     surveyor.start()
     node.wake()

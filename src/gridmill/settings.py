@@ -75,6 +75,44 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+_PRIVATE = frozenset({"GRIDMILL_HOME", "GRIDMILL_TOKEN", "GRIDMILL_FAULT"})
+
+
+def as_variables(settings: Settings) -> dict[str, str]:
+    """The settings of a grid as variables of an environment: those that a process of the same home should
+    share. Paths are whole, so that they mean the same in any folder."""
+    return {
+        "GRIDMILL_ROOT": str(settings.root),
+        "GRIDMILL_STORE": settings.store,
+        "GRIDMILL_ORPHAN": _plain(settings.orphan_seconds),
+        "GRIDMILL_GRACE": _plain(settings.grace_seconds),
+        "GRIDMILL_OBSERVE": _plain(settings.observe_seconds),
+        "GRIDMILL_MEMORY": str(settings.memory_bytes or ""),
+        "GRIDMILL_CPUS": _plain(settings.cpus) if settings.cpus else "",
+        "GRIDMILL_GPU_SHARES": str(settings.gpu_shares),
+        "GRIDMILL_BUCKET_HOSTS": ",".join(settings.bucket_hosts),
+        "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
+        "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
+        "GRIDMILL_HISTORY": _plain(settings.history_seconds),
+    }
+
+
+def _plain(number: float) -> str:
+    """Without an exponent."""
+    return f"{number:.9f}".rstrip("0").rstrip(".")
+
+
+def chosen_variables(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Settings of a grid that the environment sets."""
+    env = os.environ if environment is None else environment
+    return tuple(name for name in env if name.startswith("GRIDMILL_") and env[name] and name not in _PRIVATE)
+
+
+def whole_environment() -> dict[str, str]:
+    """All variables of this process: those of the jobs that it starts."""
+    return dict(os.environ)
+
+
 def is_farm(home: Path) -> bool:
     """Whether a light Gridmill (`gridmill up --light`) lives there, and no other."""
     return (home / "farm" / "records.db").exists() and not (home / "store.db").exists()

@@ -134,6 +134,17 @@ class Place:
 
         assert eventually(met, seconds), "it was never met"
 
+    def node_pid(self) -> int:
+        """The process of the control node that owns the home now, or did last; 0 while one begins."""
+        return int((self.home / "control.lock").read_text() or 0)
+
+    def crash(self, run: "subprocess.Popen[str]") -> None:
+        """Kill a command and the control node at once: neither notices that the other one has gone."""
+        run.send_signal(signal.SIGSTOP)
+        os.kill(self.node_pid(), signal.SIGKILL)
+        run.kill()
+        run.wait()
+
     def leftovers(self) -> list[int]:
         return processes_mentioning(str(self.home))
 

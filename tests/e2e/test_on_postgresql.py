@@ -181,8 +181,7 @@ def test_a_control_node_ends_when_another_has_its_store(place: Place, postgresql
 def test_a_store_whose_home_is_elsewhere_is_taken_over_only_when_told(place: Place, tmp_path: Path):
     run = place.start("run", long(place))
     place.wait_for("marks")
-    run.kill()
-    run.wait()
+    place.crash(run)
     with a_place(tmp_path / "other", place.store) as other:
         other.folder.mkdir()
         done = other.gridmill("up", "--listen", "off")

@@ -27,7 +27,7 @@ def test_a_run_right_after_a_stop_waits_for_the_old_control_node_and_starts(plac
     run = place.start("run", long)
     place.wait_for("long-began")
     if turn % 2:  # it listens by then
-        place.meet(run, (place.home / "control.sock").exists)
+        place.meet(run, (place.home / "client.sock").exists)
         assert place.gridmill("stop", "long").returncode == 0
     else:
         os.kill(run.pid, signal.SIGINT)

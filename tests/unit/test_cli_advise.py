@@ -16,7 +16,7 @@ from gridmill.model.view import RunView
 from gridmill.planning.advice import advise as advised
 from gridmill.sdk.client import Client
 from gridmill.sdk.dial import Dialled, home_settings
-from gridmill.sdk.http import over_socket
+from gridmill.sdk.http import over_tcp
 from gridmill.testing.advising import ADVISED, known_of, parallel_attempt
 from gridmill.testing.grid import FakeGrid
 
@@ -105,10 +105,10 @@ def test_a_probe_is_not_the_newest_run_of_its_pipeline(tmp_path: Path) -> None:
         client_of(grid, tmp_path).status("weather")
 
 
-def test_it_is_the_same_over_http(tmp_path: Path) -> None:
-    server = serve(make_app(FakeGrid()), socket_path=tmp_path / "s")
+def test_it_is_the_same_over_http() -> None:
+    server = serve(make_app(FakeGrid()))
     try:
-        grid = over_socket(tmp_path / "s")
+        grid = over_tcp(server.address, None)
         assert grid.advise(ADVISED) == FakeGrid().advise(ADVISED)
         with pytest.raises(NotFoundError):
             grid.probe("weather/none", workers=2, share=0.1)

@@ -20,7 +20,7 @@ from gridmill.errors import (
     PipelineError,
     UnavailableError,
 )
-from gridmill.http.server import Server, serve
+from gridmill.http.server import serve
 from gridmill.model.amounts import GIB
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
@@ -32,6 +32,7 @@ from gridmill.sdk.dial import Dialled, dial_home, home_settings
 from gridmill.sdk.lookup import Noun, read_noun
 from gridmill.sdk.notebook import plan_html, register, run_html
 from gridmill.sdk.runs import Tick
+from gridmill.testing.calls import Served
 from gridmill.testing.grid import Act, FakeGrid
 
 FILE = """\
@@ -236,9 +237,9 @@ def test_default_resources_are_not_altered(client: Client, fake: FakeGrid) -> No
 
 
 def test_a_control_node_that_is_up_is_used(fake: FakeGrid, tmp_path: Path) -> None:
-    server = serve(make_app(fake), socket_path=tmp_path / "control.sock")
+    server = Served(fake, tmp_path)
     with connect(tmp_path, embed=False) as client:
-        assert not client.embedded
+        assert not client.reading
         assert client.run(pipeline()).run.state == RunState.SUCCEEDED
     server.stop()
     tcp = serve(make_app(fake, token="t"))
@@ -253,7 +254,7 @@ def test_without_a_control_node_the_hint_says_what_to_do(tmp_path: Path) -> None
         connect(tmp_path, embed=False)
     assert "gridmill up" in caught.value.hint
     stale = socket.socket(socket.AF_UNIX)
-    stale.bind(str(tmp_path / "control.sock"))  # nobody listens
+    stale.bind(str(tmp_path / "client.sock"))  # nobody listens
     stale.close()
     with pytest.raises(UnavailableError):
         dial_home(home_settings(tmp_path), embed=False)
@@ -263,14 +264,13 @@ def test_without_a_control_node_the_hint_says_what_to_do(tmp_path: Path) -> None
 
 def test_a_watch_goes_on_with_the_control_node_that_takes_over(fake: FakeGrid, tmp_path: Path) -> None:
     fake.acts["first"] = Act.HANG
-    path = tmp_path / "control.sock"
-    server = serve(make_app(fake), socket_path=path)
+    server = Served(fake, tmp_path)
     with connect(tmp_path, embed=False) as client:
         client.run(pipeline(), wait=False)
         watching = client.watch("demo-1", every_seconds=0.01)
         assert next(watching).view.run.state == RunState.ACTIVE
         server.stop()
-        server = serve(make_app(fake), socket_path=path)
+        server = Served(fake, tmp_path)
         fake.stop_run("demo-1")
         assert list(watching)[-1].view.run.state == RunState.STOPPED
     server.stop()
@@ -290,15 +290,14 @@ def test_a_watch_goes_on_with_the_control_node_that_takes_over(fake: FakeGrid, t
 def test_a_verb_right_after_its_control_node_ended_is_asked_of_the_next_one(
     fake: FakeGrid, tmp_path: Path, verb: Callable[[Client], Any]
 ) -> None:
-    path = tmp_path / "control.sock"
-    server = serve(make_app(fake), socket_path=path)
+    server = Served(fake, tmp_path)
     with connect(tmp_path, embed=False) as client:
         server.stop()
         stale = socket.socket(socket.AF_UNIX)
-        stale.bind(str(path))  # as one that is killed leaves it: who connects is refused
+        stale.bind(str(tmp_path / "client.sock"))  # as one that is killed leaves it: who connects is refused
         stale.close()
-        servers: list[Server] = []
-        next_one = threading.Timer(0.1, lambda: servers.append(serve(make_app(fake), socket_path=path)))
+        servers: list[Served] = []
+        next_one = threading.Timer(0.1, lambda: servers.append(Served(fake, tmp_path)))
         next_one.start()
         verb(client)
         next_one.join()

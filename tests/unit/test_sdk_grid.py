@@ -4,11 +4,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from gridmill.api.app import make_app
+from gridmill.calls.client import SOCKET, connect_to
+from gridmill.calls.messages import Hello
 from gridmill.declarations import parse_declarations
 from gridmill.errors import InputError, NotFoundError, PipelineError, StaleVersionError, UnavailableError
 from gridmill.http.server import serve
@@ -22,22 +25,33 @@ from gridmill.model.state import JobState, RunState
 from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.planning.backfills import spans
 from gridmill.ports.grid import Grid
-from gridmill.sdk.http import over_socket, over_tcp
+from gridmill.sdk.http import over_tcp
+from gridmill.testing.calls import Served
 from gridmill.testing.grid import Act, FakeGrid
 
 MakeGrid = Callable[[FakeGrid], Grid]
 
 
-@pytest.fixture(params=["memory", "http"])
+@pytest.fixture(params=["memory", "http", "calls"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeGrid]:
     if request.param == "memory":
         yield lambda fake: fake
         return
-    servers = []
+    servers: list[Any] = []
+
+    def over_calls(fake: FakeGrid) -> Grid:
+        servers.append(Served(fake, tmp_path))
+        return connect_to(tmp_path / SOCKET, Hello(), lambda warning: None).grid()
+
+    if request.param == "calls":
+        yield over_calls
+        for server in servers:
+            server.stop()
+        return
 
     def over_http(fake: FakeGrid) -> Grid:
-        servers.append(serve(make_app(fake), socket_path=tmp_path / "s"))
-        return over_socket(tmp_path / "s")
+        servers.append(serve(make_app(fake)))
+        return over_tcp(servers[-1].address, None)
 
     yield over_http
     for server in servers:
@@ -189,10 +203,10 @@ def test_what_is_not_there_is_not_found(make: MakeGrid) -> None:
             ask("none-1")
 
 
-def test_names_that_are_odd_do_not_reach_other_routes(tmp_path: Path) -> None:
-    server = serve(make_app(FakeGrid()), socket_path=tmp_path / "s")
+def test_names_that_are_odd_do_not_reach_other_routes() -> None:
+    server = serve(make_app(FakeGrid()))
     try:
-        grid = over_socket(tmp_path / "s")
+        grid = over_tcp(server.address, None)
         for name in ("a/events", "a?b", "ä ö", "%2e%2e", "a#b"):
             with pytest.raises(NotFoundError):
                 grid.run(name)
@@ -205,7 +219,7 @@ def test_names_that_are_odd_do_not_reach_other_routes(tmp_path: Path) -> None:
 
 def test_no_control_node_is_unavailable_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError) as caught:
-        over_socket(tmp_path / "none").control()
+        connect_to(tmp_path / SOCKET, Hello(), lambda warning: None)
     assert "gridmill up" in caught.value.hint
 
 

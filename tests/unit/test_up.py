@@ -13,6 +13,8 @@ from gridmill.bootstrap import lock_home
 from gridmill.cli.up import stays
 from gridmill.http.server import listen_at
 from gridmill.sdk.turn import asking
+from gridmill.testing.calls import Served
+from gridmill.testing.grid import FakeGrid
 
 
 @pytest.fixture
@@ -26,9 +28,11 @@ def test_nobody_gives_way_to_one_whose_port_is_taken(
     tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with lock_home(tmp_path):
+        served = Served(FakeGrid(), tmp_path, stays=False)
         assert up(tmp_path, port) == 8
         assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
-    assert not (tmp_path / "control.next").exists(), "nobody was asked"
+        served.stop()
+    assert not served.gave_way, "nobody was asked"
 
 
 def test_a_home_that_has_one_is_refused_whatever_the_port(

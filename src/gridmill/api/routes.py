@@ -44,9 +44,9 @@ def show_control(grid: TheGrid) -> Response:
 
 
 @router.post("/control/shutdown", status_code=204, response_class=Response, tags=["control"])
-def shutdown(grid: TheGrid) -> Response:
-    """End the control node; jobs go on."""
-    grid.shutdown()
+def shutdown(grid: TheGrid, all: bool = False) -> Response:
+    """End the control node; `all` stops the runs that it works for first."""
+    grid.shutdown(all=all)
     return done()
 
 

@@ -48,6 +48,7 @@ COMMANDS = {
     "report": ("gridmill.cli.report:report", "Write a run's report: one HTML file that works offline."),
     "schema": ("gridmill.cli.plan:schema", "Print the JSON Schema of pipeline files."),
     "up": ("gridmill.cli.up:up", "Start the control node: REST API on this machine."),
+    "down": ("gridmill.cli.down:down", "End the control node; with --all stop its runs first."),
     "farm": ("gridmill.cli.farm:farm", "On a farm's machine: who may use it."),
     "join": ("gridmill.cli.join:join", "Make this machine a provider node of a grid."),
     "doctor": ("gridmill.cli.doctor:doctor", "Check this machine: Python, folders, cgroups, packages."),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gridmill.cli.parameters import Force, Set, read_set
-from gridmill.cli.session import Json, emit, say, session
+from gridmill.cli.session import Json, emit, say, session, want_one_that_stays
 from gridmill.errors import InputError
 from gridmill.model.backfill import BackfillView, ChunkState
 from gridmill.sdk.project import is_name
@@ -48,10 +48,12 @@ def backfill(
     """
     if begins is None and ends is None and every is None and is_name(pipeline):
         with session(context, embed=False) as client:
+            want_one_that_stays(client)
             return _tell(client.resume_backfill(str(pipeline)), json)
     if begins is None or ends is None:
         raise _needs_range(pipeline)
     with session(context, embed=False) as client:
+        want_one_that_stays(client)
         view = client.start_backfill(
             pipeline,
             begins=begins,

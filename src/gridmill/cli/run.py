@@ -2,8 +2,6 @@
 
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
@@ -14,20 +12,15 @@ import typer
 
 from gridmill.cli.backfilling import stop_backfill
 from gridmill.cli.complete import complete_jobs, complete_runs
+from gridmill.cli.down import down
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
-from gridmill.cli.session import Json, emit, say, session
+from gridmill.cli.session import Json, emit, say, session, want_one_that_stays
 from gridmill.errors import TABLE, InputError, InterruptedRunError, JobError
 from gridmill.model.state import RunState
 from gridmill.model.view import RunView
 from gridmill.sdk.client import Client
 from gridmill.sdk.project import is_name
-
-_SERVE_AFTER_SECONDS = 2.0
-"""An embedded control node listens only once a run has taken this long: short runs do not pay for it."""
-
-_SWITCH_SECONDS = 0.0005
-"""Threads that import must not keep the control node beside them waiting (Python's default is 0.005)."""
 
 Only = Annotated[
     list[str] | None,
@@ -60,13 +53,14 @@ def run(
     detach: Detach = False,
     json: Json = False,
 ) -> None:
-    """Run a pipeline and show its progress. Without a control node up, one is embedded for the run.
+    """Run a pipeline and show its progress. Without a control node up, one is started; it ends with the last
+    command that uses it.
 
-    Ctrl-C stops the run cleanly; `gridmill resume RUN` continues it. Exits 1 when the run failed, 130 when
-    it was interrupted.
+    Ctrl-C stops the run cleanly, and so does the end of this command; `gridmill resume RUN` continues it.
+    Exits 1 when the run failed, 130 when it was interrupted.
     """
 
-    def begin(client: Client) -> RunView:
+    def begin(client: Client, *, wait: bool) -> RunView:
         pipeline = client.prepare(file, read_set(set or ()), note=say)
         if pipeline.schedules and not is_name(file):
             texts = ", ".join(spec.text for spec in pipeline.schedules.values())
@@ -74,7 +68,10 @@ def run(
                 f"this runs it once: its schedule ({texts}) needs `gridmill up` and "
                 f"`gridmill apply -f {file}`"
             )
-        return client.run(pipeline, force=force, only=tuple(only or ()), adopt=adopt, wait=False)
+        jobs = tuple(only or ())
+        if not wait:
+            return client.run(pipeline, force=force, only=jobs, adopt=adopt, wait=False)
+        return client.attend(lambda grid: grid.start_run(pipeline, force=force, only=jobs, adopt=adopt))
 
     _run(context, begin, detach=detach, as_json=json)
 
@@ -111,22 +108,38 @@ def start(
 
 def resume(context: typer.Context, run: RunName, detach: Detach = False, json: Json = False) -> None:
     """Continue a failed or stopped run: what succeeded stands, the rest runs."""
-    _run(context, lambda client: client.resume(run, wait=False), detach=detach, as_json=json, again=run)
+
+    def begin(client: Client, *, wait: bool) -> RunView:
+        if not wait:
+            return client.resume(run, wait=False)
+        run_id = client.status(run).run.id
+        return client.attend(lambda grid: grid.resume(run_id))
+
+    _run(context, begin, detach=detach, as_json=json, again=run)
 
 
 def stop(
     context: typer.Context,
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="[run] RUN [JOB] | schedule NAME | backfill NAME",
             show_default=False,
             autocompletion=complete_jobs,
         ),
-    ],
+    ] = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Without a name: the same as `gridmill down --all`.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Stop a run, or one job of it; pause a schedule; start no more of a backfill. What has ended is fine."""
+    """Stop a run, or one job of it; pause a schedule; start no more of a backfill. What has ended is fine.
+    Without a name: end the control node (see `gridmill down`).
+    """
+    if not words:
+        return down(context, all, json)
+    if all:
+        raise InputError("--all is for the control node, without a name", hint="gridmill stop --all")
     if words[0] == Started.BACKFILL and len(words) == 2:
         return stop_backfill(context, words[1], json)
     if words[0] == Started.SCHEDULE and len(words) == 2:
@@ -136,8 +149,8 @@ def stop(
         raise InputError("say which run, and perhaps which job", hint="gridmill stop RUN [JOB]")
     with session(context) as client:
         view = client.stop(names[0], names[1] if len(names) == 2 else None)
-        if client.embedded and view.run.state == RunState.STOPPING:  # nobody else would see it to its end
-            view = client.wait(view.run.id)
+        if view.run.state == RunState.STOPPING and client.control().embedded:
+            view = client.wait(view.run.id)  # nobody else may see it to its end
     return emit(view) if json else print(f"{view.run.id} {view.run.state}")
 
 
@@ -152,7 +165,7 @@ Follow = Callable[..., RunView]
 
 def _run(
     context: typer.Context,
-    begin: Callable[[Client], RunView],
+    begin: Callable[..., RunView],
     *,
     detach: bool,
     as_json: bool,
@@ -160,27 +173,16 @@ def _run(
 ) -> None:
     with session(context, embed=not detach) as client:
         if detach:
-            return _started(begin(client), as_json)
+            want_one_that_stays(client)
+            return _started(begin(client, wait=False), as_json)
         with Interrupts() as interrupts:
             after = client.newest_event(client.status(again).run.id) if again else 0
-            view = begin(client)  # what shows it is imported while the first pod comes up
-            _prepare_report(client)
+            view = begin(client, wait=True)  # what shows it is imported while the first pod comes up
             view = _to_the_end(client, view, interrupts, after)
             client.release()
             interrupted = interrupts.asked
         emit(view) if as_json else import_module("gridmill.cli.summary").summarise(client, view)
     return _leave(view, interrupted=interrupted)
-
-
-def _prepare_report(client: Client) -> None:
-    """Import and compile what writes the report while the jobs run: at the end it would be waited for."""
-    if client.embedded:
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        threading.Thread(target=_compile_report, daemon=True).start()
-
-
-def _compile_report() -> None:
-    import_module("gridmill.report.render").compile_template()
 
 
 def _started(view: RunView, as_json: bool) -> None:
@@ -193,33 +195,13 @@ def _started(view: RunView, as_json: bool) -> None:
 def _to_the_end(client: Client, view: RunView, interrupts: Interrupts, after: int) -> RunView:
     follow: Follow = import_module("gridmill.cli.follow").follow
     try:
-        return follow(client, view.run.id, interrupts, after=after, on_tick=_listen_later(client))
+        return follow(client, view.run.id, interrupts, after=after)
     except KeyboardInterrupt:
         say(f"quit at once; its jobs may still be ending. `gridmill resume {view.run.id}` continues it.")
         sys.stdout.flush()
         os._exit(
             TABLE[InterruptedRunError.code].exit_code
         )  # closing would wait for what was not to be waited for
-
-
-def _listen_later(client: Client) -> Callable[[], None]:
-    """Makes an embedded control node reachable for `status` and `logs` once the run takes its time."""
-    began = time.monotonic()
-    listening = False
-
-    def look() -> None:
-        nonlocal listening
-        listening = listening and client.embedded  # it may have given way, and be one again later
-        if client.embedded and not listening and time.monotonic() - began > _SERVE_AFTER_SECONDS:
-            listening = True
-            threading.Thread(target=_serve, args=(client,), name="listen", daemon=True).start()
-
-    return look
-
-
-def _serve(client: Client) -> None:
-    """In a thread of its own: the server takes a second to import, and the run goes on meanwhile."""
-    import_module("gridmill.cli.serving").make_reachable(client)
 
 
 def _leave(view: RunView, *, interrupted: bool) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from gridmill.cli.words import columns
 from gridmill.codec import encode
+from gridmill.errors import UnavailableError
 from gridmill.sdk.client import Client, connect
 from gridmill.sdk.dial import home_settings
 from gridmill.settings import Settings
@@ -35,6 +36,16 @@ def session(context: typer.Context, *, embed: bool = True, reading: bool = False
     home, url = context.obj
     with connect(home, url=url, embed=embed, reading=reading) as client:
         yield client
+
+
+def want_one_that_stays(client: Client) -> None:
+    """Raises UnavailableError where the control node ends with its clients: nobody would see to what they
+    leave."""
+    if client.control().embedded:
+        raise UnavailableError(
+            "the control node that is up ends with the commands that use it",
+            hint="Start one that stays with `gridmill up`: it takes over, and their runs go on.",
+        )
 
 
 def settings_of(context: typer.Context) -> Settings:

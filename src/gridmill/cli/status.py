@@ -1,5 +1,6 @@
 """`status`: how the grid or a run stands, now or until it ends."""
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from gridmill.errors import InputError
 from gridmill.model.amounts import show_count
 from gridmill.model.run import Run
 from gridmill.model.state import FINISHED_RUNS
-from gridmill.model.view import RunView
+from gridmill.model.view import ClientView, RunView
 from gridmill.sdk.client import Client
 from gridmill.settings import is_farm
 
@@ -63,19 +64,22 @@ def status(
 
 def _grid(client: Client, as_json: bool) -> None:
     control, runs = client.control(), client.list_runs(limit=_RECENT)
-    if client.embedded:
+    if client.reading:
         return _records(client, runs, as_json)
     schedules, backfills = client.list_schedules(), client.list_backfills()
     farms = client.list_farms()
     if as_json:
         told = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
         return emit({**told, "farms": farms})
-    kind = "embedded in another command" if control.embedded else f"at {control.address}"
+    kind = "ends with the last of its clients" if control.embedded else f"at {control.address}"
     print(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
     print(
         f"{show_count(control.active_runs, 'active run')}: {show_count(control.running_jobs, 'job')} running"
         f", {control.waiting_jobs} waiting; {show_count(control.deployments, 'deployment')} up"
     )
+    for one in control.clients:
+        if one.pid != os.getpid():
+            print(f"client: process {one.pid}, {one.command}{_attends(one)}")
     for trouble in control.troubles:
         print(trouble)
     for farm in farms:
@@ -90,6 +94,10 @@ def _grid(client: Client, as_json: bool) -> None:
     if backfills:
         show(backfill_list(backfills))
     return None
+
+
+def _attends(client: ClientView) -> str:
+    return f" (waits for {', '.join(client.runs)})" if client.runs else ""
 
 
 def _records(client: Client, runs: Sequence[Run], as_json: bool) -> None:
@@ -107,7 +115,7 @@ def _nothing_yet(context: typer.Context) -> bool:
         return False
     settings = settings_of(context)
     home = settings.home
-    return not settings.store and not any((home / name).exists() for name in ("store.db", "control.sock"))
+    return not settings.store and not any((home / name).exists() for name in ("store.db", "client.sock"))
 
 
 def _say_nothing_yet(context: typer.Context, as_json: bool) -> None:

@@ -5,9 +5,10 @@ import os
 import re
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,10 @@ import typer
 
 from gridmill.api.app import make_app
 from gridmill.api.guard import Guard
+from gridmill.bootstrap import EmbeddedNode, warn
+from gridmill.calls.client import SOCKET, give_way
+from gridmill.calls.differences import differences
+from gridmill.calls.server import CallServer
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import Json, emit, say, settings_of
 from gridmill.cli.sites import read_settings
@@ -26,13 +31,15 @@ from gridmill.model.address import is_loopback
 from gridmill.model.address import read_address as read_host
 from gridmill.model.amounts import show_count
 from gridmill.model.site import Site, SiteKind
+from gridmill.node.process import RETURN_SECONDS, attend
 from gridmill.ports.grid import Grid
-from gridmill.sdk.turn import asking, wait_for_who_asks
+from gridmill.sdk.dial import answers
+from gridmill.sdk.turn import asking
 from gridmill.settings import Settings, is_farm
 
 _LOOK_SECONDS = 0.2
 _GIVE_WAY_SECONDS = 30.0
-"""A run that is its own control node gives way within seconds; a program that does nothing, not at all."""
+"""How long a control node that ends with its clients may take to end for this one."""
 _HOST = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*")
 """A name, an IPv4 or an IPv6 address; no port."""
 _QUOTA, _RETAIN, _NAME = "50GiB", "7d", "gpu-farm"
@@ -105,8 +112,8 @@ def up(
     """Start the control node and stay in the foreground; Ctrl-C ends it.
 
     Jobs and pods go on without it and are found again at its next start. So does a grid of loose machines
-    (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes. A `gridmill run`
-    that is its own control node gives way, and goes on under this one.
+    (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes. A control node
+    that commands of the home share ends for this one, and their runs go on.
     """
     farms = (site != "local", set, bucket_host, (quota, retain, name) != (_QUOTA, _RETAIN, _NAME))
     check_light(light, control=(store, take_over, ray), farm=farms)
@@ -229,6 +236,7 @@ def _serving(
         with _asking(settings.home):  # until we have announced ourselves: who asks next is to see that
             node = _own(settings, take_over)
             ending.callback(node.close, tear_down=False)
+            ending.enter_context(_with_clients(node, settings))
             app = make_app(node.grid)
             ending.callback(serve(app, socket_path=settings.home / "control.sock").stop)
             token, url = secrets.token_urlsafe(32), ""
@@ -242,13 +250,41 @@ def _serving(
         yield node, url, control
 
 
+@contextmanager
+def _with_clients(node: EmbeddedNode, settings: Settings) -> Iterator[None]:
+    """Answers calls of clients on this machine, and stops the runs of those that go."""
+    attendance = attend(node, stays=True, warn=warn)
+    server = CallServer(
+        settings.home / SOCKET,
+        node.grid,
+        attendance,
+        give_way=_refuse_way,
+        notices=lambda hello: differences(settings, hello, stays=True),
+    )
+    over = threading.Event()
+    keeper = threading.Thread(target=attendance.keep, args=(over.is_set,), name="clients", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        attendance.wake()
+        keeper.join()
+        server.close()
+
+
+def _refuse_way() -> None:
+    raise HomeInUseError(f"a control node (process {os.getpid()}) already owns the home")
+
+
 def _listen(home: Path, host: str, port: int) -> socket.socket:
     """Raises UnavailableError; HomeInUseError where it is another control node of the home that listens."""
     try:
         return listen_at(host, port)
     except UnavailableError:
-        wait_for_who_asks(home)
-        _want_unowned(home)
+        if (home / "control.lock").exists():
+            with asking(home):  # who starts now is to have announced itself
+                _want_unowned(home)
         raise
 
 
@@ -265,24 +301,34 @@ def _asking(home: Path) -> AbstractContextManager[None]:
     return asking(home)
 
 
-def _own(settings: Settings, take_over: bool) -> Any:  # noqa: ANN401  bootstrap is imported here
-    """The control node, in this process. One that a run brought along gives way meanwhile. Raises
-    HomeInUseError, also where that takes too long."""
-    embed: Any = import_module("gridmill.bootstrap").embed
+def _own(settings: Settings, take_over: bool) -> EmbeddedNode:
+    """The control node, in this process. One that was started for its clients ends meanwhile, and leaves its
+    runs. Raises HomeInUseError, also where that takes too long."""
+    embed: Callable[..., EmbeddedNode] = import_module("gridmill.bootstrap").embed
     until, told = time.monotonic() + _GIVE_WAY_SECONDS, False
     while True:
         try:
-            return embed(settings, embedded=False, take_over=take_over)
+            return embed(settings, embedded=False, take_over=take_over, await_seconds=RETURN_SECONDS)
         except HomeInUseError as error:
             if not _gives_way(settings.home):
                 raise
             if time.monotonic() > until:
-                hint = "It is a run or a program that brought its own, and does nothing now: end it."
+                hint = "End that process, or the program that it belongs to."
                 raise HomeInUseError(f"{error.message} and does not give way", hint=hint) from error
         if not told:
-            say("a run is its own control node: waiting for it to give way")
+            say("taking over from the control node that commands of this home share")
         told = True
+        _ask_for_way(settings)
         time.sleep(_LOOK_SECONDS)
+
+
+def _ask_for_way(settings: Settings) -> None:
+    """Of the control node that owns the home, and wait for its end."""
+    link = answers(settings)
+    if link is not None:
+        with suppress(UnavailableError):  # it ends
+            give_way(link)
+        link.close()
 
 
 def _gives_way(home: Path) -> bool:

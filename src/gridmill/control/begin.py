@@ -353,7 +353,8 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     records = control.ledger.store.list(JobRun, parent=run_id)
     jobs = [record.noun.job for record in records if isinstance(record.noun, JobRun)]
     settled = {**settle_names(control, jobs), **run.settled}  # what was settled stays
-    transaction.put(replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled))
+    active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled, attended=False)
+    transaction.put(active)
     known = [record.noun for record in records if isinstance(record.noun, JobRun)]
     again = _done_again([job_run for job_run in known if job_run.part is None])  # parts are cut anew
     for noun in known:

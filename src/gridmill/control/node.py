@@ -42,12 +42,16 @@ class ControlNode:
         self.failure: BaseException | None = None
         self._complaint = ""
         self.taken_over: StoreInUseError | None = None
+        self._awaited: set[str] = set()
+        self._await_until = 0.0
         control.ledger.listeners.append(self._tell)
 
     def tick(self) -> float:
         """Do everything that can be done now; seconds until there may be more."""
         with self.lock:
             control = self.control
+            if (left := self._left_to_await()) > 0:
+                return left
             if control.ledger.doubtful:
                 self._load()
             control.aside.settle()
@@ -66,6 +70,30 @@ class ControlNode:
             if wanted.again_at is not None:
                 waits.append(wanted.again_at - control.now())
             return max(0.0, min(waits))
+
+    def await_clients(self, seconds: float) -> None:
+        """Let runs whose clients wait for them, and lost their control node with that, stand still until
+        these clients are back, or for so long: their jobs need the clients' environments."""
+        with self.lock:
+            self._awaited = {run.id for run in self.control.ledger.snapshot.runs.values() if run.attended}
+            self._await_until = self.control.clock.monotonic() + seconds
+
+    def client_is_back(self, run: str) -> None:
+        """The client of that run, which need not be awaited."""
+        with self.lock:
+            self._awaited.discard(run)
+        self.wake()
+
+    def _left_to_await(self) -> float:
+        if not self._awaited:
+            return 0.0
+        left = self._await_until - self.control.clock.monotonic()
+        if left <= 0:
+            names, self._awaited = ", ".join(sorted(self._awaited)), set()
+            self.control.warn(
+                f"no client is back for {names}: they go on with this control node's environment"
+            )
+        return left
 
     def _load(self) -> None:
         """Read the store, and look again at everything that a crash may have left half-way."""
@@ -131,11 +159,15 @@ class ControlNode:
         self._thread = threading.Thread(target=self._loop, name="control", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the loop. Jobs and pods go on."""
+    def begin_end(self) -> None:
+        """No more ticks; who waits for news gets none."""
         self._ending = True
         self.wake()
         self._tell()
+
+    def stop(self) -> None:
+        """End the loop. Jobs and pods go on."""
+        self.begin_end()
         if self._thread is not None:
             self._thread.join()
         self.control.aside.finish(LONGEST_END_SECONDS)

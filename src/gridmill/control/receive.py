@@ -28,6 +28,7 @@ from gridmill.model.message import (
     Welcome,
 )
 from gridmill.model.run import Attempt, JobRun
+from gridmill.model.site import LOCAL
 from gridmill.model.state import LIVE_ATTEMPTS, AttemptState, Cause, DeploymentState, PodState
 
 KEPT = (EventType.STARTED, EventType.LOG, EventType.METRIC, EventType.ENDED)
@@ -172,7 +173,14 @@ def _give(control: Control, attempt: Attempt, order: Order) -> None:
         share = partial(control.storage.share_bundle, order.bundle)
         control.aside.do(f"share code for {attempt.id}", share, partial(_shared, control, order))
     else:
-        send_to_pod(control, attempt.pod_id, Start(order=order))
+        send_to_pod(control, attempt.pod_id, _start(control, attempt, order))
+
+
+def _start(control: Control, attempt: Attempt, order: Order) -> Start:
+    """Pods of this machine give the jobs of a client's run that client's environment."""
+    here = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    is_local = here is not None and here.site == LOCAL
+    return Start(order=order, environment=control.environments.get(attempt.run_id) if is_local else None)
 
 
 def _shared(control: Control, order: Order, done: Future[None]) -> None:
@@ -186,7 +194,7 @@ def _shared(control: Control, order: Order, done: Future[None]) -> None:
     except StorageError as error:  # a file server that is full or away: tried again like a lost pod
         outcome = replace(LOST, message=f"its code could not be carried there: {error}")
     if outcome is None:
-        send_to_pod(control, attempt.pod_id, Start(order=order))
+        send_to_pod(control, attempt.pod_id, _start(control, attempt, order))
         return
     transaction = control.begin()
     settle_attempt(control, transaction, attempt, outcome)

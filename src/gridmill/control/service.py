@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gridmill.control.advising import AdviceCases
 from gridmill.control.backfilling import BackfillCases
@@ -16,10 +16,18 @@ from gridmill.control.runs import RunCases
 from gridmill.control.sharing import ShareCases
 from gridmill.control.siting import SiteCases
 from gridmill.control.troubles import troubles
+from gridmill.errors import ConflictError, GridmillError, explained
 from gridmill.model.advice import Advice
+from gridmill.model.amounts import show_count
 from gridmill.model.event import Event
 from gridmill.model.noun import dataclass
-from gridmill.model.view import ControlView, RunView
+from gridmill.model.view import ClientView, ControlView, RunView
+
+_RUNS_NAMED = 10
+_STOP_SECONDS = 60.0
+"""How long runs that are stopped may take to end, before the control node ends all the same."""
+_LEAVE_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,7 @@ class Service(
         self._render = render
         self._end = end
         self._started = node.control.now()
+        self.clients: Callable[[], tuple[ClientView, ...]] = tuple
 
     def control(self) -> ControlView:
         """The control node itself."""
@@ -81,15 +90,47 @@ class Service(
             running_jobs=running,
             deployments=len(self.deployments()),
             troubles=troubles(self._control),
+            clients=self.clients(),
         )
 
     def probe(self, name: str, *, workers: int, share: float) -> RunView:
         """Start a run of that job alone on a part of its data."""
         return self.run(self.start_probe(name, workers=workers, share=share))
 
-    def shutdown(self) -> None:
-        """End the control node; jobs and pods go on."""
-        threading.Thread(target=self._end, name="shutdown", daemon=True).start()
+    def shutdown(self, *, all: bool = False) -> None:
+        """End the control node; with `all` stop the runs it works for first."""
+        runs = tuple(run.id for run in self._node.active_runs())
+        if runs and not all:
+            raise ConflictError(
+                f"the control node works for {self._named(runs)}",
+                hint="`gridmill down --all` stops them and ends it; `gridmill resume RUN` continues one.",
+            )
+        threading.Thread(target=self._shut_down, args=(runs,), name="shutdown", daemon=True).start()
+
+    def _named(self, runs: Sequence[str]) -> str:
+        """The runs, each with the client that waits for it."""
+        by_run = {run: f" (process {one.pid}: {one.command})" for one in self.clients() for run in one.runs}
+        named = [f"{run}{by_run.get(run, '')}" for run in runs[:_RUNS_NAMED]]
+        more = f" and {len(runs) - _RUNS_NAMED} more" if len(runs) > _RUNS_NAMED else ""
+        return f"{show_count(len(runs), 'run')}: {', '.join(named)}{more}"
+
+    def _shut_down(self, runs: Sequence[str]) -> None:
+        """Stop the runs, let their clients see how they ended, then end."""
+        try:
+            for run in runs:
+                self.stop_run(run)
+            self._wait(
+                lambda: not {one.id for one in self._node.active_runs()}.intersection(runs), _STOP_SECONDS
+            )
+            self._wait(lambda: not any(set(one.runs) & set(runs) for one in self.clients()), _LEAVE_SECONDS)
+        except GridmillError as error:
+            self._control.warn(f"not all runs are stopped: {explained(error)}")
+        self._end()
+
+    def _wait(self, over: Callable[[], bool], seconds: float) -> None:
+        until = self._control.clock.monotonic() + seconds
+        while not over() and self._control.clock.monotonic() < until:
+            self._node.wait_for_commit(self._node.commits, _LOOK_SECONDS)
 
     def report(self, run_id: str) -> str:
         """The run's report: one self-contained HTML document."""

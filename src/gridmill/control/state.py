@@ -202,6 +202,7 @@ class Control:
     looking: list[str] = field(default_factory=list)  # of those, who will look elsewhere, the next at the end
     farms: dict[str, FarmLook] = field(default_factory=dict)  # by site, when last looked at
     away: set[str] = field(default_factory=set)  # sites that did not answer when last looked at
+    environments: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by run: its client's
     offset: float | None = None
     alarms: Alarms | None = None
 

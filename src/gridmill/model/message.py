@@ -151,9 +151,11 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start an attempt, unless its id was ever seen."""
+    """Start an attempt, unless its id was ever seen. `environment` is that of the client whose run it is,
+    kept in memory alone; None: the pod's own."""
 
     order: Order
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

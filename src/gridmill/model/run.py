@@ -29,6 +29,7 @@ class Run:
     `data` are the files of the project that sinks of the pipeline load: they are no code of its commands.
     `project` is whose share and quota it counts against. `settled` are the names of other pipelines' versions
     that its jobs read, each with the id of the version that it meant when the run began.
+    `attended`: its client waits for it, and the run is stopped when that client goes.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Run:
     settled: Mapping[str, str] = field(default_factory=dict)
     data: tuple[str, ...] = ()
     file: str = ""
+    attended: bool = False
 
     @property
     def scheduled(self) -> bool:

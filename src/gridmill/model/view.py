@@ -160,8 +160,19 @@ class ScheduleView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientView:
+    """A client of a control node on its machine: its process, its command line, and the runs that end with
+    it."""
+
+    pid: int
+    command: str
+    runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
-    """The control node itself. `troubles` are those that last: what does not answer, what waits for room."""
+    """The control node itself. `troubles` are those that last: what does not answer, what waits for room.
+    `embedded`: it ends with the last of its `clients`."""
 
     version: str
     home: str
@@ -175,3 +186,4 @@ class ControlView:
     running_jobs: int
     deployments: int
     troubles: tuple[str, ...] = ()
+    clients: tuple[ClientView, ...] = ()

@@ -242,8 +242,8 @@ class Agent:
 
     def _obey(self, message: ToPod) -> None:
         match message:
-            case Start(order=order) if self._ending is None:
-                self._supervisor.start(order)
+            case Start(order=order, environment=environment) if self._ending is None:
+                self._supervisor.start(order, environment)
             case Stop():
                 self._supervisor.stop(message.attempt_id, message.reason, message.grace_seconds)
             case Ack(number=number):

@@ -73,6 +73,7 @@ class Attempt:
     ended: float = 0.0
     cut: bool = False
     spare: Spare | None = None
+    environment: Mapping[str, str] | None = None
     collection: Collection | None = None
 
     def begin(self, now: float) -> None:

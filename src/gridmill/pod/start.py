@@ -22,6 +22,8 @@ from gridmill.pod.nursery import Nursery
 from gridmill.pod.spare import Spare, Spares
 from gridmill.registry import MODEL_PREIMPORTS
 
+_OURS = "GRIDMILL_"
+
 
 class Starter:
     """`nursery` is None where every job is executed, `spares` where none is forked ahead."""
@@ -37,7 +39,7 @@ class Starter:
     ) -> None:
         self.grace_seconds = grace_seconds
         self._folder, self._nursery, self._spares = folder, nursery, spares
-        self._base = {name: value for name, value in base.items() if name not in RANK_VARIABLES}
+        self._base = _without_ranks(base)
 
     def spare(self, order: Order) -> Spare | None:
         """A process forked ahead for that order, which is the caller's."""
@@ -49,7 +51,7 @@ class Starter:
         """The pid; None when the nursery will tell. Takes the pipes over. Raises InputError, OSError."""
         order = attempt.order
         try:
-            environment = self.environment(order, attempt.folder / "work")
+            environment = self.environment(order, attempt.folder / "work", attempt.environment)
         except InputError:
             pipes.close()
             raise
@@ -86,15 +88,19 @@ class Starter:
         """Take back what the nursery has not begun; False when it has."""
         return self._nursery is not None and self._nursery.cancel(attempt_id)
 
-    def environment(self, order: Order, work: Path) -> dict[str, str]:
-        """The environment of the attempt's process."""
+    def environment(
+        self, order: Order, work: Path, client: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """The environment of the attempt's process: on that of the client whose run it is of, or else the
+        pod's."""
+        base = self._base if client is None else _of_client(client, self._base)
         if order.job.kind == JobKind.COMMAND:
-            return command_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
+            return command_environment(order, base=base, work=work, pod_folder=self._folder.path)
         if runs_foreign_code(order):
-            return foreign_environment(order, base=self._base, work=work, pod_folder=self._folder.path)
-        own = {**devices(order, self._base), **rank_variables(order, self._base)}
+            return foreign_environment(order, base=base, work=work, pod_folder=self._folder.path)
+        own = {**devices(order, base), **rank_variables(order, base)}
         own |= {**markers(order, self._folder.path), "TMPDIR": str(work)}
-        return {**self._base, **own, "PYTHONUNBUFFERED": "1"}
+        return {**base, **own, "PYTHONUNBUFFERED": "1"}
 
     def _become(self, order: Order, launch: Launch) -> Callable[[], NoReturn]:
         def built_in() -> NoReturn:
@@ -111,6 +117,16 @@ class Starter:
         if order.job.kind == JobKind.COMMAND:
             return lambda: become_command(launch, self._folder.home)
         return built_in
+
+
+def _without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in RANK_VARIABLES}
+
+
+def _of_client(client: Mapping[str, str], pod: Mapping[str, str]) -> dict[str, str]:
+    """The client's variables, but for Gridmill's own: what the pod has was settled when it was brought up."""
+    theirs = {name: value for name, value in client.items() if not name.startswith(_OURS)}
+    return _without_ranks({**theirs, **{name: one for name, one in pod.items() if name.startswith(_OURS)}})
 
 
 def become_command(launch: Launch, home: Path) -> NoReturn:

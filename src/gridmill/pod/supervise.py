@@ -79,8 +79,8 @@ class Supervisor:
         """True while any attempt is live."""
         return bool(self._live)
 
-    def start(self, order: Order) -> None:
-        """Start an attempt, unless its id was ever seen."""
+    def start(self, order: Order, environment: Mapping[str, str] | None = None) -> None:
+        """Start an attempt, unless its id was ever seen, with its client's environment or the pod's."""
         attempt_id = order.attempt_id
         if attempt_id in self._ever:
             return
@@ -92,7 +92,7 @@ class Supervisor:
         try:
             self._note(attempt_id)
             create_attempt_folder(self._folder.attempt(attempt_id), order)
-            attempt = self._open(order, now)
+            attempt = self._open(order, now, environment)
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
         except OSError as error:
@@ -109,7 +109,7 @@ class Supervisor:
         outcome = Outcome(state=AttemptState.FAILED, cause=cause, message=message)
         self._say_ended(order.attempt_id, order.token, outcome)
 
-    def _open(self, order: Order, now: float) -> Attempt:
+    def _open(self, order: Order, now: float, environment: Mapping[str, str] | None) -> Attempt:
         """The attempt with its pipes and limits, not yet launched."""
         timeout = order.job.timeout_seconds
         spare = self._spare(order)
@@ -123,6 +123,7 @@ class Supervisor:
             began=now,
             deadline=None if timeout is None else now + timeout,
             spare=spare,
+            environment=environment,
         )
 
     def _spare(self, order: Order) -> Spare | None:

@@ -131,6 +131,9 @@ class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advisi
         """The run's report: one self-contained HTML document."""
         ...
 
-    def shutdown(self) -> None:
-        """End the control node; jobs and pods go on, and are found again at its next start."""
+    def shutdown(self, *, all: bool = False) -> None:
+        """End the control node. With `all` the runs that it works for are stopped first; pods go on.
+
+        Raises ConflictError, naming these runs, without `all`.
+        """
         ...

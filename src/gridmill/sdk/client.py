@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gridmill.errors import InputError
+from gridmill.errors import InputError, InternalError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.view import ControlView
 from gridmill.sdk.advising import AdviceVerbs
@@ -33,12 +34,14 @@ def connect(
 ) -> "Client":
     """A client on the control node that is up for `home` (default: GRIDMILL_HOME), or at `url`.
 
-    With none up, one is embedded in this process (unless `embed` is false) until the client is closed; with
-    `reading` its records are read instead, and nothing is started or changed.
+    With none up, one is started (unless `embed` is false): a process of its own that other clients of the
+    home share, and that ends with the last of them. With `reading` the records are read instead, and nothing
+    is started or changed.
     Raises UnavailableError, HomeInUseError, StorageError.
     """
     settings = home_settings(home)
-    client = Client(settings, dial=_dialler(settings, url, token, embed, reading))
+    attends = set[str]()
+    client = Client(settings, dial=_dialler(settings, url, token, embed, reading, attends), attends=attends)
     _register_in_notebook()
     return client
 
@@ -56,11 +59,18 @@ def load(
 
 
 def _dialler(
-    settings: Settings, url: str | None, token: str | None, embed: bool, reading: bool
+    settings: Settings, url: str | None, token: str | None, embed: bool, reading: bool, attends: set[str]
 ) -> Callable[[], Dialled]:
     if url is not None:
         return lambda: dial_url(url, token, settings)
-    return lambda: dial_home(settings, embed=embed, reading=reading)
+    tries = count()
+
+    def dial() -> Dialled:
+        if settings.fault and next(tries):
+            raise InternalError("the control node was killed where GRIDMILL_FAULT says")
+        return dial_home(settings, embed=embed, reading=reading, attends=attends)
+
+    return dial
 
 
 def _register_in_notebook() -> None:

@@ -1,5 +1,6 @@
 """What every verb stands on: a control node that was dialled, and the next one when it has gone."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -7,10 +8,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError, UnreachedError
+from gridmill.model.view import RunView
 from gridmill.ports.grid import Grid
 from gridmill.sdk.arguments import check_methods
 from gridmill.sdk.dial import Dialled
-from gridmill.sdk.turn import is_asked, wait_for_who_asks
 from gridmill.settings import Settings
 
 T = TypeVar("T")
@@ -44,14 +45,15 @@ class Connected:
         """Each family of verbs has its arguments checked."""
         check_methods(cls)
 
-    def __init__(self, settings: Settings, *, dial: Callable[[], Dialled]) -> None:
+    def __init__(
+        self, settings: Settings, *, dial: Callable[[], Dialled], attends: set[str] | None = None
+    ) -> None:
         self.settings = settings
         self._dial = dial
-        self._dialled = dial()
-        self._closers: list[Callable[[], None]] = []
-        self._turn = (
-            threading.RLock()
-        )  # the control node is changed, and others let in, by one thread at a time
+        self._attends: set[str] = set() if attends is None else attends
+        self._noticed = set[str]()
+        self._dialled = self._dial_and_tell()
+        self._turn = threading.RLock()  # the control node is changed by one thread at a time
 
     @property
     def grid(self) -> Grid:
@@ -59,23 +61,22 @@ class Connected:
         return cast(Grid, _Reached(self._ask_once))
 
     @property
-    def embedded(self) -> bool:
-        """True where the control node lives in this process and ends with this client."""
-        return self._dialled.embedded
+    def reading(self) -> bool:
+        """True where there is no control node, and its records are read in this process."""
+        return self._dialled.reading
 
     def close(self) -> None:
-        """Let go; an embedded control node ends, and what it brought up with it. May be repeated."""
-        self._close_closers()
+        """Let go; a control node that was started for its clients ends with the last one. May be repeated."""
         self._dialled.close()
 
-    def _close_closers(self) -> None:
-        while self._closers:
-            self._closers.pop()()
-
     def release(self) -> None:
-        """No more work comes from this client: an embedded control node lets its idle pods end while the
-        client is still used to read. May be left out."""
+        """No more work comes from this client: a control node that ends with it lets its idle pods end while
+        the client is still used to read. May be left out."""
         self._dialled.release()
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether the control node ends within that time."""
+        return self._dialled.wait_for_end(seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -85,12 +86,19 @@ class Connected:
     ) -> None:
         self.close()
 
+    def attend(self, question: Callable[[Grid], RunView]) -> RunView:
+        """Start a run, or continue one, that is stopped when this client goes without having seen its end."""
+        view = self._ask_once(question, attend=True)
+        self._attends.add(view.run.id)
+        return view
+
+    def _has_ended(self, run: str) -> None:
+        """This client has seen the run's end."""
+        self._attends.discard(run)
+
     def _ask(self, question: Callable[[Grid], T]) -> T:
         """Ask; when the control node has gone meanwhile, ask the one that takes over; when it has lost its
-        store's server, ask again until that is back. One that is embedded gives way first to one that comes
-        to stay."""
-        if self._has_to_give_way():
-            self._give_way()
+        store's server, ask again until that is back."""
         until, lost = time.monotonic() + _STORE_SECONDS, 0
         while True:
             asked = self._dialled
@@ -98,43 +106,30 @@ class Connected:
                 return question(asked.grid)
             except UnavailableError as error:
                 lost += 1
-                will_stay = _is_storage(error) and (asked.embedded or lost > 1)
+                will_stay = _is_storage(error) and (asked.reading or lost > 1)
                 if (will_stay and self._is_current(asked)) or time.monotonic() > until:
                     raise
-            if not asked.embedded:
+            if asked.is_gone():
                 self._replace(asked)
             time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
 
-    def _ask_once(self, question: Callable[[Grid], T]) -> T:
+    def _ask_once(self, question: Callable[[Grid], T], *, attend: bool = False) -> T:
         """Ask what must not be done twice: the control node that takes over is asked only where the one that
         has gone was asked nothing."""
         until = time.monotonic() + _TAKE_OVER_SECONDS
         while True:
             asked = self._dialled
             try:
-                return question(asked.grid)
+                return question((asked.attending if attend else None) or asked.grid)
             except UnreachedError:
-                if asked.embedded or time.monotonic() > until:
+                if asked.reading or time.monotonic() > until:
                     raise
             self._replace(asked)
-
-    def _has_to_give_way(self) -> bool:
-        return self._dialled.give_way is not None and is_asked(self.settings.home)
 
     def _is_current(self, dialled: Dialled) -> bool:
         """Once no other thread changes that."""
         with self._turn:
             return self._dialled is dialled
-
-    def _give_way(self) -> None:
-        """The control node here ends; what it brought up, and the runs, go on with the next one."""
-        with self._turn:
-            end = self._dialled.give_way
-            if end is None or not self._has_to_give_way():
-                return  # another thread did, or who asked has given up
-            self._close_closers()
-            end()
-            self._take_over()
 
     def _replace(self, gone: Dialled) -> None:
         with self._turn:
@@ -142,26 +137,26 @@ class Connected:
                 self._take_over()
 
     def _take_over(self) -> None:
-        wait_for_who_asks(self.settings.home)
         until = time.monotonic() + _TAKE_OVER_SECONDS
         while True:
             try:
                 self._dialled.close()
-                self._dialled = self._dial()
-                self.grid.control()
+                self._dialled = self._dial_and_tell()
+                self._dialled.grid.control()
                 return
             except (UnavailableError, HomeInUseError):
                 if time.monotonic() > until:
                     raise
-            time.sleep(0.2)
+            time.sleep(_AGAIN_SECONDS)
 
-
-def let_others_in(client: Connected, listen: Callable[[Grid], Callable[[], None]]) -> None:
-    """`listen` makes an embedded control node reachable and gives what ends that: it is called before the
-    control node ends. One that lives elsewhere, or meanwhile does, needs nothing."""
-    with client._turn:
-        if client.embedded:
-            client._closers.append(listen(client.grid))
+    def _dial_and_tell(self) -> Dialled:
+        """How the control node's settings differ from ours is said once."""
+        dialled = self._dial()
+        for notice in dialled.notices:
+            if notice not in self._noticed:
+                print(f"gridmill: {notice}", file=sys.stderr)
+        self._noticed.update(dialled.notices)
+        return dialled
 
 
 def _is_storage(error: UnavailableError) -> bool:

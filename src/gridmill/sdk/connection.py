@@ -1,16 +1,14 @@
-"""HTTP/1.1 to a control node over a Unix socket or TCP, by the standard library.
+"""HTTP/1.1 to a control node over TCP, by the standard library.
 
 A full HTTP client costs each command more to import than the command takes; this one knows what a control
 node speaks: requests with a body of known length, kept connections, no redirects, no proxies.
 """
 
 import select
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from gridmill.errors import InputError, UnavailableError, UnreachedError
@@ -27,20 +25,6 @@ class Answer:
 
     status: int
     body: bytes
-
-
-class UnixConnection(HTTPConnection):
-    """HTTP over the Unix socket at `path`."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        """Open the socket."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,11 +106,6 @@ def _ask(
     except BaseException:
         connection.close()
         raise
-
-
-def unix_connections(path: Path) -> Connections:
-    """To the control node behind a Unix socket."""
-    return Connections(make=lambda: UnixConnection(path), where=str(path))
 
 
 def tcp_connections(url: str, token: str | None) -> Connections:

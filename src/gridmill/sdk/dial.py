@@ -1,36 +1,49 @@
-"""Finding a control node: the one that is up for a home, the one at an address, or one embedded here."""
+"""Finding a control node: the one that is up for a home, the one at an address, or a new one."""
 
 import json
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from gridmill.errors import HomeInUseError, InputError, UnavailableError
+from gridmill import __version__
+from gridmill.calls.client import SOCKET, Link, connect_to
+from gridmill.calls.messages import Hello
+from gridmill.errors import HomeInUseError, InputError, UnavailableError, UnreachedError
 from gridmill.model.noun import dataclass
 from gridmill.ports.grid import Grid
-from gridmill.registry import find
-from gridmill.settings import Settings, is_farm, read_settings
+from gridmill.sdk.starting import start_node
+from gridmill.sdk.turn import asking_if_free
+from gridmill.settings import Settings, as_variables, chosen_variables, read_settings, whole_environment
+from gridmill.storage.home import make_home
 
-_LEAVING_SECONDS = 15.0
-"""How long is waited for a control node that owns the home and does not answer: one that a run brought along
-listens once the run has taken some time, or ends with it."""
-_LOOK_SECONDS = 0.5
+_TURN_SECONDS = 120.0
+"""How long somebody else who starts a control node is waited for."""
+_LOOK_SECONDS = 0.02
+_COMMAND_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialled:
-    """A grid and how to let go of it. `embedded`: its control node lives in this process."""
+    """A grid and how to let go of it. `reading`: there is no control node, and its records are read here."""
 
     grid: Grid
     close: Callable[[], None]
-    embedded: bool = False
+    reading: bool = False
     release: Callable[[], None] = lambda: None
-    """No more work comes from here: what an embedded control node brought up may go."""
-    give_way: Callable[[], None] | None = None
-    """Ends an embedded control node, and leaves what it brought up to the next one."""
+    """No more work comes from here: what a control node that ends with its clients brought up may go."""
+    attending: Grid | None = None
+    """The same grid, where runs that are started end with this client."""
+    attend: Callable[[str], None] = lambda run: None
+    """That run ends with this client from now on."""
+    is_gone: Callable[[], bool] = lambda: False
+    """After a call failed: whether another control node is to be looked for."""
+    wait_for_end: Callable[[float], bool] = lambda seconds: False
+    """Whether the control node ends within that time."""
+    notices: tuple[str, ...] = ()
+    """How its settings differ from ours."""
 
 
 def home_settings(home: str | Path | None) -> Settings:
@@ -43,56 +56,90 @@ def home_settings(home: str | Path | None) -> Settings:
     return replace(settings, home=folder, root=root)
 
 
-def dial_home(settings: Settings, *, embed: bool, reading: bool = False) -> Dialled:
-    """The control node that is up for the home; else one embedded here, or (`reading`) only its records.
+def dial_home(
+    settings: Settings, *, embed: bool, reading: bool = False, attends: Collection[str] = ()
+) -> Dialled:
+    """The control node that is up for the home; else one that is started for as long as it has clients, or
+    (`reading`) only the records. `attends` are runs that this client waits for.
 
     One that owns the home and does not answer may be about to end, or to listen: it is waited for. Raises
     UnavailableError when none is up and `embed` is false, HomeInUseError when one neither ends nor listens.
     """
-    path, until = settings.home / "control.sock", time.monotonic() + _LEAVING_SECONDS
-    found = _answering(path)
-    if found is not None:
-        return found
+    link = _answering(settings, attends)
+    if link is not None:
+        return _dialled(link)
     if not embed:
         raise UnavailableError(
             f"no control node is up for {settings.home}", hint="Start one with `gridmill up`."
         )
     if reading:
         node = import_module("gridmill.bootstrap").read(settings)
-        return Dialled(grid=node.grid, close=node.close, embedded=True, release=node.node.begin_release)
-    while True:
-        try:
-            return _embedded(settings, lambda: time.monotonic() < until and not path.exists())
-        except HomeInUseError:
-            found = None if is_farm(settings.home) else _answering(path)
-            if found is not None:
-                return found
-            if is_farm(settings.home) or time.monotonic() > until:
-                raise
-            time.sleep(_LOOK_SECONDS)
+        return Dialled(grid=node.grid, close=node.close, reading=True)
+    return _dialled(_started(settings, attends))
 
 
-def _answering(path: Path) -> Dialled | None:
-    """The control node behind that socket. None where nobody answers: it may have just stopped listening."""
-    if not path.exists():
-        return None
-    grid = import_module("gridmill.sdk.http").over_socket(path)
-    try:
-        grid.control()
-    except UnavailableError:
-        grid.close()
-        return None
-    return Dialled(grid=grid, close=grid.close)
+def answers(settings: Settings) -> Link | None:
+    """The control node that is up for the home; None where nobody answers."""
+    return _answering(settings, ())
 
 
-def _embedded(settings: Settings, waits: Callable[[], bool]) -> Dialled:
-    site = find("sites", "local")(settings)
-    site.prepare()  # its process starts while this one imports the control node
-    node = import_module("gridmill.bootstrap").embed(settings, site=site, waits=waits)
-    give_way = partial(node.close, tear_down=False)
+def _dialled(link: Link) -> Dialled:
     return Dialled(
-        grid=node.grid, close=node.close, embedded=True, release=node.node.begin_release, give_way=give_way
+        grid=link.grid(),
+        close=link.close,
+        release=link.release,
+        attending=link.grid(attend=True),
+        attend=link.attend,
+        is_gone=link.is_gone,
+        wait_for_end=link.wait_for_end,
+        notices=link.welcome.notices,
     )
+
+
+def _answering(settings: Settings, attends: Collection[str]) -> Link | None:
+    try:
+        return connect_to(settings.home / SOCKET, _hello(settings, attends), _warn)
+    except UnreachedError:
+        return None
+
+
+def _hello(settings: Settings, attends: Collection[str]) -> Hello:
+    command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
+    return Hello(
+        command=command[:_COMMAND_CHARACTERS],
+        version=__version__,
+        python=sys.prefix,
+        settings=as_variables(settings),
+        chosen=chosen_variables(),
+        environment=whole_environment(),
+        attends=tuple(attends),
+    )
+
+
+def _warn(message: str) -> None:
+    """What the control node has to say while we are its client."""
+    print(f"gridmill: {message}", file=sys.stderr)
+
+
+def _started(settings: Settings, attends: Collection[str]) -> Link:
+    """A control node's, started here unless somebody else does: then it is waited for."""
+    make_home(settings.home)
+    until = time.monotonic() + _TURN_SECONDS
+    while True:
+        with asking_if_free(settings.home) as ours:
+            link = _answering(settings, attends) or (_start(settings, attends) if ours else None)
+        if link is not None:
+            return link
+        if not ours and time.monotonic() > until:
+            message = f"somebody has been starting a control node for {settings.home} for {_TURN_SECONDS:g} s"
+            raise HomeInUseError(message, hint="End that `gridmill up`, or that command, and try again.")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _start(settings: Settings, attends: Collection[str]) -> Link | None:
+    """None where it has ended before we came."""
+    with start_node(settings):
+        return _answering(settings, attends)
 
 
 def dial_url(url: str, token: str | None, settings: Settings) -> Dialled:
@@ -100,7 +147,7 @@ def dial_url(url: str, token: str | None, settings: Settings) -> Dialled:
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{url!r} is no address of a control node", hint="Write http://127.0.0.1:8700.")
     grid = import_module("gridmill.sdk.http").over_tcp(url, token or read_token(settings.home))
-    return Dialled(grid=grid, close=grid.close)
+    return Dialled(grid=grid, close=grid.close, is_gone=lambda: True)
 
 
 def read_token(home: Path) -> str | None:

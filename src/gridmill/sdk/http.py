@@ -1,6 +1,5 @@
 """The Grid over HTTP: the same calls, the same nouns, the same errors."""
 
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -15,7 +14,7 @@ from gridmill.model.run import Run
 from gridmill.model.site import Site
 from gridmill.model.state import RunState
 from gridmill.model.view import ControlView, DryRun, FarmView, RunView
-from gridmill.sdk.connection import Answer, Connections, tcp_connections, unix_connections
+from gridmill.sdk.connection import Answer, Connections, tcp_connections
 from gridmill.sdk.http_advising import HttpAdvising
 from gridmill.sdk.http_alterations import HttpAlterations
 from gridmill.sdk.http_backfills import HttpBackfills
@@ -24,11 +23,6 @@ from gridmill.sdk.http_sharing import HttpSharing
 from gridmill.sdk.http_versions import HttpVersions, quoted
 
 T = TypeVar("T")
-
-
-def over_socket(path: Path) -> "HttpGrid":
-    """The control node behind a Unix socket."""
-    return HttpGrid(unix_connections(path))
 
 
 def over_tcp(url: str, token: str | None) -> "HttpGrid":
@@ -165,9 +159,9 @@ class HttpGrid(HttpVersions, HttpSchedules, HttpBackfills, HttpAlterations, Http
         """See Grid."""
         return self._send("GET", f"/runs/{quoted(run_id)}/report").decode()
 
-    def shutdown(self) -> None:
+    def shutdown(self, *, all: bool = False) -> None:
         """See Grid."""
-        self._send("POST", "/control/shutdown")
+        self._send("POST", "/control/shutdown", params={"all": all})
 
     def _get(self, path: str, kind: type[T], /, **asked: Any) -> T:  # noqa: ANN401  query values
         return decode(self._send("GET", path, params=asked), kind)

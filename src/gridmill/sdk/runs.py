@@ -58,16 +58,20 @@ class RunVerbs(Connected):
         check: bool = False,
         on_tick: Callable[[Tick], None] | None = None,
     ) -> RunView:
-        """Run a pipeline file, a kept one by its name, or a noun; with `wait`, until it ends. `set` gives
-        parameters.
+        """Run a pipeline file, a kept one by its name, or a noun; with `wait`, until it ends: the run is
+        stopped when this process goes before. `set` gives parameters.
 
         `adopt` moves the name to the pipeline's folder, where it belonged to another. `on_tick` is called a
         few times a second. With `check` a run that does not succeed raises JobError.
         """
-        view = self._ask_once(
-            lambda grid: grid.start_run(self.prepare(pipeline, set), force=force, only=only, adopt=adopt)
-        )
-        return self.wait(view.run.id, on_tick=on_tick, check=check) if wait else view
+        prepared = self.prepare(pipeline, set)
+
+        def start(grid: Grid) -> RunView:
+            return grid.start_run(prepared, force=force, only=only, adopt=adopt)
+
+        if not wait:
+            return self._ask_once(start)
+        return self.wait(self.attend(start).run.id, on_tick=on_tick, check=check)
 
     def prepare(
         self,
@@ -126,8 +130,9 @@ class RunVerbs(Connected):
     def resume(self, run: str, *, wait: bool = True) -> RunView:
         """Continue a failed or stopped run; what succeeded stands."""
         run_id = self.status(run).run.id
-        view = self._ask(lambda grid: grid.resume(run_id))
-        return self.wait(view.run.id) if wait else view
+        if not wait:
+            return self._ask(lambda grid: grid.resume(run_id))
+        return self.wait(self.attend(lambda grid: grid.resume(run_id)).run.id)
 
     def stop(self, run: str, job: str | None = None) -> RunView:
         """Ask a run, or one job of it, to stop; returns at once."""
@@ -155,7 +160,7 @@ class RunVerbs(Connected):
     def watch(self, run: str, *, after: int = 0, every_seconds: float = 0.5) -> Iterator[Tick]:
         """Ticks, at least one each `every_seconds`, until the run has ended and all events were given.
 
-        When the control node ends meanwhile, the next one for the home (or one embedded here) goes on.
+        When the control node ends meanwhile, the next one for the home (which may be started here) goes on.
         """
         view = self.status(run)
         run_id, look_again, held = view.run.id, 0.0, tuple[Event, ...]()
@@ -165,6 +170,8 @@ class RunVerbs(Connected):
             events = self._ask(_page(run_id, after, 0.0 if over else min(left, every_seconds)))
             held, after = held + events, events[-1].sequence if events else after
             now = time.monotonic()
+            if over:
+                self._has_ended(run_id)
             if over and not events:
                 yield Tick(view=view, events=held)
                 return

@@ -80,7 +80,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
             root=self.root,
             pid=1,
             address="fake",
-            embedded=True,
+            embedded=False,
             started=0.0,
             active_runs=sum(view.run.state not in FINISHED_RUNS for view in self._views.values()),
             waiting_jobs=states.count(JobState.WAITING),
@@ -229,7 +229,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         """See Grid."""
         return f"<!doctype html><title>{self.run(run_id).run.id}</title>"
 
-    def shutdown(self) -> None:
+    def shutdown(self, *, all: bool = False) -> None:
         """See Grid."""
         self.calls.append("shutdown")
 

@@ -1,0 +1,2 @@
+"""Calls of the use cases between processes of one user on one machine: over a Unix socket, quick to
+import."""

@@ -1,0 +1,18 @@
+"""The home: the folder of a grid, for its user alone."""
+
+import os
+from pathlib import Path
+
+from gridmill.errors import StorageError
+
+
+def make_home(home: Path) -> None:
+    """The folder, for this user only. Raises StorageError."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if home.stat().st_uid == os.geteuid():
+            home.chmod(0o700)  # also where the folder was there before
+    except OSError as error:
+        raise StorageError(
+            f"{home} cannot be made: {error.strerror}", hint="Set GRIDMILL_HOME to a folder you can write to."
+        ) from error

@@ -1,0 +1,61 @@
+"""Any grid, served to the clients of a home as a control node serves its own."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gridmill.calls.attendance import Attendance
+from gridmill.calls.client import SOCKET
+from gridmill.calls.server import CallServer
+from gridmill.model.state import FINISHED_RUNS
+from gridmill.model.view import RunView
+from gridmill.ports.grid import Grid
+
+
+class RunsOf:
+    """The runs of a grid; their jobs have no environment of their own."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.environments: dict[str, Mapping[str, str]] = {}
+
+    def begin(self, start: Callable[[], RunView], environment: Mapping[str, str]) -> RunView:
+        """Start a run."""
+        view = start()
+        self.environments[view.run.id] = environment
+        return view
+
+    begin_attended = begin
+
+    def take(self, run: str, environment: Mapping[str, str]) -> None:
+        """Its client is back."""
+        self.environments[run] = environment
+
+    def stop(self, run: str) -> None:
+        """Its client has gone."""
+        self._grid.stop_run(run)
+
+    def is_over(self, run: str) -> bool:
+        """Whether it has ended."""
+        return self._grid.run(run).run.state in FINISHED_RUNS
+
+    def end_waits(self) -> None:
+        """Calls of such a grid are short."""
+
+
+class Served:
+    """A grid at HOME/client.sock until `stop`."""
+
+    def __init__(self, grid: Grid, home: Path, *, stays: bool = True) -> None:
+        self.runs = RunsOf(grid)
+        self.attendance = Attendance(self.runs, stays=stays, warn=lambda message: None)
+        self.gave_way = False
+        self._server = CallServer(home / SOCKET, grid, self.attendance, give_way=self._give_way)
+
+    def _give_way(self) -> None:
+        self.gave_way = True
+
+    def stop(self) -> None:
+        """Nobody is let in any more; connections are closed, as by the end of a process."""
+        self.attendance.end()
+        self._server.close()
+        self._server.cut()
