@@ -88,6 +88,18 @@ def test_a_run_comes_back_whole(make: MakeGrid) -> None:
     assert grid.runs(states=(RunState.FAILED,)) == ()
 
 
+def test_a_run_is_removed_with_a_dry_run_first(make: MakeGrid) -> None:
+    grid = make(FakeGrid())
+    grid.start_run(two_jobs())
+    plan = grid.remove_run("demo-1", dry_run=True)
+    assert (plan.run, plan.jobs, plan.attempts) == ("demo-1", 2, 2)
+    assert plan.versions == ("demo/first@1", "demo/second@1")
+    assert grid.remove_run("demo-1") == plan
+    assert grid.runs() == ()
+    with pytest.raises(NotFoundError):
+        grid.remove_run("demo-1")
+
+
 def test_only_brings_what_it_needs(make: MakeGrid) -> None:
     grid = make(FakeGrid())
     assert len(grid.start_run(two_jobs(), only=("first",)).jobs) == 1

@@ -18,7 +18,7 @@ from gridmill.model.resource import Resource, Sizing
 from gridmill.model.run import Run
 from gridmill.model.site import Site
 from gridmill.model.state import RunState
-from gridmill.model.view import ControlView, DryRun, FarmView, RunView
+from gridmill.model.view import ControlView, DryRun, FarmView, RunRemoval, RunView
 
 LONG_POLLS = 256
 """Followers served at once, in threads of their own, so that they never hold up other calls."""
@@ -108,6 +108,12 @@ def list_runs(
 def show_run(grid: TheGrid, run_id: Name) -> Response:
     """A run and its jobs: states, progress, and what each waits for."""
     return reply(grid.run(run_id))
+
+
+@router.delete("/runs/{run_id}", response_model=RunRemoval, tags=["runs"])
+def remove_run(grid: TheGrid, run_id: Name, dry_run: bool = False) -> Response:
+    """Delete a finished run with its logs, or with `dry_run` show what that is; what it made stays."""
+    return reply(grid.remove_run(run_id, dry_run=dry_run))
 
 
 @router.post("/runs/{run_id}/resume", response_model=RunView, tags=["runs"])

@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Annotated, TypeVar
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from gridmill.cli.complete import complete_run_jobs, complete_runs
 from gridmill.cli.session import Json, emit, say, session
 from gridmill.cli.words import newest
+from gridmill.errors import NotFoundError
 from gridmill.model.event import Event, EventType
 from gridmill.model.failures import reason
 from gridmill.model.state import JobState
@@ -31,11 +33,13 @@ def logs(
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="The last lines only.")] = None,
     json: Json = False,
 ) -> None:
-    """Print what the jobs of a run, or one of them, wrote. With --json one event a line."""
+    """Print what the jobs of a run, or one of them, wrote. Of an unchanged job, print what the run wrote that
+    made its version. With --json one event a line."""
     if job is None and "/" in run:
         run, _, job = run.partition("/")
     with session(context, reading=not follow) as client:
-        events = (one for one in client.events(run, job, follow=follow) if one.type == EventType.LOG)
+        own = client.events(run, job, follow=follow)
+        events = (one for one in chain(own, _earlier(client, run, job)) if one.type == EventType.LOG)
         if json:
             for event in _last(events, None if follow else tail):
                 emit(event)
@@ -44,6 +48,22 @@ def logs(
             sys.stdout.write(line)
             sys.stdout.flush()
         _say_failures(client, run, job)
+
+
+def _earlier(client: Client, run: str, job: str | None) -> Iterator[Event]:
+    """Events of the runs that made the versions of unchanged jobs, each after a line that names the run."""
+    for view in client.status(run).jobs:
+        name = view.job.job.name
+        if view.job.state == JobState.UNCHANGED and view.artifacts and job in (None, name):
+            maker = view.artifacts[-1].run_id
+            try:
+                logs = [one for one in client.events(maker, name) if one.type == EventType.LOG]
+            except NotFoundError:
+                say(f"{name} is unchanged; run {maker}, which made its version, is not recorded any more")
+                continue
+            written = "this is its log" if logs else "it wrote nothing, or its log was deleted"
+            say(f"{name} is unchanged; run {maker} made its version: {written}")
+            yield from logs
 
 
 def _say_failures(client: Client, run: str, job: str | None) -> None:

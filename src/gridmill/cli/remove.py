@@ -35,23 +35,45 @@ def remove(
         bool, typer.Option("--force", help="Versions: also where aliases or other versions refer to them.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Versions: only say what would go, and what stands against it.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Versions and runs: show what would be deleted, and what prevents it."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Remove a resource, a pipeline, an alias, versions of what jobs made, or release a deployment.
+    """Remove a run, a resource, a pipeline, an alias, versions of what jobs made, or release a deployment.
 
     `remove model weather/lstm@3` removes that version, `remove model weather/lstm` all of them. What an
-    active run may be using is never removed.
+    active run may be using is never removed. `remove run weather-3` deletes a finished run with its logs and
+    its report; the versions that it made stay.
     """
     kind = read_noun(noun)
+    if kind == Noun.RUN and not force:
+        return _remove_run(context, name, dry_run, json)
     if kind in ARTIFACTS:
         return _remove_versions(context, kind, name, force, dry_run, json)
     if force or dry_run:
-        raise InputError("--force and --dry-run are for versions", hint=f"`gridmill remove {kind} {name}`")
+        raise InputError(
+            "--force is for versions, --dry-run for versions and runs",
+            hint=f"`gridmill remove {kind} {name}`",
+        )
     with session(context) as client:
         remove_noun(client.grid, kind, name)
     return emit({"removed": name}) if json else print(f"{kind} {name} removed")
+
+
+def _remove_run(context: typer.Context, name: str, dry_run: bool, as_json: bool) -> None:
+    with session(context, reading=dry_run) as client:
+        plan = client.remove_run(name, dry_run=dry_run)
+    if as_json:
+        return emit(plan)
+    verb = "would be removed" if dry_run else "removed"
+    parts = (show_count(plan.jobs, "job"), show_count(plan.attempts, "attempt"), show_bytes(plan.size_bytes))
+    print(f"run {plan.run} {verb}: {parts[0]}, {parts[1]}, {parts[2]} of files, and its logs")
+    if plan.versions:
+        print(f"the versions that it made stay: {', '.join(plan.versions)}")
+    return None
 
 
 def _remove_versions(

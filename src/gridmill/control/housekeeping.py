@@ -1,17 +1,25 @@
 """Use cases of housekeeping: what takes space, and taking away what nobody needs."""
 
+import math
 from contextlib import suppress
 
-from gridmill.control.forgetting import forget, old_history
+from gridmill.control.forgetting import History, forget, old_history
+from gridmill.control.state import Control
 from gridmill.control.versions import VersionCases
 from gridmill.control.waste import old_runs, old_versions, read_records, rubbish
-from gridmill.errors import ConflictError
+from gridmill.errors import ConflictError, NotFoundError
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.retention import DAY_SECONDS
+from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
+from gridmill.model.state import FINISHED_RUNS
+from gridmill.model.view import RunRemoval
 from gridmill.ports.house import Place, Thing
+from gridmill.ports.store import Record
 
 _RUNS_AT_ONCE = 100
+_OF_ATTEMPTS = (Place.OUTPUT, Place.MANIFEST, Place.HANDED, Place.ATTEMPT)
+"""Places where names are ids of attempts, or begin with one."""
 
 
 class HousekeepingCases(VersionCases):
@@ -54,6 +62,35 @@ class HousekeepingCases(VersionCases):
             *(waste for waste, _ in found),
         )
 
+    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemoval:
+        """Delete a finished run; the versions that it made stay."""
+        control, store = self._control, self._ledger.store
+        things = control.house.things()
+        with self._node.lock:
+            run = _removable(control, run_id)
+            gone = [thing for thing in things if _is_of(thing, run_id)]
+            records = read_records(control)
+            found = rubbish(control, records, gone, math.inf, math.inf)  # its attempts have all ended
+            left = [thing for _, thing in found]
+            told = RunRemoval(
+                run=run_id,
+                jobs=sum(_is_whole(record.noun) for record in store.list(JobRun, parent=run_id)),
+                attempts=len(store.list(Attempt, parent=run_id)),
+                size_bytes=sum(thing.size_bytes for thing in left),
+                versions=tuple(
+                    one.id for one in records.artifacts if one.run_id == run_id and not one.removed
+                ),
+            )
+            if dry_run:
+                return told
+            for thing in left:
+                control.house.set_aside(thing)
+            forget(store, History(runs=(run,)))
+        store.drop_events([run_id])
+        for thing in left:
+            control.house.take_away(thing)
+        return told
+
     def _take_away(self, things: list[Thing], versions: list[str], runs: tuple[str, ...]) -> None:
         for version in versions:
             with suppress(ConflictError):  # a run has begun to use it, or an alias stands for it, meanwhile
@@ -62,6 +99,35 @@ class HousekeepingCases(VersionCases):
             self._ledger.store.drop_events(runs[first : first + _RUNS_AT_ONCE])
         for thing in things:
             self._control.house.take_away(thing)
+
+
+def _removable(control: Control, run_id: str) -> Record:
+    """The record of a run that may be removed. Raises NotFoundError, ConflictError."""
+    record = control.ledger.store.get(Run, run_id)
+    if record is None or not isinstance(record.noun, Run):
+        raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
+    if record.noun.state not in FINISHED_RUNS:
+        raise ConflictError(
+            f"run {run_id} is {record.noun.state}", hint=f"Wait for its end, or `gridmill stop {run_id}`."
+        )
+    if record.noun.chunk:
+        raise ConflictError(
+            f"run {run_id} is of the backfill {record.noun.pipeline}, which would run this part again",
+            hint="`gridmill clean` keeps it too.",
+        )
+    return record
+
+
+def _is_whole(noun: object) -> bool:
+    return isinstance(noun, JobRun) and noun.part is None
+
+
+def _is_of(thing: Thing, run_id: str) -> bool:
+    """Whether it is the report of the run, or of an attempt of it."""
+    name = thing.name.rpartition("/")[2].removeprefix(".")
+    if thing.place == Place.REPORT:
+        return name == f"{run_id}.html"
+    return thing.place in _OF_ATTEMPTS and name.startswith(f"{run_id}.")
 
 
 def _old(version: Artifact) -> Waste:

@@ -89,6 +89,19 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunRemoval:
+    """What removing a run deletes: the records of its jobs and attempts, its log lines and other events, and
+    `size_bytes` of files (its report, what failed attempts left). `versions` are those that it made: they
+    stay, without the parameters and the code version of the run."""
+
+    run: str
+    jobs: int
+    attempts: int
+    size_bytes: int = 0
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """One line of a dry run. `wave` numbers jobs that can run side by side, from 1; `starts` and `ends`
     are expected seconds from the start of the run (None: no measurement to tell from). `advice` says

@@ -9,7 +9,7 @@ from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.parcel import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.stored import Verified
-from gridmill.model.view import Removal, VersionView
+from gridmill.model.view import Removal, RunRemoval, VersionView
 from gridmill.ports.alterations import Altering
 
 
@@ -45,6 +45,14 @@ class Housekeeping(Protocol):
         than `days`.
 
         What a run may be using stays. With `dry_run` only what would go is told.
+        """
+        ...
+
+    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemoval:
+        """Delete a finished run: its records, events (with the logs), report, and what failed attempts left.
+
+        The versions that it made stay. With `dry_run` nothing is deleted. Raises NotFoundError, ConflictError
+        while it is active, and for a run of a backfill, which needs it to know what is done.
         """
         ...
 

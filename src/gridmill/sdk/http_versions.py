@@ -12,7 +12,7 @@ from gridmill.model.look import Preview, VersionDiff
 from gridmill.model.parcel import Moved
 from gridmill.model.space import HISTORY_DAYS, Usage, Waste
 from gridmill.model.stored import Verified
-from gridmill.model.view import Removal, VersionView
+from gridmill.model.view import Removal, RunRemoval, VersionView
 
 T = TypeVar("T")
 
@@ -90,6 +90,12 @@ class HttpVersions:
         """See Housekeeping."""
         asked = {"days": days, "dry_run": dry_run}
         return decode(self._send("POST", "/clean", params=asked), tuple[Waste, ...])
+
+    def remove_run(self: Sender, run_id: str, *, dry_run: bool = False) -> RunRemoval:
+        """See Housekeeping."""
+        return decode(
+            self._send("DELETE", f"/runs/{quoted(run_id)}", params={"dry_run": dry_run}), RunRemoval
+        )
 
     def aliases(self: Sender, *, name: str | None = None) -> tuple[Alias, ...]:
         """See Versions."""

@@ -65,7 +65,8 @@ def plural(noun: Noun) -> str:
     return noun.value if noun == Noun.FILES else f"{noun}es" if noun == Noun.ALIAS else f"{noun}s"
 
 
-REMOVED: Mapping[Noun, Callable[[Grid, str], None]] = {
+REMOVED: Mapping[Noun, Callable[[Grid, str], object]] = {
+    Noun.RUN: lambda grid, name: grid.remove_run(name),
     Noun.RESOURCE: lambda grid, name: grid.remove_resource(name),
     Noun.PROJECT: lambda grid, name: grid.remove_project(name),
     Noun.SITE: lambda grid, name: grid.remove_site(name),

@@ -15,7 +15,7 @@ from gridmill.model.resource import Resource
 from gridmill.model.run import Run
 from gridmill.model.site import Site
 from gridmill.model.state import FINISHED_RUNS, RunState
-from gridmill.model.view import DryRun, RunView
+from gridmill.model.view import DryRun, RunRemoval, RunView
 from gridmill.ports.grid import Grid
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.lookup import find_run, job_of
@@ -225,6 +225,13 @@ class RunVerbs(Connected):
         except OSError as error:
             raise InputError(f"the report cannot be written: {error.strerror}", place=str(target)) from error
         return target
+
+    def remove_run(self, run: str, *, dry_run: bool = False) -> RunRemoval:
+        """Delete a finished run, by its id: records, logs, report. The versions that it made stay.
+
+        With `dry_run` nothing is deleted. Raises NotFoundError, ConflictError while it is active.
+        """
+        return self.grid.remove_run(run, dry_run=dry_run)
 
     def list_runs(
         self, *, limit: int = 50, pipeline: str | None = None, states: Sequence[RunState | str] = ()

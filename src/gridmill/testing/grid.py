@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from gridmill.errors import InputError, NotFoundError
+from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.model.amounts import GIB
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.model.deployment import Deployment
@@ -26,7 +26,7 @@ from gridmill.model.state import (
     JobState,
     RunState,
 )
-from gridmill.model.view import ControlView, DryRun, JobView, PlannedJob, RunView
+from gridmill.model.view import ControlView, DryRun, JobView, PlannedJob, RunRemoval, RunView
 from gridmill.testing.acted import SIZE, ended, job_run, reset, with_needs
 from gridmill.testing.advising import FakeAdvising
 from gridmill.testing.alterations import FakeAlterations
@@ -154,6 +154,18 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     def run(self, run_id: str) -> RunView:
         """See Grid."""
         return found(self._views, run_id, "run")
+
+    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemoval:
+        """See Grid."""
+        view = self.run(run_id)
+        if view.run.state not in FINISHED_RUNS:
+            raise ConflictError(f"run {run_id} is {view.run.state}")
+        made = tuple(artifact.id for job in view.jobs for artifact in job.artifacts)
+        attempts = sum(len(job.attempts) for job in view.jobs)
+        if not dry_run:
+            self.calls.append(f"remove run {run_id}")
+            del self._views[run_id]
+        return RunRemoval(run=run_id, jobs=len(view.jobs), attempts=attempts, versions=made)
 
     def resume(self, run_id: str) -> RunView:
         """See Grid."""

@@ -1,0 +1,93 @@
+"""A run that is removed goes with its records, logs and files; what it made stays, as its number does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_races import command, failing, finish, service, simulation
+
+from gridmill.errors import ConflictError, NotFoundError
+from gridmill.model.backfill import Backfill, Chunk
+from gridmill.model.event import Event
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import Attempt, JobRun, Run
+from gridmill.storage.house import HouseFolder
+from gridmill.testing.simulation import Simulation
+
+
+def pipeline(**settings: object) -> Pipeline:
+    return replace(Pipeline(name="w", jobs=(command("a", cache=False), command("b"))), **settings)
+
+
+def ran(grid: Simulation) -> str:
+    return finish(grid, service(grid).start_run(pipeline()).run).id
+
+
+def test_records_and_logs_go_and_versions_stay() -> None:
+    grid = simulation()
+    first, second = ran(grid), ran(grid)
+    grid.store.commit(
+        (), [Event(sequence=0, time=1.0, type="log", run_id=first, job="a", body={"text": "x"})]
+    )
+    ran(grid)
+    plan = service(grid).remove_run(first, dry_run=True)
+    assert (plan.jobs, plan.attempts, plan.versions) == (2, 2, ("w/b@1", "w/a@1"))
+    assert service(grid).run(first)
+    assert service(grid).remove_run(first) == plan
+    for kind in (JobRun, Attempt):
+        assert not grid.store.list(kind, parent=first)
+    assert not grid.store.events(run_id=first)
+    assert [run.id for run in service(grid).runs()] == ["w-3", second]
+    with pytest.raises(NotFoundError, match="w-1"):
+        service(grid).run(first)
+    with pytest.raises(NotFoundError):
+        service(grid).resume(first)
+    with pytest.raises(NotFoundError):
+        service(grid).remove_run(first)
+    assert service(grid).version("w/a@1").artifact.run_id == first, "it can still be shown"
+
+
+def test_the_number_of_the_newest_run_is_not_used_again() -> None:
+    grid = simulation()
+    first = ran(grid)
+    service(grid).remove_run(first)
+    grid.control_dies()
+    assert ran(grid) == "w-2"
+    assert grid.store.get(Run, "w-1") is None
+
+
+def test_an_active_run_and_one_of_a_backfill_stay() -> None:
+    grid = simulation()
+    active = service(grid).start_run(pipeline()).run
+    with pytest.raises(ConflictError, match="active"):
+        service(grid).remove_run(active.id)
+    finish(grid, active)
+    backfill = Backfill(name="w", begins="2024-01-01", ends="2024-01-02")
+    chunk = Chunk(pipeline=pipeline(), begins="2024-01-01", ends="2024-01-02")
+    service(grid).start_backfill(backfill, (chunk,))
+    assert grid.run_until(lambda: service(grid).backfill("w").chunks[0].run != "")
+    run = service(grid).run(service(grid).backfill("w").chunks[0].run).run
+    finish(grid, run)
+    with pytest.raises(ConflictError, match="of the backfill w"):
+        service(grid).remove_run(run.id)
+
+
+def test_files_of_its_attempts_and_its_report_go_and_nothing_else(tmp_path: Path) -> None:
+    grid = simulation(failing)
+    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    first = ran(grid)
+    ran(grid)
+    own = [tmp_path / "root/files/w/a" / f"{first}.a.1", tmp_path / "reports" / f"{first}.html"]
+    others = [
+        tmp_path / "root/files/w/a/w-11.a.1",
+        tmp_path / "root/files/w/a/w-2.a.1",
+        tmp_path / "reports/w-2.html",
+        tmp_path / "reports/w-11.html",
+    ]
+    for path in (*own, *others):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if path.suffix != ".html" else path.write_text("1234")
+    assert service(grid).remove_run(first, dry_run=True).size_bytes >= 4
+    assert all(path.exists() for path in own)
+    service(grid).remove_run(first)
+    assert [path.exists() for path in (*own, *others)] == [False] * 2 + [True] * 4
