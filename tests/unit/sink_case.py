@@ -67,6 +67,8 @@ class SinkCase:
                 "format",
                 "compression",
                 "settled_seconds",
+                "decimal",
+                "sheet",
             )
             if key in spec
         }

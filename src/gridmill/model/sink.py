@@ -1,7 +1,8 @@
 """Declaration of a sink."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -10,7 +11,7 @@ from gridmill.model.calendar import months_later
 from gridmill.model.constraint import Constraint
 from gridmill.model.noun import dataclass
 from gridmill.model.outage import Outage
-from gridmill.model.source import Source
+from gridmill.model.source import UNIX_UNITS, Source
 
 
 class ColumnType(StrEnum):
@@ -22,6 +23,12 @@ class ColumnType(StrEnum):
     BOOLEAN = "boolean"
     DATE = "date"
     TIMESTAMP = "timestamp"
+
+
+def _time_type(pattern: str) -> ColumnType:
+    """`date` where a pattern has no time of day."""
+    timed = pattern in UNIX_UNITS or re.search("%[HIMSfpzZcXTs]", pattern)
+    return ColumnType.TIMESTAMP if timed else ColumnType.DATE
 
 
 class OnMisfit(StrEnum):
@@ -92,6 +99,14 @@ class SinkSpec:
     outages: tuple[Outage, ...] = ()
     retain: Retain | None = None
     parts: int | None = None
+
+    def with_times(self) -> "SinkSpec":
+        """The same, with the columns of `timestamp_format` declared as times where they are not declared."""
+        formats = self.source.timestamp_format
+        if not isinstance(formats, Mapping):
+            return self
+        times = {name: _time_type(pattern) for name, pattern in formats.items()}
+        return replace(self, columns=times | dict(self.columns))
 
     def references(self) -> tuple[str, ...]:
         """The sinks that foreign keys refer to."""

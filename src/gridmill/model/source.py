@@ -12,6 +12,8 @@ from gridmill.model.amounts import show_count
 from gridmill.model.noun import dataclass
 from gridmill.model.statement import TIMES, Given, pasted, stretch
 
+UNIX_UNITS = ("unix_s", "unix_ms", "unix_us", "unix_ns")
+"""What a `timestamp_format` can be beside a pattern: numbers that count since 1970."""
 HTTP = ("http://", "https://")
 OBJECTS = ("s3://", "gs://")
 REMOTE = (*HTTP, *OBJECTS)
@@ -32,6 +34,7 @@ class Format(StrEnum):
     CSV = "csv"
     PARQUET = "parquet"
     JSONL = "jsonl"
+    XLSX = "xlsx"
     FILES = "files"
 
 
@@ -184,8 +187,12 @@ class Source:
     the credentials of a store; what is secret must be.
     Format and compression (a ZIP file holds exactly one file) follow from the file's name unless given.
     `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are
-    for CSV. `timestamp_format` is a strptime pattern for columns declared `timestamp` or `date`; without it
-    they are ISO 8601. Times without a zone are taken as UTC.
+    for CSV. `decimal` is the sign before the decimals of numbers that are texts, `.` or `,`; the other one
+    then groups thousands. `timestamp_format` is a strptime pattern, or what a number counts since 1970
+    (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`), for columns declared `timestamp` or `date`; or
+    a mapping of columns to these, which declares them. Without it common forms are recognized. Times without
+    a zone are taken as UTC.
+    `sheet` names the sheet of an Excel file.
 
     With `settled`, a file is loaded once it has not changed for that long: not while it is still being
     written. A file whose server does not say when it changed is loaded at once.
@@ -197,10 +204,12 @@ class Source:
     delimiter: str | None = None
     nulls: tuple[str, ...] = ("", "NA", "NaN", "null")
     encoding: str = "utf-8"
-    timestamp_format: str | None = None
+    timestamp_format: str | Mapping[str, str] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     endpoint: str | None = None
     settled_seconds: float | None = None
+    decimal: str | None = None
+    sheet: str | None = None
     sql: SqlSource | None = None
     stream: StreamSource | None = None
 
@@ -245,6 +254,12 @@ class Source:
         """True when only the job can tell whether there is something new: it runs each time, and looks."""
         return bool(self.sql or self.stream) or len(self.local_paths) < len(self.paths)
 
+    def time_format(self, column: str) -> str | None:
+        """How the times of a column of the table are written; None where nothing is said."""
+        if isinstance(self.timestamp_format, Mapping):
+            return self.timestamp_format.get(column)
+        return self.timestamp_format
+
     def waits(self, changed_ns: int, now: float) -> bool:
         """Whether what last changed at `changed_ns` (since 1970; 0: nobody knows) is not settled at `now`."""
         return bool(self.settled_seconds and changed_ns) and now - changed_ns / 1e9 < (
@@ -266,8 +281,11 @@ class Source:
             raise InputError(
                 f"the delimiter is one character, not {self.delimiter!r}", place="source.delimiter"
             )
+        if self.decimal not in (None, ".", ","):
+            raise InputError(f"`decimal` is '.' or ',', not {self.decimal!r}", place="source.decimal")
         if self.endpoint is not None and not self.endpoint.startswith(HTTP):
             raise InputError("an endpoint begins with http:// or https://", place="source.endpoint")
+        self._check_formats()
         for path in self.paths:
             _check_url(path)
         self._check_of_urls()
@@ -281,6 +299,17 @@ class Source:
                 hint="Common ones are utf-8, latin-1, cp1252 and utf-16.",
                 place="source.encoding",
             ) from error
+
+    def _check_formats(self) -> None:
+        given = self.timestamp_format
+        formats = given.values() if isinstance(given, Mapping) else (given,)
+        for pattern in formats:
+            if pattern is not None and pattern not in UNIX_UNITS and "%" not in pattern:
+                raise InputError(
+                    f"{pattern!r} is neither a pattern of a time nor a unit",
+                    hint=f"For example '%d.%m.%Y %H:%M'; or one of {', '.join(UNIX_UNITS)}.",
+                    place="source.timestamp_format",
+                )
 
     def _check_of_urls(self) -> None:
         """`headers` and `endpoint` mean nothing where no path is fetched with them."""

@@ -123,10 +123,12 @@ class Source(gridmill.model.source.Source, metaclass=Declaring):
             delimiter: Text | None = ...,
             nulls: Several[Text] | None = ...,
             encoding: Text | None = ...,
-            timestamp_format: Text | None = ...,
+            timestamp_format: Text | Mapping[str, Text] | None = ...,
             headers: Mapping[str, Text] | None = ...,
             endpoint: Text | None = ...,
             settled: Duration | None = ...,
+            decimal: Text | None = ...,
+            sheet: Text | None = ...,
             sql: gridmill.model.source.SqlSource | Given | Text | None = ...,
             stream: gridmill.model.source.StreamSource | Given | None = ...,
         ) -> None: ...

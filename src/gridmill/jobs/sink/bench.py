@@ -16,12 +16,13 @@ from gridmill.jobs.parquet import Part
 from gridmill.jobs.sink.arrivals import Arrivals, Asked, look
 from gridmill.jobs.sink.evolve import evolve, widened
 from gridmill.jobs.sink.files import Content, SourceFile
+from gridmill.jobs.sink.forms import Form, Forms
 from gridmill.jobs.sink.layout import Layout
 from gridmill.jobs.sink.load import Loading, Progress
 from gridmill.jobs.sink.metrics import Meter, check_metrics
 from gridmill.jobs.sink.misfit import no_wider
 from gridmill.jobs.sink.note import Noted
-from gridmill.jobs.sink.offer import Offer, open_offer
+from gridmill.jobs.sink.offer import Columns, Offer, open_offer
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
 from gridmill.jobs.sink.reading import HastyError
 from gridmill.jobs.sink.rejects import at_version, commit_rejects
@@ -67,6 +68,9 @@ def _rules(spec: SinkSpec) -> int:
     declared = to_builtins(spec)
     for name in ("path", "headers", "endpoint", "settled_seconds"):
         del declared["source"][name]
+    for name in ("decimal", "sheet"):
+        if declared["source"][name] is None:  # as before there was such a field
+            del declared["source"][name]
     for name in ("metrics", "drift_threshold", "outages", "retain", "parts"):
         del declared[name]
     sql = declared["source"]["sql"] or {}
@@ -83,10 +87,12 @@ def _rules(spec: SinkSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """What the columns of a table change to; those of them that are `untold` have no value even then."""
+    """What the columns of a table change to, and the `forms` of their texts; those of them that are `untold`
+    have no value even then."""
 
     schema: pa.Schema
     untold: tuple[str, ...]
+    forms: Mapping[str, Forms]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +181,21 @@ class Bench:
                 )
         new = set(schema.names) - set(self.table.schema.names)
         left = tuple(name for name in schema.names if name in untold | new and found.get(name) is None)
-        return None if (schema, set(left)) == (self.table.schema, untold) else Evolved(schema, left)
+        same = (schema, set(left), loading.forms) == (self.table.schema, untold, self._forms)
+        return None if same else Evolved(schema, left, loading.forms)
+
+    def found_forms(self, plan: LoadPlan) -> Mapping[str, Forms]:
+        """How the texts of the files of a new table are read, by all values of columns whose types are
+        declared. Raises DataError."""
+        loading = self.loading(plan)
+        loading.find_forms(plan.load)
+        return loading.forms
+
+    @property
+    def _forms(self) -> dict[str, Forms]:
+        """How the texts of the files are read that are on the table."""
+        kept = {} if self.anew else self.table.note.get("forms", {})
+        return {name: frozenset(map(Form, forms)) for name, forms in kept.items()}
 
     def loading(self, plan: LoadPlan, *, hasty: bool = False) -> Loading:
         """How the plan's files are read."""
@@ -183,10 +203,15 @@ class Bench:
         progress = Progress(context=self.context, total=size * (2 if plan.anew and not hasty else 1))
         note = {} if plan.anew else self.table.note
         later, untold = set(note.get("later", ())), tuple(note.get("untold", ()))
-        return Loading(spec=self.spec, progress=progress, later=later, untold=untold, hasty=hasty)
+        return Loading(
+            spec=self.spec, progress=progress, later=later, untold=untold, hasty=hasty, forms=self._forms
+        )
 
-    def carry_out(self, plan: LoadPlan, evolved: Evolved | None = None) -> Load:
-        """Load what the plan says, in one commit; with what the table's columns evolve to.
+    def carry_out(
+        self, plan: LoadPlan, evolved: Evolved | None = None, forms: Mapping[str, Forms] | None = None
+    ) -> Load:
+        """Load what the plan says, in one commit; with what the table's columns evolve to. `forms` are those
+        of the texts of all files.
 
         Raises DataError, InputError, LostRaceError, StorageError.
         """
@@ -198,22 +223,27 @@ class Bench:
             raise _nothing_at_all(self.spec.source.name)
         if self.may_be_hasty:
             with suppress(HastyError):
-                return self._carry_out(plan, evolved, hasty=True)
-        return self._carry_out(plan, evolved, hasty=False)
+                return self._carry_out(plan, evolved, forms, hasty=True)
+        return self._carry_out(plan, evolved, forms, hasty=False)
 
     @property
     def may_be_hasty(self) -> bool:
         """Whether no row can be rejected: those are kept as they were read."""
         return not self.spec.constraints and self.spec.on_misfit == OnMisfit.FAIL
 
-    def _carry_out(self, plan: LoadPlan, evolved: Evolved | None, *, hasty: bool) -> Load:
+    def _carry_out(
+        self, plan: LoadPlan, evolved: Evolved | None, forms: Mapping[str, Forms] | None, *, hasty: bool
+    ) -> Load:
         loading = self.loading(plan, hasty=hasty)
+        if forms is not None:
+            loading.forms, loading.decided = dict(forms), True
         if plan.anew:
-            schema = self.offer.schema(plan.load) or first_columns(loading, plan)
+            schema = self._first_columns(loading, plan)
         elif evolved is None:
             schema = self.table.schema
         else:
             schema, loading.untold = evolved.schema, evolved.untold
+            loading.forms, loading.decided = dict(evolved.forms), True
             loading.later |= set(schema.names) - set(self.table.schema.names)
         folder = self.context.output / uuid4().hex
         try:
@@ -236,10 +266,19 @@ class Bench:
                     untold=loading.untold,
                     lost=loading.lost,
                     keys=loading.keys,
+                    forms=loading.forms,
+                    read_as=loading.read_as,
                 )
                 return self._committed(noted, rejects, folder)
         finally:
             clear(folder, self.context)
+
+    def _first_columns(self, loading: Loading, plan: LoadPlan) -> pa.Schema:
+        offered = self.offer.columns(plan.load)
+        if offered is None:
+            return first_columns(loading, plan)
+        loading.forms = dict(offered.forms)
+        return offered.schema
 
     def _written(self, plan: LoadPlan, writing: Writing, spared: list[Part]) -> tuple[list[Part], list[Part]]:
         taken = {file.key: one for file in plan.load if (one := self._taken(file, writing))}
@@ -255,12 +294,14 @@ class Bench:
         return parts, writing.write_rejects(written)
 
     def _taken(self, file: SourceFile, writing: Writing) -> Written | None:
-        found = self.offer.take(file, writing.schema, writing.folder)
+        found = self.offer.take(file, Columns(writing.schema, writing.loading.forms), writing.folder)
         if found is None:
             return None
         done, written = found
         writing.sieve.count(done.rows, done.rejected, done.reasons)
         writing.loading.lost.update(done.lost)
+        for name, said in done.read_as.items():
+            writing.loading.read_as.setdefault(name, said)
         writing.loading.progress.end(file)
         return written
 
@@ -359,6 +400,7 @@ def clear(folder: Path, context: JobContext) -> None:
 
 def open_bench(context: JobContext, spec: SinkSpec, table: SinkTable) -> Bench:
     """The surroundings of a load onto that table. Raises StorageError."""
+    spec = spec.with_times()
     rules = _rules(spec)
     return Bench(
         context=context,

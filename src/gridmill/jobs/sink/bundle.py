@@ -11,7 +11,7 @@ import pyarrow.csv as pc
 from gridmill.errors import DataError
 from gridmill.jobs.sink.delimited import Delimited, is_read_as_ascii
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
-from gridmill.jobs.sink.opening import open_file
+from gridmill.jobs.sink.opening import UTF16, open_file
 from gridmill.jobs.sink.reading import Haste, HastyError, Seen
 from gridmill.model.source import Compression, Format, Source
 
@@ -131,7 +131,7 @@ def _plain(file: SourceFile) -> tuple[bytes, bytes] | None:
     if file.format != Format.CSV or not is_small(file):
         return None
     data = _text(file)
-    if data is None or b'"' in data:
+    if data is None or b'"' in data or data[:2] in UTF16:
         return None
     if b"\r" in data:
         if data.count(b"\r") != data.count(b"\r\n"):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.jobs.sink.exact import (
+    EXACT,
     count_cut,
     count_rounded,
     has_keys,
@@ -17,7 +18,10 @@ from gridmill.jobs.sink.exact import (
     inexact_rows,
     is_key,
 )
+from gridmill.jobs.sink.forms import ANY, Form, Forms
+from gridmill.jobs.sink.written import as_unit, plain_numbers, times_of, whole_numbers
 from gridmill.model.sink import ColumnType
+from gridmill.model.source import UNIX_UNITS
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 ARROW = {
@@ -57,10 +61,18 @@ class MisfitError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRules:
-    """How text is read: `nulls` mean missing; `time_format` is a strptime pattern (None: ISO 8601)."""
+    """How text is read: `nulls` mean missing; `time_format` is a strptime pattern, or a unit (`unix_s`).
+
+    `forms` are those that the column's texts have; None: they are as Arrow reads them. `known` are those that
+    are not ruled out before a text is seen. `declared`: the column's type was given, and what other things
+    look like, too, is of it.
+    """
 
     nulls: tuple[str, ...] = ()
     time_format: str | None = None
+    forms: Forms | None = None
+    known: Forms = ANY
+    declared: bool = False
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -92,12 +104,21 @@ def convert(
         return column
     if exact:
         _check_exact(column, target, rules)
-    to = _from_text(target, rules) if is_text(column.type) else _cast(column.type, target)
+    column, to = _converter(column, target, rules)
     try:
         return to(column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError) as error:
         row = _first_misfit(column, to)
         raise MisfitError(row, _shown(column[row])) from error
+
+
+def _converter(
+    column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
+) -> tuple[pa.ChunkedArray, Convert]:
+    """How the column becomes `target`, and the column to begin with: numbers that are times, as texts."""
+    if rules.declared and (rules.forms is not None or rules.time_format is not None):
+        column = as_texts(column, target) or column
+    return column, _from_text(target, rules) if is_text(column.type) else _cast(column.type, target)
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -109,6 +130,8 @@ def _check_exact(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules)
     """Raise MisfitError for the first value that `target` holds in part."""
     texts = is_text(column.type)
     numbers = trimmed(column, rules.nulls) if texts else column
+    if texts and rules.forms is not None and target in (pa.int64(), pa.float64()):
+        numbers = plain_numbers(numbers, rules.forms, declared=rules.declared)
     if texts and target in (pa.int64(), pa.float64()) and has_keys(numbers):
         row = pc.index(is_key(numbers), True).as_py()
         raise MisfitError(row, _shown(column[row]), Loss.ZEROS)
@@ -134,6 +157,8 @@ def lost(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> tupl
     column = plain(column)
     if is_text(column.type) and target in (pa.float64(), TIMESTAMP):
         column = trimmed(column, rules.nulls)
+    if is_text(column.type) and target == pa.float64() and rules.forms is not None:
+        column = plain_numbers(column, rules.forms, declared=rules.declared)
     if target == pa.float64():
         return ROUNDED, count_rounded(column)
     if target == TIMESTAMP:
@@ -161,7 +186,7 @@ def convert_fitting(
     try:
         return convert(column, target, rules), ()
     except MisfitError:
-        to = _from_text(target, rules) if is_text(column.type) else _cast(column.type, target)
+        column, to = _converter(column, target, rules)
         rows = tuple(_misfits(column, to))
         bad = set(rows)
         fitting = pa.array([row not in bad for row in range(len(column))], pa.bool_())
@@ -275,16 +300,56 @@ def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return _in_years(pc.cast(column, TIMESTAMP, safe=not cut))
 
 
+def as_texts(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray | None:
+    """The column as texts to be read as `target`: numbers may be times. None for other values."""
+    column = plain(column)
+    if is_text(column.type):
+        return column
+    counts = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    return _number_texts(column) if counts and pa.types.is_temporal(target) else None
+
+
+def _number_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Numbers as they are written without an exponent."""
+    if pa.types.is_floating(column.type):
+        whole = pc.all(pc.equal(pc.floor(column), column)).as_py()
+        largest = pc.max(pc.abs(column)).as_py()
+        if whole and largest is not None and largest < EXACT:
+            column = column.cast(pa.int64())
+    return column.cast(pa.string())
+
+
 def _from_text(target: pa.DataType, rules: TextRules) -> Convert:
     if target == pa.string():
         return lambda column: column.cast(target)
-    parse: Convert = _READ_AS.get(target) or (lambda column: column.cast(target))
-    if target in (TIMESTAMP, pa.date32()) and rules.time_format is not None:
-        pattern = rules.time_format
-        parse = lambda column: _by_pattern(column, pattern).cast(target, safe=False)  # noqa: E731
-    elif target == TIMESTAMP:
-        parse = _iso_time
+    parse = _parser(target, rules)
     return lambda column: parse(trimmed(column, rules.nulls))
+
+
+def _parser(target: pa.DataType, rules: TextRules) -> Convert:
+    """From trimmed texts."""
+    if target in (TIMESTAMP, pa.date32()):
+        return _time_parser(target, rules)
+    parse: Convert = _READ_AS.get(target) or (lambda column: column.cast(target))
+    if target == pa.int64() and rules.declared:
+        parse = whole_numbers
+    if rules.forms is None or target not in (pa.int64(), pa.float64()):
+        return parse
+    forms = rules.forms
+    return lambda texts: parse(plain_numbers(texts, forms, declared=rules.declared))
+
+
+def _time_parser(target: pa.DataType, rules: TextRules) -> Convert:
+    if rules.time_format in UNIX_UNITS:
+        unit = Form(rules.time_format)
+        return lambda texts: _in_years(as_unit(texts, unit).cast(target, safe=False))
+    if rules.time_format is not None:
+        pattern = rules.time_format
+        return lambda texts: _by_pattern(texts, pattern).cast(target, safe=False)
+    if rules.forms is not None:
+        forms = rules.forms
+        return lambda texts: times_of(texts, forms, dates=target == pa.date32(), declared=rules.declared)
+    return _iso_time if target == TIMESTAMP else _dates
 
 
 def _finite(texts: pa.ChunkedArray) -> pa.ChunkedArray:

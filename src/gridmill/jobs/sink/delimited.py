@@ -147,6 +147,10 @@ class Delimited:
             raise self._explain(error, ragged) from error
         except UnicodeError as error:
             raise self._bad_text(error) from error
+        except pa.ArrowException as error:
+            if isinstance(error.__cause__, DataError):
+                raise error.__cause__ from None
+            raise
 
     def _explain(self, error: pa.ArrowInvalid, ragged: list[Any]) -> DataError:
         """What is wrong, found by reading the file again, slowly."""
@@ -195,24 +199,30 @@ class Delimited:
         return TextIOWrapper(opened.stream, encoding=encoding, newline="")
 
     def _bad_text(self, error: UnicodeError) -> DataError:
-        line, at, found = self._bad_byte()
+        line, at, data = self._bad_byte()
         if line == 0:
             return DataError(f"is not {self.source.encoding}: {error}", place=self.file.name)
         return DataError(
-            f"byte {found:#04x} at position {at} of this line is not {self.source.encoding}",
-            hint="Give the source its `encoding`, for example `encoding: latin-1` or `encoding: cp1252`.",
+            f"byte {data[at]:#04x} at position {at + 1} of this line is not {self.source.encoding}",
+            hint=f"Write `encoding: cp1252` under `source` if it is {_word(data, at, 'cp1252')!r}; or "
+            "another encoding, as `latin-1` or `utf-16`.",
             place=f"{self.file.name}:{line}",
         )
 
-    def _bad_byte(self) -> tuple[int, int, int]:
-        """Line (from 1), position in it (from 1) and value of the first byte that cannot be decoded."""
+    def _bad_byte(self) -> tuple[int, int, bytes]:
+        """Line (from 1), position in it (from 0) of the first byte that cannot be decoded, and the line."""
         with open_file(self.file) as opened:
             for line, data in enumerate(_lines(opened), start=1):
                 try:
                     data.decode(self.source.encoding)
                 except UnicodeDecodeError as error:
-                    return line, error.start + 1, data[error.start]
-        return 0, 0, 0
+                    return line, error.start, data
+        return 0, 0, b""
+
+
+def _word(line: bytes, at: int, encoding: str) -> str:
+    """The text around a byte of a line."""
+    return line[max(0, at - 12) : at + 12].decode(encoding, errors="replace").strip()
 
 
 def is_read_as_ascii(encoding: str) -> bool:

@@ -30,6 +30,8 @@ _FORMATS = {
     ".jsonl": Format.JSONL,
     ".ndjson": Format.JSONL,
     ".json": Format.JSONL,
+    ".xlsx": Format.XLSX,
+    ".xlsm": Format.XLSX,
 }
 
 
@@ -40,7 +42,7 @@ class SourceFile:
     `name` is how errors and reports call it: relative to the pipeline's folder where it is below it. `fetch`
     brings what is not on this machine to the path it is given, whole or not at all. `written` is the path or
     glob of the source that names it. `changed_ns` is when it last changed in any way (nanoseconds since
-    1970), 0 where nobody knows.
+    1970), 0 where nobody knows. `is_utf8`: it is text, and no other encoding was given.
     """
 
     path: Path
@@ -55,6 +57,7 @@ class SourceFile:
     fetch: Callable[[Path], None] | None = None
     written: str = ""
     changed_ns: int = 0
+    is_utf8: bool = False
 
     @property
     def modified_ms(self) -> int:
@@ -133,7 +136,9 @@ def described(
     if form is None:
         raise InputError(
             f"cannot tell the format of {name!r} from its name",
-            hint=f"Give the source a `format`: {', '.join(Format)}.",
+            hint="Save it as .xlsx."
+            if suffix in (".xls", ".xlsb", ".ods")
+            else f"Give the source a `format`: {', '.join(Format)}.",
         )
     return SourceFile(
         path=path,
@@ -146,6 +151,7 @@ def described(
         compression=compression,
         delimiter=source.delimiter or ("\t" if suffix == ".tsv" else ","),
         fetch=fetch,
+        is_utf8=form == Format.JSONL or (form == Format.CSV and source.encoding.lower() in ("utf-8", "utf8")),
     )
 
 

@@ -1,14 +1,28 @@
 """The type of each column from every value of every file, so that no later value can surprise."""
 
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.errors import DataError
-from gridmill.jobs.sink.convert import ARROW, TextRules, fits, is_missing, is_nested, is_text, plain, trimmed
+from gridmill.jobs.sink.convert import (
+    ARROW,
+    TextRules,
+    as_texts,
+    fits,
+    is_missing,
+    is_nested,
+    is_text,
+    lost,
+    plain,
+    trimmed,
+)
 from gridmill.jobs.sink.exact import has_keys
+from gridmill.jobs.sink.forms import MARKS, Form
+from gridmill.jobs.sink.narrowing import Narrowing
+from gridmill.jobs.sink.numerals import as_plain
 from gridmill.jobs.sink.reading import NUMBERS
 from gridmill.model.sink import ColumnType
 
@@ -24,16 +38,28 @@ PREFERENCE = (
 
 _LARGEST = str(2**63 - 1)
 _TIMES = (ColumnType.DATE, ColumnType.TIMESTAMP, ColumnType.STRING)
+_NUMBERS = (ColumnType.INTEGER, ColumnType.FLOAT)
 
 
 @dataclass(slots=True)
 class Guess:
     """What a column can still be; None until a value was seen. `keys`: it would be numbers, but one of them
-    begins with a zero."""
+    begins with a zero. `narrowing`: the forms of its texts."""
 
+    narrowing: Narrowing = field(default_factory=Narrowing)
     possible: tuple[ColumnType, ...] | None = None
     nested: pa.DataType | None = None
     keys: bool = False
+
+    @property
+    def best(self) -> ColumnType:
+        """The first type that all values can be read as; text without any."""
+        left = self.narrowing.left(MARKS)
+        mark = left[0] if left else Form.POINT
+        for type_ in self.possible or (ColumnType.STRING,):
+            if type_ != ColumnType.INTEGER or mark in self.narrowing.whole:
+                return type_
+        return ColumnType.STRING
 
     @property
     def is_key(self) -> bool:
@@ -43,11 +69,17 @@ class Guess:
 
 @dataclass(slots=True)
 class Guesses:
-    """Guesses by column, narrowed batch by batch. `any_text`: text may hold numbers, not only times (CSV)."""
+    """Guesses by column, narrowed batch by batch. `any_text`: text may hold numbers, not only times (CSV).
+
+    `rules_of` says how a column's text is read. Of columns in `declared` only the forms are narrowed.
+    """
 
     rules: TextRules
+    rules_of: Callable[[str], TextRules] | None = None
+    declared: Mapping[str, ColumnType] = field(default_factory=dict)
     any_text: bool = False
     of: dict[str, Guess] = field(default_factory=dict)
+    declared_of: dict[str, Narrowing] = field(default_factory=dict)
 
     def begin(self, *, any_text: bool) -> None:
         """What follows is from another file."""
@@ -60,10 +92,24 @@ class Guesses:
             if name not in skip:
                 self._narrow(name, table[name], NUMBERS in (table.schema.field(name).metadata or {}))
 
+    def see_declared(self, table: pa.Table) -> None:
+        """Narrow the forms of the columns whose types are declared."""
+        for name in table.column_names:
+            if name in self.declared:
+                self._narrow_declared(name, table[name])
+
     def expect(self, names: Iterable[str]) -> None:
         """Columns that are there even when no value is."""
         for name in names:
-            self.of.setdefault(name, Guess())
+            self._guess(name)
+
+    def _guess(self, name: str) -> Guess:
+        if name not in self.of:
+            self.of[name] = Guess(narrowing=Narrowing(forms=self._rules(name).known))
+        return self.of[name]
+
+    def _rules(self, name: str) -> TextRules:
+        return self.rules_of(name) if self.rules_of is not None else self.rules
 
     def keep_texts(self, but: str) -> None:
         """Leave columns with values as texts, whatever these look like, all but one."""
@@ -72,7 +118,7 @@ class Guesses:
                 guess.possible = (ColumnType.STRING,)
 
     def _narrow(self, name: str, column: pa.ChunkedArray, numbers: bool) -> None:
-        guess = self.of.setdefault(name, Guess())
+        guess = self._guess(name)
         if column.null_count == len(column):
             return
         if is_nested(column.type):
@@ -86,11 +132,31 @@ class Guesses:
             known = natures(kind)
             guess.possible = tuple(type_ for type_ in possible if type_ in known)
             return
-        if self.any_text and is_missing(column, self.rules.nulls):
+        rules = self._rules(name)
+        if self.any_text and is_missing(column, rules.nulls):
             return
-        texts = Texts(column=column, rules=self.rules, numbers=self.any_text or numbers)
+        texts = Texts(column, rules, self.any_text or numbers, guess.narrowing)
         guess.possible = tuple(type_ for type_ in possible if texts.can_be(type_))
         guess.keys = guess.keys or texts.keys
+
+    def _narrow_declared(self, name: str, column: pa.ChunkedArray) -> None:
+        """Narrow the forms of a column whose type is known; texts that are not of it do not count."""
+        type_, rules = self.declared[name], self._rules(name)
+        if name not in self.declared_of:
+            self.declared_of[name] = Narrowing(forms=rules.known, declared=True)
+        narrowing = self.declared_of[name]
+        texts = as_texts(column, ARROW[type_])
+        if texts is None or rules.time_format is not None:
+            return
+        fitting = fits(texts, ARROW[type_], replace(rules, forms=None))
+        texts = trimmed(texts, rules.nulls)
+        if type_ in _TIMES:
+            if not fitting:
+                narrowing.see_times(texts)
+        elif not fitting:
+            narrowing.see_numbers(texts)
+        elif type_ == ColumnType.FLOAT:
+            narrowing.see_plain_numbers(texts)
 
 
 @dataclass(slots=True)
@@ -100,20 +166,65 @@ class Texts:
     column: pa.ChunkedArray
     rules: TextRules
     numbers: bool
+    narrowing: Narrowing
     keys: bool = False
+    _plain: tuple[pa.ChunkedArray | None, pa.ChunkedArray | None] | None = None
+    _times: tuple[bool, bool] | None = None
 
     def can_be(self, type_: ColumnType) -> bool:
         """Whether every text can be read as that type, and none loses anything."""
         if type_ == ColumnType.STRING:
             return True
-        if not (self.numbers or type_ in _TIMES) or not fits(self.column, ARROW[type_], self.rules):
+        if type_ in _TIMES:
+            return self._is_time(type_)
+        if not self.numbers:
             return False
-        if type_ not in (ColumnType.INTEGER, ColumnType.FLOAT):
-            return True
-        if has_keys(trimmed(self.column, self.rules.nulls)):
+        return self._is_number(type_) if type_ in _NUMBERS else fits(self.column, ARROW[type_], self.rules)
+
+    def _is_time(self, type_: ColumnType) -> bool:
+        target = ARROW[type_]
+        if fits(self.column, target, replace(self.rules, forms=None)):
+            return self.rules.time_format is None or not lost(self.column, target, self.rules)[1]
+        if self.rules.time_format is not None:
+            return False
+        if self._times is None:
+            self._times = self.narrowing.see_times(trimmed(self.column, self.rules.nulls))
+        are_times, are_dates = self._times
+        return are_dates if type_ == ColumnType.DATE else are_times
+
+    def _is_number(self, type_: ColumnType) -> bool:
+        numbers, whole = self._as_plain()
+        if numbers is None:
+            return False
+        if has_keys(numbers):
             self.keys = True
             return False
-        return type_ == ColumnType.INTEGER or not _has_long(self.column)
+        if type_ == ColumnType.INTEGER:
+            return whole is not None and fits(whole, pa.int64(), TextRules())
+        return fits(numbers, pa.float64(), TextRules()) and not _has_long(numbers)
+
+    def _as_plain(self) -> tuple[pa.ChunkedArray | None, pa.ChunkedArray | None]:
+        """The numbers without groups and commas, None where a text is none; the same where all are whole."""
+        if self._plain is None:
+            self._plain = self._seen_numbers()
+        return self._plain
+
+    def _seen_numbers(self) -> tuple[pa.ChunkedArray | None, pa.ChunkedArray | None]:
+        texts, by_arrow = trimmed(self.column, self.rules.nulls), replace(self.rules, forms=None)
+        if fits(self.column, pa.int64(), by_arrow):
+            return texts, texts
+        is_plain = fits(self.column, pa.float64(), by_arrow)
+        if is_plain:
+            self.narrowing.whole.discard(Form.POINT)
+            self.narrowing.see_plain_numbers(texts)
+        elif not self.narrowing.see_numbers(texts):
+            return None, None
+        left = self.narrowing.left(MARKS)
+        if not left:
+            return None, None
+        whole = [as_plain(texts, mark, declared=False) for mark in left if mark in self.narrowing.whole]
+        numbers = texts if is_plain and Form.POINT in left else as_plain(texts, left[0], declared=False)
+        return numbers, next(iter(whole), None)
 
 
 def _has_long(column: pa.ChunkedArray) -> bool:
@@ -164,7 +275,8 @@ def see_types(guesses: Guesses, schema: pa.Schema) -> None:
     """Narrow by declared types alone (Parquet). Raises DataError for a column of several natures."""
     for item in schema:
         kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
-        guess = guesses.of.setdefault(item.name, Guess())
+        guesses.expect([item.name])
+        guess = guesses.of[item.name]
         if pa.types.is_null(kind):
             continue
         if is_nested(kind):
@@ -178,8 +290,4 @@ def see_types(guesses: Guesses, schema: pa.Schema) -> None:
 
 def found_types(guesses: Mapping[str, Guess]) -> dict[str, pa.DataType | None]:
     """The type chosen for each column; one without any value is text, which whatever comes later fits."""
-    return {name: guess.nested or ARROW[_best(guess)] for name, guess in guesses.items()}
-
-
-def _best(guess: Guess) -> ColumnType:
-    return (guess.possible or (ColumnType.STRING,))[0]
+    return {name: guess.nested or ARROW[guess.best] for name, guess in guesses.items()}

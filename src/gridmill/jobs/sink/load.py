@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
@@ -14,9 +15,11 @@ from gridmill.jobs.sink.bundle import Bundle, bundled
 from gridmill.jobs.sink.columnar import Columnar
 from gridmill.jobs.sink.convert import (
     ARROW,
+    TIMESTAMP,
     TYPES,
     MisfitError,
     TextRules,
+    as_texts,
     convert,
     convert_fitting,
     is_coded,
@@ -25,16 +28,21 @@ from gridmill.jobs.sink.convert import (
     is_text,
     lost,
     plain,
+    trimmed,
 )
 from gridmill.jobs.sink.delimited import Delimited
 from gridmill.jobs.sink.exact import is_beyond
+from gridmill.jobs.sink.excel import Excel
 from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.forms import ANY, MARKS, Form, Forms
 from gridmill.jobs.sink.infer import Guesses, found_types, see_types
 from gridmill.jobs.sink.layout import Layout
 from gridmill.jobs.sink.lines import Lines
 from gridmill.jobs.sink.misfit import misfit
+from gridmill.jobs.sink.narrowing import Narrowing
 from gridmill.jobs.sink.reading import Haste, HastyError, Reader, place_of
 from gridmill.jobs.sink.sieve import Batch
+from gridmill.jobs.sink.unclear import example, forms_of, is_open, may_fit, unclear_in
 from gridmill.model.sink import ColumnType, OnMisfit, SinkSpec
 from gridmill.model.source import ENTRY_TIME, Format, Source
 
@@ -42,6 +50,7 @@ _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
     Format.CSV: Delimited,
     Format.PARQUET: Columnar,
     Format.JSONL: Lines,
+    Format.XLSX: Excel,
 }
 
 
@@ -113,6 +122,12 @@ class Loading:
     layout: Layout = field(init=False)
     keys: tuple[str, ...] = field(default=(), init=False)
     """Columns of the schema that would be numbers, but that one of these begins with a zero."""
+    forms: dict[str, Forms] = field(default_factory=dict)
+    """The forms of columns whose texts are not all as Arrow reads them."""
+    decided: bool = False
+    """Whether all values were looked at for the forms: what still does not fit is no value of its column."""
+    read_as: dict[str, str] = field(default_factory=dict)
+    """For columns of such forms how one of the texts is read."""
 
     def __post_init__(self) -> None:
         self.layout = Layout(spec=self.spec)
@@ -120,14 +135,98 @@ class Loading:
     def rules(self, file: SourceFile) -> TextRules:
         """How its text is read."""
         nulls = self.spec.source.nulls if file.format == Format.CSV else ()
-        return TextRules(nulls=nulls, time_format=self.spec.source.timestamp_format)
+        return TextRules(nulls=nulls)
+
+    def rules_of(self, rules: TextRules, name: str, table: pa.Schema | None = None) -> TextRules:
+        """How the text of a column is read, which may be one of a table that is there."""
+        return replace(
+            rules,
+            time_format=self.spec.source.time_format(name),
+            forms=self.forms.get(name),
+            known=self._known(name, table),
+            declared=name in self.spec.columns,
+        )
+
+    def _known(self, name: str, table: pa.Schema | None) -> Forms:
+        """The forms that a column can have before its texts are seen."""
+        known = self.forms.get(name, ANY)
+        mark = {None: None, ".": Form.POINT, ",": Form.COMMA}[self.spec.source.decimal]
+        if name not in self.forms and table is not None and name in table.names:
+            mark = mark or (Form.POINT if table.field(name).type == pa.float64() else None)
+        return known if mark is None else known - {*MARKS} | {mark}
+
+    def _new_guesses(self, files: Sequence[SourceFile], table: pa.Schema | None = None) -> Guesses:
+        rules = self.rules(files[0])
+        return Guesses(rules=rules, rules_of=lambda name: self.rules_of(rules, name, table))
+
+    def find_forms(self, files: Sequence[SourceFile], table: pa.Schema | None = None) -> None:
+        """Decide the forms of columns of declared types by all of their values. Raises DataError."""
+        guesses = self._new_guesses(files, table)
+        guesses.declared = self._undecided()
+        for file in files:
+            self._look_at_declared(open_reader(file, self.spec.source), guesses)
+        self._settle(guesses, files)
+        self.decided = True
+
+    def _undecided(self) -> dict[str, ColumnType]:
+        """Declared columns whose texts can have several forms."""
+        return {
+            name: type_
+            for name, type_ in self.spec.columns.items()
+            if type_ not in (ColumnType.STRING, ColumnType.BOOLEAN)
+            and self.spec.source.time_format(name) is None
+            and name not in self.spec.add
+            and is_open(self.forms.get(name), type_)
+        }
+
+    def _settle(self, guesses: Guesses, files: Sequence[SourceFile]) -> None:
+        """Keep the forms that were found. Raises DataError where they do not show what values mean."""
+        found = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
+        found |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
+        for name, (narrowing, type_) in found.items():
+            unclear = unclear_in(name, narrowing, type_)
+            if unclear is not None:
+                raise unclear.error(self._place_of_text(files, name, unclear.text))
+            forms = forms_of(narrowing, type_)
+            if forms is not None:
+                self.forms[name] = forms
+
+    def _place_of_text(self, files: Sequence[SourceFile], name: str, text: str) -> str:
+        """Where a column has that text first; reads the files again."""
+        for file in files:
+            reader, row = open_reader(file, self.spec.source), 0
+            for batch in reader.batches(None, lambda count: None):
+                rows = self.layout.renamed(batch)
+                if name in rows.column_names:
+                    texts = as_texts(rows[name], TIMESTAMP)
+                    at = -1 if texts is None else pc.index(trimmed(texts, ()), text).as_py()
+                    if at >= 0:
+                        return place_of(reader, row + at)
+                row += batch.num_rows
+        return files[0].name
 
     def schema(self, files: Sequence[SourceFile]) -> pa.Schema:
         """The table's columns: declared types, else what all values of all files can be read as.
 
         Raises DataError.
         """
-        return self._schema_of(self._guesses(files, Guesses(rules=self.rules(files[0]))), files)
+        guesses = self._new_guesses(files)
+        if not self.decided:
+            guesses.declared = self._undecided()
+            self._look_at_declared(open_reader(files[0], self.spec.source), guesses, first=True)
+        self._guesses(files, guesses)
+        declared, guesses.declared_of = guesses.declared_of, {}
+        self._settle(guesses, files)
+        self._keep_certain(declared, guesses)
+        return self._schema_of(guesses, files)
+
+    def _keep_certain(self, found: Mapping[str, Narrowing], guesses: Guesses) -> None:
+        """Keep the forms that the first rows of declared columns show, where they do; else all rows will."""
+        for name, narrowing in found.items():
+            type_ = guesses.declared[name]
+            forms = forms_of(narrowing, type_)
+            if forms is not None and unclear_in(name, narrowing, type_) is None:
+                self.forms[name] = forms
 
     def first_schema(self, files: Sequence[SourceFile]) -> pa.Schema | None:
         """What `schema` gives if later values are as the first of each file; None where they do not tell.
@@ -136,16 +235,22 @@ class Loading:
         out stays ruled out; so when all the others can be read as what is left, it is what all would give.
         Raises DataError.
         """
-        guesses = Guesses(rules=self.rules(files[0]))
+        guesses = self._new_guesses(files)
         if any(file.format != Format.CSV for file in files):
             return None
-        for piece in bundled(files, self.spec.source):
-            if isinstance(piece, Bundle):
-                self._look(piece, guesses)
-            else:
-                self._look(open_reader(piece, self.spec.source), guesses, first=True)
+        for number, piece in enumerate(bundled(files, self.spec.source)):
+            reader = piece if isinstance(piece, Bundle) else open_reader(piece, self.spec.source)
+            if number == 0 and not self.decided:
+                guesses.declared = self._undecided()
+                self._look_at_declared(reader, guesses, first=True)
+            self._look(reader, guesses, first=not isinstance(piece, Bundle))
         if any(guess.possible is None for name, guess in guesses.of.items() if name not in self.spec.columns):
             return None
+        declared, guesses.declared_of = guesses.declared_of, {}
+        if any(unclear_in(name, one.narrowing, one.best) for name, one in guesses.of.items()):
+            return None
+        self._settle(guesses, files)
+        self._keep_certain(declared, guesses)
         return self._schema_of(guesses, files)
 
     def _schema_of(self, guesses: Guesses, files: Sequence[SourceFile]) -> pa.Schema:
@@ -164,17 +269,25 @@ class Loading:
         self.untold = tuple(name for name in inferred if name not in told)
         self.keys = tuple(name for name in inferred if name in guesses.of and guesses.of[name].is_key)
         self.layout.check_declared(guesses.of, files[0].name)
-        added = [(name, self.layout.constant(name, guesses.rules).type) for name in self.spec.add]
+        added = [(name, self._constant(name, guesses.rules).type) for name in self.spec.add]
         return pa.schema([(name, found.get(name, pa.string())) for name in names] + added)
+
+    def _constant(self, name: str, rules: TextRules) -> pa.Scalar:
+        return self.layout.constant(name, self.rules_of(rules, name))
 
     def found(self, files: Sequence[SourceFile], table: pa.Schema) -> dict[str, pa.DataType | None]:
         """The types of the columns of new files for a table that is there; None without any value.
 
         Raises DataError for a file that lacks a column.
         """
-        guesses = Guesses(rules=self.rules(files[0]))
+        guesses = self._new_guesses(files, table)
         guesses.expect(name for name in table.names if name not in self.spec.add)
         types = found_types(self._guesses(files, guesses).of)
+        texts = {item.name for item in table if item.type == pa.string()}
+        for name in texts & guesses.of.keys():  # whatever they look like
+            guesses.of[name].narrowing = Narrowing()
+        self._settle(guesses, files)
+        self.find_forms(files, table)
         for name, guess in guesses.of.items():
             type_ = self.spec.columns.get(name)
             if type_ is not None:
@@ -212,6 +325,20 @@ class Loading:
             for batch in islice(read, 1) if first else read:
                 rows = batch.slice(0, FIRST_ROWS) if first else batch
                 guesses.see(self.layout.renamed(rows), skip=self.spec.columns)
+
+    def _look_at_declared(self, reader: Reader, guesses: Guesses, *, first: bool = False) -> None:
+        """Narrow the forms of columns whose types are declared by one file, or by its first rows."""
+        names = reader.names()
+        wanted = self.layout.sources_of(guesses.declared)
+        there = wanted if names is None else tuple(name for name in wanted if name in names)
+        if isinstance(reader, Lines):
+            reader.integers, reader.floats = map(self.layout.declared, (ColumnType.INTEGER, ColumnType.FLOAT))
+        if there:
+            guesses.any_text = reader.file.format == Format.CSV
+            read = self._read(reader, None if names is None else there)
+            for batch in islice(read, 1) if first else read:
+                rows = self.layout.renamed(batch.slice(0, FIRST_ROWS) if first else batch)
+                guesses.see_declared(rows)
 
     def _read(
         self, reader: Reader, columns: tuple[str, ...] | None, haste: Haste | None = None
@@ -274,7 +401,8 @@ class Loading:
             if not set(table_names) <= set(wanted):
                 raise _has_more(file, sorted(set(table_names) - set(wanted)))
         rules, row = self.rules(file), 0
-        constants = {name: self.layout.constant(name, rules) for name in self.spec.add}
+        constants = {name: self._constant(name, rules) for name in self.spec.add}
+        rules_by_name = {name: self.rules_of(rules, name) for name in schema.names}
         self.progress.begin(file)
         haste = self._haste(schema, sources or ()) if self.hasty else None
         for batch in self._read(reader, sources, haste):
@@ -282,30 +410,38 @@ class Loading:
             if names is None:
                 self.layout.check_names(raw.column_names, file.name)
             misfits: dict[int, list[str]] = {}
-            rows = self._typed(raw, schema, rules, constants, reader, row, misfits)
+            rows = self._typed(raw, schema, rules_by_name, constants, reader, row, misfits)
             yield Batch(raw=raw, rows=rows, first=row, misfits=misfits)
             row += batch.num_rows
+        if isinstance(reader, Excel):
+            self.lost.update(reader.lost)
         self.progress.end(file)
 
     def _haste(self, schema: pa.Schema, sources: Sequence[str]) -> Haste:
         """What Arrow's CSV reader may make of the columns itself: as it would be made of their texts."""
-        fixed = self.spec.source.timestamp_format is not None
+        fixed = self.spec.source.time_format
         types = {name: schema.field(self.layout.rename(name)).type for name in sources}
         inferred = (name for name in types if self.layout.rename(name) not in self.spec.columns)
         return Haste(
             types={
                 name: pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
                 for name, kind in types.items()
-                if not (fixed and pa.types.is_temporal(kind)) and not is_nested(kind)
+                if not (pa.types.is_temporal(kind) and fixed(self.layout.rename(name)))
+                and not is_nested(kind)
+                and self.layout.rename(name) not in self.forms
             },
-            inferred=frozenset(name for name in inferred if types[name] in (pa.int64(), pa.float64())),
+            inferred=frozenset(
+                name
+                for name in inferred
+                if types[name] in (pa.int64(), pa.float64()) and self.layout.rename(name) not in self.forms
+            ),
         )
 
     def _typed(
         self,
         batch: pa.Table,
         schema: pa.Schema,
-        rules: TextRules,
+        rules_by_name: Mapping[str, TextRules],
         constants: Mapping[str, pa.Scalar],
         reader: Reader,
         row: int,
@@ -313,6 +449,7 @@ class Loading:
     ) -> pa.Table:
         columns = []
         for item in schema:
+            rules = rules_by_name[item.name]
             if item.name in constants:
                 columns.append(pa.repeat(constants[item.name], batch.num_rows))
             elif item.name not in batch.column_names:
@@ -320,7 +457,7 @@ class Loading:
             elif item.name in self.untold:
                 columns.append(_nothing(batch[item.name], item, rules, reader))
             elif self.spec.on_misfit == OnMisfit.REJECT and item.name in self.spec.columns:
-                columns.append(self._fitting(batch[item.name], item, rules, misfits))
+                columns.append(self._fitting(batch[item.name], item, rules, reader, row, misfits))
             else:
                 columns.append(self._column(batch[item.name], item, rules, reader, row))
         surprises = sorted(set(batch.column_names) - set(schema.names))
@@ -345,20 +482,42 @@ class Loading:
         try:
             converted = convert(column, item.type, rules, exact=not declared)
         except MisfitError as error:
-            raise misfit(item, error, place_of(reader, row + error.row), declared=declared) from error
+            if self.hasty and rules.forms is not None:  # the first rows did not show all
+                raise HastyError from error
+            raise misfit(item, error, place_of(reader, row + error.row), rules) from error
+        self._note_reading(item, column, converted, rules)
         self._count_lost(item.name, *lost(column, item.type, rules))
         return converted
 
     def _fitting(
-        self, column: pa.ChunkedArray, item: pa.Field, rules: TextRules, misfits: dict[int, list[str]]
+        self,
+        column: pa.ChunkedArray,
+        item: pa.Field,
+        rules: TextRules,
+        reader: Reader,
+        row: int,
+        misfits: dict[int, list[str]],
     ) -> pa.ChunkedArray:
         converted, bad = convert_fitting(column, item.type, rules)
-        for row in bad:
-            misfits.setdefault(row, []).append(f"{item.name}: not of type {TYPES[item.type]}")
+        if bad and not self.decided and may_fit(column.take(pa.array(bad)), item.type, rules):
+            error = MisfitError(bad[0], column[bad[0]].as_py())  # all values together may show what it is
+            raise misfit(item, error, place_of(reader, row + bad[0]), rules)
+        for number in bad:
+            misfits.setdefault(number, []).append(f"{item.name}: not of type {TYPES[item.type]}")
+        self._note_reading(item, column, converted, rules)
         if bad:
             column = column.filter(pa.array(np.isin(np.arange(len(column)), bad, invert=True)))
         self._count_lost(item.name, *lost(column, item.type, rules))
         return converted
+
+    def _note_reading(
+        self, item: pa.Field, column: pa.ChunkedArray, converted: pa.ChunkedArray, rules: TextRules
+    ) -> None:
+        """One value in a form that is not Arrow's, and how it is read."""
+        if rules.forms is not None and item.name not in self.read_as:
+            said = example(column, converted, rules)
+            if said:
+                self.read_as[item.name] = said
 
     def place_of_misfit(self, files: Sequence[SourceFile], item: pa.Field) -> str:
         """Where the first value is that is not of a column's type; empty where all are. Reads them again."""
@@ -369,7 +528,7 @@ class Loading:
             for batch in reader.batches(None, lambda count: None):
                 try:
                     if column in batch.column_names:
-                        convert(batch[column], item.type, self.rules(file))
+                        convert(batch[column], item.type, self.rules_of(self.rules(file), item.name))
                 except MisfitError as error:
                     return place_of(reader, row + error.row)
                 row += batch.num_rows

@@ -13,6 +13,7 @@ from gridmill.jobs.facts import describe
 from gridmill.jobs.parquet import Part
 from gridmill.jobs.sink.drift import drifts, histograms
 from gridmill.jobs.sink.facts import Facts, merged
+from gridmill.jobs.sink.forms import Forms
 from gridmill.jobs.sink.metrics import Meter
 from gridmill.jobs.sink.plan import LoadPlan
 from gridmill.jobs.sink.rejects import count_reasons
@@ -43,6 +44,8 @@ class Noted:
     untold: Sequence[str] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
     keys: Sequence[str] = ()
+    forms: Mapping[str, Forms] = field(default_factory=dict)
+    read_as: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -74,6 +77,7 @@ class Noted:
             "positions": self.plan.positions,
             "details": details,
             "later": sorted(self.later & set(self.schema.names)),
+            "forms": {name: sorted(forms) for name, forms in self.forms.items()},
             "untold": sorted(set(self.untold) & set(self.schema.names)),
             "histograms": histograms(self.meter.sample.rows()) if self.rows else before.get("histograms", {}),
         }
@@ -82,6 +86,8 @@ class Noted:
         """What is not as it was in the files."""
         for what, count in self.lost.items():
             yield f"{show_count(count, 'value')} of column {what}"
+        for name, said in self.read_as.items():
+            yield f"column {name}: {said}"
         for name in self.keys:
             yield f"column {name} is text, as numbers in it begin with a zero or a plus"
 

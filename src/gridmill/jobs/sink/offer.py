@@ -5,6 +5,7 @@ where that read the same content, by the same rules, into the same columns; else
 So it does not matter what changes between the two, and when.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.files import link_file
 from gridmill.jobs.parquet import Part, storage_errors
 from gridmill.jobs.sink.files import SourceFile, hashed, key_of
+from gridmill.jobs.sink.forms import Form, Forms
 from gridmill.jobs.sink.table import stem_of
 from gridmill.jobs.sink.writing import Written
 from gridmill.model.sink import SinkSpec
@@ -42,6 +44,7 @@ class Done:
     reasons: Mapping[str, int]
     lost: Mapping[str, int] = field(default_factory=dict)
     changed_ns: int = 0
+    read_as: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +65,26 @@ def write_told(folder: Path, told: Told) -> None:
         (folder / TOLD_FILE).write_bytes(encode(told))
 
 
-def columns_text(schema: pa.Schema) -> str:
-    """A table's columns as text."""
-    text: str = schema.serialize().to_pybytes().hex()
-    return text
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A table's columns, and the forms in which the texts of some of them are read."""
+
+    schema: pa.Schema
+    forms: Mapping[str, Forms]
+
+    def text(self) -> str:
+        """The same as text."""
+        forms = {name: sorted(forms) for name, forms in sorted(self.forms.items())}
+        return json.dumps([self.schema.serialize().to_pybytes().hex(), forms])
+
+    @classmethod
+    def of(cls, text: str) -> "Columns":
+        """What `text` gives."""
+        schema, forms = json.loads(text)
+        return cls(
+            pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),
+            {name: frozenset(map(Form, some)) for name, some in forms.items()},
+        )
 
 
 def referred(context: JobContext, spec: SinkSpec) -> tuple[str, ...]:
@@ -114,7 +133,7 @@ class Offer:
         known = self._contents.get((key_of(name), stat.size_bytes, stat.mtime_ns, stat.ctime_ns))
         return known or hashed(stat, name)
 
-    def schema(self, files: Sequence[SourceFile]) -> pa.Schema | None:
+    def columns(self, files: Sequence[SourceFile]) -> Columns | None:
         """What these files give a new table; None where that is for this attempt to find out: a part has not
         read all of its own, or not as the others did.
 
@@ -125,15 +144,15 @@ class Offer:
         told = {one.told.columns if one is not None and one.told.inferred else "" for one in offered}
         if len(told) != 1 or "" in told:
             return None
-        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(told.pop())))
+        return Columns.of(told.pop())
 
-    def take(self, file: SourceFile, schema: pa.Schema, folder: Path) -> tuple[Done, Written] | None:
+    def take(self, file: SourceFile, columns: Columns, folder: Path) -> tuple[Done, Written] | None:
         """The file's rows in these columns, their data files in `folder`; None where no part wrote them.
 
         Raises StorageError.
         """
         found = self.of.get((file.key, file.content))
-        if found is None or found.told.columns != columns_text(schema):
+        if found is None or found.told.columns != columns.text():
             return None
         return found.done, found.take(file, folder)
 

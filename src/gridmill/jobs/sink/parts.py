@@ -10,11 +10,12 @@ from gridmill.jobs.context import JobResult
 from gridmill.jobs.sink.bench import Bench, first_columns
 from gridmill.jobs.sink.files import SourceFile, content_of
 from gridmill.jobs.sink.metrics import Meter, check_metrics
-from gridmill.jobs.sink.offer import Done, Told, columns_text, referred, write_told
+from gridmill.jobs.sink.offer import Columns, Done, Told, referred, write_told
 from gridmill.jobs.sink.plan import LoadPlan
 from gridmill.jobs.sink.reading import HastyError
 from gridmill.jobs.sink.sieve import Sieve, open_sieve
 from gridmill.jobs.sink.table import SinkTable
+from gridmill.jobs.sink.unclear import UnclearError
 from gridmill.jobs.sink.writing import Writing, Written
 from gridmill.ports.storage import FileStat
 
@@ -82,7 +83,24 @@ def _told(bench: Bench, plan: LoadPlan) -> Told:
     if bench.may_be_hasty:
         with suppress(HastyError):
             return _write(bench, plan, hasty=True)
-    return _write(bench, plan, hasty=False)
+    try:
+        return _write(bench, plan, hasty=False)
+    except UnclearError as error:
+        unclear: DataError = error
+    except DataError as error:
+        if not (plan.anew and _may_be_clear(bench, plan)):
+            raise
+        unclear = error
+    print(f"{unclear}: left to the attempt that loads what the parts wrote")
+    return Told(rules=bench.rules, references=(), columns="", inferred=False, done=())
+
+
+def _may_be_clear(bench: Bench, plan: LoadPlan) -> bool:
+    """Whether the values of all files may show that a value has the declared type."""
+    try:
+        return bool(bench.found_forms(plan))
+    except UnclearError:
+        return True
 
 
 def _write(bench: Bench, plan: LoadPlan, *, hasty: bool) -> Told:
@@ -102,7 +120,7 @@ def _write(bench: Bench, plan: LoadPlan, *, hasty: bool) -> Told:
     return Told(
         rules=bench.rules,
         references=referred(context, spec),
-        columns=columns_text(schema),
+        columns=Columns(schema, loading.forms).text(),
         inferred=plan.anew and not loading.untold and not loading.later,
         done=done,
     )
@@ -121,7 +139,11 @@ def _each(bench: Bench, plan: LoadPlan, writing: Writing) -> Iterator[Done]:
                 raise
             print(f"{misfit}: left to the attempt that loads what the parts wrote")
             continue
-        yield replace(_done(bench, writing, written, before), lost=dict(writing.loading.lost - lost))
+        yield replace(
+            _done(bench, writing, written, before),
+            lost=dict(writing.loading.lost - lost),
+            read_as=dict(writing.loading.read_as),
+        )
 
 
 def _done(bench: Bench, writing: Writing, written: Written, before: Sieve) -> Done:

@@ -83,7 +83,13 @@ def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
     try:
         return bench.carry_out(plan)
     except DataError as misfit:
-        evolved = None if plan.anew else bench.evolved(plan)
+        if plan.anew:
+            forms = bench.found_forms(plan)
+            if not forms:
+                raise
+            print(f"{misfit}: read again in the forms that all values have")
+            return bench.carry_out(plan, forms=forms)
+        evolved = bench.evolved(plan)
         if evolved is None:
             raise
         print(f"{misfit}: the table's columns change")

@@ -55,6 +55,7 @@ def read_sample(
     Nothing is read after `deadline` (of `time.monotonic`) but what was begun. Never raises for what is wrong
     in the declaration or in a file: that is in `problems`.
     """
+    spec = spec.with_times()
     source = spec.source
     if source.sql is not None or source.stream is not None or source.format == Format.FILES:
         return Sample(columns={}, unread=(source.name,))

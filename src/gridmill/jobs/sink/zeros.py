@@ -37,7 +37,7 @@ class Zeros:
         first, line = block.find(b"\n") + 1, block.rfind(b"\n") + 1
         if block and not first:
             self._rest += block
-            return False
+            return b"\r" in block  # lines may end with it alone
         begin, self._rest = self._rest + (block[:first] or b"\n"), block[line:]
         found = self._is_in(np.frombuffer(begin, np.uint8), begin.count(b'"'), b"+" in begin)
         if first == line:
