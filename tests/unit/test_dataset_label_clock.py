@@ -446,3 +446,23 @@ def test_known_until_is_a_time_or_the_basis(until):
         label.check()
     with pytest.raises(InputError, match="go with `table`"):
         Label(column="x", known_until="basis").check()
+
+
+def test_an_event_without_a_number_makes_no_label(tmp_path):
+    first = datetime(2024, 1, 1, tzinfo=UTC)
+    rows = [{"id": n, "e": "a", "t": first + timedelta(days=n), "x": 1.0 * n} for n in range(6)]
+    case = case_of(tmp_path, rows)
+    times = [first + timedelta(days=day, hours=12) for day in (1, 2, 3, 9)]
+    case.give("exits", pa.table({"e": ["a"] * 4, "at_": times, "v": [float("nan"), 4.0, 1.0, 7.0]}))
+    label = Label(
+        table="exits",
+        on=("e",),
+        known_at="at_",
+        horizon_seconds=DAY,
+        outcome=Outcome.MIN,
+        column="v",
+        name="y",
+    )
+    output = case.make(DatasetSpec(basis=replace(BASIS, columns=("id", "x")), label=label))
+    assert {row["id"]: row["y"] for row in case.table(output).to_pylist()} == {2: 4.0, 3: 1.0}
+    assert output.details["dropped"] == {"no label": 4}

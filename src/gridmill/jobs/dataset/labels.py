@@ -214,8 +214,7 @@ def label_names(label: Label | None) -> tuple[str, ...]:
 def missing_label(label: Label, types: Types, *, dated: bool) -> str:
     """The SQL condition for a row without a label; where it is `dated`, also for one never known."""
     name = quoted(label.name if label.next_rows is None else NEXT)
-    plain = label.table is None and label.next_rows is None
-    missing = missing_value(name, types[label.sources[0]] if plain else "")
+    missing = missing_value(name, label_type(label, types))
     if dated and label.table is None:
         missing += f' OR "{LABEL_TIME}" IS NULL'
     return missing
