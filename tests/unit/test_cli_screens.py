@@ -6,12 +6,19 @@ from io import StringIO
 
 import pytest
 from rich.console import Console, RenderableType
+from tests.report_views import a_model
 
+from gridmill.cli.nouns import list_table
 from gridmill.cli.render import run_table
-from gridmill.cli.tables import fitted, table
+from gridmill.cli.session import _folded
+from gridmill.cli.summary import _LEFT_OUT, HEAD, _row
+from gridmill.cli.tables import FittedTable, fitted, table
+from gridmill.model.amounts import MIB, Amounts
+from gridmill.model.metric import headline
+from gridmill.model.resource import Use
 from gridmill.model.state import JobState
 from gridmill.model.view import JobView, RunView
-from gridmill.testing.store_samples import a_job_run, a_run
+from gridmill.testing.store_samples import a_job_run, a_run, an_attempt
 
 REASON = "needs 512 MiB for `other`; box on node-1 has 300 MiB left, free in about 60 s: " + "b " * 100
 WIDTHS = (60, 80, 110, 220)
@@ -84,3 +91,60 @@ def test_a_fitted_table_breaks_no_word_and_leaves_the_least_needed_out(width: in
     assert ("kind" in words) == ("prediction" in words) == (width > 50)
     assert "nothing" in words
     assert all(len(line) <= width for line in lines(shown, width))
+
+
+LEARNED = {"test_rmse": 3.996, "test_skill": 0.2685, "test_mae": 2.9, "validation_rmse": 3.4}
+
+
+def ended(name: str) -> JobView:
+    """A training with metrics that has used much of everything."""
+    made = replace(a_job_run("p-1", name), state=JobState.SUCCEEDED, started=0.0, ended=4000.0)
+    attempt = replace(
+        an_attempt(1, run_id="p-1"),
+        given=Amounts(cpus=2.0, memory_bytes=1100 * MIB),
+        use=Use(wall_seconds=4000.0, cpu_seconds=7000.0, peak_memory_bytes=1000 * MIB),
+    )
+    return JobView(job=made, attempts=(attempt,), metrics=LEARNED)
+
+
+def test_the_summary_of_a_run_fits_eighty_columns_with_two_lines_of_metrics() -> None:
+    rows = [_row(ended("train_a_model_of_much")), _row(ended("lstm"))]
+    told = lines(FittedTable(HEAD, rows, folded=("metrics",), left_out=_LEFT_OUT), 80)
+    assert all(len(line.rstrip()) <= 80 for line in told)
+    assert len(told) <= 1 + 2 * 2
+    words = " ".join(told).split()
+    assert words.count("3.996,") == words.count("0.2685") == 2
+
+
+def test_a_list_of_versions_fits_eighty_columns() -> None:
+    made = a_model("a_model_with_a_name", 12)
+    row = (
+        made.id,
+        "latest, best",
+        "model",
+        19_566,
+        "270.9 KiB",
+        headline(made.output.metrics),
+        "2026-11-25 18:43:05",
+    )
+    head = ("id", "named", "kind", "rows", "size", "metrics", "made")
+    told = lines(list_table(head, [row] * 3), 80)
+    assert all(len(line.rstrip()) <= 80 for line in told)
+    assert len(told) <= 1 + 3 * 3
+    assert "p/a_model_with_a_name@12" in told[1]
+
+
+def test_a_job_whose_environment_is_built_says_so() -> None:
+    note = "building environment: pip install numpy (3 of 12 packages)"
+    job = replace(running(), progress={"phase": "environment", "done": 0, "note": note}, metrics={})
+    text = " ".join(" ".join(lines(run_table(view(job), 100.0), 110)).split())
+    assert "train_the_first_model building" in text
+    assert note in text
+    assert "running" not in text.partition("train_the_first_model")[2]
+
+
+def test_a_folded_sentence_keeps_its_words_whole() -> None:
+    path = "/a/path/without/any/break/" * 5
+    folded = _folded(f"report: some words and then {path} and some more words behind it", 40, "  ")
+    assert path in folded
+    assert all(len(line) <= 40 for line in folded.splitlines() if path not in line)

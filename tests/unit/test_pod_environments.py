@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.pod.environments import Requirements
+from gridmill.pod.environments import PipProgress, Requirements
 
 
 def key(text, bundle=""):
@@ -45,3 +45,38 @@ def test_what_an_installer_prints_may_be_no_text():
     ended = subprocess.run([sys.executable, "-c", INSTALLER], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == {"type": "log", "text": "caf\N{REPLACEMENT CHARACTER} is built\n"}
+
+
+PIP = """\
+Collecting rich (from -r requirements.txt (line 1))
+  Using cached rich-15.0.0-py3-none-any.whl.metadata (18 kB)
+Collecting numpy>=1 (from -r requirements.txt (line 2))
+  Downloading numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.whl.metadata (6.6 kB)
+Collecting markdown-it-py>=2.2.0 (from rich->-r requirements.txt (line 1))
+  Using cached markdown_it_py-4.0.0-py3-none-any.whl.metadata (7.3 kB)
+Using cached rich-15.0.0-py3-none-any.whl (310 kB)
+Downloading https://host/simple/numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.whl (16.9 MB)
+Building wheels for collected packages: nothing
+Processing ./local/own_package-1.0.tar.gz
+Installing collected packages: numpy, markdown-it-py, rich
+Successfully installed markdown-it-py-4.0.0 numpy-2.4.6 rich-15.0.0
+"""
+
+
+def test_how_far_pip_is_follows_from_what_it_prints():
+    progress = PipProgress()
+    assert [text for line in PIP.splitlines() if (text := progress.feed(line))] == [
+        "pip install rich (0 of 1 package)",
+        "pip install numpy (0 of 2 packages)",
+        "pip install markdown-it-py (0 of 3 packages)",
+        "pip install rich (1 of 3 packages)",
+        "pip install numpy (2 of 3 packages)",
+        "pip install own_package (3 of 3 packages)",
+        "pip install, unpacking (0 of 3 packages)",
+    ]
+    assert progress.unpacking == 3
+
+
+def test_lines_of_other_programs_are_no_progress():
+    assert PipProgress().feed("Downloading nothing") == ""
+    assert PipProgress().feed("") == ""

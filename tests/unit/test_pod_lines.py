@@ -77,3 +77,12 @@ def test_a_metric_that_is_not_finite_is_said_in_the_log():
         EventType.LOG,
         {"stream": "pod", "text": "metric loss is nan at step 5\n"},
     )
+
+
+def test_the_phase_of_progress_is_kept_where_there_is_one():
+    building = parse_event('{"type": "progress", "done": 0, "phase": "environment", "note": "pip"}')
+    assert building is not None
+    assert building[1]["phase"] == "environment"
+    plain = parse_event('{"type": "progress", "done": 0, "phase": ""}')
+    assert plain is not None
+    assert "phase" not in plain[1]

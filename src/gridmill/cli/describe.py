@@ -1,5 +1,6 @@
 """`show`: a noun for people, a few lines and tables; `--json` has all of it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from gridmill.cli.backfills import show_backfill
 from gridmill.cli.farms import carriage_words, way_words
 from gridmill.cli.render import details
 from gridmill.cli.schedules import schedule_facts
-from gridmill.cli.tables import COLOURS, table
+from gridmill.cli.tables import COLOURS, FittedTable, table
 from gridmill.cli.words import amounts, in_use, moment
 from gridmill.model.alias import Alias
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
@@ -233,6 +234,16 @@ def _value(value: object) -> str:
     return "" if value is None else show_number(value) if isinstance(value, float) else str(value)
 
 
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?.*")
+_WIDEST_VALUE = 40
+
+
+def _in_cell(value: object) -> str:
+    """The value without what says little: times to the minute, the beginning of long texts."""
+    text = _TIME.sub(r"\1 \2", _value(value))
+    return text if len(text) <= _WIDEST_VALUE else f"{text[: _WIDEST_VALUE - 1]}…"
+
+
 def _columns(one: Artifact) -> RenderableType:
     """Columns with what is known of their values."""
     known = _mapping(one, "columns")
@@ -240,7 +251,9 @@ def _columns(one: Artifact) -> RenderableType:
     head = ("column", "type", *(("missing", "distinct", "min", "mean", "max") if known else ()))
     return Group(
         Text("\ncolumns", style="bold"),
-        table(*head, rows=[row[: len(head)] for row in rows]),
+        FittedTable(
+            head, [row[: len(head)] for row in rows], folded=("type", "min", "max"), left_out=("distinct",)
+        ),
         *_more(len(one.output.columns)),
     )
 
@@ -250,7 +263,7 @@ def _distributions(one: Artifact) -> Iterator[RenderableType]:
     if lines:
         yield Text("\ndistributions of the training rows", style="bold")
         head = ("column", "values", "missing", "5 %, 50 %, 95 %, or most frequent", "with the label")
-        yield table(*head, rows=[_distribution_row(line) for line in lines])
+        yield FittedTable(head, [_distribution_row(line) for line in lines], folded=head[3:])
         left_out = columns_left_out(one)
         if left_out:
             yield Text(f"... and {left_out} more columns, without statistics here", style="dim")
@@ -263,7 +276,7 @@ def _distribution_row(line: ColumnLine) -> tuple[object, ...]:
 
 
 def _column_row(column: Column, known: Mapping[str, Any]) -> tuple[object, ...]:
-    told = (_value(known.get(name)) for name in ("nulls", "distinct", "min", "mean", "max"))
+    told = (_in_cell(known.get(name)) for name in ("nulls", "distinct", "min", "mean", "max"))
     return (column.name, column.type, *told)
 
 

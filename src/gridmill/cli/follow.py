@@ -10,6 +10,7 @@ from importlib import import_module
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import say
 from gridmill.cli.words import job_line
+from gridmill.model.building import is_building
 from gridmill.model.event import Event
 from gridmill.model.state import JobState
 from gridmill.model.view import JobView, RunView
@@ -17,6 +18,8 @@ from gridmill.sdk.client import Client
 from gridmill.sdk.runs import Tick
 
 _LOOK_SECONDS = 0.25
+_BUILDING_SECONDS = 2.0
+"""How often a line shows how far an environment is, at most."""
 
 
 class Lines:
@@ -27,6 +30,18 @@ class Lines:
 
     def __exit__(self, *ending: object) -> None:
         """Nothing to put back."""
+
+    def __init__(self) -> None:
+        self._building: dict[str, tuple[float, str]] = {}
+
+    def _show_building(self, view: RunView) -> None:
+        """How far the environments of jobs are, now and then."""
+        for job in filter(is_building, view.jobs):
+            now, note = time.monotonic(), str(job.progress.get("note") or "")
+            at, before = self._building.get(job.job.id, (-_BUILDING_SECONDS, ""))
+            if note != before and now - at >= _BUILDING_SECONDS:
+                self._building[job.job.id] = now, note
+                say(f"{time.strftime('%H:%M:%S')} {job.job.job.name}: {note}")
 
     def show(self, tick: Tick) -> None:
         """Say what changed; a wait that is over already, and has nothing to say, is not worth a line."""
@@ -40,6 +55,7 @@ class Lines:
                 continue
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
             say(f"{clock} {job_line(job, state, message) if job else _run_line(event, state, message)}")
+        self._show_building(tick.view)
 
 
 def _is_over(job: JobView, state: str) -> bool:

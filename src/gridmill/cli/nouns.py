@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from gridmill.cli.aliases import stands_for
 from gridmill.cli.backfills import HEAD, backfill_row
@@ -18,7 +17,7 @@ from gridmill.cli.rejects import show_rejects
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
-from gridmill.cli.tables import table
+from gridmill.cli.tables import FittedTable, table
 from gridmill.cli.words import amounts, in_use, moment, whose
 from gridmill.errors import InputError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of
@@ -123,9 +122,15 @@ def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> Non
         return
     if kind in _TABLES:
         head, row = _TABLES[kind]
-        show_text(table(*head, rows=[row(one) for one in found]))
+        show_text(list_table(head, [row(one) for one in found]))
     else:
-        show_text(table(*_ARTIFACTS, rows=[_artifact_row(one, names) for one in found]))
+        show_text(list_table(_ARTIFACTS, [_artifact_row(one, names) for one in found]))
+
+
+def list_table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> FittedTable:
+    """A list for a screen: all columns but the first are folded between words, and a narrow screen does
+    without the least needed ones."""
+    return FittedTable(head, rows, folded=head[1:], left_out=_LEFT_OUT)
 
 
 def _names(grid: Grid, versions: Sequence[Artifact]) -> Mapping[str, str]:
@@ -160,10 +165,10 @@ def names_of(
     return {id: ", ".join(some) for id, some in names.items()}
 
 
-def run_list(runs: Sequence[Run]) -> Table:
+def run_list(runs: Sequence[Run]) -> FittedTable:
     """Runs as a table."""
     head, row = _TABLES[Noun.RUN]
-    return table(*head, rows=[row(run) for run in runs])
+    return list_table(head, [row(run) for run in runs])
 
 
 def _run_row(run: Run) -> tuple[object, ...]:
@@ -197,10 +202,10 @@ def schedule_row(view: ScheduleView) -> tuple[object, ...]:
     return view.name, kept.spec.text, following, *counts, kept.last_run, view.why
 
 
-def schedule_list(schedules: Sequence[ScheduleView]) -> Table:
+def schedule_list(schedules: Sequence[ScheduleView]) -> FittedTable:
     """Schedules as a table."""
     head, row = _TABLES[Noun.SCHEDULE]
-    return table(*head, rows=[row(view) for view in schedules])
+    return list_table(head, [row(view) for view in schedules])
 
 
 def _artifact_row(one: Artifact, names: Mapping[str, str]) -> tuple[object, ...]:
@@ -216,10 +221,11 @@ def _artifact_row(one: Artifact, names: Mapping[str, str]) -> tuple[object, ...]
     )
 
 
+_LEFT_OUT = ("kind", "size", "description", "folder")
 _Table = tuple[tuple[str, ...], Callable[[Any], tuple[object, ...]]]
 _ARTIFACTS = ("id", "named", "kind", "rows", "size", "metrics", "made")
 _TABLES: Mapping[Noun, _Table] = {
-    Noun.RUN: (("run", "state", "created", "wall", ""), _run_row),
+    Noun.RUN: (("run", "state", "created", "time", ""), _run_row),
     Noun.RESOURCE: (("resource", "type", "site", "asked for", "keep", "jobs"), _resource_row),
     Noun.PROJECT: (("project", "share", "used", "CPUs", "memory", "GPUs"), _project_row),
     Noun.SITE: (

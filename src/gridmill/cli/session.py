@@ -1,9 +1,10 @@
 """What every command shares: the client it talks through, and how it speaks."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,12 +72,45 @@ def console(*, error: bool = False) -> "Console":
     return make(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
 
 
-def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def show_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    folded: Collection[str] = (),
+    left_out: Sequence[str] = (),
+) -> None:
     """Print a table to standard output; where it is no screen, as plain text (what draws on screens takes
-    a tenth of a second to import)."""
+    a tenth of a second to import). A narrow screen folds the columns `folded`, and does without those
+    `left_out` where it must."""
     if sys.stdout.isatty():
-        return show(import_module("gridmill.cli.tables").table(*head, rows=rows))
+        made = import_module("gridmill.cli.tables").FittedTable
+        return show(made(head, rows, folded=folded, left_out=left_out))
     return print(columns(head, rows))
+
+
+def tell(text: str, indent: str = "") -> None:
+    """Print a sentence to standard output; on a screen it is folded between words, never within a path."""
+    if sys.stdout.isatty():
+        width = max(20, get_terminal_size().columns)
+        for line in text.splitlines() or [""]:
+            print(_folded(line, width, indent))
+    else:
+        print(f"{indent}{text}")
+
+
+def _folded(line: str, width: int, indent: str) -> str:
+    """The text module takes a hundredth of a second to import: only long lines need it."""
+    if len(line) + len(indent) <= width:
+        return f"{indent}{line}"
+    fill: Callable[..., str] = import_module("textwrap").fill
+    return fill(
+        line,
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def show(renderable: Any) -> None:  # noqa: ANN401  whatever Rich can show

@@ -14,7 +14,7 @@ from gridmill.cli.farms import farm_line
 from gridmill.cli.follow import display
 from gridmill.cli.nouns import run_list, schedule_list
 from gridmill.cli.render import run_table
-from gridmill.cli.session import Json, emit, session, settings_of, show
+from gridmill.cli.session import Json, emit, session, settings_of, show, tell
 from gridmill.cli.sinks import status_sinks
 from gridmill.errors import InputError
 from gridmill.model.amounts import show_count
@@ -72,16 +72,16 @@ def _grid(client: Client, as_json: bool) -> None:
         told = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
         return emit({**told, "farms": farms})
     kind = "ends with the last of its clients" if control.embedded else f"at {control.address}"
-    print(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
-    print(
+    tell(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
+    tell(
         f"{show_count(control.active_runs, 'active run')}: {show_count(control.running_jobs, 'job')} running"
         f", {control.waiting_jobs} waiting; {show_count(control.deployments, 'deployment')} up"
     )
     for one in control.clients:
         if one.pid != os.getpid():
-            print(f"client: process {one.pid}, {one.command}{_attends(one)}")
+            tell(f"client: process {one.pid}, {one.command}{_attends(one)}")
     for trouble in control.troubles:
-        print(trouble)
+        tell(trouble)
     for farm in farms:
         print(f"farm {farm_line(farm)}")
     for run in runs:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import typer
 
-from gridmill.cli.session import say, show_table
+from gridmill.cli.session import say, show_table, tell
 from gridmill.cli.words import NODES, counts, elapsed, newest, node_rows, reason_lines
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
@@ -17,6 +17,9 @@ from gridmill.model.state import RunState
 from gridmill.model.view import JobView, RunView
 from gridmill.sdk.client import Client
 
+HEAD = ("job", "state", "attempts", "time", "cpu", "peak memory", "of", "metrics")
+_LEFT_OUT = ("of", "attempts", "cpu", "peak memory")
+"""Columns that a narrow screen does without, the least needed first."""
 _TAIL = 15
 _FAILED_SHOWN = 3
 _REASONS = 20
@@ -24,28 +27,27 @@ _REASONS = 20
 
 def summarise(client: Client, view: RunView) -> None:
     """Print it to standard output; the report is written where it can be."""
-    head = ("job", "state", "attempts", "wall", "cpu", "peak memory", "of", "metrics")
-    show_table(head, [_row(job) for job in view.jobs])
+    show_table(HEAD, [_row(job) for job in view.jobs], folded=("metrics",), left_out=_LEFT_OUT)
     began = view.run.started or view.run.created
     took = show_seconds(max(0.0, (view.run.ended or began) - began))
     for job in view.jobs:
         if rows := node_rows(job):
             print(f"\n{job.job.job.name} on each node")
-            show_table(NODES, rows)
+            show_table(NODES, rows, folded=NODES[-1:])
     for line in reason_lines(view, _REASONS):
-        print(line)
-    print(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
+        tell(line)
+    tell(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
     for remark in (remark for job in view.jobs for one in job.artifacts for remark in remarks_of(one)):
-        print(remark.line)
+        tell(remark.line)
     for best, name, of in best_models(artifact for job in view.jobs for artifact in job.artifacts):
-        print(f"best model{of}: {best.id} ({name} {show_number(best.output.metrics[name])})")
+        tell(f"best model{of}: {best.id} ({name} {show_number(best.output.metrics[name])})")
     failed = failed_jobs(view)
     for job in failed[:_FAILED_SHOWN]:
         explain(client, view, job)
     if len(failed) > _FAILED_SHOWN:
         print(f"\nand {len(failed) - _FAILED_SHOWN} more: gridmill show run {view.run.id}")
     if view.run.state != RunState.SUCCEEDED:
-        print(next_step(view))
+        tell(next_step(view))
     try:
         print(f"report: {client.report(view.run.id)}", flush=True)
     except GridmillError as error:
@@ -73,11 +75,11 @@ def explain(client: Client, view: RunView, failed: JobView) -> None:
     """A failed job: what happened, the end of its log, what to do, and where there is more."""
     name, attempt = failed.job.job.name, at_fault(failed)
     typer.secho(f"\n{name} failed", bold=True, fg=typer.colors.RED, nl=False)
-    print(f": {reason(failed, attempt)}")
+    tell(f": {reason(failed, attempt)}")
     for line in deque(telling(failed, client.logs(view.run.id, name)), maxlen=_TAIL):
         print(f"  | {line}")
     if attempt is not None and attempt.hint:
-        print(f"  {attempt.hint}")
+        tell(attempt.hint, "  ")
     print(f"  more: gridmill logs {view.run.id} {name}")
 
 

@@ -19,6 +19,7 @@ _GAP = 2
 
 COLOURS: Mapping[str, str] = {
     "running": "cyan",
+    "building": "cyan",
     "active": "cyan",
     "succeeded": "green",
     "unchanged": "green",
@@ -49,10 +50,15 @@ def fitted(
     *,
     folded: Collection[str],
     left_out: Sequence[str],
+    comfort: int = 0,
 ) -> Table:
     """A table no wider than that in which no word is broken: the `folded` columns are between their words.
-    Columns that say nothing go, and while that is not enough those `left_out`, the least needed first."""
+    Columns that say nothing go, and while that is not enough those `left_out`, the least needed first.
+    The widest folded column has at least `comfort` columns of the screen, if it needs them."""
     shown = [at for at in range(len(head)) if any(row[at] for row in rows)]
+
+    def whole(at: int) -> int:
+        return max(map(cell_len, (head[at], *(row[at] for row in rows))))
 
     def needed(at: int) -> int:
         texts = (head[at], *(row[at] for row in rows))
@@ -62,17 +68,47 @@ def fitted(
             for word in (text.split() if head[at] in folded else [text]) or [""]
         )
 
+    def wished() -> int:
+        widest = max((at for at in shown if head[at] in folded), key=whole, default=None)
+        more = 0 if widest is None else max(0, min(whole(widest), comfort) - needed(widest))
+        return sum(map(needed, shown)) + more + _GAP * (len(shown) - 1)
+
     for name in left_out:
-        if sum(map(needed, shown)) + _GAP * (len(shown) - 1) > width:
+        if wished() > width:
             shown = [at for at in shown if head[at] != name]
     spare = width - sum(map(needed, shown)) - _GAP * (len(shown) - 1)
     made = table(*(head[at] for at in shown), rows=[[row[at] for at in shown] for row in rows])
     for at, column in zip(shown, made.columns, strict=True):
-        whole = max(map(cell_len, (head[at], *(row[at] for row in rows))))
-        more = max(0, min(whole - needed(at), spare))
+        more = max(0, min(whole(at) - needed(at), spare))
         spare -= more
         column.no_wrap, column.width = False, needed(at) + more
     return made
+
+
+class FittedTable:
+    """A table that is `fitted` to the screen on which it is shown."""
+
+    def __init__(
+        self,
+        head: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        *,
+        folded: Collection[str] = (),
+        left_out: Sequence[str] = (),
+    ) -> None:
+        self._head, self._folded, self._left_out = head, folded, left_out
+        self._rows = [["" if value is None else str(value) for value in row] for row in rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rich asks for it."""
+        yield fitted(
+            self._head,
+            self._rows,
+            options.max_width,
+            folded=self._folded,
+            left_out=self._left_out,
+            comfort=_LEAST_SAID,
+        )
 
 
 def _cell(value: object) -> Text:

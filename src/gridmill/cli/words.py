@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import floor
 
 from gridmill.model.amounts import Amounts, show_bytes, show_count, show_seconds
+from gridmill.model.building import is_building, state_of
 from gridmill.model.metric import headline, metrics
 from gridmill.model.project import DEFAULT, ProjectView
 from gridmill.model.run import Attempt, Run
@@ -66,6 +67,8 @@ def progress(view: JobView) -> str:
         return ""
     done, total = view.progress.get("done"), view.progress.get("total")
     note = str(view.progress.get("note") or "")
+    if is_building(view):
+        return note
     if not isinstance(done, int | float):
         return note
     if not isinstance(total, int | float) or total <= 0:
@@ -128,7 +131,9 @@ def _node_row(part: PartView) -> tuple[str, ...]:
 
 
 def latest_metric(view: JobView) -> str:
-    """The newest metrics, two at most."""
+    """Of a job that runs its newest metrics, two at most; else those that say most."""
+    if view.job.state in FINISHED_JOBS:
+        return headline(view.metrics)
     return metrics(dict(list(view.metrics.items())[-2:]))
 
 
@@ -139,7 +144,7 @@ JOBS = ("job", "state", "on", "progress", "time", "memory", "")
 def job_row(view: JobView, now: float) -> tuple[str, ...]:
     """How a job stands, its newest metrics last, after what it waits for."""
     said = "; ".join(filter(None, (remark(view), latest_metric(view))))
-    told = (view.job.job.name, view.job.state.value, place(view), progress(view))
+    told = (view.job.job.name, state_of(view), place(view), progress(view))
     return (*told, elapsed(view, now), memory(view), said)
 
 

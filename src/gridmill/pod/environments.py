@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,7 +88,12 @@ def _build(folder: Path, requirements: Requirements) -> None:
     pip = _make_empty(folder)
     log = folder / "pip.log"
     install = [*pip, "install", "--no-input", "--log", str(log), "-r", str(requirements.file)]
-    _run(install, cwd=requirements.file.parent, log=log, progress=PipProgress())
+    progress, over = PipProgress(), threading.Event()
+    threading.Thread(target=_show_unpacking, args=(folder, progress, over), daemon=True).start()
+    try:
+        _run(install, cwd=requirements.file.parent, log=log, progress=progress)
+    finally:
+        over.set()
     log.unlink(missing_ok=True)
     _say(f"{ENDED} {folder.name[:12]}\n")
 
@@ -109,13 +115,14 @@ class PipProgress:
     def __init__(self) -> None:
         self._collected: dict[str, None] = {}
         self._loaded: dict[str, None] = {}
+        self.unpacking = 0
 
     def feed(self, line: str) -> str:
         """Where pip is now, as `pip install numpy (3 of 12 packages)`; empty for a line that shows nothing
         of it."""
         if found := _INSTALLING.match(line):
-            count = found[1].count(",") + 1
-            return f"pip install: unpacking {show_count(count, 'package')}"
+            self.unpacking = found[1].count(",") + 1
+            return f"pip install, unpacking (0 of {show_count(self.unpacking, 'package')})"
         if found := _COLLECTING.match(line):
             self._collected[found[1]] = None
         elif found := _LOADING.search(line):
@@ -126,6 +133,20 @@ class PipProgress:
         return f"pip install {found[1]} ({len(self._loaded)} of {show_count(total, 'package')})"
 
 
+def _show_unpacking(folder: Path, progress: PipProgress, over: threading.Event) -> None:
+    """Show how many packages are unpacked until it is over: pip itself prints nothing meanwhile."""
+    before = _packages_in(folder)
+    while not over.wait(_LOOK_SECONDS):
+        if progress.unpacking:
+            done = min(progress.unpacking, _packages_in(folder) - before)
+            _show(f"pip install, unpacking ({done} of {show_count(progress.unpacking, 'package')})")
+
+
+def _packages_in(folder: Path) -> int:
+    return sum(1 for _ in folder.glob("lib/python*/site-packages/*.dist-info"))
+
+
+_LOOK_SECONDS = 1.0
 _COLLECTING = re.compile(r"\s*Collecting ([A-Za-z0-9._-]+)")
 _LOADING = re.compile(
     r"(?:Downloading|Using cached|Processing)\s(?:\S*/)?([A-Za-z0-9._]+)-[^/\s]*\.(?:whl|tar\.gz|zip)(?=\s|$)"
