@@ -124,10 +124,28 @@ class CapacityError(GridmillError):
 
 
 class JobError(GridmillError):
-    """A job ended without success."""
+    """A job ended without success. Of a run: its id, the `job`, its exit code (None: it has none), and the
+    last lines of its `log`."""
 
     code = "job-failed"
     default_hint = "`gridmill logs RUN JOB` shows what it wrote."
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        place: str = "",
+        run: str = "",
+        job: str = "",
+        exit_code: int | None = None,
+        log: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, hint=hint, place=place)
+        self.run = run
+        self.job = job
+        self.exit_code = exit_code
+        self.log = log
 
 
 class MemoryExceededError(JobError):

@@ -6,11 +6,10 @@ import pytest
 from tests.sim.test_parts import NODES, node_of, simulation, view_of
 from tests.sim.test_races import finish
 
-from gridmill.cli.summary import telling
 from gridmill.cli.words import node_rows
 from gridmill.model.amounts import GIB, MIB
 from gridmill.model.each import Each
-from gridmill.model.failures import at_fault, reason
+from gridmill.model.failures import at_fault, reason, telling
 from gridmill.model.job import CommandSpec, Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.run import JobRun

@@ -114,8 +114,14 @@ def test_apply_keeps_all_that_a_file_declares(client: Client, tmp_path: Path) ->
 def test_a_failed_run_raises_when_checked_and_is_resumed(client: Client, fake: FakeGrid) -> None:
     fake.acts["first"] = Act.FAIL
     assert client.run(pipeline()).run.state == RunState.FAILED
-    with pytest.raises(JobError):
+    with pytest.raises(JobError) as caught:
         client.run(pipeline(), check=True)
+    error = caught.value
+    assert str(error) == ("run demo-2 failed: job first: exit code 3\n  | first starts\n  | it broke")
+    assert (error.run, error.job, error.exit_code) == ("demo-2", "first", 3)
+    assert error.log == ("first starts", "it broke")
+    assert error.hint.startswith("`gridmill logs demo-2 first` shows its log.")
+    assert "gridmill resume demo-2" in error.hint
     fake.acts.clear()
     assert client.resume("demo").run.state == RunState.SUCCEEDED
     assert client.status("demo-1").run.state == RunState.FAILED

@@ -1,7 +1,6 @@
 """What is said when a run has ended: the table, the best model, the report; and what failed, and why."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
 
 import typer
 
@@ -10,7 +9,7 @@ from gridmill.cli.words import NODES, counts, elapsed, newest, node_rows, reason
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.comparison import best_models
-from gridmill.model.failures import at_fault, failed_jobs, failed_parts, next_step, reason
+from gridmill.model.failures import at_fault, failed_jobs, next_step, reason, telling
 from gridmill.model.metric import headline
 from gridmill.model.remarks import remarks_of
 from gridmill.model.state import RunState
@@ -81,12 +80,3 @@ def explain(client: Client, view: RunView, failed: JobView) -> None:
     if attempt is not None and attempt.hint:
         tell(attempt.hint, "  ")
     print(f"  more: gridmill logs {view.run.id} {name}")
-
-
-def telling(failed: JobView, lines: Iterable[str]) -> Iterator[str]:
-    """Of a command on each node the lines of the nodes where it failed, else all."""
-    if failed.job.job.each is None:
-        yield from lines
-        return
-    marks = tuple(f"[{part.node}] " for part in failed_parts(failed))
-    yield from (line for line in lines if line.startswith(marks))

@@ -1,10 +1,13 @@
 """From what people write to a version: `pipeline/job`, `pipeline/job@3`, `pipeline/job@prod`."""
 
+from collections.abc import Mapping
+
 from gridmill.control.latest import latest_of
 from gridmill.control.state import Control
 from gridmill.errors import NotFoundError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of, split_reference
 from gridmill.model.artifact import Artifact
+from gridmill.model.run import Attempt
 
 
 def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
@@ -17,6 +20,16 @@ def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
         raise NotFoundError(f"there is no version {artifact_id!r}", hint=_what_there_is(control, artifact_id))
     control.versions[artifact_id] = record.noun
     return record.noun
+
+
+def metrics_of(control: Control, version: Artifact) -> Mapping[str, float]:
+    """The metrics of a version, with what the attempt that made it said, where its record is still there."""
+    known = control.measured.get(version.id)
+    if known is None:
+        record = control.ledger.store.get(Attempt, version.attempt_id) if version.attempt_id else None
+        said = record.noun.metrics if record is not None and isinstance(record.noun, Attempt) else {}
+        known = control.measured[version.id] = {**said, **version.output.metrics}
+    return known
 
 
 def find_version(control: Control, reference: str) -> Artifact:

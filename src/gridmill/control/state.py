@@ -194,6 +194,7 @@ class Control:
     last_lines: dict[str, str] = field(default_factory=dict)  # of commands that run on each node
     newest: dict[str, Artifact | None] = field(default_factory=dict)
     versions: Recent[Artifact] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
+    measured: Recent[Mapping[str, float]] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
     provenances: Recent[Provenance] = field(default_factory=lambda: Recent(PROVENANCES_KEPT))
     code: Recent[Sequence[CodeFile]] = field(default_factory=lambda: Recent(BUNDLES_KEPT))
     next_observe: float = 0.0

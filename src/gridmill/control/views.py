@@ -6,11 +6,12 @@ from itertools import chain, islice
 from typing import Any
 
 from gridmill.control.ledger import Ledger
-from gridmill.control.references import fetch_artifact
+from gridmill.control.references import fetch_artifact, metrics_of
 from gridmill.control.state import Control
 from gridmill.control.troubles import trouble_at
 from gridmill.control.unfit import why_left_aside
 from gridmill.errors import NotFoundError
+from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.state import DONE_JOBS, LIVE_ATTEMPTS, JobState
@@ -21,6 +22,8 @@ from gridmill.planning.why import why_waiting
 from gridmill.ports.site import Carries
 from gridmill.ports.store import Store
 
+ADDED = "rows_added"
+"""The metric of a sink that is of its run, not of the version."""
 WHYS_PER_VIEW = 100
 """Reasons are worked out for the first waiting jobs only: nobody reads thousands."""
 
@@ -172,14 +175,23 @@ def _site_of(control: Control, attempt: Attempt) -> str:
     return deployment.site if deployment is not None and attempt.state in LIVE_ATTEMPTS else ""
 
 
+def _standing_metrics(control: Control, versions: Sequence[Artifact]) -> Mapping[str, float]:
+    """Those of the versions that stand for an unchanged job. Of a sink no row was added."""
+    found = {name: value for one in versions for name, value in metrics_of(control, one).items()}
+    return found | ({ADDED: 0.0} if ADDED in found else {})
+
+
 def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], why: str) -> JobView:
     whole = tuple(one for one in attempts if one.rank == 0)
     final = dict(whole[-1].metrics) if whole and not _waits(job_run) else {}
+    artifacts = tuple(fetch_artifact(control, name) for name in job_run.artifacts)
+    if job_run.state == JobState.UNCHANGED:
+        final = dict(_standing_metrics(control, artifacts))
     return JobView(
         job=job_run,
         attempts=whole,
         ranks=tuple(one for one in attempts if one.rank > 0),
-        artifacts=tuple(fetch_artifact(control, name) for name in job_run.artifacts),
+        artifacts=artifacts,
         why=why or _held_up(control, whole),
         progress=_carried(control, whole) or control.progress.get(job_run.id, {}),
         metrics=final or control.metrics.get(job_run.id, {}),

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gridmill.errors import InputError, InternalError, JobError, NotFoundError
+from gridmill.errors import InputError, InternalError, NotFoundError
 from gridmill.model.event import Event, EventType
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
@@ -18,6 +18,7 @@ from gridmill.model.state import FINISHED_RUNS, RunState
 from gridmill.model.view import DryRun, RunRemoval, RunView
 from gridmill.ports.grid import Grid
 from gridmill.sdk.connected import Connected
+from gridmill.sdk.failures import run_error
 from gridmill.sdk.lookup import find_run, job_of
 from gridmill.sdk.project import Source, file_of, is_name, kept_again, read_all, read_project, with_bundle
 
@@ -127,12 +128,12 @@ class RunVerbs(Connected):
             return self.grid.add_site(noun, replace=True)
         raise InternalError(f"{type(noun).__name__} cannot be applied")
 
-    def resume(self, run: str, *, wait: bool = True) -> RunView:
-        """Continue a failed or stopped run; what succeeded stands."""
+    def resume(self, run: str, *, wait: bool = True, check: bool = False) -> RunView:
+        """Continue a failed or stopped run; what succeeded stands. Raises JobError with `check`."""
         run_id = self.status(run).run.id
         if not wait:
             return self._ask(lambda grid: grid.resume(run_id))
-        return self.wait(self.attend(lambda grid: grid.resume(run_id)).run.id)
+        return self.wait(self.attend(lambda grid: grid.resume(run_id)).run.id, check=check)
 
     def stop(self, run: str, job: str | None = None) -> RunView:
         """Ask a run, or one job of it, to stop; returns at once."""
@@ -154,7 +155,8 @@ class RunVerbs(Connected):
                 show(tick)
         assert tick is not None  # watch yields at least once
         if check and tick.view.run.state != RunState.SUCCEEDED:
-            raise JobError(f"run {run} {tick.view.run.state}", hint=f"`gridmill show run {run}` says why.")
+            view = tick.view
+            raise run_error(view, lambda job: self.logs(view.run.id, job))
         return tick.view
 
     def watch(self, run: str, *, after: int = 0, every_seconds: float = 0.5) -> Iterator[Tick]:
