@@ -14,6 +14,8 @@ from gridmill.errors import InputError
 COMMANDS = {
     "run": ("gridmill.cli.run:run", "Run a pipeline and show its progress."),
     "plan": ("gridmill.cli.plan:plan", "Show what a run would do: sizes and why, order, memory, time."),
+    "validate": ("gridmill.cli.validate:validate", "Check a pipeline file and its data, without a grid."),
+    "init": ("gridmill.cli.init:init", "Write a small working pipeline with its own data."),
     "apply": ("gridmill.cli.plan:apply", "Keep a pipeline and its resources without running it."),
     "backfill": ("gridmill.cli.backfilling:backfill", "Run a pipeline over a range of time, chunk by chunk."),
     "resume": ("gridmill.cli.run:resume", "Continue a failed or stopped run; what succeeded stands."),

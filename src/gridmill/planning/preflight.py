@@ -31,8 +31,8 @@ def preflight_question(
         folder=pipeline.folder,
         jobs=jobs,
         root=root,
-        versions=versions,
-        earlier=earlier,
+        versions=dict(versions),
+        earlier=dict(earlier),
         unchanged=tuple(sorted(unchanged)),
         late=written_late(pipeline, unchanged),
     )

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,11 +13,11 @@ from gridmill.jobs.sink import blobs
 from gridmill.jobs.sink.files import SourceFile, described, find_files
 from gridmill.jobs.sink.load import Loading, NoProgress
 from gridmill.jobs.sink.metrics import check_metrics
-from gridmill.jobs.sink.sieve import open_sieve
+from gridmill.jobs.sink.sieve import Spool, open_sieve
 from gridmill.jobs.sink.times import check_times
 from gridmill.model.artifact import Artifact
 from gridmill.model.job import Job
-from gridmill.model.sink import OnMisfit, SinkSpec
+from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Compression, Format
 
 _NAMES = re.compile(r"there is no column '.*', which `(?P<field>\w+)` names")
@@ -46,17 +45,22 @@ def check_sink(scene: Scene, job: Job, tables: Mapping[str, Table], earlier: Art
     read, small = files[:MOST_FILES], sum(file.size_bytes for file in files) <= WHOLE_BYTES
     most = WHOLE_ROWS if small else SAMPLE_ROWS
     loading = Loading(spec=spec, progress=NoProgress(), most_rows=most)
+    applied = _known_keys(spec, tables)
+    judged = applied == spec and all(tables[name].whole for name in spec.references())
     try:
         schema = loading.schema(read)
-        rows = [batch.rows for file in read for batch in loading.batches(file, schema)]
+        with open_sieve(context, applied, schema) as sieve:
+            check_metrics(context, schema, spec.metrics)
+            spool = Spool(path=context.work / "rejects.parquet")
+            batches = (batch for file in read for batch in loading.batches(file, schema))
+            rows = list(sieve.good(batches, spool) if judged else (batch.rows for batch in batches))
     except DataError as error:
         raise _placed(error) from error
-    complete = len(read) == len(files) and not loading.is_cut
-    with ExitStack() as stack:
-        stack.enter_context(open_sieve(context, _known_keys(spec, tables), schema))
-        check_metrics(context, schema, spec.metrics)
     check_times(spec, schema)
-    whole = complete and earlier is None and not _drops_rows(spec)
+    complete = len(read) == len(files) and not loading.is_cut
+    if complete and judged:
+        sieve.check_share()
+    whole = complete and earlier is None and judged and not _drops_rows(spec)
     unsure = frozenset() if complete else _unsure(loading, schema, files)
     open_ = not complete and any(file.format == Format.JSONL for file in files)
     return _table(scene, job.name, schema, rows if whole else None, unsure, earlier, is_open=open_)
@@ -82,10 +86,9 @@ def _known_keys(spec: SinkSpec, tables: Mapping[str, Table]) -> SinkSpec:
 
 
 def _drops_rows(spec: SinkSpec) -> bool:
-    """Whether not every row of the files stays in the table, or may not yet be loaded."""
+    """Whether other rows than those that the constraints leave may be in the table."""
     return bool(
-        spec.constraints
-        or spec.on_misfit == OnMisfit.REJECT
+        any(one.unique for one in spec.constraints)
         or spec.retain
         or spec.outages
         or spec.source.settled_seconds

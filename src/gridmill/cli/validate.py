@@ -1,0 +1,130 @@
+"""`validate`: a pipeline file held against its data, without a control node or a home."""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gridmill.cli.parameters import Set, read_set
+from gridmill.cli.session import Json, emit
+from gridmill.errors import TABLE, InputError, PipelineError, explained
+from gridmill.model.amounts import show_count
+from gridmill.model.noun import dataclass
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.preflight import Checked, Finding
+from gridmill.planning.preflight import preflight_question
+
+_MANY = " problems\n  "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is wrong: at `place` (`FILE:LINE: FIELD`), in which pipeline and job (empty: the file itself).
+    `certain`: a run would fail with it; else it may, as only a part of the data was looked at."""
+
+    message: str
+    place: str
+    hint: str = ""
+    pipeline: str = ""
+    job: str = ""
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """What `--json` prints. `unchecked` are the jobs that were not checked against data, each with the reason
+    (`PIPELINE/JOB: WHY`)."""
+
+    file: str
+    valid: bool
+    pipelines: tuple[str, ...] = ()
+    jobs: int = 0
+    problems: tuple[Problem, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+
+def validate(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)
+    ],
+    set: Set = None,
+    json: Json = False,
+) -> None:
+    """Check a pipeline file and its data as plan does, without a control node or a home.
+
+    Exits 0 when nothing is wrong, 2 when a run would fail.
+    """
+    validated = look(file, read_set(set or ()))
+    emit(validated) if json else _show(validated)
+    if not validated.valid:
+        raise typer.Exit(TABLE[InputError.code].exit_code)
+
+
+def look(file: Path, values: Mapping[str, str]) -> Validated:
+    """Everything that is wrong with a file and its data. Never raises for what is wrong in it."""
+    read = import_module("gridmill.declarations").read_declarations
+    try:
+        nouns: tuple[Any, ...] = read(file, set_values=values, awaiting=True)
+        pipelines = [noun for noun in nouns if isinstance(noun, Pipeline)]
+        checked = [(pipeline, _checked(pipeline)) for pipeline in pipelines]
+    except PipelineError as error:
+        return Validated(file=str(file), valid=False, problems=tuple(_of_file(error)))
+    problems = tuple(_problem(of, one) for of, found in checked for one in found.findings)
+    return Validated(
+        file=str(file),
+        valid=not any(one.certain for one in problems),
+        pipelines=tuple(pipeline.name for pipeline in pipelines),
+        jobs=sum(len(pipeline.jobs) for pipeline in pipelines),
+        problems=problems,
+        unchecked=tuple(
+            f"{of.name}/{one.job}: {one.why}" for of, found in checked for one in found.unchecked
+        ),
+    )
+
+
+def _checked(pipeline: Pipeline) -> Checked:
+    question = preflight_question(pipeline)
+    if question is None:
+        return Checked()
+    found: Checked = import_module("gridmill.storage.preflight").ask(question)
+    return found
+
+
+def _of_file(error: PipelineError) -> Iterator[Problem]:
+    """The problems of a file that cannot be read, each of its own."""
+    head, many, listed = error.message.partition(_MANY)
+    if not many or not head.isdigit():
+        yield Problem(message=error.message, place=error.place, hint=error.hint)
+        return
+    for line in listed.split("\n  "):
+        place, field, message = (*line.split(": ", 2), "", "")[:3]
+        if message:
+            yield Problem(message=message, place=f"{place}: {field}", hint=error.hint)
+        else:
+            yield Problem(message=field or place, place=place if field else error.place, hint=error.hint)
+
+
+def _problem(pipeline: Pipeline, finding: Finding) -> Problem:
+    path = f"jobs.{finding.job}.{finding.path}"
+    return Problem(
+        message=finding.message,
+        place=pipeline.lines.place(path) if pipeline.lines is not None else path,
+        hint=finding.hint,
+        pipeline=pipeline.name,
+        job=finding.job,
+        certain=finding.certain,
+    )
+
+
+def _show(validated: Validated) -> None:
+    for one in validated.problems:
+        told = explained(InputError(one.message, hint=one.hint, place=one.place))
+        print(f"{'error' if one.certain else 'may fail'}: {told}")
+    for line in validated.unchecked:
+        print(f"not checked against data: {line}")
+    certain = sum(one.certain for one in validated.problems)
+    what = show_count(certain, "problem") if certain else "no problems"
+    jobs = f"{show_count(validated.jobs, 'job')}, " if validated.jobs else ""
+    print(f"{validated.file}: {jobs}{what}")

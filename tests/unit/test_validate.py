@@ -1,0 +1,91 @@
+"""`validate` and `init`: a file is checked without a grid; a new pipeline works and overwrites nothing."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from gridmill.__main__ import main
+from gridmill.cli.init import DATA, PIPELINE, name_of, rows, write_example
+from gridmill.cli.validate import look
+from gridmill.errors import ConflictError
+from gridmill.settings import read_settings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_example(tmp_path / "new")
+    return tmp_path / "new" / PIPELINE
+
+
+def test_a_new_pipeline_is_right(file: Path) -> None:
+    found = look(file, {})
+    assert (found.valid, found.pipelines, found.jobs, found.problems, found.unchecked) == (
+        True,
+        ("new",),
+        6,
+        (),
+        (),
+    )
+    assert look(file, {"trees": "200"}).valid
+
+
+def test_the_same_data_is_written_each_time(file: Path) -> None:
+    with (file.parent / DATA).open() as written:
+        lines = list(csv.DictReader(written))
+    assert len(lines) == 480
+    assert set(lines[0]) == {"day", "station", "temperature", "rain", "rentals"}
+    assert list(rows()) == list(rows())
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    mine = tmp_path / DATA
+    mine.parent.mkdir()
+    mine.write_text("mine\n")
+    with pytest.raises(ConflictError, match=r"data/rentals.csv exists already"):
+        write_example(tmp_path)
+    assert (mine.read_text(), (tmp_path / PIPELINE).exists()) == ("mine\n", False)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), {"My Data": "my-data", "_x": "x", "ü": "rentals", "a_b-1": "a_b-1"}.items()
+)
+def test_a_pipeline_is_named_after_its_folder(folder: str, name: str, tmp_path: Path) -> None:
+    assert name_of(tmp_path / folder) == name
+
+
+def test_what_is_wrong_has_file_line_and_cure(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRIDMILL_HOME", str(tmp_path / "home"))
+    file.write_text(file.read_text().replace("column: rentals, steps: 1}  ", "column: rental, steps: 1}  "))
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", str(file)])
+    assert ended.value.code == 2
+    said = capsys.readouterr().out
+    line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if "column: rental," in text)
+    assert f"error: {file}:{line}: jobs.features.dataset.label.column: " in said
+    assert "did you mean 'rentals'?" in said
+    assert said.endswith(f"{file}: 6 jobs, 1 problem\n")
+    assert not read_settings().home.exists()
+
+
+def test_json_lists_the_problems_of_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = file.read_text().replace("basis:", "bases:").replace("model: gbdt", "model: xgboost")
+    file.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", str(file), "--json"])
+    assert ended.value.code == 2
+    found = json.loads(capsys.readouterr().out)
+    lines = [int(one["place"].removeprefix(f"{file}:").partition(":")[0]) for one in found["problems"]]
+    assert not found["valid"]
+    assert [text.splitlines()[line - 1].strip()[:5] for line in lines] == ["bases", "train"]
+    assert ["did you mean `basis`?" in one["message"] for one in found["problems"]] == [True, False]
+    assert "use `gbdt`" in found["problems"][1]["message"]
+
+
+def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
+    found = look(tmp_path / "none.yaml", {})
+    assert [one.message for one in found.problems] == ["there is no such file"]
+    assert not found.valid
