@@ -66,7 +66,7 @@ class World:
         random = self.random
         after = name.startswith("w")
         is_dataset = random.random() < 0.3 and not after
-        earlier = [one for one in before if not is_dataset or not before[one].lives_on]
+        earlier = [one for one in before if not is_dataset or not before[one].is_command]
         needs = tuple(sorted(random.sample(earlier, random.randint(after, min(2, len(earlier))))))
         return Declared(
             name=name,
@@ -75,7 +75,7 @@ class World:
             names=() if is_dataset else self._draw_names(pipeline),
             when=random.choice(("failure", "always")) if after else "success",
             cached=random.random() < 0.85,
-            lives_on=not is_dataset,
+            is_command=not is_dataset,
         )
 
     def _draw_names(self, pipeline: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class World:
         name = self.random.choice(list(jobs))
         before = {one: jobs[one] for one in list(jobs)[: list(jobs).index(name)]}
         drawn = self._draw_job(pipeline, name, before)
-        if drawn.lives_on == jobs[name].lives_on:  # another kind would be another job
+        if drawn.is_command == jobs[name].is_command:  # another kind would be another job
             jobs[name] = drawn
 
     def submit(self) -> None:
@@ -215,7 +215,7 @@ def _job(declared: Declared, retries: int) -> Job:
         "retries": retries,
         "cache": declared.cached,
     }
-    if not declared.lives_on:
+    if not declared.is_command:
         spec = DatasetSpec(sql=declared.text, tables=declared.needs)
         return Job(**common, dataset=spec)
     needs = (*declared.needs, *declared.names)

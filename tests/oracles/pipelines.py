@@ -23,8 +23,7 @@ class Declared:
     names: tuple[str, ...] = ()
     when: str = "success"
     cached: bool = True
-    lives_on: bool = True
-    """Of a command only the newest version can stand; of a dataset any."""
+    is_command: bool = True
 
 
 @dataclass(frozen=True)
@@ -128,8 +127,6 @@ def _of_job(run: SeenRun, seen: Seen, versions: Mapping[str, Version]) -> Iterat
         must_run = seen.forced or not declared.cached or declared.when != "success"
         if seen.state == "unchanged" and must_run:
             yield "it is unchanged, and was to run"
-        if seen.state == "unchanged" and declared.lives_on:
-            yield from _stale(run, seen, versions)
         if seen.state == "succeeded" and not must_run:
             yield from _needless(run, seen, versions, made_of)
 
@@ -153,15 +150,6 @@ def _runs(run: SeenRun, declared: Declared) -> bool:
     return declared.when == "always" or bool(failed_before(run, declared))
 
 
-def _stale(run: SeenRun, seen: Seen, versions: Mapping[str, Version]) -> Iterator[str]:
-    """It stays as an older version, although what it leaves elsewhere is that of a newer one."""
-    name, number = f"{run.pipeline}/{seen.declared.name}", versions[seen.version].number
-    newer = [one.id for one in versions.values() if one.name == name and one.number > number]
-    made = [key for key in newer if versions[key].created < seen.ended - MOMENT]
-    if made:
-        yield f"it stays as {seen.version}, and {made[-1]} was there"
-
-
 def _needless(
     run: SeenRun,
     seen: Seen,
@@ -174,7 +162,6 @@ def _needless(
     own = sorted((one for one in versions.values() if one.name == name), key=lambda one: one.number)
     for moment in (began - MOMENT, began + MOMENT):
         before = [one for one in own if one.created < moment]
-        known = before[-1:] if seen.declared.lives_on else before
-        if not any(one.made_of == made_of for one in known):
+        if not any(one.made_of == made_of for one in before):
             return
-    yield f"it ran, and {known[-1].id} could stand"
+    yield f"it ran, and one of {[one.id for one in before]} could be restored"
