@@ -51,6 +51,8 @@ def project(tmp_path: Path) -> Path:
         ("file: model.onnx", "jobs.model.training.file: there is no file `model.onnx`"),
         (f"script: {'x' * 5000}", "is no name of a file"),
         ("script: .", "there is no file `.`"),
+        ("script: train.py\ninputs: [trian.py]", "f.yaml:9: jobs.model.training.inputs[0]: `trian.py` does not"),
+        ("script: train.py\ninputs: ['lib/**/*.py']", "`lib/**/*.py` matches no file"),
     ],
 )
 def test_what_is_not_there_is_said_with_its_line(project: Path, settings: str, text: str) -> None:

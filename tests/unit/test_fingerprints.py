@@ -94,21 +94,42 @@ def test_a_list_of_a_bundles_files_is_made_from_the_bundle_where_it_is_missing(t
 
 def stat_of(path: Path) -> FileStat:
     status = path.stat()
-    return FileStat(path=str(path), size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+    return FileStat(
+        path=str(path),
+        size_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        inode=status.st_ino,
+    )
 
 
 def test_a_file_that_looks_the_same_is_not_read_again_and_one_that_was_touched_has_its_hash(tmp_path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("1")
     later = path.stat().st_ctime_ns + 2 * SETTLED_NS
-    contents = Contents(tmp_path / "cache", now_ns=lambda: later)
-    (first,) = contents.hash_all([stat_of(path)], "key")
+    (first,) = Contents(tmp_path / "cache", now_ns=lambda: later).hash_all([stat_of(path)], "key")
     kept = next((tmp_path / "cache").iterdir())
-    assert first.content
-    text = kept.read_text()
-    kept.write_text(text.replace(first.content, "0" * 16))  # what is kept is believed
-    assert contents.hash_all([stat_of(path)], "key")[0].content == "0" * 16
+    kept.write_text(kept.read_text().replace(first.content, "0" * 16))  # what is kept is believed
+    contents = Contents(tmp_path / "cache", now_ns=lambda: later)
+    for _ in range(2):
+        assert contents.hash_all([stat_of(path)], "key")[0].content == "0" * 16
     os.utime(path, (1, 1))
     assert contents.hash_all([stat_of(path)], "key")[0].content == first.content
     kept.write_text("{ not JSON")
-    assert contents.hash_all([stat_of(path)], "key")[0].content == first.content
+    assert Contents(tmp_path / "cache").hash_all([stat_of(path)], "key")[0].content == first.content
+
+
+def test_a_file_that_changed_a_moment_ago_is_read_again_as_it_may_change_within_the_same_tick(
+    tmp_path,
+) -> None:
+    path, contents = tmp_path / "a.csv", Contents(tmp_path / "cache")
+    path.write_text("1")
+    look = stat_of(path)
+    first = contents.hash_all([look], "key")[0].content
+    path.write_text("2")
+    assert contents.hash_all([look], "key")[0].content != first
+
+
+def test_a_source_file_that_cannot_be_read_is_an_error_of_its_job(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        Contents(tmp_path / "cache").hash_all([FileStat(path="/no/file", size_bytes=1, mtime_ns=1)], "key")

@@ -74,7 +74,7 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
 
 def _as_known(file: FileStat) -> FileStat:
     """By its content, where that is known: a file that is only touched is not new."""
-    return replace(file, mtime_ns=0, ctime_ns=0) if file.content else file
+    return replace(file, mtime_ns=0, ctime_ns=0, inode=0) if file.content else file
 
 
 def _key(schedule: Schedule) -> str:

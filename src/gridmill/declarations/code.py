@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from glob import has_magic
 from pathlib import Path as FilePath
 
 from gridmill.declarations.nodes import Document
@@ -16,6 +17,21 @@ def check_code(document: Document, pipeline: Pipeline, folder: FilePath) -> Iter
             said = getattr(job.training or job.command, field, None)
             if said:
                 yield from _check(document, ("jobs", job.name, job.kind.value, field), said, folder)
+        for number, said in enumerate(job.reads_files):
+            yield from _check_input(
+                document, ("jobs", job.name, job.kind.value, "inputs", number), said, folder
+            )
+
+
+def _check_input(document: Document, place: Path, said: str, folder: FilePath) -> Iterator[Problem]:
+    try:
+        there = any(folder.glob(said)) if has_magic(said) else (folder / said).exists()
+    except (OSError, ValueError) as error:
+        yield document.problem(place, f"{said!r} is no name of a file: {error}")
+        return
+    if not there:
+        what = "matches no file" if has_magic(said) else "does not exist"
+        yield document.problem(place, f"`{said}` {what}{did_you_mean(said, _like(folder / said))}", _WHERE)
 
 
 def _check(document: Document, place: Path, said: str, folder: FilePath) -> Iterator[Problem]:

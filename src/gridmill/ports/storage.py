@@ -22,6 +22,7 @@ class FileStat:
     size_bytes: int
     mtime_ns: int
     ctime_ns: int = 0
+    inode: int = 0
     content: str = ""
     name: str = ""
 

@@ -1,11 +1,11 @@
 """What files hashed to when they were last read, so that an unchanged tree is only looked at."""
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
 from gridmill import codec
@@ -18,11 +18,37 @@ clock: what it hashed to is not kept."""
 
 HASH = "blake3"
 """Of what kind hashes are; those that were kept when they were of another are not believed."""
+
+
+class Looks(Protocol):
+    """What `os.stat` gives of a file, as far as it tells whether the file changed."""
+
+    @property
+    def st_size(self) -> int:
+        """Its size in bytes."""
+        ...
+
+    @property
+    def st_mtime_ns(self) -> int:
+        """When its content changed."""
+        ...
+
+    @property
+    def st_ctime_ns(self) -> int:
+        """When its content or its record changed."""
+        ...
+
+    @property
+    def st_ino(self) -> int:
+        """Its inode."""
+        ...
+
+
 Seen = tuple[int, int, int, int]
 """Of a file: size in bytes, times of change of its content and of its record (ns), inode."""
 
 
-def seen(stat: os.stat_result) -> Seen:
+def seen(stat: Looks) -> Seen:
     """What tells that a file is as it was."""
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
@@ -56,7 +82,15 @@ class HashCache:
             kept = codec.decode(self._path.read_bytes(), Kept)
             self._old = kept.files if (kept.hash, kept.chunk_bytes) == (HASH, chunk_bytes) else {}
 
-    def look(self, path: str, stat: os.stat_result) -> tuple[str, ...] | None:
+    def again(self) -> None:
+        """Begin another scan by what the one before saw, without reading the file again."""
+        self._old, self._new = self._new, {}
+
+    def keep_all(self) -> None:
+        """Take what was kept as what a scan saw, for `again`."""
+        self._new = dict(self._old)
+
+    def look(self, path: str, stat: Looks) -> tuple[str, ...] | None:
         """The file's chunks; None when it must be read."""
         known = self._old.get(path)
         if known is None or known[0] != seen(stat):
@@ -64,7 +98,7 @@ class HashCache:
         self._new[path] = known
         return known[1]
 
-    def keep(self, path: str, stat: os.stat_result, chunks: tuple[str, ...]) -> None:
+    def keep(self, path: str, stat: Looks, chunks: tuple[str, ...]) -> None:
         """What it hashed to, as it looked before it was read."""
         if max(stat.st_mtime_ns, stat.st_ctime_ns) < self._now_ns() - SETTLED_NS:
             self._new[path] = (seen(stat), chunks)

@@ -151,5 +151,6 @@ def _stat(path: str, name: str) -> FileStat:
         size_bytes=status.st_size,
         mtime_ns=status.st_mtime_ns,
         ctime_ns=status.st_ctime_ns,
+        inode=status.st_ino,
         name=name,
     )
