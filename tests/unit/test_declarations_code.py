@@ -51,7 +51,10 @@ def project(tmp_path: Path) -> Path:
         ("file: model.onnx", "jobs.model.training.file: there is no file `model.onnx`"),
         (f"script: {'x' * 5000}", "is no name of a file"),
         ("script: .", "there is no file `.`"),
-        ("script: train.py\ninputs: [trian.py]", "f.yaml:9: jobs.model.training.inputs[0]: `trian.py` does not"),
+        (
+            "script: train.py\ninputs: [trian.py]",
+            "f.yaml:9: jobs.model.training.inputs[0]: `trian.py` does not",
+        ),
         ("script: train.py\ninputs: ['lib/**/*.py']", "`lib/**/*.py` matches no file"),
     ],
 )

@@ -42,6 +42,7 @@ def test_keys_and_parents():
         "Alias": ("weather/model@prod", "weather/model"),
         "Alterations": ("weather/hourly", ""),
         "Latest": ("weather/model", ""),
+        "CodeList": ("c" * 64, ""),
         "Provenance": (f"weather/model#{'f' * 64}", "weather/model"),
         "Origin": ("weather", ""),
         "Measurement": ("weather-1.work.1", "training/lstm"),
@@ -58,6 +59,7 @@ def test_what_is_live_by_its_class():
         "Measurement",
         "Pipeline",
         "Provenance",
+        "CodeList",
     }
     assert all(is_live(a_job_run(state=state)) for state in JobState)
 

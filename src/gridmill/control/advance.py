@@ -18,6 +18,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.listings import NOTHING, Listed, listed
 from gridmill.control.parts import cut, gather
 from gridmill.control.provenance import (
+    code_of,
     note_provenance,
     provenance_of,
     restorable,
@@ -150,7 +151,7 @@ def _ready(
     job_run = replace(job_run, external=_external(job_run, inputs), size=size)
     if may_stand and same is not None and not broken:
         return _unchanged(job_run, same, fingerprint, now, source.waiting)
-    note_provenance(control, transaction, made_from)
+    note_provenance(control, transaction, made_from, code_of(control, run, job_run.job))
     reason = why_executes(control, run, job_run, made_from, broken=broken)
     job_run = replace(job_run, reason=reason, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
     snapshot, choice = control.ledger.snapshot, None

@@ -8,7 +8,7 @@ from gridmill.errors import StaleVersionError
 from gridmill.model.artifact import Artifact
 from gridmill.model.deployment import Deployment
 from gridmill.model.noun import dataclass
-from gridmill.model.provenance import Provenance
+from gridmill.model.provenance import CodeList, Provenance
 from gridmill.model.resource import Measurement
 from gridmill.model.retention import RUNS_KEPT
 from gridmill.model.run import Attempt, JobRun, Run
@@ -68,16 +68,22 @@ def old_history(store: Store, records: Records, before: float, lying: frozenset[
 
 
 def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Iterator[Record]:
-    """What no version that is there was made from, nor one that jobs read."""
+    """What no version that is there was made from, and files of code that nothing refers to then."""
     there = {f"{one.name}#{one.fingerprint}" for one in artifacts if not one.removed}
     ids = {one.id for one in artifacts if not one.removed}
+    lists = set[str]()
     for record in store.list(Provenance):
         one = record.noun
+        assert isinstance(one, Provenance)
+        if one.created < before and one.id not in there and one.artifact not in ids:
+            yield record
+        else:
+            lists.add(one.code)
+    for record in store.list(CodeList):
         if (
-            isinstance(one, Provenance)
-            and one.created < before
-            and one.id not in there
-            and one.artifact not in ids
+            isinstance(record.noun, CodeList)
+            and record.noun.created < before
+            and record.noun.hash not in lists
         ):
             yield record
 

@@ -12,7 +12,7 @@ from gridmill.model.deployment import Deployment
 from gridmill.model.event import Event
 from gridmill.model.latest import Latest
 from gridmill.model.origin import Origin
-from gridmill.model.provenance import Provenance
+from gridmill.model.provenance import CodeList, Provenance
 from gridmill.model.resource import Measurement
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.state import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
@@ -180,7 +180,9 @@ class Ledger:
 
 def _is_over(noun: Noun) -> bool:
     match noun:
-        case Artifact() | Alias() | Alterations() | Measurement() | Latest() | Origin() | Provenance():
+        case Artifact() | Alias() | Alterations() | Measurement() | Latest() | Origin():
+            return True
+        case Provenance() | CodeList():
             return True
         case Chunk():
             return not noun.left

@@ -10,7 +10,7 @@ from gridmill.control.cases import Cases
 from gridmill.control.latest import find_latest
 from gridmill.control.ledger import Transaction
 from gridmill.control.moves import note_latest_move, note_set
-from gridmill.control.provenance import find_provenance
+from gridmill.control.provenance import find_code, find_provenance
 from gridmill.control.references import aliases_of, versions_of
 from gridmill.control.removal import running
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
@@ -19,7 +19,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.latest import Latest
 from gridmill.model.parcel import FORMAT, Moved, Parcel
 from gridmill.model.pipeline import Pipeline
-from gridmill.model.provenance import Provenance
+from gridmill.model.provenance import CodeList, Provenance
 from gridmill.model.run import JobRun, Run
 from gridmill.ports.keys import key_of
 from gridmill.registry import find
@@ -71,6 +71,7 @@ class ProjectCases(Cases):
         names = dict.fromkeys(one.name for one in artifacts)
         ids = {one.run_id for one in artifacts}
         runs = [run for run in self._list(Run) if run.id in ids]
+        provenances = tuple(self._provenances(artifacts))
         bundles = {*(run.bundle for run in runs), *(one.bundle for one in kept)}
         return Parcel(
             format=FORMAT,
@@ -82,7 +83,8 @@ class ProjectCases(Cases):
             aliases=tuple(alias for name in names for alias in aliases_of(self._control, name)),
             uris=tuple(dict.fromkeys(_folders(artifacts))),
             latest=tuple(one for name in names if (one := find_latest(self._control, name)) is not None),
-            provenances=tuple(self._provenances(artifacts)),
+            provenances=provenances,
+            code=tuple(self._code(provenances)),
             bundles=tuple(sorted(one for one in bundles if one and self._control.storage.has_bundle(one))),
         )
 
@@ -131,7 +133,16 @@ class ProjectCases(Cases):
             if found is not None and found.artifact == one.id:
                 yield found
 
-    def _new_provenances(self, project: Parcel) -> Iterator[Provenance]:
+    def _code(self, provenances: Iterable[Provenance]) -> Iterator[CodeList]:
+        for one in dict.fromkeys(one.code for one in provenances if one.code):
+            files = find_code(self._control, one)
+            if files is not None:
+                yield CodeList(hash=one, files=files, created=self._control.now())
+
+    def _new_provenances(self, project: Parcel) -> Iterator[Provenance | CodeList]:
+        for code in project.code:
+            if find_code(self._control, code.hash) is None:
+                yield code
         for one in project.provenances:
             if find_provenance(self._control, one.name, one.fingerprint) is None:
                 yield one

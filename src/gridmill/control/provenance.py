@@ -14,13 +14,13 @@ from gridmill.errors import NotFoundError
 from gridmill.model.artifact import Artifact, Input
 from gridmill.model.job import Job
 from gridmill.model.loaded import WAITING
-from gridmill.model.provenance import HASHED, MOST_FILES, TEXT_BYTES, Provenance
+from gridmill.model.provenance import HASHED, MOST_FILES, TEXT_BYTES, CodeList, Provenance
 from gridmill.model.run import JobRun, Run
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Format, Source
 from gridmill.model.training import TrainingSpec
 from gridmill.planning.changes import FIRST, Compared, ReadVersion, together, why_changed
-from gridmill.planning.reads import files_read
+from gridmill.planning.reads import files_named, files_read
 from gridmill.ports.storage import FileStat
 
 FORMAT = 4
@@ -47,10 +47,10 @@ def provenance_of(
     """
     job = job_run.job
     declared = dict(_declared(job.spec, f"{job.kind}"))
-    files = _code(control, run, job)
+    code = code_of(control, run, job)
     loaded = {stat.name or stat.path: stat.content or _look_of(stat) for stat in source}
     read = {entry.name: entry.artifact.id for entry in inputs}
-    whole = fingerprint(FORMAT, job_run.name, job.kind, declared, files, loaded, read)
+    whole = fingerprint(FORMAT, job_run.name, job.kind, declared, code.hash, loaded, read)
     return Provenance(
         name=job_run.name,
         fingerprint=whole,
@@ -58,7 +58,7 @@ def provenance_of(
         declared={name: _text(name, value) for name, value in declared.items()},
         parameters=job.parameters,
         inputs=read,
-        files=_bounded(files),
+        code=code.hash,
         source=_bounded(loaded),
         created=control.now(),
     )
@@ -68,13 +68,21 @@ def _look_of(stat: FileStat) -> str:
     return f"{stat.size_bytes} {stat.mtime_ns} {stat.ctime_ns}"
 
 
-def _code(control: Control, run: Run, job: Job) -> Mapping[str, str]:
+def code_of(control: Control, run: Run, job: Job) -> CodeList:
+    """The files of the code bundle that the job's code reads; those of jobs that read the same are found
+    once."""
     if not job.runs_code or run.bundle is None:
-        return {}
-    every = control.code.get(run.bundle)
-    if every is None:
-        every = control.code[run.bundle] = control.storage.code_files(run.bundle)
-    return files_read(job, every, file=run.file, data=run.data, folder=run.folder)
+        return CodeList(hash="")
+    reader = fingerprint(run.bundle, run.file, run.data, run.folder, job.reads_files, files_named(job))
+    known = control.code_read.get(reader)
+    if known is None:
+        every = control.code.get(run.bundle)
+        if every is None:
+            every = control.code[run.bundle] = control.storage.code_files(run.bundle)
+        files = files_read(job, every, file=run.file, data=run.data, folder=run.folder)
+        known = CodeList(hash=fingerprint(files), files=_bounded(files), created=control.now())
+        control.code_read[reader] = known
+    return known
 
 
 def _declared(noun: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  any part of a declaration
@@ -147,12 +155,24 @@ def find_provenance(control: Control, name: str, whole: str) -> Provenance | Non
     return known
 
 
-def note_provenance(control: Control, transaction: Transaction, now: Provenance) -> None:
-    """Record it, unless it is known."""
-    if find_provenance(control, now.name, now.fingerprint) is None and not transaction.get(
-        Provenance, now.id
-    ):
+def find_code(control: Control, whole: str) -> Mapping[str, str] | None:
+    """The files of a list of code; None where it is not known."""
+    known = control.code_lists.get(whole)
+    if known is None and whole:
+        record = control.ledger.store.get(CodeList, whole)
+        if record is None or not isinstance(record.noun, CodeList):
+            return None
+        known = control.code_lists[whole] = record.noun
+    return known.files if known is not None else {}
+
+
+def note_provenance(control: Control, transaction: Transaction, now: Provenance, code: CodeList) -> None:
+    """Record it and the files of its code, unless they are known."""
+    known = find_provenance(control, now.name, now.fingerprint) or transaction.get(Provenance, now.id)
+    if known is None:
         transaction.put(now)
+    if now.code and find_code(control, now.code) is None and not transaction.get(CodeList, now.code):
+        transaction.put(code)
 
 
 def note_made(control: Control, transaction: Transaction, job_run: JobRun, artifact_id: str) -> None:
@@ -246,7 +266,7 @@ def why_executes(control: Control, run: Run, job_run: JobRun, now: Provenance, *
         return FIRST if control.newest_artifact(job_run.name) is None else "all earlier versions were removed"
     if latest.removed:
         return f"{latest.id} was removed"
-    reasons = list(_reasons(control, job_run, now, latest))
+    reasons = list(_reasons(control, run, job_run, now, latest))
     return together(reasons, latest.id) if reasons else _no_change(job_run.job, latest)
 
 
@@ -258,11 +278,12 @@ def _no_change(job: Job, latest: Artifact) -> str:
     return f"{latest.id} cannot be restored: files were loaded since that are not there now"
 
 
-def _reasons(control: Control, job_run: JobRun, now: Provenance, latest: Artifact) -> Iterator[str]:
+def _reasons(control: Control, run: Run, job_run: JobRun, now: Provenance, latest: Artifact) -> Iterator[str]:
     before = find_provenance(control, job_run.name, latest.fingerprint)
     if before is None:
         yield f"{latest.id} has no record of what it was made from"
         return
+    code = code_of(control, run, job_run.job)
     yield from why_changed(
         Compared(
             job=job_run.job.name,
@@ -270,6 +291,8 @@ def _reasons(control: Control, job_run: JobRun, now: Provenance, latest: Artifac
             before=before,
             inputs_now=_versions(control, now),
             inputs_before=_versions(control, before),
+            code_now=code.files,
+            code_before=find_code(control, before.code),
         )
     )
 

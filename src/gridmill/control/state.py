@@ -14,7 +14,7 @@ from gridmill.errors import UnavailableError
 from gridmill.model.artifact import Artifact
 from gridmill.model.farm import FarmLook
 from gridmill.model.noun import dataclass
-from gridmill.model.provenance import CodeFile, Provenance
+from gridmill.model.provenance import CodeFile, CodeList, Provenance
 from gridmill.model.schedule import Schedule
 from gridmill.model.site import Site
 from gridmill.model.state import JobState
@@ -29,6 +29,7 @@ T = TypeVar("T")
 VERSIONS_KEPT = 4096
 """How many artifact records are remembered: enough for the jobs in sight."""
 PROVENANCES_KEPT = 512
+LISTS_KEPT = 64
 BUNDLES_KEPT = 8
 """Of so many code bundles the lists of files are remembered."""
 BRING_UPS = 3
@@ -197,6 +198,8 @@ class Control:
     measured: Recent[Mapping[str, float]] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
     provenances: Recent[Provenance] = field(default_factory=lambda: Recent(PROVENANCES_KEPT))
     code: Recent[Sequence[CodeFile]] = field(default_factory=lambda: Recent(BUNDLES_KEPT))
+    code_lists: Recent[CodeList] = field(default_factory=lambda: Recent(LISTS_KEPT))
+    code_read: Recent[CodeList] = field(default_factory=lambda: Recent(LISTS_KEPT))  # by who reads it
     next_observe: float = 0.0
     next_choice: float = 0.0
     choosing: set[str] = field(default_factory=set)  # jobs that may go to several resources
@@ -227,6 +230,7 @@ class Control:
         self.newest.clear()
         self.versions.clear()
         self.provenances.clear()
+        self.code_lists.clear()
         self.listings.clear()
         self.looked.clear()
         self.brought_up &= snapshot.places.owners.keys()

@@ -5,7 +5,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.latest import Latest
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
-from gridmill.model.provenance import Provenance
+from gridmill.model.provenance import CodeList, Provenance
 from gridmill.model.run import JobRun, Run
 
 FORMAT = 1
@@ -15,7 +15,8 @@ FORMAT = 1
 class Parcel:
     """Declarations that are kept, versions with the runs that made them, aliases. `uris` are the folders of
     the versions that are there, below the storage root; `bundles` are the hashes of the runs' code; `latest`
-    says which version of each name is the latest one, `provenances` what the versions were made from."""
+    says which version of each name is the latest one, `provenances` what the versions were made from, `code`
+    the files of their code."""
 
     format: int
     gridmill: str
@@ -28,6 +29,7 @@ class Parcel:
     bundles: tuple[str, ...] = ()
     latest: tuple[Latest, ...] = ()
     provenances: tuple[Provenance, ...] = ()
+    code: tuple[CodeList, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

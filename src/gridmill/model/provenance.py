@@ -27,13 +27,24 @@ class CodeFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeList:
+    """Files of a project that jobs read, each with a hash of its content, under the `hash` of all: many
+    versions and jobs refer to one list. `created` is when it was first seen (Unix seconds)."""
+
+    hash: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """What the job `name` (`pipeline/job`) makes its result from, under the `fingerprint` of all of it.
 
     `declared` are the fields of its declaration that are not their defaults (`command.run`), as short texts;
     `parameters` the parameters of the pipeline that it refers to; `inputs` the ids of the versions that it
-    reads, by the name that its declaration uses; `files` the files of the project that its code reads and
-    `source` those that a sink loads, each with a hash of its content. `format` is Gridmill's own part.
+    reads, by the name that its declaration uses; `code` is the hash of the files of the project that its code
+    reads (a CodeList; empty: it runs no code), `source` are the files that a sink loads, each with a hash of
+    its content. `format` is Gridmill's own part.
     `artifact` is the version that was made last from just this; empty until there is one. `created` is when
     it was first seen (Unix seconds).
     """
@@ -44,7 +55,7 @@ class Provenance:
     declared: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, Given] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
     source: Mapping[str, str] = field(default_factory=dict)
     artifact: str = ""
     created: float = 0.0

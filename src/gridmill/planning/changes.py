@@ -23,13 +23,16 @@ class ReadVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What a job is made from now and what an earlier version was made from, with the versions read."""
+    """What a job is made from now and what an earlier version was made from, with the versions and the files
+    of code that it reads; `code_before` is None where its files are not known any more."""
 
     job: str
     now: Provenance
     before: Provenance
     inputs_now: Mapping[str, ReadVersion]
     inputs_before: Mapping[str, ReadVersion]
+    code_now: Mapping[str, str]
+    code_before: Mapping[str, str] | None
 
 
 def why_changed(compared: Compared) -> tuple[str, ...]:
@@ -52,7 +55,10 @@ def _differences(compared: Compared) -> Iterator[str]:
     if own:
         yield f"`{compared.job}` changed: {_several([_field(one, before, now) for one in own])}"
     yield from _inputs(compared)
-    yield from _files("file", before.files, now.files)
+    if compared.code_before is None and before.code != now.code:
+        yield "the code changed"
+    else:
+        yield from _files("file", compared.code_before or {}, compared.code_now)
     yield from _files("source file", before.source, now.source)
 
 

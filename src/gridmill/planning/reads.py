@@ -49,19 +49,16 @@ def _declared(job: Job, every: Mapping[str, CodeFile]) -> Iterator[str]:
                 place=f"jobs.{job.name}.{job.kind}.inputs",
             )
         yield from found
-    yield from (name for name in _named(job) if name in every)
+    yield from (name for name in files_named(job) if name in every)
 
 
-def _named(job: Job) -> Iterator[str]:
-    """Files that other fields name: scripts, models, requirements."""
+def files_named(job: Job) -> tuple[str, ...]:
+    """Files that other fields than `inputs` name: scripts, models, requirements."""
     training = job.training
     scripts = (training.script, training.predict) if training is not None else ()
-    for name in (job.environment, training.file if training is not None else None):
-        if name:
-            yield os.path.normpath(name)
-    for script in scripts:
-        if script:
-            yield os.path.normpath(script.partition(":")[0])
+    names = (job.environment, training.file if training is not None else None)
+    found = (*names, *(script.partition(":")[0] for script in scripts if script))
+    return tuple(os.path.normpath(name) for name in found if name)
 
 
 def _inside(written: str, folder: str) -> str:

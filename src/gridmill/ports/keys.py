@@ -9,7 +9,7 @@ from gridmill.model.latest import Latest
 from gridmill.model.origin import Origin
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
-from gridmill.model.provenance import Provenance
+from gridmill.model.provenance import CodeList, Provenance
 from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
@@ -28,6 +28,8 @@ def key_of(noun: Noun) -> str:
     match noun:
         case Measurement():
             return noun.attempt_id
+        case CodeList():
+            return noun.hash
         case Run() | JobRun() | Attempt() | Deployment() | Artifact() | Alias() | Chunk() | Provenance():
             return noun.id
 
@@ -51,6 +53,8 @@ def parent_of(noun: Noun) -> str:
             return noun.resource
         case Chunk():
             return noun.pipeline.name
+        case CodeList():
+            return ""
 
 
 def is_live(noun: Noun) -> bool:
@@ -66,7 +70,7 @@ def is_live(noun: Noun) -> bool:
             return noun.left
         case Artifact() | Alias() | Alterations() | Measurement() | Pipeline() | Latest() | Origin():
             return False
-        case Provenance():
+        case Provenance() | CodeList():
             return False
         case Site() | Resource() | Project() | Schedule() | Backfill() | JobRun():
             return True

@@ -14,7 +14,7 @@ from gridmill.model.noun import dataclass
 from gridmill.model.origin import Origin
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
-from gridmill.model.provenance import Provenance
+from gridmill.model.provenance import CodeList, Provenance
 from gridmill.model.resource import Measurement, Resource
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule
@@ -38,6 +38,7 @@ Noun: TypeAlias = (
     | Latest
     | Origin
     | Provenance
+    | CodeList
     | Measurement
 )
 

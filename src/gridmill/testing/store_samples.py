@@ -15,7 +15,7 @@ from gridmill.model.latest import Latest
 from gridmill.model.origin import Origin
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.project import Project
-from gridmill.model.provenance import Provenance
+from gridmill.model.provenance import CodeList, Provenance
 from gridmill.model.resource import Measurement, Resource, Sizing, Use
 from gridmill.model.run import Attempt, JobRun, Run
 from gridmill.model.schedule import Schedule, ScheduleSpec
@@ -122,6 +122,11 @@ def an_alias(number: int = 1, name: str = "weather/model") -> Alias:
     return Alias(id=f"{name}@prod", name=name, alias="prod", number=number, changed=3.5)
 
 
+def a_code_list(created: float = 1.0) -> CodeList:
+    """Files that jobs read."""
+    return CodeList(hash="c" * 64, files={"train.py": "0" * 16}, created=created)
+
+
 def a_provenance(name: str = "weather/model", created: float = 1.0) -> Provenance:
     """What a version of `name` was made from."""
     return Provenance(
@@ -131,7 +136,7 @@ def a_provenance(name: str = "weather/model", created: float = 1.0) -> Provenanc
         declared={"training.trees": "300"},
         parameters={"trees": 300, "steps": (1, 2)},
         inputs={"features": "weather/features@1"},
-        files={"train.py": "0" * 16},
+        code="c" * 64,
         artifact=f"{name}@1",
         created=created,
     )
@@ -202,6 +207,7 @@ def one_of_each() -> tuple[Noun, ...]:
         some_alterations(),
         a_latest(),
         a_provenance(),
+        a_code_list(),
         an_origin(),
         a_project(),
         a_measurement(),
