@@ -419,6 +419,7 @@ def test_a_host_cut_off_for_ever_ends_its_jobs_before_they_run_elsewhere(lab: La
     lab.join(lab.beta)
 
 
+@pytest.mark.long
 def test_a_link_back_after_ray_gave_up_and_before_we_do_has_nothing_run_twice(lab: Lab) -> None:
     """Cut until the head has called the node dead, after some 8 s: its pods have ended, or are to."""
     run = lab.waiting_on_beta("while")
@@ -431,6 +432,7 @@ def test_a_link_back_after_ray_gave_up_and_before_we_do_has_nothing_run_twice(la
     lab.ended_well(run, "beta", "alpha")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not can_be_made(), reason=HOW_TO_GET_IT)
 @pytest.mark.parametrize("skew", [SKEW, -SKEW])
 def test_a_host_whose_clock_is_wrong_keeps_time(lab: Lab, skew: int) -> None:

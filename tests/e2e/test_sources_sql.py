@@ -207,6 +207,7 @@ def test_infinity_in_a_cursor_of_times_does_not_end_loading(
         load(case, postgresql.socket_url(database), table="seen", cursor="at")
 
 
+@pytest.mark.long
 def test_a_large_table_is_streamed(postgresql: PostgresqlServer, tmp_path: Path) -> None:
     database = postgresql.create_database()
     postgresql.execute(

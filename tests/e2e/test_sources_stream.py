@@ -157,6 +157,7 @@ def test_what_is_wrong_is_said(server: redis.Redis, port: int, case: SinkCase) -
         load(case, port, url="redis://127.0.0.1:1/0")
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_no_entry_is_lost_or_doubled(
     place: Place, server: redis.Redis, port: int
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.encoder import SCALERS, Encoder, Method
-from tests.oracles.dataset_values import Near, is_missing
+from tests.oracles.dataset_values import Near, is_missing, total
 from tests.oracles.datasets import Made
 
 
@@ -52,7 +52,7 @@ def center_and_width(method: Method, values: Sequence[Any]) -> tuple[float, floa
     if not values:
         return 0.0, 1.0
     if method is Method.STANDARD:
-        center, width = math.fsum(values) / len(values), statistics.pstdev(values)
+        center, width = total(values) / len(values), statistics.pstdev(values)
     elif method is Method.MINMAX:
         center, width = min(values), max(values) - min(values)
     else:
@@ -99,7 +99,7 @@ def _fill(encoder: Encoder, column: str, training: Sequence[Made], rows: Sequenc
     values = numbers(column, training)
     filled: Any = encoder.value
     if values and encoder.method is Method.MEAN:
-        filled = Near(math.fsum(values) / len(values), math.fsum(map(abs, values)) / len(values))
+        filled = Near(total(values) / len(values), total(map(abs, values)) / len(values))
     elif values and encoder.method is Method.MEDIAN:
         filled = Near(quantile(values, 0.5), max(map(abs, values)))
     elif values and encoder.method is Method.MOST_FREQUENT:
@@ -140,13 +140,13 @@ def _target(spec: DatasetSpec, encoder: Encoder, column: str, training: Sequence
     labels = [float(one.labels[spec.label.name]) for one in before]
     if not labels:
         return None
-    mean = math.fsum(labels) / len(labels)
+    mean = total(labels) / len(labels)
     value = made.values[column]
     mine = [label for one, label in zip(before, labels, strict=True) if one.values[column] == value]
-    scale = math.fsum(map(abs, labels))
+    scale = total(map(abs, labels))
     if value is None or not mine:
         return Near(mean, scale)
-    return Near((math.fsum(mine) + encoder.smoothing * mean) / (len(mine) + encoder.smoothing), scale)
+    return Near((total(mine) + encoder.smoothing * mean) / (len(mine) + encoder.smoothing), scale)
 
 
 def _is_before(known: datetime | None, time: datetime) -> bool:

@@ -124,6 +124,15 @@ def aggregate(name: Aggregate, given: Sequence[Any]) -> Any:
     return _of_numbers(name, [float(value) for value in values])
 
 
+def total(values: Iterable[float]) -> float:
+    """The exact sum; NaN of infinities of both signs, infinite where it is too large."""
+    known = list(values)
+    try:
+        return math.fsum(known)
+    except (ValueError, OverflowError):
+        return sum(known)
+
+
 def _of_numbers(name: str, values: Sequence[float]) -> Any:
     scale = math.fsum(abs(value) for value in values)
     if not math.isfinite(scale):
