@@ -144,9 +144,8 @@ def _target(spec: DatasetSpec, encoder: Encoder, column: str, training: Sequence
     value = made.values[column]
     mine = [label for one, label in zip(before, labels, strict=True) if one.values[column] == value]
     scale = total(map(abs, labels))
-    if value is None or not mine:
-        return Near(mean, scale)
-    return Near((total(mine) + encoder.smoothing * mean) / (len(mine) + encoder.smoothing), scale)
+    found = (total(mine) + encoder.smoothing * mean) / (len(mine) + encoder.smoothing) if mine else mean
+    return None if math.isnan(found) else Near(found if value is not None else mean, scale)
 
 
 def _is_before(known: datetime | None, time: datetime) -> bool:
