@@ -14,9 +14,10 @@ import pytest
 import gridmill
 from gridmill.declarations import parse_declarations, read_pipeline
 from gridmill.declarations.construct import construct, validated, written
-from gridmill.errors import GridmillError, PipelineError
+from gridmill.errors import GridmillError, InputError, PipelineError
 from gridmill.model import job as model
 from gridmill.model.amounts import GIB
+from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.sdk.client import Client
 from gridmill.sdk.dial import Dialled, home_settings
 from gridmill.testing.grid import FakeGrid
@@ -86,7 +87,7 @@ NOUNS: list[tuple[Callable[[], Any], str]] = [
     (lambda: gridmill.Split(validation=0.6, test=0.5), "Split: `validation` and `test` are shares"),
     (lambda: gridmill.Split(validation="half"), "Split: validation: expected a number, got 'half'"),
     (lambda: gridmill.Source(), "Source"),
-    (lambda: gridmill.Source(path="a", format="xlsx"), "Source: format: expected one of csv"),
+    (lambda: gridmill.Source(path="a", format="avro"), "Source: format: expected one of csv"),
     (lambda: gridmill.Source("a", path="b"), "Source: the fields are given by name"),
     (lambda: gridmill.SqlSource(url="sqlite:///x"), "needs one of table, query"),
     (lambda: gridmill.SinkSpec(source="a", columns={"x": "float64"}), "columns.x: expected one of string"),
@@ -131,6 +132,17 @@ def test_a_wrong_declaration_is_an_error_that_names_the_field(call: Callable[[],
         call()
     assert caught.value.place
 
+
+VERSION = gridmill.Version(
+    artifact=Artifact(
+        id="p/a@1",
+        name="p/a",
+        number=1,
+        output=Output(kind=ArtifactKind.DATASET, uri="a"),
+        fingerprint="f",
+    ),
+    root="/nowhere",
+)
 
 CALLS: list[tuple[Callable[[Client], Any], str]] = [
     (lambda c: c.run(5), "run\\(\\): `pipeline` is .*got 5"),
@@ -184,6 +196,29 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
 def test_a_wrong_call_is_an_error_of_gridmill(client: Client, call: Callable[[Client], Any], text: str):
     with pytest.raises(GridmillError, match=text):
         call(client)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: gridmill.connect(5), "connect\\(\\): `home` is a text or a path or None, got 5"),
+        (lambda: gridmill.connect(hom="x"), "there is no argument `hom`; did you mean `home`"),
+        (lambda: gridmill.connect(url=5), "`url` is a text or None, got 5"),
+        (lambda: gridmill.load(5), "load\\(\\): `reference` is a text, got 5"),
+        (lambda: gridmill.load(), "missing .*'reference'"),
+        (lambda: VERSION.to_arrow("x"), "too many positional arguments"),
+        (lambda: VERSION.to_pandas(column="x"), "there is no argument `column`; did you mean `columns`"),
+        (lambda: VERSION.to_batches(rows="many"), "`rows`"),
+        (lambda: VERSION.predict(), "missing .*'rows'"),
+        (lambda: VERSION.predict([], trust="yes"), "`trust` is True or False, got 'yes'"),
+        (lambda: VERSION.write(5, format="csv"), "`to` is a text or a path or a file, got 5"),
+        (lambda: VERSION.write("x.csv", split=5), "`split` is a text or None, got 5"),
+    ],
+    ids=map(str, range(12)),
+)
+def test_wrong_arguments_of_functions_and_versions_are_errors_too(call: Callable[[], Any], text: str):
+    with pytest.raises(InputError, match=text):
+        call()
 
 
 def test_altering_a_resource_takes_the_names_of_files(client: Client):

@@ -11,7 +11,7 @@ from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import PurePath
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import IO, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from gridmill.errors import InputError
 
@@ -27,6 +27,7 @@ _WORDS: Mapping[object, str] = {
     Callable: "a function",
     tuple: "a list of texts",
     PurePath: "a path",
+    IO: "a file",
 }
 _NUMBERS: Mapping[type, type] = {int: Integral, float: Real}
 
@@ -117,6 +118,10 @@ def _fitted(value: object, hint: Hint) -> object:
         return _several(value, get_args(hint))
     if origin is NoneType:
         return value if value is None else _UNFIT
+    if origin is Any:
+        return value
+    if origin is IO:
+        return value if hasattr(value, "write") else _UNFIT
     if not isinstance(origin, type):
         return value  # Any, or a type that is only known to type checkers
     if isinstance(value, bool):

@@ -11,6 +11,7 @@ from gridmill.errors import InputError, InternalError
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.view import ControlView
 from gridmill.sdk.advising import AdviceVerbs
+from gridmill.sdk.arguments import checked
 from gridmill.sdk.backfills import BackfillVerbs
 from gridmill.sdk.dial import Dialled, dial_home, dial_url, home_settings
 from gridmill.sdk.loaded import Version
@@ -24,6 +25,7 @@ from gridmill.sdk.versions import VersionVerbs
 from gridmill.settings import Settings
 
 
+@checked
 def connect(
     home: str | Path | None = None,
     url: str | None = None,
@@ -46,6 +48,7 @@ def connect(
     return client
 
 
+@checked
 def load(
     reference: str, *, home: str | Path | None = None, url: str | None = None, token: str | None = None
 ) -> Version:

@@ -10,6 +10,7 @@ from gridmill.errors import InputError, NotFoundError, StorageError, Unavailable
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.noun import dataclass
 from gridmill.model.uri import below
+from gridmill.sdk.arguments import check_methods
 
 if TYPE_CHECKING:
     import pyarrow
@@ -180,6 +181,9 @@ class Version:
                 f"{self.id} is {_a(self.kind)}, which has no {what.removeprefix('a ')}",
                 hint=f"It has {has if self.kind != ArtifactKind.FILES else 'path and files()'}.",
             )
+
+
+check_methods(Version)
 
 
 def _a(kind: ArtifactKind) -> str:
