@@ -161,7 +161,8 @@ def embed(
     """A running control node for the home in `settings`.
 
     Runs whose clients lost another control node stand still until these are back, for `await_seconds` at
-    most. `end` is called when it is asked to shut down; without it, it closes.
+    most. `end` is called when it is asked to shut down; without it, it closes, idle
+    deployments too.
 
     `site` is the local one, prepared; it is closed with the rest, and when this fails.
     While another process owns the home and `waits()`, this waits for it to end.
@@ -308,7 +309,7 @@ def _wire(
             lock.close()
 
     service = Service(
-        node, _identity(settings, address, embedded), render=_render, end=end or partial(finish, False)
+        node, _identity(settings, address, embedded), render=_render, end=end or partial(finish, True)
     )
     if await_seconds:
         node.await_clients(await_seconds)

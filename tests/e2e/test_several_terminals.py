@@ -164,8 +164,9 @@ def test_one_that_stays_takes_over_and_what_runs_goes_on_with_its_own_environmen
     assert (place.folder / "two-zone").read_text() == "Etc/two\n"
     assert place.gridmill("run", quick(place, "detached"), "--detach").returncode == 0
     assert eventually(lambda: state(place, "detached") == "succeeded")
-    up.send_signal(signal.SIGINT)
+    assert "has ended" in place.gridmill("down").stdout
     assert ended_well(up)
+    assert eventually(lambda: not place.leftovers())
 
 
 def test_what_a_client_needs_is_its_own(place: Place, tmp_path: Path):

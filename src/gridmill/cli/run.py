@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -73,7 +74,13 @@ def run(
             return client.run(pipeline, force=force, only=jobs, adopt=adopt, wait=False)
         return client.attend(lambda grid: grid.start_run(pipeline, force=force, only=jobs, adopt=adopt))
 
+    _import_ahead()
     _run(context, begin, detach=detach, as_json=json)
+
+
+def _import_ahead() -> None:
+    """What reads pipelines is imported while the control node starts, which is waited for."""
+    Thread(target=import_module, args=("gridmill.declarations",), daemon=True).start()
 
 
 def start(

@@ -132,7 +132,8 @@ class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advisi
         ...
 
     def shutdown(self, *, all: bool = False) -> None:
-        """End the control node. With `all` the runs that it works for are stopped first; pods go on.
+        """End the control node, and its idle deployments. With `all` the runs that it works for are stopped
+        first.
 
         Raises ConflictError, naming these runs, without `all`.
         """

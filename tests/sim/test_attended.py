@@ -1,0 +1,62 @@
+"""Runs of clients on a fake clock: what ends with a client, and what waits for one to come back."""
+
+from tests.sim.test_races import command, finish, job_of, run_of, service, simulation
+
+from gridmill.control.attended import AttendedRuns
+from gridmill.model.pipeline import Pipeline
+from gridmill.model.state import JobState, RunState
+from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulation import Simulation
+
+TWO = Pipeline(name="p", jobs=(command("a"), command("b", needs=("a",))))
+HERE = {"TZ": "Etc/here"}
+
+
+def attended(grid: Simulation, **settings: bool) -> AttendedRuns:
+    return AttendedRuns(grid.node, **{"own_environment": False, **settings})
+
+
+def test_a_run_whose_client_has_gone_is_stopped_and_may_be_resumed():
+    grid = simulation(lambda order: Behaviour(seconds=100.0))
+    runs = attended(grid)
+    run = runs.begin_attended(lambda: service(grid).start_run(TWO), HERE).run
+    other = runs.begin(lambda: service(grid).start_run(Pipeline(name="q", jobs=(command("a"),))), HERE).run
+    assert grid.run_until(lambda: job_of(grid, run, "a").state == JobState.RUNNING)
+    assert run_of(grid, run).attended
+    assert not run_of(grid, other).attended
+    runs.stop(run.id)
+    runs.stop(run.id)
+    assert finish(grid, run).state == RunState.STOPPED
+    assert runs.is_over(run.id)
+    assert finish(grid, other).state == RunState.SUCCEEDED
+    service(grid).resume(run.id)
+    assert not run_of(grid, run).attended, "whoever resumes it may not wait for it"
+    assert finish(grid, run).state == RunState.SUCCEEDED
+
+
+def test_environments_go_with_their_runs_and_are_not_those_of_one_that_stays():
+    grid = simulation()
+    runs = attended(grid)
+    first = runs.begin(lambda: service(grid).start_run(TWO), HERE).run
+    assert grid.node.control.environments == {first.id: HERE}
+    finish(grid, first)
+    second = runs.begin(lambda: service(grid).start_run(TWO), {}).run
+    assert grid.node.control.environments == {second.id: {}}
+    attended(grid, own_environment=True).begin_attended(lambda: service(grid).start_run(TWO), HERE)
+    assert list(grid.node.control.environments) == [second.id]
+
+
+def test_after_another_control_node_runs_stand_still_until_their_clients_are_back():
+    grid = simulation()
+    runs = attended(grid)
+    mine = runs.begin_attended(lambda: service(grid).start_run(TWO), HERE).run
+    grid.node.await_clients(3.0)
+    began = grid.clock.monotonic()
+    assert grid.node.tick() == 3.0
+    assert job_of(grid, mine, "a").state == JobState.BLOCKED
+    runs.take(mine.id, HERE)
+    assert finish(grid, mine, within=60.0).state == RunState.SUCCEEDED
+    assert grid.clock.monotonic() - began < 60.0
+    lost = runs.begin_attended(lambda: service(grid).start_run(TWO), HERE).run
+    grid.node.await_clients(3.0)
+    assert finish(grid, lost).state == RunState.SUCCEEDED, "its client has gone: it goes on"
