@@ -85,6 +85,7 @@ def a_run(*jobs: JobView, state: RunState = RunState.SUCCEEDED, number: int = 2,
         ended=max(ends, default=BEGAN) if state != RunState.ACTIVE else None,
         folder="/home/me/p",
         bundle="0123456789abcdef",
+        commit="c0ffee" * 7,
         **fields,  # type: ignore[arg-type]
     )
     return RunView(run=made, jobs=jobs, critical=critical_path([job.job for job in jobs], BEGAN))

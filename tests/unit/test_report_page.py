@@ -1,6 +1,7 @@
 """The HTML report: what leads it, what it shows of each job, and that it is bounded and harmless."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -122,6 +123,14 @@ def test_the_time_of_a_job_is_the_same_everywhere():
     page = render(view, ())
     assert page.count("18.3 s") >= 4, "graph, table, timeline and critical path"
     assert "12.8 s" not in page, "what its process alone took"
+
+
+def test_a_job_that_ran_and_found_nothing_new_has_its_time():
+    ran = a_job("load", takes=12.3)
+    looked = replace(ran, job=replace(ran.job, state=JobState.UNCHANGED))
+    restored = replace(looked, attempts=())
+    assert "12.3 s" in words(render(a_run(looked), ()))
+    assert "12.3 s" not in words(render(a_run(restored), ())).partition("state, and why")[2]
 
 
 def test_rows_in_out_and_dropped_are_shown_with_reasons():
@@ -273,6 +282,12 @@ def test_a_name_that_is_too_long_loses_its_middle(text):
     shown = elided(text, 20)
     assert sum(2 if letter == "漢" else 1 for letter in shown) <= 20
     assert shown == text or "…" in shown
+
+
+def test_the_head_has_the_code_and_the_parameters():
+    told = words(render(a_run(a_job("clean"), parameters={"day": "2024-03-01", "some": ("a", "b")}), ()))
+    assert "bundle 0123456789ab , Git commit c0ffeec0ffee , folder /home/me/p" in told
+    assert "day=2024-03-01, some=a, b" in told
 
 
 def test_what_a_job_declares_is_shown_without_defaults_and_with_units():

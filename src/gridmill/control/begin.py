@@ -238,6 +238,7 @@ def begin_run(
         parameters=pipeline.parameters,
         folder=pipeline.folder,
         bundle=pipeline.bundle,
+        commit=pipeline.commit,
         force=force,
         due=due,
         chunk=chunk,

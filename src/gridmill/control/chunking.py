@@ -32,7 +32,7 @@ def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
     declarations: Any = import_module("gridmill.declarations")  # knows YAML, which most nodes never need
     written = _written(pipeline, "other values need")
     read: Pipeline = declarations.read_again(written, folder=pipeline.folder, set_values=values)
-    return replace(read, bundle=pipeline.bundle)
+    return replace(read, bundle=pipeline.bundle, commit=pipeline.commit)
 
 
 def _written(pipeline: Pipeline, who: str) -> Written:

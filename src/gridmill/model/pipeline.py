@@ -39,12 +39,12 @@ class Pipeline:
     `at` is the site of jobs that name neither a site nor a resource (default: this machine, `local`).
     `project` is whose share of the grid and whose quota its runs count against; others than `default` are
     made by `gridmill configure project`. `bundle` is the hash of the code bundle that commands run in, when
-    one was made. `retain` is for jobs that do not say it themselves. `written` is there where the pipeline
-    was read from a file. `awaits` are the times that only a schedule gives (`due`, `due_before`) and that it
-    was not given: it is read again with them for each run. `applied` is false for a pipeline that was only
-    run: the control node keeps it as it was declared for its last run, and starts none of its schedules.
-    `data` are the files of its folder that its sinks load, as they name them; it is set where some of its
-    jobs are left out.
+    one was made; `commit` the Git commit that the folder had checked out (empty: none). `retain` is for jobs
+    that do not say it themselves. `written` is there where the pipeline was read from a file. `awaits` are
+    the times that only a schedule gives (`due`, `due_before`) and that it was not given: it is read again
+    with them for each run. `applied` is false for a pipeline that was only run: the control node keeps it as
+    it was declared for its last run, and starts none of its schedules. `data` are the files of its folder
+    that its sinks load, as they name them; it is set where some of its jobs are left out.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Pipeline:
     folder: str = ""
     host: str = ""
     bundle: str | None = None
+    commit: str = ""
     written: Written | None = None
     awaits: tuple[str, ...] = ()
     applied: bool = True

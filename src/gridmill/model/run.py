@@ -27,9 +27,10 @@ class Run:
     of its data, to learn about its workers; empty: it is no probe. `only` are the jobs that were asked for,
     alone or by a schedule of theirs; what they need is run with them. Empty: all of the pipeline.
     `data` are the files of the project that sinks of the pipeline load: they are no code of its commands.
-    `project` is whose share and quota it counts against. `settled` are the names of other pipelines' versions
-    that its jobs read, each with the id of the version that it meant when the run began.
-    `attended`: its client waits for it, and the run is stopped when that client goes.
+    `commit` is the Git commit of its folder (empty: none). `project` is whose share and quota it counts
+    against. `settled` are the names of other pipelines' versions that its jobs read, each with the id of the
+    version that it meant when the run began. `attended`: its client waits for it, and the run is stopped
+    when that client goes.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Run:
     parameters: Mapping[str, Given] = field(default_factory=dict)
     folder: str = ""
     bundle: str | None = None
+    commit: str = ""
     force: bool = False
     message: str = ""
     due: float | None = None

@@ -16,7 +16,7 @@ from gridmill.model.noun import dataclass
 from gridmill.report.charts import Point
 
 _WIDE, _HIGH, _LANE = 184.0, 46.0, 4.0
-_GAP_X, _GAP_Y = 44.0, 14.0
+_GAP_X, _GAP_Y = 36.0, 14.0
 _NAME, _LINE = 19, 23
 """Letters of the first and the second line that a box has room for."""
 FOLDED_FROM, MOST_BOXES = 24, 60

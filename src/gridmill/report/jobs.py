@@ -104,7 +104,8 @@ def time_of(job: JobView) -> str:
 def seconds_of(job: JobView) -> float | None:
     """The same as a number."""
     known = job.job
-    if known.started is None or known.ended is None or known.state == JobState.UNCHANGED:
+    restored = known.state == JobState.UNCHANGED and not job.attempts
+    if known.started is None or known.ended is None or restored:
         return None
     return max(0.0, known.ended - known.started)
 

@@ -58,7 +58,10 @@ class BackfillVerbs(Connected):
         made = [_chunk(Path(pipeline), declared, set or {}, span) for span in spans(backfill)]
         first = with_bundle(made[0].pipeline, self.grid, self.settings)
         chunks = tuple(
-            replace(one, pipeline=replace(one.pipeline, bundle=first.bundle, host=first.host)) for one in made
+            replace(
+                one, pipeline=replace(one.pipeline, bundle=first.bundle, commit=first.commit, host=first.host)
+            )
+            for one in made
         )
         return self._ask(lambda grid: grid.start_backfill(backfill, chunks))
 

@@ -15,6 +15,7 @@ from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.model.amounts import MIB, show_bytes
 from gridmill.model.pipeline import Pipeline
 from gridmill.ports.grid import Grid
+from gridmill.sdk.commit import commit_of
 from gridmill.settings import Settings
 
 Source = str | Path | Pipeline
@@ -58,7 +59,7 @@ def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
         )
     read = import_module("gridmill.declarations").read_again
     again: Pipeline = read(kept.written, folder=kept.folder, set_values=words(values))
-    return replace(again, bundle=kept.bundle, host=kept.host)
+    return replace(again, bundle=kept.bundle, commit=kept.commit, host=kept.host)
 
 
 def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: bool = False) -> Pipeline:
@@ -94,7 +95,8 @@ def with_bundle(
     """The pipeline with its project folder kept as a code bundle, when a job of it runs commands there,
     and with the name of this machine."""
     if pipeline.folder and not pipeline.host:
-        pipeline = replace(pipeline, host=socket.gethostname())
+        commit = commit_of(Path(pipeline.folder))
+        pipeline = replace(pipeline, host=socket.gethostname(), commit=commit)
     in_bundle = any(job.runs_code for job in pipeline.jobs)
     if pipeline.bundle is not None or not pipeline.folder or not in_bundle:
         return pipeline
