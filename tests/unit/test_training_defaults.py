@@ -1,5 +1,6 @@
 """Default settings: the steps of a network, and built-in models beside scikit-learn's with its defaults."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.training.course import Course, course_of
 from gridmill.jobs.training.run import run
 from gridmill.model.artifact import Output
+from gridmill.model.comparison import options_of
 from gridmill.model.remarks import remarks_of
 from gridmill.model.training import ModelKind, TrainingSpec
 
@@ -159,7 +161,7 @@ def test_a_loss_that_was_still_falling_is_a_warning():
         "the validation loss was still falling (by 20% in the last fifth of 10 epochs): raise `epochs`"
         in line
     )
-    (line,) = curved({"max_iter": 10, "trees_used": 10}, falling)
+    (line,) = curved({"trees": 10, "trees_used": 10}, falling)
     assert "in the last fifth of 10 trees): raise `trees`" in line
     assert not curved({"epochs": 10, "best_epoch": 9}, falling)
     assert not curved(ended, [1.0, *[0.5] * 9])
@@ -175,3 +177,24 @@ def test_validation_rows_of_unseen_classes_alone_are_refused(tmp_path: Path, mod
     )
     with pytest.raises(DataError, match="120 validation rows are of classes that no training row has"):
         run(training_context(tmp_path, write_dataset(tmp_path, columns), model))
+
+
+RESULTS = {"trees_used", "best_epoch", "device", "mixed_precision", "data_wait_share", "resumed_in_epoch"}
+"""What came of a training, beside its options."""
+
+
+@pytest.mark.parametrize("model", ["gbdt", "mlp", "lstm", "linear", "naive"])
+def test_options_have_the_names_of_the_pipeline_file(tmp_path: Path, model: str) -> None:
+    dataset = write_dataset(tmp_path, series(160))
+    given = {"gbdt": {"trees": 3}, "mlp": {"epochs": 2}, "lstm": {"epochs": 2, "sequence": 4}}.get(model, {})
+    found = run(training_context(tmp_path, dataset, model, **given)).outputs[0].details["options"]
+    declared = {one.name for one in fields(TrainingSpec)}
+    assert set(found) <= declared | RESULTS | {"changes"}
+    assert ("changes" in found) is (model == "lstm"), "it is no option of an lstm"
+    assert all(found[name] == value for name, value in given.items())
+
+
+def test_options_of_models_made_before_have_the_names_of_today() -> None:
+    old = {"model": "gbdt", "options": {"max_iter": 30, "max_leaf_nodes": 8, "n_iter_no_change": 5, "x": 1}}
+    assert options_of(old) == {"trees": 30, "max_leaves": 8, "patience": 5, "x": 1}
+    assert options_of({"model": "custom", "options": {"max_iter": 3}}) == {"max_iter": 3}, "its own name"

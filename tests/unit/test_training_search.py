@@ -37,7 +37,7 @@ def test_the_best_trial_is_learned_again_and_kept(tmp_path):
     assert sorted(trials) == list(range(6))
     assert best["value"] == min(trial["value"] for trial in trials.values())
     assert result.metrics["validation_rmse"] == pytest.approx(best["value"])
-    assert details["options"]["max_leaf_nodes"] == best["parameters"]["max_leaves"]
+    assert details["options"]["max_leaves"] == best["parameters"]["max_leaves"]
     assert isinstance(best["parameters"]["max_leaves"], int)
     assert len({json.dumps(trial["parameters"]) for trial in trials.values()}) > 3
 

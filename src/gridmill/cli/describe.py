@@ -19,6 +19,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Column
 from gridmill.model.backfill import BackfillView
 from gridmill.model.breakdown import breakdown_of
 from gridmill.model.calibration import judge
+from gridmill.model.comparison import options_of
 from gridmill.model.deployment import Deployment
 from gridmill.model.distribution import ColumnLine, column_lines, columns_left_out
 from gridmill.model.metric import marked, metrics
@@ -156,7 +157,7 @@ def _mapping(one: Artifact, name: str) -> Mapping[str, Any]:
 
 def _model(view: VersionView) -> Iterator[RenderableType]:
     one, told = view.artifact, view.artifact.output.details
-    options = {name: value for name, value in _mapping(one, "options").items() if value is not None}
+    options = {name: value for name, value in options_of(told).items() if value is not None}
     waited = options.pop("data_wait_share", None)
     settings = ", ".join(f"{name} {_value(value)}" for name, value in options.items())
     rows, left_out = _mapping(one, "rows"), _mapping(one, "not_measured")

@@ -18,6 +18,7 @@ from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session
 from gridmill.cli.session import show as show_text
 from gridmill.cli.tables import FittedTable, table
+from gridmill.cli.trials import show_trials
 from gridmill.cli.words import amounts, in_use, moment, whose
 from gridmill.errors import InputError
 from gridmill.model.alias import BEST, LATEST, Alias, best_of
@@ -47,6 +48,9 @@ def show(
         ),
     ] = None,
     rejects: Annotated[bool, typer.Option("--rejects", help="The rows that a sink rejected.")] = False,
+    trials: Annotated[
+        bool, typer.Option("--trials", help="The trials of the search that chose a model's settings.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show one noun: `show run weather-1`, `show job weather-1 train`, `show model weather/lstm`."""
@@ -60,6 +64,8 @@ def show(
         altered = [change for one in known for change in one.changes]
     if rejects:
         show_rejects(found, as_json=json)
+    elif trials:
+        show_trials(found, as_json=json)
     elif json:
         emit(found)
     elif isinstance(found, RunView):

@@ -92,10 +92,24 @@ def _statistics(version: Artifact) -> Mapping[str, Any]:
     }
 
 
+_FORMER: Mapping[str, Mapping[str, str]] = {
+    "gbdt": {"max_iter": "trees", "max_leaf_nodes": "max_leaves", "n_iter_no_change": "patience"},
+    "mlp": {"changes": "residual"},
+}
+"""By model kind, how options were called that now have the names of the pipeline file."""
+
+
+def options_of(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options in the details of a model, by the names of the pipeline file, and what came of them."""
+    former = _FORMER.get(str(told.get("model")), {})
+    return {former.get(name, name): value for name, value in _mapping(told.get("options")).items()}
+
+
 def settings_of(version: Artifact) -> Mapping[str, Any]:
     """What it was declared with, and the packages it was made with, by name."""
     told = version.output.details
     found = {name: told[name] for name in _SETTINGS if told.get(name) is not None}
+    found |= {"options": options_of(told)} if "options" in found else {}
     return {
         **{name: value for name, value in found.items() if not isinstance(value, Mapping)},
         **{name: value for part in found.values() for name, value in _mapping(part).items()},

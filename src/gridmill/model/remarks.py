@@ -9,6 +9,7 @@ from typing import Any
 
 from gridmill.model.amounts import show_count, show_number
 from gridmill.model.artifact import Artifact, ArtifactKind
+from gridmill.model.comparison import options_of
 from gridmill.model.loaded import WAITING, rejects_of, rejects_text, shifted_of
 from gridmill.model.noun import dataclass
 from gridmill.model.source import waiting_text
@@ -133,14 +134,12 @@ def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
             f"({_percent(share)} of the rows), the others share one",
             False,
         )
-    yield from _unfinished(details.get("options") or {}, details.get("curve") or ())
+    yield from _unfinished(options_of(details), details.get("curve") or ())
 
 
 def _unfinished(options: Mapping[str, Any], curve: Sequence[Sequence[float]]) -> _Said:
     """A model whose validation loss, the third number of the curve's points, still fell when it ended."""
-    unit, most = (
-        ("epochs", options.get("epochs")) if "epochs" in options else ("trees", options.get("max_iter"))
-    )
+    unit, most = ("epochs", options.get("epochs")) if "epochs" in options else ("trees", options.get("trees"))
     used = options.get("best_epoch") or options.get("trees_used")
     if not most or used != most or len(curve) < 2:
         return

@@ -14,6 +14,8 @@ from gridmill.jobs.training.units import Units, fit_units
 from gridmill.model.training import Objective, TrainingSpec
 
 LEARNING_RATE, PATIENCE = 0.1, 20
+_THEIRS = {"trees": "max_iter", "max_leaves": "max_leaf_nodes", "patience": "n_iter_no_change"}
+"""scikit-learn's names of our options."""
 CURVE_POINTS = 100
 TOLERANCE = 1e-5
 """How far the file may be from scikit-learn's model, in deviations of the label, or of a probability."""
@@ -26,9 +28,9 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     """Fit on the training rows. Missing values are learned from; they need no filling."""
     options = {
         "learning_rate": spec.learning_rate or LEARNING_RATE,
-        "max_iter": spec.trees,
-        "max_leaf_nodes": spec.max_leaves,
-        "n_iter_no_change": spec.patience or PATIENCE,
+        "trees": spec.trees,
+        "max_leaves": spec.max_leaves,
+        "patience": spec.patience or PATIENCE,
     }
     if len(frame.subject.labels) > 1:
         raise InputError(
@@ -66,7 +68,8 @@ def _fit(
     rows, held = frame.rows["train"], frame.rows["validation"]
     held = held[frame.target[held] >= 0] if not regression else held  # a class never seen cannot be scored
     target = units.standardized(frame.target, frame.inputs)[:, 0] if regression else frame.target
-    model = kind(early_stopping=True, random_state=seed, **options)
+    named = {_THEIRS.get(name, name): value for name, value in options.items()}
+    model = kind(early_stopping=True, random_state=seed, **named)
     learned, watched = frame.inputs[rows], frame.inputs[held]
     scale = _make_learnable(learned, watched)
     fitted = model.fit(

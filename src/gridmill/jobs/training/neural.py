@@ -112,7 +112,7 @@ def _options(spec: TrainingSpec, course: Course, units: Units) -> dict[str, Scal
         "learning_rate": spec.learning_rate or LEARNING_RATE,
         "hidden": spec.units,
         **asdict(course),
-        "changes": units.base.used,
+        "changes" if spec.model == ModelKind.LSTM else "residual": units.base.used,
     }
 
 

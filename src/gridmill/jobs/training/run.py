@@ -206,8 +206,9 @@ def _check_files(predictor: Predictor, fitted: Fitted, frame: Frame, context: Jo
 
 def _weights(spec: TrainingSpec) -> dict[str, Any]:
     """What rows count by, among the settings."""
-    classes = spec.class_weight or ", ".join(f"{name}: {one:g}" for name, one in spec.class_weights.items())
-    return {name: value for name, value in {"weight": spec.weight, "class_weight": classes}.items() if value}
+    classes = ", ".join(f"{name}: {one:g}" for name, one in spec.class_weights.items())
+    found = {"weight": spec.weight, "class_weight": spec.class_weight, "class_weights": classes}
+    return {name: value for name, value in found.items() if value}
 
 
 def _fewer(frame: Frame, fit: Frame) -> dict[str, int]:
