@@ -400,6 +400,14 @@ def test_what_a_job_used_is_measured(any_grid):
     assert use.wall_seconds >= 0.3
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="no folder is closed to root")
+def test_a_folder_of_the_path_that_is_closed_hides_no_missing_command(grid, tmp_path: Path):
+    (tmp_path / "closed").mkdir(mode=0o000)
+    path = os.pathsep.join((str(tmp_path / "closed"), os.environ["PATH"]))
+    outcome = grid.control.run(grid.command("p-1.a.1", ("nope",), env={"PATH": path}))
+    assert "there is no command 'nope'" in outcome.message
+
+
 def test_declarations_that_cannot_work_are_input_errors(grid):
     wrong = {
         "there is no command 'nope'": grid.command("p-1.a.1", ("nope",)),

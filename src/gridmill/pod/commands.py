@@ -175,9 +175,18 @@ def execute(order: Order, home: Path, work: Path) -> NoReturn:
     except FileNotFoundError as error:
         raise InputError(f"there is no command {program.argv[0]!r}", hint=_PATH_HINT) from error
     except OSError as error:
+        if _is_nowhere(program.argv[0]):
+            raise InputError(f"there is no command {program.argv[0]!r}", hint=_PATH_HINT) from error
         raise InputError(f"{program.argv[0]!r} cannot be executed: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"the command cannot be executed: {error}") from error
+
+
+def _is_nowhere(name: str) -> bool:
+    """Whether no folder of PATH that we may look into has it: one that is closed to us says "denied"."""
+    return os.sep not in name and not any(
+        os.path.exists(os.path.join(folder, name)) for folder in os.get_exec_path()
+    )
 
 
 _PATH_HINT = "A list is executed as it is; for shell syntax write the command as one string."
