@@ -91,7 +91,7 @@ class Run:
         """Its folder is gone unless it has what tells why tests failed."""
         self._here.close()
         if not (keep and any(self.folder.glob("pytest/*"))):
-            shutil.rmtree(self.folder, ignore_errors=True)
+            _remove(self.folder)
 
 
 def begin() -> Run:
@@ -105,6 +105,16 @@ def begin() -> Run:
     os.environ["TMPDIR"] = os.environ[RUN] = str(folder)
     tempfile.tempdir = None  # it is looked up again
     return run
+
+
+def _remove(folder: Path) -> None:
+    """A folder that tests have closed to us too."""
+    for at, names, _ in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                if not (Path(at) / name).is_symlink():
+                    (Path(at) / name).chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _shared() -> Iterator[str]:

@@ -71,6 +71,13 @@ def test_a_mount_is_found(run: left_behind.Run):
         subprocess.run(["umount", place], check=True)
 
 
+def test_a_folder_that_is_closed_is_removed(run: left_behind.Run):
+    (run.folder / "pytest/closed/inside").mkdir(parents=True)
+    (run.folder / "pytest/closed").chmod(0o000)
+    run.end(keep=False)
+    assert not run.folder.exists()
+
+
 def test_sockets_have_short_paths(run: left_behind.Run):
     assert len(os.fsencode(run.folder)) < 40
     assert run.folder.stat().st_mode & 0o1777 == 0o1777
