@@ -10,7 +10,9 @@ from typing import Annotated
 
 import typer
 
+from gridmill.cli.session import Json, emit
 from gridmill.errors import ConflictError, StorageError
+from gridmill.model.noun import dataclass
 
 PIPELINE, DATA = "pipeline.yaml", "data/rentals.csv"
 _DAYS = 240
@@ -70,18 +72,30 @@ jobs:
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What `--json` prints: the pipeline's name, and the files that were written."""
+
+    pipeline: str
+    files: tuple[str, ...]
+
+
 def init(
     folder: Annotated[
         Path, typer.Argument(metavar="[FOLDER]", help="Where to write it; made if it is not there.")
     ] = Path(),
+    json: Json = False,
 ) -> None:
     """Write a small working pipeline with its own data. Existing files are never overwritten."""
     write_example(folder)
+    if json:
+        return emit(Written(pipeline=name_of(folder), files=(str(folder / PIPELINE), str(folder / DATA))))
     print(f"{folder / PIPELINE}: a commented example; its data is in {folder / DATA}")
     print("next:")
     if folder != Path():
         print(f"  cd {folder}")
     print(f"  gridmill run {PIPELINE}")
+    return None
 
 
 def write_example(folder: Path) -> None:

@@ -98,7 +98,7 @@ def _row(job: PlannedJob) -> tuple[str, ...]:
         job.kind,
         ", ".join(job.needs),
         f"{job.resource} at {job.site}",
-        amounts(job.sizing.amounts),
+        amounts(job.sizing.amounts, job.most_cpus),
         str(job.sizing.workers),
         "" if job.starts is None else show_seconds(job.starts),
         "" if job.ends is None else show_seconds(job.ends),

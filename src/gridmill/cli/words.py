@@ -30,9 +30,12 @@ URGENCY = (
 )
 
 
-def amounts(given: Amounts) -> str:
-    """`2 CPUs, 1.5 GiB, 1 GPU`."""
-    parts = [f"{given.cpus:g} CPU{'' if given.cpus == 1 else 's'}", show_bytes(given.memory_bytes)]
+def amounts(given: Amounts, most_cpus: float | None = None) -> str:
+    """`2 CPUs, 1.5 GiB, 1 GPU`; `1-2 CPUs, ...` of what gets more where it is alone."""
+    cpus, most = f"{given.cpus:g}", max(given.cpus, most_cpus or 0.0)
+    if most > given.cpus:
+        cpus = f"{cpus}-{most:g}"
+    parts = [f"{cpus} CPU{'' if most == 1 else 's'}", show_bytes(given.memory_bytes)]
     if given.gpus:
         parts.append(show_count(given.gpus, "GPU"))
     return ", ".join(parts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from gridmill.control.inputs import declared_sizes
 from gridmill.control.ledger import Transaction
@@ -151,9 +152,10 @@ def resource_of(
     if job.resource is not None:
         found = resources.get(job.resource)
         if found is None:
-            known = ", ".join(sorted(name for name, r in resources.items() if not r.default)) or "none yet"
+            names = sorted(name for name, r in resources.items() if not r.default)
+            known, close = ", ".join(names) or "none yet", get_close_matches(job.resource, names, n=1)
             raise PipelineError(
-                f"there is no resource {job.resource!r}",
+                f"there is no resource {job.resource!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
                 place=place,
                 hint=f"There are: {known}. "
                 f"`gridmill configure resource {job.resource} --type {job.kind}` makes it.",

@@ -110,7 +110,8 @@ class PlannedJob:
     a job that may go to several resources `alternatives` are what is expected there, and `choice` says why it
     goes where it does. `when` is as the job declares it: the times are those of a run without failures.
     `waiting` says how many files of its source are not settled yet. `reason` says why it would execute, or
-    that it would be restored and from which version."""
+    that it would be restored and from which version. `most_cpus` is what an attempt gets that is alone
+    in its pod; None: what it declares."""
 
     job: str
     kind: str
@@ -131,6 +132,7 @@ class PlannedJob:
     when: When = When.SUCCESS
     waiting: str = ""
     reason: str = ""
+    most_cpus: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

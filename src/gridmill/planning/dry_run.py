@@ -18,10 +18,11 @@ from gridmill.planning.alternatives import Candidate, alternatives, demand_there
 from gridmill.planning.choice import choose
 from gridmill.planning.graph import order
 from gridmill.planning.joining import Joining
-from gridmill.planning.limits import at, problem_of, problem_of_resource
+from gridmill.planning.limits import Problem, at, problem_of, problem_of_resource
 from gridmill.planning.parts import cut_job, parts_line
 from gridmill.planning.probes import may_be_cut
 from gridmill.planning.room import most_jobs
+from gridmill.planning.side_by_side import cpus_of
 from gridmill.planning.sizing import size_job
 from gridmill.planning.snapshot import Snapshot
 from gridmill.planning.travel import Reading, travel
@@ -152,6 +153,7 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
         when=job.when,
         wave=1,
         sizing=sizing,
+        most_cpus=None if job.cpus else max(1.0, cpus_of(fitting, snapshot.largest(fitting.site)) // 1),
         problem=_problem(job, name, resource, sizing, pipeline, snapshot),
     )
 
@@ -187,7 +189,21 @@ def _problem(
         return ""
     known = [*snapshot.resources, *(other.name for other in pipeline.resources)]
     close = get_close_matches(name, known, n=1) if resource is None else []
-    return f"{problem.message}. " + (f"Did you mean {close[0]!r}?" if close else problem.hint)
+    return f"{_place(job, problem, pipeline)}{problem.message}. " + (
+        f"Did you mean {close[0]!r}?" if close else problem.hint
+    )
+
+
+def _place(job: Job, problem: Problem, pipeline: Pipeline) -> str:
+    """`FILE:LINE: FIELD: ` of what asks for too much; nothing where the pipeline has no file."""
+    if pipeline.lines is None:
+        return ""
+    field = ""
+    if job.memory_bytes is not None and problem.message.startswith("needs "):
+        field = ".memory"
+    elif job.named_resources:
+        field = ".resource" if job.resource else ".resources"
+    return f"{pipeline.lines.place(f'jobs.{job.name}{field}')}: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
