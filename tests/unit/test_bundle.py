@@ -1,5 +1,6 @@
 """Code bundles: what is in, the same content the same hash, and nothing that leaves its folder."""
 
+import hashlib
 import io
 import os
 import tarfile
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.errors import InputError, StorageError, UnsafePathError
+from gridmill.errors import ConflictError, InputError, StorageError, UnsafePathError
 from gridmill.storage.bundle import make_bundle
 from gridmill.storage.unpack import bundle_hash, unpack_bundle
 
@@ -272,3 +273,18 @@ def test_another_hash_than_expected(project: Path, tmp_path: Path) -> None:
     bundle = make_bundle(project, tmp_path / "cache")
     with pytest.raises(InputError, match=f"is not {'0' * 64}"):
         unpack_bundle(bundle.path, tmp_path / "out", expected="0" * 64)
+
+
+def test_hashes_that_were_kept_are_used_and_not_believed_again_once_they_were_wrong(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = tmp_path / "hashes.json"
+    monkeypatch.setattr("gridmill.staging.hashes.SETTLED_NS", -(2**62))  # as if the files were old
+    first = make_bundle(project, tmp_path / "bundles", hashes=hashes)
+    assert make_bundle(project, tmp_path / "bundles", hashes=hashes) == first
+    right = hashlib.sha256(b"print(1)").hexdigest()
+    assert right in hashes.read_text()
+    hashes.write_text(hashes.read_text().replace(right, "0" * 64))
+    with pytest.raises(ConflictError, match="changed while"):
+        make_bundle(project, tmp_path / "bundles", hashes=hashes)
+    assert make_bundle(project, tmp_path / "bundles", hashes=hashes) == first

@@ -256,14 +256,18 @@ def why_restored(same: Artifact) -> str:
 def why_executes(control: Control, run: Run, job_run: JobRun, now: Provenance, *, broken: str = "") -> str:
     """Why a job executes that is not restored: what changed since its latest version, or what rules that it
     executes in any case. `broken` is what is wrong with the files of the version that could be restored."""
+    if job_run.probe is not None:
+        return "it tries the job on a part of its data"
     if job_run.force:
         return "`--force`"
     ruled = job_run.job.why_executed(scheduled=run.scheduled) or broken
     if ruled:
         return ruled
+    if control.newest_artifact(job_run.name) is None:
+        return FIRST
     latest = latest_of(control, job_run.name)
     if latest is None:
-        return FIRST if control.newest_artifact(job_run.name) is None else "all earlier versions were removed"
+        return "all earlier versions were removed"
     if latest.removed:
         return f"{latest.id} was removed"
     reasons = list(_reasons(control, run, job_run, now, latest))

@@ -89,7 +89,12 @@ def make_bundle(
     digest = _digest((entry, contents[entry.name][0]) for entry in entries)
     path = cache / f"{digest}.tar.gz"
     if not path.exists():
-        _write_tar(entries, path, digest)
+        try:
+            _write_tar(entries, path, digest)
+        except ConflictError:  # perhaps not now, but before, and unseen: what was kept is not believed again
+            if hashes is not None:
+                hashes.unlink(missing_ok=True)
+            raise
     if not listing_path(path).exists():
         write_listing(path, (_listed(entry, *contents[entry.name]) for entry in entries))
     return Bundle(
