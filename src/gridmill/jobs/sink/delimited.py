@@ -25,6 +25,11 @@ _SIGNS = '0123456789xX+-. "\n\r\t'
 csv.field_size_limit(BLOCK_BYTES)
 
 
+def _sign(sign: str) -> str:
+    """As YAML has it."""
+    return '"\\t"' if sign == "\t" else f"'{sign}'"
+
+
 @dataclass(slots=True)
 class Delimited:
     """A CSV file (RFC 4180: quoted fields may hold delimiters, quotes and line ends)."""
@@ -66,7 +71,8 @@ class Delimited:
         if sign is not None and self.source.delimiter is None:
             raise DataError(
                 f"its only column is called {header[0]!r}",
-                hint=f"Is the source's `delimiter` {sign!r}? (If that is its name: {self.file.delimiter!r}.)",
+                hint=f"Under `source`, write `delimiter: {_sign(sign)}` if that separates the columns,"
+                f" or `delimiter: {_sign(self.file.delimiter)}` if there is one column of this name.",
                 place=self.file.name,
             )
 
