@@ -133,6 +133,12 @@ def test_a_job_that_ran_and_found_nothing_new_has_its_time():
     assert "12.3 s" not in words(render(a_run(restored), ())).partition("state, and why")[2]
 
 
+def test_jobs_that_took_no_time_have_no_critical_path():
+    ran = a_job("check", takes=1.5)
+    restored = [replace(a_job(name, state=JobState.UNCHANGED), attempts=()) for name in ("load", "train")]
+    assert "Critical path" not in words(render(a_run(ran, *restored), ()))
+
+
 def test_rows_in_out_and_dropped_are_shown_with_reasons():
     told = words(render(a_run(a_job("features", artifacts=(a_dataset("features"),))), ()))
     assert "1,310 1,000 310" in told

@@ -44,7 +44,7 @@ KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site":
 """What a document can declare, by the field that gives its name."""
 
 NOT_WRITTEN: Mapping[type, set[str]] = {
-    Pipeline: {"folder", "host", "bundle", "written", "awaits", "applied", "data"},
+    Pipeline: {"folder", "host", "bundle", "commit", "written", "awaits", "applied", "data"},
     Job: {"parameters"},
     SqlSource: {"parameters"},
     Resource: {"default"},

@@ -259,7 +259,10 @@ def critical_lines(view: RunView) -> Mapping[str, str]:
         for key in found.path
         if found.seconds[key]
     ]
-    slack = sorted((item for item in found.slack.items() if item[1] > 0), key=lambda item: -item[1])
+    timed = ((key, value) for key, value in found.slack.items() if value > 0 and found.seconds[key] > 0)
+    slack = sorted(timed, key=lambda item: -item[1])
+    if not slack:
+        return {}
     spare = [f"{escape(names[key])} {show_seconds(value)}" for key, value in slack[:12]]
     more = [f"and {len(slack) - 12} more jobs"] if len(slack) > 12 else []
     shown = path if len(path) <= 30 else [*path[:15], f"… {len(path) - 30} more …", *path[-15:]]

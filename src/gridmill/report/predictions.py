@@ -47,7 +47,7 @@ def _candidates(details: Mapping[str, Any]) -> dict[str, Any]:
 def _sample_chart(points: Sequence[Sequence[Any]]) -> str:
     truth = [(float(i), float(p[1])) for i, p in enumerate(points) if p[1] is not None]
     guess = [(float(i), float(p[2])) for i, p in enumerate(points) if p[2] is not None]
-    every = max(1, len(points) // 6)
+    every = max(1, len(points) // 4)
     labels = [(float(i), str(points[i][0])[:10]) for i in range(0, len(points), every)]
     series = (Series(name="truth", points=truth), Series(name="prediction", points=guess, dashed=True))
     return line_chart(series, Axes(x="time", x_labels=labels))

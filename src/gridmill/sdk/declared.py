@@ -48,7 +48,6 @@ class Pipeline(gridmill.model.pipeline.Pipeline, metaclass=Declaring):
             schedule: gridmill.model.schedule.ScheduleSpec | Given | None = ...,
             at: Text | None = ...,
             project: Text | None = ...,
-            commit: Text | None = ...,
             folder: str | PathLike[str] = ...,
         ) -> None: ...
 
