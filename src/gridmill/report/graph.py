@@ -85,7 +85,7 @@ def _stem(name: str) -> str:
 def _together(name: str, boxes: Sequence[Box]) -> Box:
     states = Counter(box.state for box in boxes)
     worst = next((state for state in _WORST if states[state]), boxes[0].state)
-    told = ", ".join(f"{count} {state}" for state, count in states.most_common(2))
+    told = f"{states[worst]:,} {worst}"
     return Box(
         name=name,
         kind=f"{len(boxes):,} jobs",
