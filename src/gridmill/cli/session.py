@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gridmill.cli.times import with_times
 from gridmill.cli.words import columns
 from gridmill.codec import encode
 from gridmill.errors import UnavailableError
@@ -55,8 +56,8 @@ def settings_of(context: typer.Context) -> Settings:
 
 
 def emit(noun: object) -> None:
-    """One JSON document (a line) on standard output."""
-    sys.stdout.write(encode(noun).decode() + "\n")
+    """One JSON document (a line) on standard output; its times are ISO 8601."""
+    sys.stdout.write(encode(with_times(noun)).decode() + "\n")
     sys.stdout.flush()
 
 
