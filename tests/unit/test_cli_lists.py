@@ -72,3 +72,9 @@ def test_states_in_python(cli: Cli) -> None:
     assert [run.id for run in client.list_runs(states=["failed"])] == ["demo-4", "demo-2"]
     with pytest.raises(InputError, match="'faild' is not a state"):
         client.list_runs(states=["faild"])
+
+
+def test_all_runs_are_counted(cli: Cli) -> None:
+    for _ in range(50):
+        cli.fake.start_run(cli.fake.pipeline("demo"))
+    assert cli.json("list")["run"] == 54

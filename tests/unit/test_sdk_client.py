@@ -360,3 +360,21 @@ def test_a_former_name_of_a_method_gives_the_new_one(client: Client, former: str
     with pytest.raises(InputError, match=f"`{former}` is now `{new}`"):
         getattr(client, former)
     assert not hasattr(client, former)
+
+
+def test_a_pipeline_whose_file_is_gone_is_run_as_last_time_with_a_warning(
+    fake: FakeGrid, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    file = tmp_path / "demo.yaml"
+    file.write_text(FILE)
+    with Client(home_settings(tmp_path), dial=lambda: Dialled(grid=fake, close=lambda: None)) as client:
+        client.run(file, set={"rate": 3})
+        client.run("demo")
+        assert not recwarn.list
+        file.unlink()
+        with pytest.warns(
+            UserWarning, match="demo.yaml does not exist any more; it is used as in its last run"
+        ):
+            client.run("demo")
+        with pytest.raises(NotFoundError, match="no pipeline 'dem'"):
+            client.run("dem")

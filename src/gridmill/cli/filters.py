@@ -30,6 +30,15 @@ _MEANT = {
 """Words of other tools for the states of runs."""
 
 
+_MOST_COUNTED = 10_000
+"""Runs that are asked for at once, at most."""
+
+
+def count(grid: Grid, noun: Noun) -> int:
+    """How many of a noun there are; of runs 10,000 at most are counted."""
+    return len(grid.runs(limit=_MOST_COUNTED) if noun == Noun.RUN else list_nouns(grid, noun))
+
+
 def read_states(noun: Noun | None, words: Sequence[str]) -> tuple[Any, ...]:
     """The states of that noun that the words name, commas between them too. Raises InputError."""
     if not words:

@@ -11,7 +11,7 @@ from gridmill.cli.aliases import stands_for
 from gridmill.cli.backfills import HEAD, backfill_row
 from gridmill.cli.complete import complete_names, complete_nouns, complete_pipelines, complete_states
 from gridmill.cli.describe import describe
-from gridmill.cli.filters import listed, read_states
+from gridmill.cli.filters import count, listed, read_states
 from gridmill.cli.pipelines import Known, last_run, pipeline_row
 from gridmill.cli.rejects import show_rejects
 from gridmill.cli.render import run_table
@@ -106,7 +106,7 @@ def list_all(
     states = read_states(None if noun is None else read_noun(noun), state or ())
     with session(context, reading=True) as client:
         if noun is None:
-            counts = {kind.value: len(ask(client.grid)) for kind, ask in LISTED.items()}
+            counts = {kind.value: count(client.grid, kind) for kind in LISTED}
             emit(counts) if json else show_text(table("noun", "there are", rows=list(counts.items())))
             return
         kind = read_noun(noun)
