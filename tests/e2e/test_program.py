@@ -8,9 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.conftest import processes_mentioning
 
 pytestmark = pytest.mark.e2e
 
@@ -54,6 +57,13 @@ class Place:
     def go(self) -> None:
         (self.marks / "go").touch()
 
+    def end(self) -> None:
+        """Whatever still waits ends, and so do pods that would wait for more."""
+        self.go()
+        for pid in processes_mentioning(str(self.home)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def done(self) -> list[str]:
         return (self.marks / "done").read_text().split()
 
@@ -69,7 +79,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     place = Place(tmp_path_factory.mktemp("e"), store="")
     yield place
-    place.go()  # whatever still waits ends
+    place.end()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -78,7 +88,7 @@ def any_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     store = "" if request.param == "sqlite" else request.getfixturevalue("postgresql_url")
     place = Place(tmp_path_factory.mktemp("e"), store)
     yield place
-    place.go()
+    place.end()
 
 
 def test_a_run_then_its_logs_report_and_nothing_to_do_again(any_place: Place) -> None:

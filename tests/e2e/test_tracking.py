@@ -115,6 +115,7 @@ def test_a_server_has_runs_with_settings_metrics_curves_and_trials(place: Place,
     assert {"model/model.json", "model/model.onnx"} <= {one["path"] for one in files}
 
 
+@pytest.mark.long
 def test_a_deleted_experiment_is_told_again(place: Place, url: str):
     text = PIPELINE.partition("  trees:")[0].replace("URL", url)
     api = f"{url}/api/2.0/mlflow"

@@ -62,6 +62,7 @@ def weights(place: Place, output: dict) -> bytes:
     return next(place.home.rglob(f"{output['uri']}/weights.safetensors")).read_bytes()
 
 
+@pytest.mark.long
 def test_a_training_killed_in_the_middle_ends_with_the_same_weights(place: Place):
     place.write(waves(), "waves.csv")
     file = place.write(PIPELINE)

@@ -202,7 +202,10 @@ LATE = {"label of events": (50, -50), "label of events, delayed": (50, -50)}
 EACH = [*((way, 0) for way in WAYS), *((way, late) for way, each in LATE.items() for late in each)]
 
 
-@pytest.mark.parametrize(("way", "late"), EACH)
+@pytest.mark.parametrize(
+    ("way", "late"),
+    [pytest.param(way, late, marks=pytest.mark.long if late else ()) for way, late in EACH],
+)
 def test_appended_rows_give_what_all_rows_give(tmp_path: Path, way: str, late: int) -> None:
     spec = replace(WAYS[way], incremental=True)
     grown, whole = DatasetCase(tmp_path / "a"), DatasetCase(tmp_path / "b")

@@ -120,7 +120,9 @@ def test_rows_in_an_outage_are_left_out_as_in_datasets(sink: SinkCase):
     assert ds.dataset(check(sink, output)).count_rows() == 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 8))]
+)
 def test_every_version_of_a_random_history_stays_what_it_was(sink: SinkCase, seed: int):
     random, outputs = Random(seed), list[Output]()
     columns = ["a"]
