@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clean_process import predict
+from clean_process import train as train_clean
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 from test_answers import by_code
 
@@ -104,7 +105,7 @@ def test_an_ensemble_predicts_what_a_job_predicts(tmp_path: Path):
 
 def test_a_model_by_code_is_asked_where_it_is_trusted(tmp_path: Path):
     context = by_code(tmp_path, "np.stack([x[:, 3] % 1, 1 - x[:, 3] % 1], 1)")
-    model = artifact_of("m", train(context).outputs[0])
+    model = artifact_of("m", train_clean(context).outputs[0])
     version, rows = loaded(tmp_path, model), rows_of(tmp_path)
     with pytest.raises(InputError, match="predicts by its own code") as caught:
         version.predict(rows)
@@ -172,6 +173,12 @@ def test_polars_frames_are_rows_too(linear: Version, rows: pa.Table):
     found = linear.predict(polars.from_arrow(rows))
     assert isinstance(found, polars.DataFrame)
     assert found["prediction"].to_list() == linear.predict(rows)["prediction"].to_pylist()
+
+
+def test_categories_and_missing_values_of_pandas_are_taken(linear: Version, rows: pa.Table):
+    frame = rows.to_pandas()
+    other = frame.assign(city=frame["city"].astype("category"), humid=frame["humid"].astype("Float64"))
+    assert linear.predict(other)["prediction"].tolist() == linear.predict(frame)["prediction"].tolist()
 
 
 def test_columns_go_by_name_and_others_do_not_matter(linear: Version, rows: pa.Table):

@@ -221,6 +221,26 @@ def test_a_file_is_replaced_only_where_that_is_said(dataset: Version, tmp_path: 
     assert dataset.write(path, replace=True, split="test") == 200
 
 
+def test_what_is_no_ordinary_file_is_written_into_and_stays(dataset: Version, tmp_path: Path):
+    link, target = tmp_path / "link.csv", tmp_path / "target.csv"
+    target.touch()
+    link.symlink_to(target)
+    assert dataset.write(link, replace=True, split="test") == 200
+    assert link.is_symlink()
+    assert target.read_text().count("\n") == 201
+    device = Path("/dev/null")
+    assert dataset.write(device, format="csv") == 1000
+    assert device.is_char_device()
+    with pytest.raises(InputError, match="Is a directory"):
+        dataset.write(tmp_path, format="csv")
+
+
+def test_a_full_disk_is_said(dataset: Version):
+    with pytest.raises(InputError, match="cannot be written: No space left on device"):
+        dataset.write("/dev/full", format="csv")
+    assert Path("/dev/full").is_char_device()
+
+
 def test_a_file_is_not_there_in_part(tmp_path: Path):
     found = write(tmp_path, DATASET)
     (tmp_path / "a/part-00001.parquet").write_bytes(pq_with_a_hole(tmp_path / "a/part-00001.parquet"))

@@ -42,7 +42,7 @@ def export(
         found.write(sys.stdout.buffer, format=format or "csv", columns=names, split=split or None)
         return
     rows = found.write(Path(to), format=format or None, columns=names, split=split or None, replace=force)
-    size = Path(to).stat().st_size
+    size = Path(to).stat().st_size  # of a pipe 0
     if json:
         return emit({"version": found.id, "path": str(Path(to).absolute()), "rows": rows, "size_bytes": size})
     what = f"{show_count(rows, 'row')} of {found.id}" if found.kind != "model" else f"the graph of {found.id}"

@@ -60,16 +60,18 @@ def _needed(table: pa.Table, card: Card, name: str) -> pa.Table:
 
 
 def _with_types(table: pa.Table, card: Card) -> pa.Table:
-    """The table as files have it: polars gives texts as views, which Arrow computes little with; a column of
+    """The table with the types of files: polars has texts as views, pandas has categories, and a column of
     text without any value has no type of its own in lists and data frames."""
     texts = {encoding.column for encoding in card.encodings if encoding.categories is not None}
-    types = [_type(item, item.name in texts) for item in table.schema]
+    types = [_type(item.type, item.name in texts) for item in table.schema]
     return table.cast(pa.schema(list(zip(table.column_names, types, strict=True))))
 
 
-def _type(item: pa.Field, is_text: bool) -> pa.DataType:
-    is_empty = is_text and pa.types.is_null(item.type)
-    return pa.string() if is_empty or pa.types.is_string_view(item.type) else item.type
+def _type(kind: pa.DataType, is_text: bool) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _type(kind.value_type, is_text)
+    is_empty = is_text and pa.types.is_null(kind)
+    return pa.string() if is_empty or pa.types.is_string_view(kind) else kind
 
 
 def _order(table: pa.Table, card: Card, name: str) -> Integers:

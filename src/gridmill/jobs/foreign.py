@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +28,8 @@ class Helper:
     process: "subprocess.Popen[str]"
     replies: TextIO
     scratch: "TemporaryDirectory[str]"
+    owner: int = field(default_factory=os.getpid)
+    """The process that started it: one that was forked meanwhile leaves it alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +69,9 @@ class CodePredictor:
         return self._helper.process.pid
 
     def close(self) -> None:
-        """End the process and delete its files. Whoever predicts once calls it; a job's ends with the job."""
-        helper = self.__dict__.pop("_helper", None)
-        if helper is not None:
+        """End the process and delete its files. It is started again where the model is asked again."""
+        helper: Helper | None = self.__dict__.pop("_helper", None)
+        if helper is not None and helper.owner == os.getpid():
             assert helper.process.stdin is not None
             with suppress(BrokenPipeError):
                 helper.process.stdin.close()
@@ -77,6 +79,9 @@ class CodePredictor:
             helper.process.wait()
             helper.replies.close()
             helper.scratch.cleanup()
+
+    def __del__(self) -> None:
+        self.close()
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor. Raises JobError when the code fails, DataError for an answer of a wrong shape."""

@@ -36,7 +36,7 @@ class Declaring(type):
 
         @property
         def __signature__(cls) -> Signature:
-            return Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *_parameters(cls.__base__)])
+            return Signature(_parameters(cls.__base__))
 
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, cls.__base__)

@@ -249,20 +249,28 @@ def _graph(folder: Path, name: str) -> bytes:
 
 
 def _whole(path: Path, write: Callable[[IO[bytes]], int], replace: bool) -> int:
-    """Write beside the file, and put it in its place. Raises InputError."""
-    if path.exists() and not replace:
-        raise InputError(
-            "the file exists already",
-            place=str(path),
-            hint="Name another one, or replace it: `--force`, in Python `replace=True`.",
-        )
+    """Write beside the file, and put it in its place; into a pipe or a device directly. Raises InputError."""
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as stream:
+                return write(stream)
+        if path.exists() and not replace:
+            raise InputError(
+                "the file exists already",
+                place=str(path),
+                hint="Name another one, or replace it: `--force`, in Python `replace=True`.",
+            )
+        return _put(path.resolve(), write)
+    except OSError as error:
+        raise InputError(f"the file cannot be written: {error.strerror}", place=str(path)) from error
+
+
+def _put(path: Path, write: Callable[[IO[bytes]], int]) -> int:
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         with draft.open("wb") as file:
             rows = write(file)
         draft.replace(path)
-    except OSError as error:
-        raise InputError(f"the file cannot be written: {error.strerror}", place=str(path)) from error
     finally:
         draft.unlink(missing_ok=True)
     return rows
