@@ -3,7 +3,11 @@
 import gzip
 import json
 import random
+import socket
+import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +17,7 @@ import pytest
 
 from gridmill.declarations import read_pipeline
 from gridmill.errors import PipelineError, explained
-from gridmill.jobs.preflight import sinks
+from gridmill.jobs.preflight import remote, sinks
 from gridmill.jobs.preflight.run import check
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.preflight import Checked
@@ -488,21 +492,21 @@ def test_what_cannot_be_known_is_listed(file: Path, tmp_path: Path) -> None:
         "pipeline: p\njobs:\n"
         "  get: {command: 'cp a b.csv'}\n"
         "  late: {needs: [get], sink: {source: b.csv}}\n"
-        "  far: {sink: {source: 's3://bucket/a.parquet'}}\n"
+        "  far: {sink: {source: {stream: {url: 'redis://127.0.0.1:1', key: clicks}}}}\n"
         "  d: {dataset: {tables: [far], sql: select * from far}}\n"
         "  e: {dataset: {tables: [late], sql: selct * from late}}\n"
     )
     _, found = checked(file, tmp_path / "work")
     assert {one.job: one.why for one in found.unchecked} == {
         "late": "its files may be written by get before they are loaded",
-        "far": "its source is not on this machine: s3://bucket/a.parquet",
+        "far": "its source is a stream: clicks",
         "d": "it reads far, which is not known before the run",
     }
     assert [(one.job, one.path) for one in found.findings] == [("e", "dataset.sql")]
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NEEDS_DATA = {"digits", "ett", "flights"}
+NEEDS_DATA = {"digits", "ett", "flights", "sql"}
 """Their data is made by a script, or is not in the repository."""
 
 
@@ -512,3 +516,52 @@ def test_nothing_is_said_of_the_examples(path: Path, tmp_path: Path) -> None:
     wrong = [one for one in found.findings if path.parent.name not in NEEDS_DATA]
     assert wrong == []
     assert all("the check itself failed" not in one.why for one in found.unchecked)
+
+
+SQL = """\
+pipeline: p
+jobs:
+  sales: {sink: {source: {sql: {url: "sqlite:///shop.db", table: sales}}}}
+  d: {dataset: {tables: [sales], sql: "select day, sum(price) as price from sales group by day"}}
+"""
+
+
+@pytest.fixture
+def shop(folder: Path) -> Iterator[Path]:
+    path = folder / "shop.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("create table sales (day text, price real)")
+        database.execute("insert into sales values ('2024-01-01', 1.5)")
+        database.commit()
+    yield path
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("", "", ""),
+        ("table: sales", "table: sale", "p.yaml:3: jobs.sales.sink.source"),
+        ("sum(price)", "sum(prize)", 'p.yaml:4: jobs.d.dataset.sql: Referenced column "prize" not found'),
+    ],
+)
+def test_the_columns_of_a_database_are_looked_at(
+    old: str, new: str, said: str, shop: Path, file: Path, tmp_path: Path
+) -> None:
+    file.write_text(SQL.replace(old, new))
+    found = told(file, tmp_path / "work")
+    assert [one.startswith(said) for one in found] == ([True] if said else []), found
+
+
+def test_a_server_is_not_waited_for(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the connection and says nothing."""
+    monkeypatch.setattr(remote, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(remote.Patience.__init__, "__defaults__", (0.2,))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/w.csv"
+        file.write_text(f"pipeline: p\njobs:\n  far: {{sink: {{source: '{url}'}}}}\n")
+        begin = time.monotonic()
+        _, found = checked(file, tmp_path / "work")
+        took = time.monotonic() - begin
+    assert [one.why for one in found.unchecked] == ["its source did not answer within 0.2 s"]
+    assert took < 2

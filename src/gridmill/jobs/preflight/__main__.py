@@ -16,7 +16,7 @@ def main() -> None:
     """Reads a question from standard input; writes the answer, or why there is none."""
     import_module("gridmill.jobs.arrow").keep_pandas_out()
     check: Callable[[Question, Path], Checked] = import_module("gridmill.jobs.preflight.run").check
-    with tempfile.TemporaryDirectory(prefix="gridmill-preflight-") as work:
+    with tempfile.TemporaryDirectory(prefix="gridmill-preflight-", ignore_cleanup_errors=True) as work:
         try:
             checked = check(decode(sys.stdin.buffer.read(), Question), Path(work))
         except GridmillError as error:

@@ -15,6 +15,7 @@ from gridmill.jobs.preflight.datasets import check_dataset, check_texts
 from gridmill.jobs.preflight.known import Known, Model, Scene, Table, UnknownError, doubtful
 from gridmill.jobs.preflight.places import nearest
 from gridmill.jobs.preflight.predictions import check_prediction
+from gridmill.jobs.preflight.remote import Patience
 from gridmill.jobs.preflight.sinks import check_sink
 from gridmill.jobs.preflight.trainings import check_training
 from gridmill.model.artifact import Artifact, ArtifactKind
@@ -31,6 +32,7 @@ _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 class _Preflight:
     question: Question
     scene: Scene
+    patience: Patience = field(default_factory=Patience)
     known: dict[str, Known] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     """Jobs that have a finding, or read the result of one that has: nothing more is said of these."""
@@ -84,7 +86,8 @@ class _Preflight:
                 if job.name in self.question.late:
                     command = self.question.late[job.name]
                     raise UnknownError(f"its files may be written by {command} before they are loaded")
-                return check_sink(self.scene, job, tables, self.question.earlier.get(job.name))
+                earlier = self.question.earlier.get(job.name)
+                return check_sink(self.scene, job, tables, earlier, self.patience)
             case JobKind.DATASET:
                 return self._dataset(job, tables)
             case JobKind.TRAINING:
@@ -119,6 +122,8 @@ class _Preflight:
             raise UnknownError(_of_unknown(unknown))
 
     def _find(self, job: Job, error: GridmillError, tables: Mapping[str, Table]) -> None:
+        if job.kind == JobKind.SINK and error.place.startswith("source."):
+            error.place = f"sink.{error.place}"
         own = error.place.partition(".")[0] == job.kind.value
         path = error.place if own else _USUAL.get(job.kind, job.kind.value)
         message = error.message if path == error.place or not error.place else str(error)

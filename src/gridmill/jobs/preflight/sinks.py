@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from gridmill.errors import DataError, GridmillError, InputError
 from gridmill.jobs.preflight.known import Scene, Table, UnknownError
+from gridmill.jobs.preflight.remote import Patience, fetch
 from gridmill.jobs.sink import blobs
 from gridmill.jobs.sink.files import SourceFile, described, find_files
 from gridmill.jobs.sink.load import Loading, NoProgress
@@ -33,15 +34,24 @@ MOST_FILES = 20
 """and of so many files."""
 
 
-def check_sink(scene: Scene, job: Job, tables: Mapping[str, Table], earlier: Artifact | None) -> Table:
+def check_sink(
+    scene: Scene, job: Job, tables: Mapping[str, Table], earlier: Artifact | None, patience: Patience
+) -> Table:
     """The table that a run would load. `tables` are those that foreign keys refer to, `earlier` is the
-    sink's newest version. Raises InputError, DataError for what the run would fail with; UnknownError."""
+    sink's newest version, `patience` is what sources elsewhere are waited for.
+
+    Raises InputError, DataError for what the run would fail with; UnknownError.
+    """
     spec = job.sink
     assert spec is not None
-    if len(spec.source.local_paths) < len(spec.source.paths) or not spec.source.paths:
-        return _remote(scene, spec, earlier)
+    local = bool(spec.source.paths) and len(spec.source.local_paths) == len(spec.source.paths)
+    try:
+        files = _files(scene, spec) if local else fetch(scene, spec, patience)
+    except UnknownError:
+        if earlier is None:
+            raise
+        return _loaded_before(scene, earlier)
     context = scene.context(job, {name: table.artifact for name, table in tables.items()})
-    files = _files(scene, spec)
     read, small = files[:MOST_FILES], sum(file.size_bytes for file in files) <= WHOLE_BYTES
     most = WHOLE_ROWS if small else SAMPLE_ROWS
     loading = Loading(spec=spec, progress=NoProgress(), most_rows=most)
@@ -60,7 +70,7 @@ def check_sink(scene: Scene, job: Job, tables: Mapping[str, Table], earlier: Art
     complete = len(read) == len(files) and not loading.is_cut
     if complete and judged:
         sieve.check_share()
-    whole = complete and earlier is None and judged and not _drops_rows(spec)
+    whole = complete and local and earlier is None and judged and not _drops_rows(spec)
     unsure = frozenset() if complete else _unsure(loading, schema, files)
     open_ = not complete and any(file.format == Format.JSONL for file in files)
     return _table(scene, job.name, schema, rows if whole else None, unsure, earlier, is_open=open_)
@@ -127,10 +137,8 @@ def _table(
     return Table(artifact=scene.keep(name, made), whole=rows is not None, open=is_open, unsure=unsure)
 
 
-def _remote(scene: Scene, spec: SinkSpec, earlier: Artifact | None) -> Table:
-    """A source elsewhere: its columns are those of the newest version, and there may be others."""
-    if earlier is None:
-        raise UnknownError(f"its source is not on this machine: {spec.source.name}")
+def _loaded_before(scene: Scene, earlier: Artifact) -> Table:
+    """A source that cannot be looked at: its columns are those of the newest version, or more."""
     schema = scene.schema_of(earlier)
     known = scene.keep(earlier.name, schema.empty_table())
     return Table(artifact=known, open=True, unsure=frozenset(schema.names))

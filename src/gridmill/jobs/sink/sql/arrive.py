@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.arrivals import Arrivals, Asked
+from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.sql.address import Address, address_of
 from gridmill.jobs.sink.sql.columns import Unreadable
 from gridmill.jobs.sink.sql.position import Position, edge_of, is_endless, read_position
@@ -62,6 +63,19 @@ def arrive(asked: Asked) -> Arrivals:
         written = high.written()
         content = hashlib.sha256(repr((low and low.written(), written)).encode()).hexdigest()[:16]
         return Arrivals(files=staged.files(content), positions={key: written}, append=True, unseen=unseen)
+
+
+def arrive_empty(asked: Asked) -> tuple[SourceFile, ...]:
+    """The columns of the source, without rows. Raises what `arrive` raises."""
+    source = asked.source.sql
+    assert source is not None
+    address = address_of(source.url, asked.folder)
+    name = f"{address.shown} {asked.source.name}"
+    with _connected(address, name) as connection:
+        shape = shape_of(connection, source, name)
+        read_as_written(connection)
+        staged = _staged(connection, shape, shape.statement().where(sa.false()), asked, name, "")
+        return tuple(staged.files(staged.content))
 
 
 def _of_stretch(connection: sa.Connection, shape: Shape, asked: Asked, name: str, key: str) -> Arrivals:

@@ -1,0 +1,93 @@
+"""Sources on other machines, as far as they answer within a few moments: columns of a database, files."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from threading import Thread
+
+from gridmill.errors import GridmillError, InputError, UnavailableError
+from gridmill.jobs.preflight.known import Scene, UnknownError
+from gridmill.jobs.sink.arrivals import Asked, look
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.layout import Layout
+from gridmill.model.sink import SinkSpec
+
+LONGEST_SECONDS = 2.0
+"""For all sources of a pipeline together."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """How much of the time is left."""
+
+    left: float = LONGEST_SECONDS
+
+    def wait_for(self, read: Callable[[], tuple[SourceFile, ...]]) -> tuple[SourceFile, ...]:
+        """What `read` gives. Raises what it raises, and UnknownError where it takes too long: it goes on in a
+        thread that ends with this process."""
+        call, begin = _Call(read=read), time.monotonic()
+        thread = Thread(target=call.run, daemon=True)
+        thread.start()
+        thread.join(max(0.0, self.left))
+        self.left -= time.monotonic() - begin
+        if thread.is_alive():
+            raise UnknownError(f"its source did not answer within {LONGEST_SECONDS:g} s")
+        if call.error is not None:
+            raise call.error
+        return call.files
+
+
+@dataclass(slots=True)
+class _Call:
+    read: Callable[[], tuple[SourceFile, ...]]
+    files: tuple[SourceFile, ...] = field(default=(), init=False)
+    error: Exception | None = field(default=None, init=False)
+
+    def run(self) -> None:
+        """Read, and keep what came of it."""
+        try:
+            self.files = self.read()
+        except Exception as error:  # noqa: BLE001  it is raised where it is waited for
+            self.error = error
+
+
+def fetch(scene: Scene, spec: SinkSpec, patience: Patience) -> tuple[SourceFile, ...]:
+    """The first files of a source elsewhere, of a database its columns. Raises InputError and DataError for
+    what a run would fail with; UnknownError, also for secrets and servers that only the job may reach."""
+    source, layout = spec.source, Layout(spec=spec)
+    if source.stream is not None:
+        raise UnknownError(f"its source is a stream: {source.name}")
+    asked = Asked(
+        source=source, folder=scene.folder, work=scene.work, names=layout.named(), texts=layout.texts()
+    )
+
+    def read() -> tuple[SourceFile, ...]:
+        if source.sql is not None:
+            found: tuple[SourceFile, ...] = import_module("gridmill.jobs.sink.sql.arrive").arrive_empty(asked)
+            return found
+        files = look(asked).files[:1]
+        for file in files:
+            file.local()
+        return files
+
+    try:
+        return patience.wait_for(read)
+    except UnavailableError as error:
+        raise UnknownError(f"its source does not answer: {error.message}") from error
+    except ModuleNotFoundError as error:
+        raise UnknownError(f"the package {error.name} is not installed here") from error
+    except InputError as error:
+        if _is_secret(spec) or any(path.startswith(("s3://", "gs://")) for path in source.paths):
+            raise UnknownError(f"its source cannot be read from here: {error.message}") from error
+        raise
+    except (GridmillError, UnknownError):
+        raise
+    except Exception as error:  # a driver's own
+        raise UnknownError(f"its source cannot be read from here: {type(error).__name__}") from error
+
+
+def _is_secret(spec: SinkSpec) -> bool:
+    """Whether the source names variables of the environment that the job has."""
+    url = spec.source.sql.url if spec.source.sql is not None else ""
+    return any("${env:" in text for text in (url, *spec.source.headers.values(), *spec.source.paths))
