@@ -39,6 +39,8 @@ def test_runs_that_are_left_out_are_mentioned(cli: Cli) -> None:
     assert "demo-3" in cli.out
     assert "demo-2" not in cli.out
     assert "these are the newest 2" in cli.err
+    cli("list", "runs", "-n", "2", "--json")
+    assert "these are the newest 2" in cli.err
 
 
 def test_other_lists_have_a_length_too(cli: Cli) -> None:

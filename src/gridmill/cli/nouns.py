@@ -115,11 +115,11 @@ def list_all(
             found = tuple(Known(pipeline=one, last=last_run(client.grid, one.name)) for one in found)
         names = {} if json or kind not in ARTIFACTS else _names(client.grid, found)
     if json:
-        return emit([one.fields() for one in found] if kind == Noun.PIPELINE else found)
-    _tabulate(kind, found, names)
+        emit([one.fields() for one in found] if kind == Noun.PIPELINE else found)
+    else:
+        _tabulate(kind, found, names)
     if left_out:
         console(error=True).print(left_out, markup=False)
-    return None
 
 
 def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> None:
