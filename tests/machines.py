@@ -84,6 +84,12 @@ class Machines:
         if signal == "KILL":
             self.started[name].wait(300)
 
+    def crash(self, name: str) -> None:
+        """Kill `gridmill up` on alpha and that run's command at once: neither notices the other one's end."""
+        self.kill(self.alpha, name, "STOP")
+        self.kill(self.alpha, "up")
+        self.kill(self.alpha, name)
+
     def said(self, name: str) -> str:
         """The log of that name; empty when there is none."""
         path = self.shared / f"{name}.log"
@@ -104,6 +110,12 @@ class Machines:
         path = self.shared / f"{name}.yaml"
         path.write_text(text)
         return self.start(self.alpha, name, *PROGRAM, "run", str(path), "--json")
+
+    def detach(self, text: str, name: str) -> None:
+        """The same, of which no command waits for the end."""
+        path = self.shared / f"{name}.yaml"
+        path.write_text(text)
+        self.gridmill("run", str(path), "--detach")
 
     def ended(self, run: "subprocess.Popen[bytes]", name: str = "run") -> dict[str, object]:
         """What it told at its end."""

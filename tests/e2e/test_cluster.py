@@ -228,8 +228,7 @@ def test_what_could_not_be_sent_home_in_time_is_told_as_lost(land: Farmland) -> 
     land.configure("lease=20s")
     farm_again(land, "--retain", "1s")
     run = land.waiting("lost")
-    land.kill(land.alpha, run.name)  # it would take over
-    land.kill(land.alpha, "up")
+    land.crash(run.name)
     run.process.wait(200)
     run.go()
     land.wait(lambda: "results_lost" in land.said("farm"), "the farm says that it is lost")
@@ -275,8 +274,7 @@ def test_a_controller_that_is_killed_costs_nothing(land: Farmland) -> None:
 
 def test_a_control_node_that_is_killed_costs_nothing(land: Farmland) -> None:
     run = land.waiting("home")
-    land.kill(land.alpha, run.name)  # it would take over
-    land.kill(land.alpha, "up")
+    land.crash(run.name)
     run.process.wait(200)
     land.control()
     run.go()

@@ -46,10 +46,13 @@ class Carried:
 
     TEXT = CARRY
 
-    def __init__(self, land: Farmland, name: str) -> None:
+    def __init__(self, land: Farmland, name: str, *, detach: bool = False) -> None:
         self.land, self.name, self.marks = land, name, land.shared / name
         text = self.TEXT.replace("NAME", name).replace("MARKS", str(self.marks))
-        self.process = land.run(text, name)
+        if detach:
+            land.detach(text, name)
+        else:
+            self.process = land.run(text, name)
         land.wait(lambda: f"{name}-1" in land.gridmill("list", "runs"), f"{name} is there")
 
     def view(self) -> dict[str, Any]:
@@ -146,9 +149,8 @@ def home_again(land: Farmland, setting: str) -> None:
 @pytest.mark.long
 def test_data_arrives_once_whatever_is_cut_or_killed_on_its_way(land: Farmland) -> None:
     land.configure(SLOW)
-    run = Carried(land, "carried")
+    run = Carried(land, "carried", detach=True)  # its command would start a control node
     run.wait_half("to")
-    land.kill(land.alpha, run.name)  # it would take over
     for trouble in (cut, farm_again):
         trouble(land)
         run.wait_half("to")

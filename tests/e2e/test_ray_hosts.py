@@ -366,8 +366,7 @@ def test_a_cable_pulled_for_a_moment_costs_nothing(lab: Lab) -> None:
 @pytest.mark.long
 def test_a_control_node_killed_finds_its_jobs_again(lab: Lab) -> None:
     run = lab.waiting_on_beta("killed")
-    for program in (run.name, "up"):
-        lab.kill(lab.alpha, program)
+    lab.crash(run.name)
     lab.control()
     run.go()
 
