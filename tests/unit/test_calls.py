@@ -250,6 +250,39 @@ def test_a_child_that_a_client_forked_does_not_keep_it_here(served: Served, tmp_
         os.killpg(client.pid, 9)
 
 
+def test_a_child_that_was_forked_is_a_client_of_its_own(served: Served, tmp_path: Path) -> None:
+    script = (
+        "import os, sys, gridmill\n"
+        "from gridmill import CommandSpec, Job, Pipeline\n"
+        "demo = Pipeline(name='demo', jobs=(Job(name='first', command=CommandSpec(run='true')),))\n"
+        "with gridmill.connect(sys.argv[1], embed=False) as client:\n"
+        "    run = client.attend(lambda grid: grid.start_run(demo)).run.id\n"
+        "    if child := os.fork():\n"
+        "        assert os.waitpid(child, 0)[1] == 0\n"
+        "    else:\n"
+        "        assert client.list_runs()\n"
+        "        client.close()\n"
+        "        os._exit(0)\n"
+        "    assert client.status(run).run.state == 'active'\n"
+        "    client.stop(run)\n"
+        "os._exit(0)\n"
+    )
+    keep = threading.Thread(target=served.attendance.keep, args=(served.over.is_set,))
+    served.attendance.stays = True
+    keep.start()
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    served.over.set()
+    served.attendance.wake()
+    keep.join(30)
+
+
 def test_settings_as_variables_are_read_as_the_same(tmp_path: Path) -> None:
     given = {
         "GRIDMILL_HOME": str(tmp_path),

@@ -2,6 +2,7 @@
 lives."""
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -65,6 +66,7 @@ class Link:
         self._idle: list[socket.socket] = []
         self._reading = threading.Lock()
         self._gone = False
+        self._process = os.getpid()
 
     def grid(self, *, attend: bool = False) -> Grid:
         """The use cases. With `attend` the control node stops what is started here when the client goes."""
@@ -106,7 +108,10 @@ class Link:
             send_frame(self._sign, [encode(Word(release=True))])
 
     def is_gone(self) -> bool:
-        """Whether the control node has ended; warnings that have come are passed on."""
+        """Whether the control node has ended; warnings that have come are passed on. In a child that was
+        forked it counts as gone: the connections are the parent's."""
+        if self._is_of_parent():
+            return True
         with self._reading:
             while not self._gone and readable(self._sign):
                 word = self._word()
@@ -136,11 +141,16 @@ class Link:
     def close(self) -> None:
         """The client has done what it came for. Where it was the last one, the control node ends, and is
         waited for: what is asked of the home afterwards meets nobody who leaves. May be repeated."""
+        if self._is_of_parent():
+            return
         with self._reading:
             if not self._gone:
                 self._gone = True
                 self._say_bye()
             self._drop()
+
+    def _is_of_parent(self) -> bool:
+        return os.getpid() != self._process
 
     def wait_for_end(self, seconds: float) -> bool:
         """Whether the control node ends within that time."""

@@ -1,5 +1,6 @@
 """The Python client: the verbs of Gridmill as methods, on whichever control node there is."""
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -66,12 +67,13 @@ def _dialler(
 ) -> Callable[[], Dialled]:
     if url is not None:
         return lambda: dial_url(url, token, settings)
-    tries = count()
+    tries, process = count(), os.getpid()
 
     def dial() -> Dialled:
         if settings.fault and next(tries):
             raise InternalError("the control node was killed where GRIDMILL_FAULT says")
-        return dial_home(settings, embed=embed, reading=reading, attends=attends)
+        ours = attends if os.getpid() == process else ()  # a child that was forked waits for none of them
+        return dial_home(settings, embed=embed, reading=reading, attends=ours)
 
     return dial
 

@@ -1,5 +1,6 @@
 """Any grid, served to the clients of a home as a control node serves its own."""
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -43,12 +44,13 @@ class RunsOf:
 
 
 class Served:
-    """A grid at HOME/client.sock until `stop`."""
+    """A grid at HOME/client.sock until `stop`. `over` is for who lets `attendance.keep` run."""
 
     def __init__(self, grid: Grid, home: Path, *, stays: bool = True) -> None:
         self.runs = RunsOf(grid)
         self.attendance = Attendance(self.runs, stays=stays, warn=lambda message: None)
         self.gave_way = False
+        self.over = threading.Event()
         self._server = CallServer(home / SOCKET, grid, self.attendance, give_way=self._give_way)
 
     def _give_way(self) -> None:
