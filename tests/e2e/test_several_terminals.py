@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -256,4 +257,43 @@ def test_a_home_with_a_long_path_has_them_too(tmp_path: Path):
     place.folder.mkdir()
     runs = [place.start("run", quick(place, name)) for name in ("one", "two")]
     assert all(ended_well(process) for process in runs)
+    assert eventually(lambda: not place.leftovers())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+def test_a_mix_of_commands_and_kills_at_random_moments(place: Place, seed: int):
+    """Who is not killed ends well, whatever becomes of the others, of the control node, and of one that
+    stays."""
+    random = Random(seed)
+    others = (("plan",), ("apply", "-f"), ("list", "runs"), ("status",))
+    kept, killed, ups = [], [], []
+    for number in range(14):
+        file = quick(place, f"p{number}")
+        match random.randrange(6):
+            case 0:
+                kept.append(connect(place, file))
+            case 1:
+                words = random.choice(others)
+                kept.append(place.start(*words, *([file] if words[0] in ("plan", "apply") else [])))
+            case 2:
+                ups.append(place.start("up", "--listen", "off"))
+            case 3:
+                killed.append(place.start("run", file))
+            case _:
+                kept.append(place.start("run", file))
+        time.sleep(random.random() * 0.5)  # any moment will do
+        if killed and random.random() < 0.5:
+            killed.pop().send_signal(random.choice((signal.SIGKILL, signal.SIGINT, signal.SIGHUP)))
+        if random.random() < 0.15:
+            with suppress(OSError, ValueError):
+                os.kill(place.node_pid() or 2**22, random.choice((signal.SIGKILL, signal.SIGTERM)))
+    for process in kept:
+        assert ended_well(process)
+    for up in ups:
+        up.send_signal(signal.SIGTERM)
+    for process in [*killed, *ups]:
+        process.communicate(timeout=240)
+        assert process.returncode in (0, 6, 130, -signal.SIGTERM, -signal.SIGKILL), process.args
+    assert place.gridmill("down", "--all").returncode == 0
     assert eventually(lambda: not place.leftovers())
