@@ -4,23 +4,25 @@ from tests.sim.test_races import command, finish, job_of, run_of, service, simul
 
 from gridmill.control.attended import AttendedRuns
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.run import Asked
 from gridmill.model.state import JobState, RunState
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.simulation import Simulation
 
 TWO = Pipeline(name="p", jobs=(command("a"), command("b", needs=("a",))))
 HERE = {"TZ": "Etc/here"}
+WAITS = Asked(attended=True, request="one")
 
 
 def attended(grid: Simulation, **settings: bool) -> AttendedRuns:
-    return AttendedRuns(grid.node, **{"own_environment": False, **settings})
+    return AttendedRuns(grid.node, look=service(grid).run, **{"own_environment": False, **settings})
 
 
 def test_a_run_whose_client_has_gone_is_stopped_and_may_be_resumed():
     grid = simulation(lambda order: Behaviour(seconds=100.0))
-    runs = attended(grid)
-    run = runs.begin_attended(lambda: service(grid).start_run(TWO), HERE).run
-    other = runs.begin(lambda: service(grid).start_run(Pipeline(name="q", jobs=(command("a"),))), HERE).run
+    runs, loose = attended(grid), Pipeline(name="q", jobs=(command("a"),))
+    run = runs.begin(lambda: service(grid).start_run(TWO), HERE, WAITS).run
+    other = runs.begin(lambda: service(grid).start_run(loose), HERE, Asked()).run
     assert grid.run_until(lambda: job_of(grid, run, "a").state == JobState.RUNNING)
     assert run_of(grid, run).attended
     assert not run_of(grid, other).attended
@@ -37,19 +39,19 @@ def test_a_run_whose_client_has_gone_is_stopped_and_may_be_resumed():
 def test_environments_go_with_their_runs_and_are_not_those_of_one_that_stays():
     grid = simulation()
     runs = attended(grid)
-    first = runs.begin(lambda: service(grid).start_run(TWO), HERE).run
+    first = runs.begin(lambda: service(grid).start_run(TWO), HERE, Asked()).run
     assert grid.node.control.environments == {first.id: HERE}
     finish(grid, first)
-    second = runs.begin(lambda: service(grid).start_run(TWO), {}).run
+    second = runs.begin(lambda: service(grid).start_run(TWO), {}, Asked()).run
     assert grid.node.control.environments == {second.id: {}}
-    attended(grid, own_environment=True).begin_attended(lambda: service(grid).start_run(TWO), HERE)
+    attended(grid, own_environment=True).begin(lambda: service(grid).start_run(TWO), HERE, WAITS)
     assert list(grid.node.control.environments) == [second.id]
 
 
 def test_after_another_control_node_runs_stand_still_until_their_clients_are_back():
     grid = simulation()
     runs = attended(grid)
-    mine = runs.begin_attended(lambda: service(grid).start_run(TWO), HERE).run
+    mine = runs.begin(lambda: service(grid).start_run(TWO), HERE, WAITS).run
     grid.node.await_clients(3.0)
     began = grid.clock.monotonic()
     assert grid.node.tick() == 3.0
@@ -57,6 +59,21 @@ def test_after_another_control_node_runs_stand_still_until_their_clients_are_bac
     runs.take(mine.id, HERE)
     assert finish(grid, mine, within=60.0).state == RunState.SUCCEEDED
     assert grid.clock.monotonic() - began < 60.0
-    lost = runs.begin_attended(lambda: service(grid).start_run(TWO), HERE).run
+    lost = runs.begin(lambda: service(grid).start_run(TWO), HERE, WAITS).run
     grid.node.await_clients(3.0)
     assert finish(grid, lost).state == RunState.SUCCEEDED, "its client has gone: it goes on"
+
+
+def test_a_run_that_is_asked_for_again_is_started_once():
+    grid = simulation()
+    runs = attended(grid)
+
+    def ask(again: bool) -> str:
+        return runs.begin(lambda: service(grid).start_run(TWO), HERE, WAITS, again=again).run.id
+
+    first = ask(again=True)
+    assert ask(again=True) == first
+    grid.control_dies()
+    runs = attended(grid)
+    assert ask(again=True) == first
+    assert ask(again=False) != first

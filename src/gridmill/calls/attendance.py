@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Protocol
 
+from gridmill.calls.messages import Call
 from gridmill.errors import GridmillError, UnreachedError, explained
 from gridmill.model.noun import dataclass
+from gridmill.model.run import Asked
 from gridmill.model.view import ClientView, RunView
 
 _AGAIN_SECONDS = 0.2
@@ -20,12 +22,10 @@ _CALLS_SECONDS = 10.0
 class Attended(Protocol):
     """Runs that end with their client."""
 
-    def begin(self, start: Callable[[], RunView], environment: Mapping[str, str]) -> RunView:
-        """Start a run whose jobs have that environment."""
-        ...
-
-    def begin_attended(self, start: Callable[[], RunView], environment: Mapping[str, str]) -> RunView:
-        """The same, of one that ends with its client."""
+    def begin(
+        self, start: Callable[[], RunView], environment: Mapping[str, str], asked: Asked, *, again: bool
+    ) -> RunView:
+        """Start a run whose jobs have that environment, unless that was done when it was asked for before."""
         ...
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
@@ -113,11 +113,12 @@ class Attendance:
             client.runs.add(run)
         self._attended.take(run, client.environment)
 
-    def begin(self, client: Client, start: Callable[[], RunView], *, attend: bool) -> RunView:
+    def begin(self, client: Client, start: Callable[[], RunView], call: Call) -> RunView:
         """Start a run for the client."""
-        if not attend:
-            return self._attended.begin(start, client.environment)
-        view = self._attended.begin_attended(start, client.environment)
+        asked = Asked(attended=call.attend, request=call.key)
+        view = self._attended.begin(start, client.environment, asked, again=call.again)
+        if not call.attend:
+            return view
         with self._changed:
             if client.name in self._clients:
                 client.runs.add(view.run.id)

@@ -25,6 +25,8 @@ _ANSWER_SECONDS = 60.0
 _CALL_SECONDS = 3600.0
 """Longer than any call takes that is not a defect: exporting a project copies all of its data."""
 _END_SECONDS = 30.0
+_END_MILLISECONDS = 1000
+"""All connections of a process that ends are closed together, but not at the same instant."""
 GIVE_WAY = "give_way"
 """A call that is no use case: the control node ends for one that stays, and leaves all as it is."""
 
@@ -68,9 +70,11 @@ class Link:
         self._gone = False
         self._process = os.getpid()
 
-    def grid(self, *, attend: bool = False) -> Grid:
-        """The use cases. With `attend` the control node stops what is started here when the client goes."""
-        return cast(Grid, _Calls(link=self, attend=attend))
+    def grid(self, *, attend: bool = False, key: str = "", again: bool = False) -> Grid:
+        """The use cases. With `attend` the control node stops what is started here when the client goes.
+        What is started is known by `key`; when it is asked for `again`, one that was started is not started
+        twice."""
+        return cast(Grid, _Calls(link=self, attend=attend, key=key, again=again))
 
     def ask(self, call: Call, parts: list[bytes]) -> bytes:
         """The value that came back, as JSON. Raises UnreachedError where nothing was asked, UnavailableError
@@ -85,6 +89,9 @@ class Link:
                 raise ConnectionResetError("the connection was closed")
         except OSError as error:
             connection.close()
+            readable(
+                self._sign, milliseconds=_END_MILLISECONDS
+            )  # so that who asks next knows that it is gone
             raise UnavailableError(
                 f"the control node at {self._path} ended before it answered `{call.name}`",
                 hint="Look whether it was done, and try again.",
@@ -181,6 +188,8 @@ class _Calls:
 
     link: Link
     attend: bool
+    key: str
+    again: bool
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -190,7 +199,13 @@ class _Calls:
         def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  as the use case has them
             arguments = asked.named(given, named)
             parts = [one if isinstance(one, bytes) else encode(one) for one in arguments.values()]
-            envelope = Call(name=name, arguments=tuple(arguments), attend=self.attend)
+            envelope = Call(
+                name=name,
+                arguments=tuple(arguments),
+                attend=self.attend,
+                key=self.key,
+                again=self.again,
+            )
             return decode(self.link.ask(envelope, parts), asked.gives)
 
         return call

@@ -40,11 +40,14 @@ class Welcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A use case by its name, with the names of its arguments, whose values follow in parts of their own.
-    `attend`: the run that it starts ends when the client goes."""
+    `attend`: the run that it starts ends when the client goes. `key` is what the client knows that run by;
+    `again`: it asked for it before, and got no answer."""
 
     name: str
     arguments: tuple[str, ...] = ()
     attend: bool = False
+    key: str = ""
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,7 +165,7 @@ class CallServer:
         }
         use = partial(getattr(self._grid, call.name), **given)
         if call.name in _STARTS:
-            return self._attendance.begin(client, use, attend=call.attend)
+            return self._attendance.begin(client, use, call)
         return use()
 
 

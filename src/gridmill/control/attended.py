@@ -5,9 +5,12 @@ from dataclasses import replace
 
 from gridmill.control.begin import stop_run
 from gridmill.control.node import ControlNode
-from gridmill.model.run import Run
+from gridmill.model.run import Asked, Run
 from gridmill.model.state import RunState
 from gridmill.model.view import RunView
+
+_NEWEST = 1000
+"""Among so many runs one is looked for whose client does not know whether it was started, seconds ago."""
 
 
 class AttendedRuns:
@@ -17,25 +20,43 @@ class AttendedRuns:
     """
 
     def __init__(
-        self, node: ControlNode, *, own_environment: bool, on_begin: Callable[[], None] = lambda: None
+        self,
+        node: ControlNode,
+        *,
+        own_environment: bool,
+        look: Callable[[str], RunView],
+        on_begin: Callable[[], None] = lambda: None,
     ) -> None:
-        self._node, self._own_environment, self._on_begin = node, own_environment, on_begin
+        self._node, self._own_environment = node, own_environment
+        self._look, self._on_begin = look, on_begin
 
-    def begin(self, start: Callable[[], RunView], environment: Mapping[str, str]) -> RunView:
-        """Start a run whose jobs have that environment."""
+    def begin(
+        self,
+        start: Callable[[], RunView],
+        environment: Mapping[str, str],
+        asked: Asked,
+        *,
+        again: bool = False,
+    ) -> RunView:
+        """Start a run whose jobs have that environment. `again`: the client has asked for it before, and does
+        not know whether it was started."""
+        control = self._node.control
         with self._node.lock:
-            view = start()
+            known = self._known(asked.request) if again else None
+            control.asked = asked
+            try:
+                view = self._look(known) if known is not None else start()
+            finally:
+                control.asked = Asked()
             if not self._own_environment:
                 self._dress(view.run.id, environment)
         self._on_begin()
         return view
 
-    def begin_attended(self, start: Callable[[], RunView], environment: Mapping[str, str]) -> RunView:
-        """The same, of one that ends with its client."""
-        with self._node.lock:
-            view = self.begin(start, environment)
-            self._mark(view.run.id)
-        return view
+    def _known(self, request: str) -> str | None:
+        newest = self._node.control.ledger.store.list(Run, newest_first=True, limit=_NEWEST)
+        runs = (record.noun for record in newest if isinstance(record.noun, Run))
+        return next((run.id for run in runs if request and run.request == request), None)
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
         """The client of a run that another control node began is back."""

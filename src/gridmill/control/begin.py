@@ -246,6 +246,8 @@ def begin_run(
         chunk=chunk,
         project=pipeline.project,
         only=only,
+        attended=control.asked.attended,
+        request=control.asked.request,
         settled=settle_names(control, pipeline.jobs),
         data=pipeline.loads,
         file=pipeline.file,
@@ -356,8 +358,8 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     records = control.ledger.store.list(JobRun, parent=run_id)
     jobs = [record.noun.job for record in records if isinstance(record.noun, JobRun)]
     settled = {**settle_names(control, jobs), **run.settled}  # what was settled stays
-    active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled, attended=False)
-    transaction.put(active)
+    active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
+    transaction.put(replace(active, attended=control.asked.attended))
     known = [record.noun for record in records if isinstance(record.noun, JobRun)]
     again = _done_again([job_run for job_run in known if job_run.part is None])  # parts are cut anew
     for noun in known:

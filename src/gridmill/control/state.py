@@ -15,6 +15,7 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.farm import FarmLook
 from gridmill.model.noun import dataclass
 from gridmill.model.provenance import CodeFile, CodeList, Provenance
+from gridmill.model.run import Asked
 from gridmill.model.schedule import Schedule
 from gridmill.model.site import Site
 from gridmill.model.state import JobState
@@ -207,6 +208,7 @@ class Control:
     farms: dict[str, FarmLook] = field(default_factory=dict)  # by site, when last looked at
     away: set[str] = field(default_factory=set)  # sites that did not answer when last looked at
     environments: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by run: its client's
+    asked: Asked = field(default_factory=Asked)  # of the run that is being started
     offset: float | None = None
     alarms: Alarms | None = None
 

@@ -18,6 +18,15 @@ from gridmill.model.way import Carriage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How a client asks for a run: `attended` if it waits for it, and what it knows it by (`request`) in case
+    that the control node ends before it answers."""
+
+    attended: bool = False
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One execution of a pipeline. Its id is `pipeline-N`; its jobs are JobRuns of their own.
 
@@ -30,7 +39,7 @@ class Run:
     `commit` is the Git commit of its folder (empty: none). `project` is whose share and quota it counts
     against. `settled` are the names of other pipelines' versions that its jobs read, each with the id of the
     version that it meant when the run began. `attended`: its client waits for it, and the run is stopped
-    when that client goes.
+    when that client goes. `request` is what its client knows it by (see Asked).
     """
 
     id: str
@@ -52,6 +61,7 @@ class Run:
     project: str = DEFAULT
     only: tuple[str, ...] = ()
     settled: Mapping[str, str] = field(default_factory=dict)
+    request: str = ""
     data: tuple[str, ...] = ()
     file: str = ""
     attended: bool = False

@@ -93,7 +93,10 @@ class Node:
 def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> Attendance:
     """The clients of a control node in this process. Where it `stays`, jobs have its own environment."""
     runs = AttendedRuns(
-        node.node, own_environment=stays, on_begin=(lambda: None) if stays else _Report().prepare
+        node.node,
+        look=node.grid.run,
+        own_environment=stays,
+        on_begin=(lambda: None) if stays else _Report().prepare,
     )
     attendance = Attendance(runs, stays=stays, warn=warn)
     node.grid.clients = attendance.views

@@ -43,7 +43,7 @@ class AdviceVerbs(RunVerbs):
             return _FIRST
 
     def _probe(self, job: str, one: Probe) -> None:
-        run = self.grid.probe(job, workers=one.workers, share=one.share).run.id
+        run = self.attend(lambda grid: grid.probe(job, workers=one.workers, share=one.share)).run.id
         ended = self.wait(run)
         if ended.run.state != RunState.SUCCEEDED:
             why = next((line.job.message for line in ended.jobs if line.job.message), ended.run.message)

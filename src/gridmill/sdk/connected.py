@@ -1,5 +1,6 @@
 """What every verb stands on: a control node that was dialled, and the next one when it has gone."""
 
+import os
 import sys
 import threading
 import time
@@ -88,9 +89,28 @@ class Connected:
 
     def attend(self, question: Callable[[Grid], RunView]) -> RunView:
         """Start a run, or continue one, that is stopped when this client goes without having seen its end."""
-        view = self._ask_once(question, attend=True)
+        view = self._start(question, attend=True)
         self._attends.add(view.run.id)
         return view
+
+    def _start(self, question: Callable[[Grid], RunView], *, attend: bool = False) -> RunView:
+        """Ask for a run, once: when the control node ends before it answers, the next one is told that it was
+        asked for, and looks whether it was started."""
+        until, again, key = time.monotonic() + _STORE_SECONDS, False, os.urandom(16).hex()
+        while True:
+            asked = self._dialled
+            if asked.starting is None:
+                return self._ask_once(question)
+            try:
+                return question(asked.starting(attend, key, again))
+            except UnreachedError:
+                if time.monotonic() > until:
+                    raise
+            except UnavailableError:
+                again = True
+                if not asked.is_gone() or time.monotonic() > until:
+                    raise
+            self._replace(asked)
 
     def _has_ended(self, run: str) -> None:
         """This client has seen the run's end."""
@@ -113,14 +133,14 @@ class Connected:
                 self._replace(asked)
             time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
 
-    def _ask_once(self, question: Callable[[Grid], T], *, attend: bool = False) -> T:
+    def _ask_once(self, question: Callable[[Grid], T]) -> T:
         """Ask what must not be done twice: the control node that takes over is asked only where the one that
         has gone was asked nothing."""
         until = time.monotonic() + _TAKE_OVER_SECONDS
         while True:
             asked = self._dialled
             try:
-                return question((asked.attending if attend else None) or asked.grid)
+                return question(asked.grid)
             except UnreachedError:
                 if asked.reading or time.monotonic() > until:
                     raise

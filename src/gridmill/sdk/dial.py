@@ -14,13 +14,15 @@ from gridmill.calls.messages import Hello
 from gridmill.errors import HomeInUseError, InputError, UnavailableError, UnreachedError
 from gridmill.model.noun import dataclass
 from gridmill.ports.grid import Grid
-from gridmill.sdk.starting import start_node
+from gridmill.sdk.starting import LOG, start_node
 from gridmill.sdk.turn import asking_if_free
 from gridmill.settings import Settings, as_variables, chosen_variables, read_settings, whole_environment
 from gridmill.storage.home import make_home
 
 _TURN_SECONDS = 120.0
 """How long somebody else who starts a control node is waited for."""
+_STARTS = 3
+"""How often one is started that does not answer, or is killed at once."""
 _LOOK_SECONDS = 0.02
 _COMMAND_CHARACTERS = 200
 
@@ -34,8 +36,9 @@ class Dialled:
     reading: bool = False
     release: Callable[[], None] = lambda: None
     """No more work comes from here: what a control node that ends with its clients brought up may go."""
-    attending: Grid | None = None
-    """The same grid, where runs that are started end with this client."""
+    starting: Callable[[bool, str, bool], Grid] | None = None
+    """The same grid for the start of one run: whether it ends with this client, what we know it by, and
+    whether it was asked for before and no answer came. None: it cannot be asked for again."""
     attend: Callable[[str], None] = lambda run: None
     """That run ends with this client from now on."""
     is_gone: Callable[[], bool] = lambda: False
@@ -88,7 +91,7 @@ def _dialled(link: Link) -> Dialled:
         grid=link.grid(),
         close=link.close,
         release=link.release,
-        attending=link.grid(attend=True),
+        starting=lambda attend, key, again: link.grid(attend=attend, key=key, again=again),
         attend=link.attend,
         is_gone=link.is_gone,
         wait_for_end=link.wait_for_end,
@@ -124,12 +127,16 @@ def _warn(message: str) -> None:
 def _started(settings: Settings, attends: Collection[str]) -> Link:
     """A control node's, started here unless somebody else does: then it is waited for."""
     make_home(settings.home)
-    until = time.monotonic() + _TURN_SECONDS
+    until, starts = time.monotonic() + _TURN_SECONDS, 0
     while True:
         with asking_if_free(settings.home) as ours:
             link = _answering(settings, attends) or (_start(settings, attends) if ours else None)
         if link is not None:
             return link
+        starts += ours
+        if starts >= _STARTS:
+            log = settings.home / LOG
+            raise UnavailableError(f"no control node for {settings.home} starts", hint=f"{log} says why.")
         if not ours and time.monotonic() > until:
             message = f"somebody has been starting a control node for {settings.home} for {_TURN_SECONDS:g} s"
             raise HomeInUseError(message, hint="End that `gridmill up`, or that command, and try again.")
@@ -137,8 +144,11 @@ def _started(settings: Settings, attends: Collection[str]) -> Link:
 
 
 def _start(settings: Settings, attends: Collection[str]) -> Link | None:
-    """None where it has ended before we came."""
-    with start_node(settings):
+    """None where it was killed, or has ended, before we came."""
+    starter = start_node(settings)
+    if starter is None:
+        return None
+    with starter:
         return _answering(settings, attends)
 
 

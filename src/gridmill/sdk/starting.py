@@ -9,7 +9,7 @@ from typing import IO
 
 from gridmill.calls.frames import receive_frame
 from gridmill.codec import decode
-from gridmill.errors import StorageError, UnavailableError, from_body
+from gridmill.errors import StorageError, from_body
 from gridmill.settings import Settings, as_variables, whole_environment
 
 LOG = "control.log"
@@ -19,11 +19,12 @@ _START_SECONDS = 90.0
 """It imports itself, opens the store, and waits up to 15 s for another one that ends."""
 
 
-def start_node(settings: Settings) -> socket.socket:
-    """Start one and wait until it answers. Close what this gives once you are its client.
+def start_node(settings: Settings) -> socket.socket | None:
+    """Start one and wait until it answers. Close what this gives once you are its client. None: it was killed
+    before it answered, or failed without a word.
 
     It has this process's environment and no terminal; signals of this terminal do not reach it. Raises what
-    keeps it from starting: HomeInUseError, StoreInUseError, StorageError, InputError; UnavailableError.
+    keeps it from starting: HomeInUseError, StoreInUseError, StorageError, InputError.
     """
     ours, theirs = socket.socketpair()
     try:
@@ -31,10 +32,13 @@ def start_node(settings: Settings) -> socket.socket:
             process = _spawn(settings, theirs)
         process.wait()  # it forks, and that process goes on
         ours.settimeout(_START_SECONDS)
-        _want_up(ours, settings.home)
+        is_up = _is_up(ours)
     except BaseException:
         ours.close()
         raise
+    if not is_up:
+        ours.close()
+        return None
     return ours
 
 
@@ -71,12 +75,11 @@ def _log(home: Path) -> IO[bytes]:
         ) from error
 
 
-def _want_up(starter: socket.socket, home: Path) -> None:
+def _is_up(starter: socket.socket) -> bool:
     try:
         parts = receive_frame(starter)
     except OSError:
         parts = None
-    if parts is None:
-        raise UnavailableError(f"the control node for {home} did not start", hint=f"{home / LOG} says why.")
-    if parts[0]:
+    if parts is not None and parts[0]:
         raise from_body(decode(parts[0], dict[str, object]))
+    return parts is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 from gridmill.calls.attendance import Attendance
 from gridmill.calls.client import SOCKET
 from gridmill.calls.server import CallServer
+from gridmill.model.run import Asked
 from gridmill.model.state import FINISHED_RUNS
 from gridmill.model.view import RunView
 from gridmill.ports.grid import Grid
@@ -18,14 +19,17 @@ class RunsOf:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self.environments: dict[str, Mapping[str, str]] = {}
+        self._started: dict[str, str] = {}
 
-    def begin(self, start: Callable[[], RunView], environment: Mapping[str, str]) -> RunView:
-        """Start a run."""
-        view = start()
+    def begin(
+        self, start: Callable[[], RunView], environment: Mapping[str, str], asked: Asked, *, again: bool
+    ) -> RunView:
+        """Start a run, unless that was done before."""
+        known = self._started.get(asked.request) if again else None
+        view = start() if known is None else self._grid.run(known)
+        self._started[asked.request] = view.run.id
         self.environments[view.run.id] = environment
         return view
-
-    begin_attended = begin
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
         """Its client is back."""
