@@ -1,10 +1,11 @@
 """What every command shares: the client it talks through, and how it speaks."""
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from shutil import get_terminal_size
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -100,10 +101,9 @@ def tell(text: str, indent: str = "") -> None:
 
 
 def _folded(line: str, width: int, indent: str) -> str:
-    """The text module takes a hundredth of a second to import: only long lines need it."""
+    """The line, folded between words."""
     if len(line) + len(indent) <= width:
         return f"{indent}{line}"
-    fill: Callable[..., str] = import_module("textwrap").fill
     return fill(
         line,
         width,
