@@ -14,6 +14,8 @@ from test_versions import alias, model
 from gridmill.codec import decode, encode
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
+from gridmill.model.command import CommandSpec
+from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
 from gridmill.ports.store import Put
 from gridmill.staging.contents import list_contents
@@ -290,3 +292,21 @@ def test_a_version_that_lies_elsewhere_is_refused(tmp_path: Path, archive: Path)
 
     with pytest.raises(UnsafePathError, match="elsewhere"):
         service(at(tmp_path / "other")).restore(str(changed(archive, elsewhere)))
+
+
+def test_a_restored_pipeline_is_unchanged_and_knows_what_its_versions_were_made_from(tmp_path: Path) -> None:
+    one, other = at(tmp_path / "one"), at(tmp_path / "other")
+    pipeline = Pipeline(name="w", jobs=(command("m"),))
+    finish(one, one.submit(pipeline, force=False))
+    made = tmp_path / "one/root" / service(one).artifact("w/m").output.uri
+    made.mkdir(parents=True)
+    (made / "file").write_bytes(b"1")
+    for number in range(2):
+        service(one).backup(("w",), str(tmp_path / f"{number}.zip"))
+    assert (tmp_path / "0.zip").read_bytes() == (tmp_path / "1.zip").read_bytes()
+    service(other).restore(str(tmp_path / "0.zip"))
+    (planned,) = service(other).plan_run(pipeline).jobs
+    assert (planned.unchanged, planned.reason) == (True, "nothing changed since w/m@1")
+    other_command = Job(name="m", command=CommandSpec(run="true", outputs=("a",)))
+    (planned,) = service(other).plan_run(replace(pipeline, jobs=(other_command,))).jobs
+    assert planned.reason == "`m` changed: command.outputs (compared with w/m@1)"

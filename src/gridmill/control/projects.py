@@ -135,9 +135,9 @@ class ProjectCases(Cases):
 
     def _code(self, provenances: Iterable[Provenance]) -> Iterator[CodeList]:
         for one in dict.fromkeys(one.code for one in provenances if one.code):
-            files = find_code(self._control, one)
-            if files is not None:
-                yield CodeList(hash=one, files=files, created=self._control.now())
+            code = find_code(self._control, one)
+            if code is not None:
+                yield code
 
     def _new_provenances(self, project: Parcel) -> Iterator[Provenance | CodeList]:
         for code in project.code:

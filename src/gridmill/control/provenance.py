@@ -155,15 +155,15 @@ def find_provenance(control: Control, name: str, whole: str) -> Provenance | Non
     return known
 
 
-def find_code(control: Control, whole: str) -> Mapping[str, str] | None:
-    """The files of a list of code; None where it is not known."""
+def find_code(control: Control, whole: str) -> CodeList | None:
+    """A list of code by its hash (empty: of no code); None where it is not known."""
     known = control.code_lists.get(whole)
     if known is None and whole:
         record = control.ledger.store.get(CodeList, whole)
         if record is None or not isinstance(record.noun, CodeList):
             return None
         known = control.code_lists[whole] = record.noun
-    return known.files if known is not None else {}
+    return known or CodeList(hash="")
 
 
 def note_provenance(control: Control, transaction: Transaction, now: Provenance, code: CodeList) -> None:
@@ -287,7 +287,7 @@ def _reasons(control: Control, run: Run, job_run: JobRun, now: Provenance, lates
     if before is None:
         yield f"{latest.id} has no record of what it was made from"
         return
-    code = code_of(control, run, job_run.job)
+    code, before_code = code_of(control, run, job_run.job), find_code(control, before.code)
     yield from why_changed(
         Compared(
             job=job_run.job.name,
@@ -296,7 +296,7 @@ def _reasons(control: Control, run: Run, job_run: JobRun, now: Provenance, lates
             inputs_now=_versions(control, now),
             inputs_before=_versions(control, before),
             code_now=code.files,
-            code_before=find_code(control, before.code),
+            code_before=before_code.files if before_code is not None else None,
         )
     )
 
