@@ -53,7 +53,7 @@ def check_prediction(scene: Scene, job: Job, dataset: Table | None, models: Mapp
 
 
 def _check_alike(spec: PredictionSpec, models: Mapping[str, Model]) -> None:
-    known = [(name, models[name]) for name in spec.models if name in models]
+    known = [(name, models[name]) for name in spec.models if name in models and models[name].labels]
     for name, model in known[1:]:
         first_name, first = known[0]
         if (model.labels, model.objective) != (first.labels, first.objective):

@@ -52,7 +52,7 @@ class _Preflight:
         try:
             if artifact.kind in _TABLES:
                 self.known[name] = self.scene.stored(artifact)
-            elif artifact.kind == ArtifactKind.MODEL:
+            elif artifact.kind == ArtifactKind.MODEL and artifact.output.details.get("objective"):
                 self.known[name] = _model(artifact)
         except (GridmillError, OSError, pa.ArrowException):
             return  # its files are gone or unreadable: the run says so
@@ -143,7 +143,7 @@ def _of_unknown(names: list[str]) -> str:
 
 def _model(artifact: Artifact) -> Model:
     details = artifact.output.details
-    objective = Objective(str(details.get("objective") or Objective.REGRESSION))
+    objective = Objective(str(details["objective"]))
     labels = tuple(str(name) for name in details.get("labels") or ())
     return Model(features={}, labels=labels, objective=objective, open=True)
 

@@ -135,7 +135,7 @@ def _ensemble(spec: TrainingSpec, members: Sequence[Model], subject: Subject, ob
     if len(members) < len(spec.models):
         raise UnknownError("it joins models that are not known before the run")
     for name, member in zip(spec.models, members, strict=True):
-        if member.labels != subject.labels:
+        if member.labels and member.labels != subject.labels:
             raise InputError(
                 f"model {name!r} predicts {', '.join(member.labels)}, and the dataset's label is "
                 f"{', '.join(subject.labels)}",
