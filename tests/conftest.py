@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gridmill.quiet import turn_off_telemetry
-from tests import left_behind
+from tests import at_end, left_behind
 from tests import mariadb as mariadb_kit
 from tests.mariadb import MariadbServer, mariadb_server
 from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
@@ -76,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What tests left behind fails the run, whatever they said."""
     _end_forkserver()  # also that of one of xdist's workers, which the whole run may outlive
+    at_end.STACK.close()
     run = session.config.stash.get(_RUN, None)
     if run is None:
         return

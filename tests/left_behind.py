@@ -29,8 +29,9 @@ _SHARED = (
     *(f"/sys/fs/cgroup/{name}" for name in ("memory", "freezer", "cpu", "pids")),
 )
 _CACHES = ("__pycache__", "_cache/", ".hypothesis/", ".egg-info")
-_KEPT = ("pytest", "ports")
-"""In a run's folder: those of tests, and of tests.ports."""
+_KEPT = re.compile(r"(pytest|ports|\.ses|torchinductor_\w+|pymp-\w+)$")
+"""In a run's folder: those of tests, of tests.ports, and what libraries keep there as long as they are used
+(onnxruntime, torch, multiprocessing)."""
 _WRITTEN_BY_PEOPLE = ("src/", "tests/", "bench/")
 _LONGEST = 24
 """Bytes of a temporary folder in which sockets have paths that are short enough: 107 bytes at most."""
@@ -66,7 +67,7 @@ class Run:
         return [
             *(f"process {words}" for words in self._processes()),
             *(f"mount {path}" for path in _mounts() if path.is_relative_to(self.folder)),
-            *(f"file {path}" for path in self.folder.iterdir() if path.name not in _KEPT),
+            *(f"file {path}" for path in self.folder.iterdir() if not _KEPT.match(path.name)),
             *shared,
             *(f"file {path} in the repository" for path in written),
         ]
@@ -78,7 +79,9 @@ class Run:
                 if not entry.name.isdigit() or int(entry.name) == os.getpid():
                     continue
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                ends_with_us = "multiprocessing.resource_tracker" in words
+                ends_with_us = (
+                    "multiprocessing.resource_tracker" in words or "multiprocessing.forkserver" in words
+                )
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 if state not in "ZX" and not ends_with_us and mark in (entry / "environ").read_bytes():
                     yield f"{entry.name}: {words[:200]}"

@@ -32,6 +32,7 @@ def redis_server(folder: Path) -> Iterator[int | None]:
             yield port
         finally:
             server.terminate()
+            server.wait()
 
 
 def _answers(port: int) -> bool:

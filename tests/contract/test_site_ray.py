@@ -71,6 +71,7 @@ def harness(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     harness.grid.close()
 
 
+@pytest.mark.long
 class TestRay(SiteSuite):
     """All of it."""
 

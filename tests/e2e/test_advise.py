@@ -58,6 +58,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
         yield made
 
 
+@pytest.mark.long
 def test_advice_after_probes_and_after_runs(client: Client, file: Path) -> None:
     with pytest.raises(NotFoundError, match="no job"):
         client.advise("sleepy/rest")

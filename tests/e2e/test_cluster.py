@@ -224,6 +224,7 @@ def test_a_job_there_goes_on_from_what_came_home_while_it_ran(land: Farmland) ->
     land.wait(lambda: left_there(land) == [], "nothing is left at the farm")
 
 
+@pytest.mark.long
 def test_what_could_not_be_sent_home_in_time_is_told_as_lost(land: Farmland) -> None:
     land.configure("lease=20s")
     farm_again(land, "--retain", "1s")

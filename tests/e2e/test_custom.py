@@ -54,8 +54,8 @@ def get_its_packages(example: str, file: Path) -> None:
 @pytest.mark.parametrize(
     "example",
     [
-        "scikit-learn",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("pytorch", "xgboost", "tensorflow")),
+        pytest.param(name, marks=pytest.mark.long)
+        for name in ("scikit-learn", "pytorch", "xgboost", "tensorflow")
     ],
 )
 def test_an_example_learns_and_a_swarm_predicts(place: Place, example: str):

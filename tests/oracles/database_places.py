@@ -1,6 +1,5 @@
 """Where the tables of random cases are: a server for all cases of this process, a new database for each."""
 
-import atexit
 import os
 import sqlite3
 import tempfile
@@ -13,13 +12,13 @@ from typing import Any, Protocol
 
 import pymysql
 
-from tests import mariadb, postgresql, redisserver
+from tests import at_end, mariadb, postgresql, redisserver
 from tests.mariadb import MariadbServer, mariadb_server
 from tests.postgresql import PostgresqlServer, postgresql_server
 from tests.redisserver import redis_server
 
 _STACK = ExitStack()
-atexit.register(_STACK.close)
+at_end.STACK.callback(_STACK.close)
 
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Chatham", "America/New_York")
 OFFSETS = ("SYSTEM", "+00:00", "+05:45", "-11:00")
@@ -56,7 +55,8 @@ def mariadb_place() -> MariadbServer:
 @cache
 def redis_place() -> int:
     """The port."""
-    port = _STACK.enter_context(redis_server(Path(tempfile.mkdtemp(prefix="redis-"))))
+    folder = _STACK.enter_context(tempfile.TemporaryDirectory(prefix="redis-"))
+    port = _STACK.enter_context(redis_server(Path(folder)))
     if port is None:
         raise MissingServerError(redisserver.HOW_TO_GET_IT)
     return port

@@ -1,6 +1,5 @@
 """Random histories of objects in a bucket and of files behind URLs, whose servers fail now and then."""
 
-import atexit
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from uuid import uuid4
 import obstore
 from obstore.store import S3Store
 
+from tests.at_end import STACK
 from tests.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 from tests.oracles.file_cases import Trial
@@ -190,9 +190,7 @@ def objects_case(seed: int, folder: Path) -> None:
 def _server() -> str:
     """One for all cases of a process; it ends with it."""
     os.environ.update(KEYS)
-    context = object_store()
-    endpoint = context.__enter__()
+    endpoint = STACK.enter_context(object_store())
     if endpoint is None:
         raise SkipTest(HOW_TO_GET_IT)
-    atexit.register(context.__exit__, None, None, None)
     return endpoint

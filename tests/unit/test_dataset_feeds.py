@@ -213,7 +213,7 @@ def declarations(draw: st.DrawFn) -> DatasetSpec:
     )
 
 
-@settings(QUICK, max_examples=20)
+@settings(QUICK, max_examples=10)
 @given(spec=declarations(), observed=OBSERVED, news=NEWS, data=st.data())
 def test_no_row_at_or_after_the_basis_time_changes_a_feature(
     spec: DatasetSpec, observed: list[Row], news: list[Row], data: st.DataObject
@@ -248,7 +248,7 @@ UNTIL = {None: None, "basis": None, "2020-01-01T00:08": 8, "2020-01-01T00:30": 3
 """`known_until`, and the minute that it says."""
 
 
-@settings(QUICK, max_examples=40)
+@settings(QUICK, max_examples=20)
 @given(
     observed=OBSERVED,
     news=NEWS,

@@ -263,7 +263,10 @@ def cut_small(patch: pytest.MonkeyPatch, rows: int) -> None:
     patch.setattr(writing, "MOST_VALUES", 0)
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=() if one in ("all", "events") else pytest.mark.long) for one in SPECS],
+)
 def test_they_are_the_same_however_rows_are_cut(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

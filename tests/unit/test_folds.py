@@ -50,7 +50,9 @@ def correlation(table, columns) -> float:
 
 
 @pytest.mark.parametrize("by", list(FoldsBy))
-@pytest.mark.parametrize("model", list(OVERFIT))
+@pytest.mark.parametrize(
+    "model", [pytest.param(one, marks=pytest.mark.long if one == "mlp" else ()) for one in OVERFIT]
+)
 def test_labels_that_are_noise_are_not_predicted(tmp_path, model, by):
     columns = noise()
     table, _, made = train_and_predict(tmp_path, columns, model, folds=4, folds_by=by, **OVERFIT[model])

@@ -78,7 +78,7 @@ def test_a_model_of_an_easier_time_does_not_win_by_what_it_was_measured_on(tmp_p
     assert details["comparison"]["rows"] == details["comparison"]["labelled"] == 240
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 @pytest.mark.parametrize("classes", [False, True])
 def test_the_best_is_the_best_of_a_plain_evaluation(tmp_path, seed, classes):
     random = np.random.default_rng(seed)

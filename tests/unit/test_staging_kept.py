@@ -118,7 +118,14 @@ def test_what_is_damaged_is_found_out(bucket: LittleBucket) -> None:
 
 
 @pytest.mark.parametrize("folder", ["packs", "chunks"])
-@pytest.mark.parametrize("rotten", [lambda was: was[:-1] + b"!", lambda was: was[:-1], lambda _: b""])
+@pytest.mark.parametrize(
+    "rotten",
+    [
+        lambda was: was[:-1] + b"!",
+        pytest.param(lambda was: was[:-1], marks=pytest.mark.long),
+        pytest.param(lambda _: b"", marks=pytest.mark.long),
+    ],
+)
 def test_what_has_rotted_is_put_again(
     tmp_path: Path, bucket: LittleBucket, folder: str, rotten: Callable[[bytes], bytes]
 ) -> None:
