@@ -86,9 +86,10 @@ class Machines:
 
     def crash(self, name: str) -> None:
         """Kill `gridmill up` on alpha and that run's command at once: neither notices the other one's end."""
-        self.kill(self.alpha, name, "STOP")
-        self.kill(self.alpha, "up")
-        self.kill(self.alpha, name)
+        both = ("up", name)
+        self.alpha.run("kill", "-KILL", *((self.shared / f"{one}.pid").read_text().strip() for one in both))
+        for one in both:
+            self.started[one].wait(300)
 
     def said(self, name: str) -> str:
         """The log of that name; empty when there is none."""

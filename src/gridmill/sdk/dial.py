@@ -17,6 +17,7 @@ from gridmill.ports.grid import Grid
 from gridmill.sdk.starting import LOG, start_node
 from gridmill.sdk.turn import asking_if_free
 from gridmill.settings import Settings, as_variables, chosen_variables, read_settings, whole_environment
+from gridmill.storage.filesystem import check_home
 from gridmill.storage.home import make_home
 
 _TURN_SECONDS = 120.0
@@ -126,6 +127,8 @@ def _warn(message: str) -> None:
 
 def _started(settings: Settings, attends: Collection[str]) -> Link:
     """A control node's, started here unless somebody else does: then it is waited for."""
+    if not settings.store:
+        check_home(settings.home)
     make_home(settings.home)
     until, starts = time.monotonic() + _TURN_SECONDS, 0
     while True:
