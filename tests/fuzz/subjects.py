@@ -14,6 +14,7 @@ SUBJECTS: dict[str, str] = {
     "datasets": "tests.oracles.dataset_cases:case",
     "files": "tests.oracles.file_cases:case",
     "fingerprints": "tests.oracles.fingerprint_cases:case",
+    "forms": "tests.oracles.form_cases:case",
     "http": "tests.oracles.remote_cases:http_case",
     "left-outputs": "tests.fuzz.left_outputs:case",
     "mariadb": "tests.oracles.database_cases:mariadb",

@@ -15,11 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.oracles.files import SourceFile
-from tests.oracles.values import Cell, Number, Quoted, Typed, Value
+from tests.oracles.values import CLOCKS, NAMED, STAMPS, Cell, Number, Quoted, Typed, Value
 
-FLAVOURS = ("small", "big", "float", "boolean", "date", "timestamp", "string")
-KINDS = {"small": "integer", "big": "integer"}
+FLAVOURS = ("small", "big", "float", "boolean", "date", "timestamp", "string", "named", "clocked")
+KINDS = {"small": "integer", "big": "integer", "named": "date", "clocked": "timestamp"}
 """Flavours of columns whose type has another name."""
+PLAIN = {"named": "date", "clocked": "timestamp"}
+"""Flavours of texts, as typed values."""
 
 _BIG = (2**63 - 1, -(2**63), 2**53 + 1, 2**53 - 1, -(2**53) - 1, 0, 1_790_000_000_000_000_001)
 _FLOATS = (
@@ -48,7 +50,8 @@ _TIMES = (
 )
 _TEXTS = (
     "a,b", 'quo"te', "line\nbreak", "é", "日本", "𝄞", " lead", "trail ", "'", "NULL", "None", "-", "'; --",
-    "\u2028", "\ufeff", "1_000", "1,5", "0x10", "\t", "\\", "\\N", "007", "1e5", "true", "2024-01-01", "nan",
+    "\u2028", "\ufeff", "1_000", "1,5,5",
+    "0x10", "\t", "\\", "\\N", "007", "1e5", "true", "2024-01-01", "nan",
     "inf", ";", "a|b", "#", "12345678901234567890", "٣", "e\u0301", "x\u0000y", "=1+1", "\r\n", "{}", '""',
 )  # fmt: skip
 _PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -125,9 +128,20 @@ def drawn_text(random: Random, flavour: str) -> str:
             return random.choice([*_DATES, str(date(1, 1, 1) + timedelta(random.randrange(3_652_000)))])
         case "timestamp":
             return random.choice(_TIMES) if random.random() < 0.5 else _drawn_time(random)
+        case "named":
+            return _drawn_moment(random).strftime(random.choice(NAMED))
+        case "clocked":
+            clocks = [f"{random.choice(NAMED)} {clock}" for clock in CLOCKS]
+            return _drawn_moment(random).strftime(random.choice([*clocks, *STAMPS]))
         case _:
             long = "long " * 20_000 if random.random() < 0.01 else "t"
             return random.choice([*_TEXTS, long, str(random.randint(0, 20)), f"word {random.random()}"])
+
+
+def _drawn_moment(random: Random) -> datetime:
+    """Years of four digits, which strftime writes so."""
+    days, seconds = random.randrange(365_000, 3_650_000), random.randrange(86_400)
+    return datetime(1, 1, 3, tzinfo=UTC) + timedelta(days, seconds)
 
 
 def _drawn_time(random: Random) -> str:
@@ -154,7 +168,10 @@ def drawn_cell(random: Random, column: Column, style: Style, number: int = 1) ->
         return text.replace("\x00", "")
     if style.form == "jsonl":
         return _json_cell(text, column.kind)
-    return Typed(_typed(text, column.kind), column.kind)
+    plain = (
+        text if column.flavour not in KINDS else drawn_text(random, PLAIN.get(column.flavour, column.flavour))
+    )
+    return Typed(_typed(plain, column.kind), column.kind)
 
 
 def _json_cell(text: str, kind: str) -> Cell:

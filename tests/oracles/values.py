@@ -9,14 +9,21 @@ import json
 import re
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
+from fractions import Fraction
 
 Value = int | float | bool | str | bytes | date | datetime | None
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 INTEGERS = range(-(2**63), 2**63)
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_FRACTION = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+NAMED = ("%Y/%m/%d", "%b %d %Y", "%B %d, %Y", "%d %b %Y", "%d-%b-%Y", "%G-W%V-%u", "%a, %b %d %Y")
+"""Forms of dates beside ISO 8601 that have one meaning."""
+CLOCKS = ("%I:%M %p", "%H:%M:%S.%f %z", "%H:%M")
+STAMPS = ("%a, %d %b %Y %H:%M:%S %z", "%a %b %d %H:%M:%S %Y", "%d/%b/%Y:%H:%M:%S %z", "%Y%m%dT%H%M%SZ")
 _FLOAT = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|nan))")
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _TIME = re.compile(
@@ -209,6 +216,8 @@ def _parse(text: str, kind: str) -> Value:
         return text
     if kind == "integer" and _INTEGER.fullmatch(text) and int(text) in INTEGERS:
         return int(text)
+    if kind == "integer" and _FRACTION.fullmatch(text):
+        return _whole_of(text)
     if kind == "float" and _FLOAT.fullmatch(text):
         return float(text)
     if kind == "boolean" and text.lower() in ("true", "false", "1", "0"):
@@ -220,6 +229,14 @@ def _parse(text: str, kind: str) -> Value:
     raise MisfitError
 
 
+def _whole_of(text: str) -> int:
+    """The digits tell, not the nearest float."""
+    number = Fraction(text)
+    if number.denominator == 1 and int(number) in INTEGERS:
+        return int(number)
+    raise MisfitError
+
+
 def _date(text: str) -> date:
     found = _DATE.fullmatch(text)
     try:
@@ -227,6 +244,9 @@ def _date(text: str) -> date:
             return date(*(int(part) for part in found.groups()))
     except ValueError:
         pass
+    for pattern in NAMED:  # data.md "Dates, times and numbers in common forms"
+        with suppress(ValueError):
+            return datetime.strptime(text, pattern).date()
     raise MisfitError
 
 
@@ -236,7 +256,7 @@ def _timestamp(text: str) -> datetime:
         return datetime.combine(_date(text), datetime.min.time(), UTC)
     found = _TIME.fullmatch(text)
     if not found:
-        raise MisfitError
+        return _clocked(text)
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
     micro = int((found[7] or "0").ljust(6, "0")[:6])
     try:
@@ -244,6 +264,16 @@ def _timestamp(text: str) -> datetime:
         return local.astimezone(UTC)
     except (ValueError, OverflowError):
         raise MisfitError from None
+
+
+def _clocked(text: str) -> datetime:
+    """A date in any form, and a time of day (data.md)."""
+    patterns = [*(f"{one} {clock}" for one in ("%Y-%m-%d", *NAMED) for clock in CLOCKS), *STAMPS]
+    for pattern in patterns:
+        with suppress(ValueError, OverflowError):
+            time = datetime.strptime(text, pattern)
+            return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return datetime.combine(_date(text), datetime.min.time(), UTC)
 
 
 def _zone(text: str | None) -> timezone:

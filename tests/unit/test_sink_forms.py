@@ -187,6 +187,15 @@ def test_rows_of_one_load_must_agree(case: SinkCase):
         _column(case, "13/02/2024", "02/13/2024")
 
 
+def test_rows_of_several_files_must_agree(case: SinkCase):
+    """Also where the first file shows nothing, and rows of a wrong type are rejected."""
+    case.write("a.csv", "x\n5 Jan 2024\n")
+    case.write("b.csv", "x\n2024-W07-3\n1.23.2024\n24.12.1984\n")
+    for more in ({}, {"columns": {"x": ColumnType.DATE}, "on_misfit": OnMisfit.REJECT}):
+        with pytest.raises(DataError, match=r"has the day first, and .* has the month first"):
+            case.load(**more)
+
+
 def test_the_order_of_the_first_load_is_kept(case: SinkCase):
     _column(case, "13/02/2024")
     case.write("b.csv", "x;n\n01/02/2024;1\n")

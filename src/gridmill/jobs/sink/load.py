@@ -124,6 +124,8 @@ class Loading:
     """Columns of the schema that would be numbers, but that one of these begins with a zero."""
     forms: dict[str, Forms] = field(default_factory=dict)
     """The forms of columns whose texts are not all as Arrow reads them."""
+    kept: frozenset[str] = field(init=False)
+    """Columns whose forms are those of the table."""
     decided: bool = False
     """Whether all values were looked at for the forms: what still does not fit is no value of its column."""
     read_as: dict[str, str] = field(default_factory=dict)
@@ -131,6 +133,7 @@ class Loading:
 
     def __post_init__(self) -> None:
         self.layout = Layout(spec=self.spec)
+        self.kept = frozenset(self.forms)
 
     def rules(self, file: SourceFile) -> TextRules:
         """How its text is read."""
@@ -183,6 +186,9 @@ class Loading:
         """Keep the forms that were found. Raises DataError where they do not show what values mean."""
         found = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
         found |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
+        if self.spec.on_misfit == OnMisfit.REJECT:  # then rows with such years are rejected
+            for narrowing in guesses.declared_of.values():
+                narrowing.short = ""
         for name, (narrowing, type_) in found.items():
             unclear = unclear_in(name, narrowing, type_)
             if unclear is not None:
@@ -499,7 +505,8 @@ class Loading:
         misfits: dict[int, list[str]],
     ) -> pa.ChunkedArray:
         converted, bad = convert_fitting(column, item.type, rules)
-        if bad and not self.decided and may_fit(column.take(pa.array(bad)), item.type, rules):
+        undecided = rules if item.name in self.kept else replace(rules, forms=None)
+        if bad and not self.decided and may_fit(column.take(pa.array(bad)), item.type, undecided):
             error = MisfitError(bad[0], column[bad[0]].as_py())  # all values together may show what it is
             raise misfit(item, error, place_of(reader, row + bad[0]), rules)
         for number in bad:

@@ -69,14 +69,13 @@ def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: boo
 
 
 def _agreed(found: Moments, forms: list[Form]) -> tuple[Numbers, Mask]:
-    """The times that are the same in all forms that have one."""
-    micros, ok = np.zeros(len(found.texts), np.int64), np.zeros(len(found.texts), bool)
-    differ = ok.copy()
-    for form in forms:
-        one = found.forms[form]
-        differ |= ok & one.ok & (micros != one.micros)
-        micros, ok = np.where(one.ok, one.micros, micros), ok | one.ok
-    return micros, ok & ~differ
+    """The times that are the same in all of the forms: while several are left, no other shows which it is."""
+    if not forms:
+        return np.zeros(len(found.texts), np.int64), np.zeros(len(found.texts), bool)
+    readings = [found.forms[form] for form in forms]
+    micros = readings[0].micros
+    same = [one.ok & (one.micros == micros) for one in readings]
+    return micros, np.logical_and.reduce(same)
 
 
 def as_unit(texts: pa.ChunkedArray, unit: Form) -> pa.ChunkedArray:
