@@ -303,5 +303,5 @@ def test_a_date_of_the_year_zero_is_none(case: SinkCase) -> None:
     case.write("a.csv", "a,b\n0000-01-01,1\n")
     case.load()
     assert case.rows() == [{"a": "0000-01-01", "b": 1}]
-    with pytest.raises(DataError, match="a time beyond the years 1 to 9999' is not of type date"):
+    with pytest.raises(DataError, match="'0000-01-01' is not of type date"):
         case.load(columns={"a": ColumnType.DATE})

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
+from tests.oracles import form_cases
 from tests.unit.sink_case import SinkCase
 
 from gridmill.errors import DataError, InputError
@@ -382,3 +383,9 @@ def test_values_beyond_the_first_rows_decide_too(tmp_path: Path):
         case.write("a.csv", "d;x\n" + rows)
         case.load(delimiter=";", **spec)
         assert case.rows()[0] == {"d": date(2024, 2, 1), "x": 1.234}
+
+
+@pytest.mark.parametrize("seed", [*range(5), 79])
+def test_random_columns(tmp_path: Path, seed: int):
+    """More of them: `make fuzz`, subject `forms`."""
+    form_cases.case(seed, tmp_path)

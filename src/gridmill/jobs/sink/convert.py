@@ -227,6 +227,15 @@ def fits(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool
     return True
 
 
+def are_plain(texts: pa.ChunkedArray, target: pa.DataType) -> bool:
+    """Whether Arrow reads every text as `target` as it is; the texts are trimmed."""
+    try:
+        _parser(target, TextRules())(texts)
+    except (pa.ArrowInvalid, ValueError, OverflowError):
+        return False
+    return True
+
+
 def _first_misfit(column: pa.ChunkedArray, to: Convert) -> int:
     """By halving: O(n) conversions in all."""
     start, length = 0, len(column)

@@ -9,7 +9,9 @@ import pyarrow.compute as pc
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import (
     ARROW,
+    TIMESTAMP,
     TextRules,
+    are_plain,
     as_texts,
     fits,
     is_missing,
@@ -135,7 +137,7 @@ class Guesses:
         rules = self._rules(name)
         if self.any_text and is_missing(column, rules.nulls):
             return
-        texts = Texts(column, rules, self.any_text or numbers, guess.narrowing)
+        texts = Texts(column, rules, possible, self.any_text or numbers, guess.narrowing)
         guess.possible = tuple(type_ for type_ in possible if texts.can_be(type_))
         guess.keys = guess.keys or texts.keys
 
@@ -153,6 +155,8 @@ class Guesses:
         if type_ in _TIMES:
             if not fitting:
                 narrowing.see_times(texts)
+            elif type_ == ColumnType.TIMESTAMP:
+                narrowing.see_zones(texts)
         elif not fitting:
             narrowing.see_numbers(texts)
         elif type_ == ColumnType.FLOAT:
@@ -165,10 +169,11 @@ class Texts:
 
     column: pa.ChunkedArray
     rules: TextRules
+    possible: tuple[ColumnType, ...]
     numbers: bool
     narrowing: Narrowing
     keys: bool = False
-    _plain: tuple[pa.ChunkedArray | None, pa.ChunkedArray | None] | None = None
+    _numbers: "_Numbers | None" = None
     _times: tuple[bool, bool] | None = None
 
     def can_be(self, type_: ColumnType) -> bool:
@@ -183,48 +188,70 @@ class Texts:
 
     def _is_time(self, type_: ColumnType) -> bool:
         target = ARROW[type_]
-        if fits(self.column, target, replace(self.rules, forms=None)):
-            return self.rules.time_format is None or not lost(self.column, target, self.rules)[1]
         if self.rules.time_format is not None:
-            return False
+            return fits(self.column, target, self.rules) and not lost(self.column, target, self.rules)[1]
         if self._times is None:
-            self._times = self.narrowing.see_times(trimmed(self.column, self.rules.nulls))
+            self._times = self._seen_times()
         are_times, are_dates = self._times
         return are_dates if type_ == ColumnType.DATE else are_times
 
+    def _seen_times(self) -> tuple[bool, bool]:
+        """Whether all texts are times, and whether all are dates alone."""
+        texts = trimmed(self.column, self.rules.nulls)
+        if ColumnType.DATE in self.possible and are_plain(texts, pa.date32()):
+            return True, True
+        if are_plain(texts, TIMESTAMP):
+            self.narrowing.see_zones(texts)
+            return True, False
+        return self.narrowing.see_times(texts)
+
     def _is_number(self, type_: ColumnType) -> bool:
-        numbers, whole = self._as_plain()
-        if numbers is None:
+        numbers = self._as_numbers()
+        if numbers.texts is None:
             return False
-        if has_keys(numbers):
+        if numbers.keys:
             self.keys = True
             return False
         if type_ == ColumnType.INTEGER:
-            return whole is not None and fits(whole, pa.int64(), TextRules())
-        return fits(numbers, pa.float64(), TextRules()) and not _has_long(numbers)
+            return numbers.whole
+        return numbers.floats and not _has_long(numbers.texts)
 
-    def _as_plain(self) -> tuple[pa.ChunkedArray | None, pa.ChunkedArray | None]:
-        """The numbers without groups and commas, None where a text is none; the same where all are whole."""
-        if self._plain is None:
-            self._plain = self._seen_numbers()
-        return self._plain
+    def _as_numbers(self) -> "_Numbers":
+        if self._numbers is None:
+            self._numbers = self._seen_numbers()
+            if self._numbers.texts is not None:
+                self._numbers.keys = has_keys(self._numbers.texts)
+        return self._numbers
 
-    def _seen_numbers(self) -> tuple[pa.ChunkedArray | None, pa.ChunkedArray | None]:
-        texts, by_arrow = trimmed(self.column, self.rules.nulls), replace(self.rules, forms=None)
-        if fits(self.column, pa.int64(), by_arrow):
-            return texts, texts
-        is_plain = fits(self.column, pa.float64(), by_arrow)
+    def _seen_numbers(self) -> "_Numbers":
+        texts = trimmed(self.column, self.rules.nulls)
+        if ColumnType.INTEGER in self.possible and are_plain(texts, pa.int64()):
+            return _Numbers(texts, whole=True)
+        is_plain = are_plain(texts, pa.float64())
         if is_plain:
             self.narrowing.whole.discard(Form.POINT)
             self.narrowing.see_plain_numbers(texts)
         elif not self.narrowing.see_numbers(texts):
-            return None, None
+            return _Numbers(None)
         left = self.narrowing.left(MARKS)
         if not left:
-            return None, None
-        whole = [as_plain(texts, mark, declared=False) for mark in left if mark in self.narrowing.whole]
-        numbers = texts if is_plain and Form.POINT in left else as_plain(texts, left[0], declared=False)
-        return numbers, next(iter(whole), None)
+            return _Numbers(None)
+        whole = [mark for mark in left if mark in self.narrowing.whole]
+        integers = bool(whole) and are_plain(as_plain(texts, whole[0], declared=False), pa.int64())
+        if is_plain and Form.POINT in left:
+            return _Numbers(texts, whole=integers)
+        numbers = as_plain(texts, left[0], declared=False)
+        return _Numbers(numbers, whole=integers, floats=are_plain(numbers, pa.float64()))
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Texts as plain numbers, None where one is none: whether all are `whole`, or `floats`, and one a key."""
+
+    texts: pa.ChunkedArray | None
+    whole: bool = False
+    floats: bool = True
+    keys: bool = False
 
 
 def _has_long(column: pa.ChunkedArray) -> bool:

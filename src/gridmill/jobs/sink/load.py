@@ -124,6 +124,8 @@ class Loading:
     """Columns of the schema that would be numbers, but that one of these begins with a zero."""
     forms: dict[str, Forms] = field(default_factory=dict)
     """The forms of columns whose texts are not all as Arrow reads them."""
+    zoned: set[str] = field(default_factory=set, init=False)
+    """Columns of times with zones: Arrow's CSV reader takes times without one alone."""
     kept: frozenset[str] = field(init=False)
     """Columns whose forms are those of the table."""
     decided: bool = False
@@ -196,6 +198,8 @@ class Loading:
             forms = forms_of(narrowing, type_)
             if forms is not None:
                 self.forms[name] = forms
+            if narrowing.zoned:
+                self.zoned.add(name)
 
     def _place_of_text(self, files: Sequence[SourceFile], name: str, text: str) -> str:
         """Where a column has that text first; reads the files again."""
@@ -231,6 +235,8 @@ class Loading:
         for name, narrowing in found.items():
             type_ = guesses.declared[name]
             forms = forms_of(narrowing, type_)
+            if narrowing.zoned:
+                self.zoned.add(name)
             if forms is not None and unclear_in(name, narrowing, type_) is None:
                 self.forms[name] = forms
 
@@ -435,6 +441,7 @@ class Loading:
                 if not (pa.types.is_temporal(kind) and fixed(self.layout.rename(name)))
                 and not is_nested(kind)
                 and self.layout.rename(name) not in self.forms
+                and self.layout.rename(name) not in self.zoned
             },
             inferred=frozenset(
                 name
@@ -488,7 +495,7 @@ class Loading:
         try:
             converted = convert(column, item.type, rules, exact=not declared)
         except MisfitError as error:
-            if self.hasty and rules.forms is not None:  # the first rows did not show all
+            if self.hasty and rules.time_format is None:  # the first rows did not show all
                 raise HastyError from error
             raise misfit(item, error, place_of(reader, row + error.row), rules) from error
         self._note_reading(item, column, converted, rules)

@@ -10,6 +10,7 @@ from gridmill.jobs.sink.forms import ANY, MARKS, ORDERS, UNITS, Form, Forms
 from gridmill.jobs.sink.moments import Mask, Moments, distinct
 from gridmill.jobs.sink.numerals import NOT_A_NUMBER, as_plain, is_ambiguous
 
+_ZONE = r"[T ].*(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
 _LOOK_FIRST = 20
 """So many texts are tried before all: most columns of texts hold no times."""
 
@@ -20,7 +21,8 @@ class Narrowing:
 
     `written`: one text at least is not as Arrow reads it. `against` has for each form that is ruled out the
     text that did so, `opens` for each family a text that its forms read differently, and `short` a date whose
-    year has two digits. `whole` are the signs by which all numbers are whole.
+    year has two digits. `zoned`: times of ISO 8601 in it have a zone. `whole` are the signs
+    by which all numbers are whole.
     """
 
     forms: Forms = ANY
@@ -30,6 +32,7 @@ class Narrowing:
     opens: dict[tuple[Form, ...], str] = field(default_factory=dict)
     whole: set[Form] = field(default_factory=lambda: set(MARKS))
     short: str = ""
+    zoned: bool = False
 
     def left(self, family: tuple[Form, ...]) -> tuple[Form, ...]:
         """The forms of a family that are not ruled out."""
@@ -37,7 +40,7 @@ class Narrowing:
 
     def see_plain_numbers(self, texts: pa.ChunkedArray) -> None:
         """Numbers that Arrow reads: with a decimal point, most of them are no numbers with a comma."""
-        if Form.COMMA in self.forms or Form.COMMA in self.whole:
+        if Form.COMMA in self.forms:
             self._see_numbers(texts)
 
     def see_numbers(self, texts: pa.ChunkedArray) -> bool:
@@ -82,6 +85,10 @@ class Narrowing:
         timed = found.plain.timed & found.plain.ok
         timed = np.logical_or.reduce([timed, *(one.timed & one.ok for one in found.forms.values())])
         return True, not timed.any()
+
+    def see_zones(self, texts: pa.ChunkedArray) -> None:
+        """Times of ISO 8601; the first ones show whether they have a zone."""
+        self.zoned = self.zoned or bool(pc.any(pc.match_substring_regex(_first_few(texts), _ZONE)).as_py())
 
     def _narrow_times(self, found: Moments, family: tuple[Form, ...], texts: pa.StringArray) -> None:
         mine = found.by(family)
