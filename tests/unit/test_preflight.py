@@ -278,7 +278,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "tmp",
     ),
     "table of sql": ("from w group", "from ww group", "23: jobs.totals.dataset.sql", "ww"),
-    "column of sql": ("sum(rain)", "sum(rian)", "23: jobs.totals.dataset.sql", "rian"),
+    "column of sql": ("sum(rain)", "sum(rian)", "23: jobs.totals.dataset.sql", "Did you mean 'rain'?"),
     "syntax of sql": ("from w group", "form w group", "23: jobs.totals.dataset.sql", "syntax error"),
     "function of sql": ("sum(rain)", "summ(rain)", "23: jobs.totals.dataset.sql", "summ"),
     "type in sql": ("sum(rain)", "sum(kind)", "23: jobs.totals.dataset.sql", "sum(VARCHAR)"),

@@ -1,6 +1,6 @@
 """From a dataset's declaration and its tables to the query that is run, with all that was checked before."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -72,7 +72,7 @@ def prepare(
         node = parse_select(engine, spec.sql)
         register_functions(engine, spec.sql)
         text = spec.sql.strip().rstrip(";")
-        found = spread(text, _sql_types(engine, text, sorted(tables)))
+        found = spread(text, _sql_types(engine, text, tables))
         if spec.time is None:
             return _plain(spec, found.sql, found.types, ordered=is_ordered(node))
         _keep_result(engine, found.sql)
@@ -123,13 +123,15 @@ def _buckets(spec: DatasetSpec, basis: Basis, rows: int) -> int:
     return spec.buckets or -(-rows // BUCKET_ROWS) or 1
 
 
-def _sql_types(engine: duckdb.DuckDBPyConnection, text: str, tables: Sequence[str]) -> dict[str, str]:
+def _sql_types(engine: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str, Types]) -> dict[str, str]:
     try:
         return types_of(engine, text)
     except duckdb.Error as error:
-        told = explain(error, {}, "dataset.sql", text)
+        lacks = "Referenced column" in str(error)
+        known = {name: "" for types in tables.values() for name in types} if lacks else {}
+        told = explain(error, known, "dataset.sql", text)
         if "Table with name" in told.message:
-            hint = f"`tables` names what the query reads; now it names {', '.join(tables) or 'none'}."
+            hint = f"`tables` names what the query reads; now it names {', '.join(sorted(tables)) or 'none'}."
             raise InputError(told.message, hint=hint, place="dataset.sql") from error
         raise told from error
 

@@ -1,6 +1,7 @@
 """A training held against its dataset: label, features, splits, weights, metrics, lengths of sequences."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ def check_training(
         names = [name for name in subject.features if name != spec.weight]
         features = {name: is_number(parts.schema.field(name).type) for name in names}
         _check_kinds(spec, parts.schema)
+        _check_repeated(spec, [name for name, numeric in features.items() if numeric], dataset)
     return Model(
         features=features, labels=subject.labels, objective=objective, open=dataset.open or not dataset.whole
     )
@@ -54,6 +56,16 @@ def _check_kinds(spec: TrainingSpec, schema: pa.Schema) -> None:
     """Features that are declared must be numbers or text."""
     names = [name for name in spec.features if name in schema.names]
     choose_encodings(pa.schema([schema.field(name) for name in names]).empty_table(), names, declared=True)
+
+
+def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: Table) -> None:
+    """The feature that a naive model repeats; `origin=EWR`, a category's input, only rows can tell."""
+    name = spec.repeat
+    if name is None or name in numeric or "=" in name or dataset.open:
+        return
+    near = get_close_matches(name, numeric, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"Numeric features: {', '.join(numeric)}."
+    raise InputError(f"there is no numeric feature {name!r} to repeat", hint=hint, place="training.repeat")
 
 
 def _subject(spec: TrainingSpec, dataset: Table, parts: Partitions) -> Subject:
