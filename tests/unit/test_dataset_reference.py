@@ -139,6 +139,7 @@ def test_windows_lags_and_as_of_joins(observed: list[Row], news: list[Row]) -> N
         assert not wrong
 
 
+@pytest.mark.long
 @QUICK
 @given(OBSERVED, NEWS, st.data())
 def test_what_happens_at_or_after_the_basis_time_changes_no_feature(

@@ -226,6 +226,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
 ROW = st.tuples(st.integers(-2, 3), st.sampled_from(["", "x", "y", "long"]))
 
 
+@pytest.mark.long
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     files=st.lists(st.lists(ROW, min_size=1, max_size=6), min_size=1, max_size=4),

@@ -203,6 +203,7 @@ def test_what_could_not_be_learned_failed_there_too(tmp_path: Path, events: int)
     assert [one["info"]["status"] for one in books.runs.values()] == ["FAILED"]
 
 
+@pytest.mark.long
 def test_trials_of_a_search_are_runs_below_it(tmp_path: Path, events: int):
     books = Books()
     search = Search(trials=3, parameters={"max_leaves": Range(between=(2, 9))})

@@ -42,6 +42,7 @@ def test_the_best_trial_is_learned_again_and_kept(tmp_path):
     assert len({json.dumps(trial["parameters"]) for trial in trials.values()}) > 3
 
 
+@pytest.mark.long
 def test_one_after_the_other_the_same_seed_tries_the_same(tmp_path):
     found = [
         train(context_of(tmp_path / str(number), "gbdt", Search(trials=4, parameters=TREES), 1, trees=10))
@@ -69,6 +70,7 @@ def test_trials_side_by_side_divide_the_threads(tmp_path, workers, parallel, tri
     assert context.threads == 4, "the training with the best settings has all of them"
 
 
+@pytest.mark.long
 def test_trials_that_are_worse_are_ended_early(tmp_path):
     parameters = {"learning_rate": Range(among=(0.01, 1e-6))}
     search = Search(trials=9, parameters=parameters, early_stop=EarlyStop.MEDIAN)
@@ -160,6 +162,7 @@ def test_a_search_by_a_metric_that_is_undefined_ends_with_the_reason(tmp_path, m
         train(context)
 
 
+@pytest.mark.long
 def test_settings_that_cannot_be_learned_with_fail_their_trial_only(tmp_path):
     parameters = {"learning_rate": Range(among=(0.01, 1e30))}
     options = {"sequence": 6, "hidden": 4, "epochs": 2, "batch_size": 64}
