@@ -72,7 +72,13 @@ def one_stays(place: Place) -> bool:
     return control is not None and not control["embedded"]
 
 
-@pytest.mark.parametrize("is_new", [True, False], ids=["in a fresh home", "in a home that was used"])
+@pytest.mark.parametrize(
+    "is_new",
+    [
+        pytest.param(True, id="in a fresh home"),
+        pytest.param(False, id="in a home that was used", marks=pytest.mark.long),
+    ],
+)
 def test_ten_commands_at_the_same_moment_all_work(place: Place, is_new: bool):
     if not is_new:
         assert place.gridmill("run", quick(place, "before")).returncode == 0
@@ -91,7 +97,7 @@ def test_ten_commands_at_the_same_moment_all_work(place: Place, is_new: bool):
     assert eventually(lambda: not place.leftovers())
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_the_first_client_ends_and_its_run_alone_with_it(place: Place, how: int):
     first = place.start("run", waiting(place, "one"))
     place.wait_for("one-began")
@@ -236,6 +242,7 @@ def test_clients_come_and_are_killed_at_any_moment(place: Place):
     assert eventually(lambda: not place.leftovers())
 
 
+@pytest.mark.long
 def test_a_child_that_a_client_forked_does_not_keep_its_run(place: Place):
     script = (
         "import gridmill, os, sys, time\n"
