@@ -89,6 +89,11 @@ def check_time(column: str, type_: str, table: str, field: str) -> None:
     if not is_time(type_):
         sql = table == SQL_RESULT
         declared = f"in the sink: `columns: {{{column}: timestamp}}`, with a `timestamp_format` if needed."
+        if is_number(type_):
+            declared = (
+                f"in the sink: `columns: {{{column}: timestamp}}` takes the unit from the number of digits, "
+                f"`timestamp_format: {{{column}: unix_s}}` under `source` declares it."
+            )
         raise InputError(
             f"{column!r} of {_named(table)} is {type_}, not a timestamp",
             hint=f"Make it one in the `sql`, or {declared}" if sql else f"I{declared[1:]}",
