@@ -11,7 +11,7 @@ from gridmill.model.command import CommandSpec
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job
 from gridmill.model.pipeline import Pipeline
-from gridmill.model.provenance import CodeFile, CodeList
+from gridmill.model.provenance import CodeFile, CodeList, Provenance
 from gridmill.model.run import JobRun, Run
 from gridmill.model.schedule import ScheduleSpec
 from gridmill.model.sink import SinkSpec
@@ -303,7 +303,7 @@ def test_what_versions_are_made_from_is_deleted_with_them(grid: Simulation) -> N
     run(grid, command("clean"))
     grid.storage.code["src/a.py"] = "2"
     run(grid, command("clean"))
-    first, second = (record.noun for record in grid.store.list(type(_record(grid))))
+    first, second = (record.noun for record in grid.store.list(Provenance))
     service(grid).remove_artifact("p/clean@1")
     grid.clock.advance(90 * 86_400.0)
     service(grid).clean(days=30)
@@ -312,6 +312,19 @@ def test_what_versions_are_made_from_is_deleted_with_them(grid: Simulation) -> N
     assert [record.noun.hash for record in grid.store.list(CodeList)] == [second.code]
 
 
-def _record(grid: Simulation):
-    artifact = service(grid).artifact("p/clean@1")
+def test_of_thousands_of_files_only_folders_are_kept_and_new_ones_are_counted(grid: Simulation) -> None:
+    grid.storage.data = {f"data/{number}.csv": "a" for number in range(2100)}
+    grid.storage.code |= {f"src/{number}.py": "1" for number in range(2100)}
+    run(grid, SALES, ROWS, command("clean"))
+    grid.storage.data |= {f"data/new{number}.csv": "b" for number in range(3)}
+    grid.storage.code["src/7.py"] = "2"
+    done = run(grid, SALES, ROWS, command("clean"))
+    assert reason(grid, done, "rows") == "input `sales` has 3 new files (compared with p/rows@1)"
+    assert reason(grid, done, "sales") == "source files in data/ changed (compared with p/sales@1)"
+    assert reason(grid, done, "clean") == "files in src/ changed (compared with p/clean@1)"
+    assert len(find_provenance_of(grid, "p/sales@2").source) == 1
+
+
+def find_provenance_of(grid: Simulation, reference: str):
+    artifact = service(grid).artifact(reference)
     return find_provenance(grid.node.control, artifact.name, artifact.fingerprint)

@@ -154,11 +154,14 @@ def _files(what: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iter
         "was deleted": [name for name in before if name not in now],
     }
     for verb, names in verbs.items():
-        if len(names) == 1:
+        if len(names) == 1 and names[0].endswith("/"):  # of so many, only folders are recorded
+            yield f"{what}s in {names[0]} changed"
+        elif len(names) == 1:
             yield f"{what} {names[0]} {verb}"
         elif names:
             several = {"is new": "are new", "was deleted": "were deleted"}.get(verb, verb)
-            yield f"{len(names)} {what}s {several}: {_several(sorted(names))}"
+            counted = "folder" if any(name.endswith("/") for name in names) else what
+            yield f"{len(names)} {counted}s {several}: {_several(sorted(names))}"
 
 
 def _several(names: Sequence[str]) -> str:
