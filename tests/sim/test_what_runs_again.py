@@ -102,7 +102,7 @@ def planned(grid: Simulation, *jobs: Job) -> dict[str, str]:
     return {one.job: ("restored: " if one.unchanged else "") + one.reason for one in made.jobs}
 
 
-FIRST = "first run: there is no earlier version"
+FIRST = "first run"
 
 
 def test_a_first_run_and_one_that_changes_nothing(grid: Simulation) -> None:

@@ -13,11 +13,13 @@ from gridmill.cli.render import run_table
 from gridmill.cli.session import _folded
 from gridmill.cli.summary import _LEFT_OUT, HEAD, _row
 from gridmill.cli.tables import FittedTable, fitted, table
+from gridmill.cli.words import reason_lines
 from gridmill.model.amounts import MIB, Amounts
 from gridmill.model.metric import headline
 from gridmill.model.resource import Use
 from gridmill.model.state import JobState
 from gridmill.model.view import JobView, RunView
+from gridmill.planning.changes import FIRST, SAME
 from gridmill.testing.store_samples import a_job_run, a_run, an_attempt
 
 REASON = "needs 512 MiB for `other`; box on node-1 has 300 MiB left, free in about 60 s: " + "b " * 100
@@ -114,6 +116,28 @@ def test_the_summary_of_a_run_fits_eighty_columns_with_two_lines_of_metrics() ->
     assert len(told) <= 1 + 2 * 2
     words = " ".join(told).split()
     assert words.count("3.996,") == words.count("0.2685") == 2
+
+
+def test_jobs_with_the_same_reason_share_a_line() -> None:
+    reasons = {"a": FIRST, "b": FIRST, "c": f"{SAME} p/c@2", "d": f"{SAME} p/d@1", "e": "input `{x}` changed"}
+    jobs = [
+        replace(
+            a_job_run("p-1", name),
+            reason=reason,
+            state=JobState.UNCHANGED if reason.startswith(SAME) else JobState.SUCCEEDED,
+        )
+        for name, reason in reasons.items()
+    ]
+    shown = view(*(JobView(job=one) for one in jobs))
+    assert list(reason_lines(shown, 20)) == [
+        "a, b executed: first run",
+        "restored, nothing changed since p/c@2, p/d@1",
+        "e executed: input `{x}` changed",
+    ]
+    assert list(reason_lines(shown, 1)) == [
+        "a and 1 more executed: first run",
+        f"and 3 more jobs: `gridmill show job {a_run().id}/JOB` shows why",
+    ]
 
 
 def test_a_list_of_versions_fits_eighty_columns() -> None:

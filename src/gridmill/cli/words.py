@@ -13,6 +13,7 @@ from gridmill.model.project import DEFAULT, ProjectView
 from gridmill.model.run import Attempt, Run
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState
 from gridmill.model.view import JobView, PartView, RunView
+from gridmill.planning.changes import SAME
 from gridmill.planning.critical import critical_path
 
 _BAR = 12
@@ -198,13 +199,26 @@ def short_reason(reason: str) -> str:
 
 
 def reason_lines(view: RunView, most: int) -> Iterator[str]:
-    """Why each job of a run was executed or restored; of more than `most` the rest is counted."""
-    told = [job.job for job in view.jobs if job.job.reason]
-    for job in told[:most]:
-        verb = "restored" if job.state == JobState.UNCHANGED else "executed"
-        yield f"{job.job.name} {verb}: {short_reason(job.reason)}"
-    if len(told) > most:
-        yield f"and {len(told) - most} more jobs: `gridmill show job {view.run.id}/JOB` shows why"
+    """Why each job of a run was executed or restored: jobs with the same reason share a line; of more than
+    `most` lines the rest is counted."""
+    shared: dict[str, list[str]] = {}
+    for job in (one.job for one in view.jobs if one.job.reason):
+        unchanged = job.state == JobState.UNCHANGED
+        if unchanged and job.reason.startswith(SAME):
+            shared.setdefault(f"restored, {SAME} {{}}", []).append(job.reason.removeprefix(SAME).strip())
+        else:
+            verb, why = "restored" if unchanged else "executed", short_reason(job.reason)
+            shared.setdefault(f"{{}} {verb}: {why.translate(_BRACES)}", []).append(job.job.name)
+    for number, (line, names) in enumerate(shared.items()):
+        if number == most:
+            left = sum(map(len, list(shared.values())[most:]))
+            yield f"and {left} more jobs: `gridmill show job {view.run.id}/JOB` shows why"
+            return
+        more = f" and {len(names) - most} more" if len(names) > most else ""
+        yield line.format(", ".join(names[:most]) + more)
+
+
+_BRACES = str.maketrans({"{": "{{", "}": "}}"})
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -19,7 +19,7 @@ from gridmill.model.run import JobRun, Run
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Format, Source
 from gridmill.model.training import TrainingSpec
-from gridmill.planning.changes import FIRST, Compared, ReadVersion, together, why_changed
+from gridmill.planning.changes import FIRST, SAME, Compared, ReadVersion, together, why_changed
 from gridmill.planning.reads import files_named, files_read
 from gridmill.ports.storage import FileStat
 
@@ -250,7 +250,7 @@ def is_declared_alike(control: Control, name: str, one: str, other: str) -> bool
 
 def why_restored(same: Artifact) -> str:
     """Why a job does not execute."""
-    return f"nothing changed since {same.id}"
+    return f"{SAME} {same.id}"
 
 
 def why_executes(control: Control, run: Run, job_run: JobRun, now: Provenance, *, broken: str = "") -> str:
