@@ -77,6 +77,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """What tests left behind fails the run, whatever they said."""
     _end_forkserver()  # also that of one of xdist's workers, which the whole run may outlive
     at_end.STACK.close()
+    gc.collect()  # models that tests have loaded end their processes
     run = session.config.stash.get(_RUN, None)
     if run is None:
         return

@@ -7,6 +7,7 @@ import contextlib
 import io
 import multiprocessing
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -52,6 +53,8 @@ train = partial(run_clean, gridmill.jobs.training.run.run)
 
 def _run(run: Run, context: JobContext, events: str, answer: Connection) -> None:
     said = io.StringIO()
+    os.environ["TMPDIR"] = str(context.work)  # what a worker that ends without a word leaves goes with it
+    tempfile.tempdir = None
     with contextlib.redirect_stdout(said):
         try:
             result = run(replace(context, events_fd=os.open(events, os.O_WRONLY | os.O_APPEND)))

@@ -61,7 +61,10 @@ class CodePredictor:
             os.close(writing)
         helper = Helper(process=process, replies=os.fdopen(reading), scratch=scratch)
         if not helper.replies.readline():
-            raise self._ended(helper)
+            ended = self._ended(helper)
+            helper.replies.close()
+            scratch.cleanup()
+            raise ended
         return helper
 
     def open(self) -> int:
