@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from gridmill.jobs.sink.sample import read_sample
 from gridmill.model.sink import ColumnType, SinkSpec
 from gridmill.model.source import Source
@@ -50,3 +52,15 @@ def test_what_is_elsewhere_or_late_is_not_read(tmp_path: Path):
     assert (sample.columns, sample.whole) == ({"n": "integer"}, False)
     late = read_sample(_spec(), str(tmp_path), deadline=time.monotonic() - 1)
     assert (late.unread, late.columns) == (("a.csv",), {})
+
+
+@pytest.mark.parametrize("columns", [{}, {"d": ColumnType.DATE}])
+def test_what_later_rows_may_decide_is_no_problem(tmp_path: Path, columns: dict[str, ColumnType]):
+    (tmp_path / "a.csv").write_text("d\n" + "01/02/2024\n" * 50 + "13/02/2024\n")
+    sample = read_sample(_spec(columns=columns), str(tmp_path), rows=10)
+    assert (sample.problems, sample.unread) == ((), ("a.csv",))
+    sample = read_sample(_spec(columns=columns), str(tmp_path))
+    assert (sample.problems, dict(sample.columns), sample.rows) == ((), {"d": "date"}, 51)
+    (tmp_path / "a.csv").write_text("d\n01/02/2024\n")
+    sample = read_sample(_spec(columns=columns), str(tmp_path))
+    assert "no row shows which" in sample.problems[0].message

@@ -10,6 +10,7 @@ from gridmill.errors import GridmillError
 from gridmill.jobs.sink.convert import TYPES
 from gridmill.jobs.sink.files import SourceFile, find_files
 from gridmill.jobs.sink.load import Loading, NoProgress
+from gridmill.jobs.sink.unclear import UnclearError
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import REMOTE, Format
 from gridmill.ports.storage import FileStat
@@ -80,12 +81,21 @@ class _Sampling:
         unread = (*remote, *(file.name for file in files if file not in read))
         if not read:
             return Sample(columns={}, unread=unread)
+        problems: list[Problem] = []
         try:
             schema = loading.schema(read)
+            count = sum(self._rows(file, loading, schema, problems) for file in read)
+            if problems and not loading.decided:  # the forms of declared columns may be shown by later rows
+                loading.find_forms(read)
+                problems = []
+                count = sum(self._rows(file, loading, schema, problems) for file in read)
+        except UnclearError as error:
+            undecided = loading.is_cut or bool(unread)  # rows that were not read may decide
+            found = () if undecided else (_problem(error),)
+            names = tuple(file.name for file in read) if undecided else ()
+            return Sample(columns={}, problems=found, unread=(*unread, *names))
         except GridmillError as error:
             return Sample(columns={}, problems=(_problem(error),), unread=unread)
-        problems: list[Problem] = []
-        count = sum(self._rows(file, loading, schema, problems) for file in read)
         return Sample(
             columns={item.name: str(TYPES.get(item.type, item.type)) for item in schema},
             problems=tuple(problems),
