@@ -45,9 +45,7 @@ def permutation_importance(
         return {"skipped": "there are no validation or test rows"}
     try:
         return _measured(predictor, frame, split, seed, spent_seconds)
-    except (
-        GridmillError
-    ) as error:  # code of the user's own that does not take such rows: the model is good all the same
+    except GridmillError as error:  # a user's own code that does not take such rows: the model is good
         return {"skipped": f"the model does not predict shuffled rows: {error.message}"}
 
 
