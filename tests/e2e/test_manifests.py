@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from gridmill.cli.times import written
 from tests.e2e.conftest import Place, a_place
 
 pytestmark = pytest.mark.e2e
@@ -47,7 +48,8 @@ def test_every_version_has_a_manifest_that_goes_with_it(place: Place):
     for name in ("rows", "features", "files", "nothing"):
         found = manifest(place, f"kept/{name}", 1)
         record = records[f"kept/{name}@1"]
-        assert found["version"] == record
+        version = found["version"]
+        assert version | {"created": written(version["created"])} == record
         assert record["fingerprint"]
         folder = storage / record["output"]["uri"]
         paths = check_files(folder, found) if record["output"]["uri"] else set()

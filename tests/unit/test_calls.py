@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from gridmill import __version__
+from gridmill.calls import server
 from gridmill.calls.client import SOCKET, Link, connect_to, give_way
 from gridmill.calls.differences import differences
 from gridmill.calls.frames import REQUEST_BYTES, BrokenFrameError, receive_frame, send_frame
 from gridmill.calls.messages import Hello
+from gridmill.calls.server import peer_pid
 from gridmill.calls.table import case
 from gridmill.errors import InputError, NotFoundError, UnavailableError, UnreachedError
 from gridmill.model.job import CommandSpec, Job
@@ -246,8 +248,41 @@ def test_a_child_that_a_client_forked_does_not_keep_it_here(served: Served, tmp_
         client.wait()
         keeper = keeping(served)
         keeper.join(30)
-        assert not keeper.is_alive()
         os.killpg(client.pid, 9)
+        assert not keeper.is_alive()
+
+
+def test_a_client_that_ends_before_it_is_looked_at_is_gone_whoever_holds_its_connection(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_ended, looked = threading.Event(), threading.Event()
+
+    def slow_pid(sock: socket.socket) -> int:
+        pid = peer_pid(sock)
+        assert has_ended.wait(30)
+        looked.set()
+        return pid
+
+    monkeypatch.setattr(server, "peer_pid", slow_pid)
+    script = (
+        "import os, socket, sys, time\n"
+        "from gridmill.calls.frames import send_frame\n"
+        "from gridmill.calls.messages import Hello\n"
+        "from gridmill.codec import encode\n"
+        "sock = socket.socket(socket.AF_UNIX)\n"
+        "sock.connect(sys.argv[1])\n"
+        "send_frame(sock, [encode(Hello())])\n"
+        "if os.fork() == 0: time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / SOCKET)]
+    with subprocess.Popen(command, start_new_session=True) as client:
+        client.wait()
+        has_ended.set()
+        assert looked.wait(30)
+        keeper = keeping(served)
+        keeper.join(30)
+        os.killpg(client.pid, 9)
+        assert not keeper.is_alive()
 
 
 def test_a_child_that_was_forked_is_a_client_of_its_own(served: Served, tmp_path: Path) -> None:

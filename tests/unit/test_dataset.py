@@ -315,8 +315,8 @@ WRONG = [
     ),
     (DatasetSpec(sql="select 1 as split from obs", tables=("obs",)), "would have a column 'split'", ""),
     (DatasetSpec(basis=BASIS, label=Label(column="y")), "has no column 'y'", "label"),
-    (DatasetSpec(basis=BASIS, label=Label(column="x", horizon_seconds=1e6)), "no row is left", ""),
-    (DatasetSpec(basis=BASIS, label=Label(column="gone")), "no row is left", ""),
+    (DatasetSpec(basis=BASIS, label=Label(column="x", horizon_seconds=1e6)), "no row is left", "label"),
+    (DatasetSpec(basis=BASIS, label=Label(column="gone")), "no row is left", "label"),
     (DatasetSpec(basis=BASIS, label=Label(column="s", steps=1)), "label 'label' is u in every row", "label"),
     (
         DatasetSpec(basis=BASIS, label=LATER, split=Split(test_from="2021-01-01")),

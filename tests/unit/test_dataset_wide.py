@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dataset_case import DatasetCase
+from tests.data import DATA, needs
 
 from gridmill.cli.words import progress
 from gridmill.errors import DataError, InputError
@@ -23,7 +24,7 @@ from gridmill.model.run import JobRun
 from gridmill.model.state import JobState
 from gridmill.model.view import JobView
 
-ETT = Path(__file__).parents[3] / "shared" / "data" / "ett" / "ETTh1.csv"
+ETT = DATA / "ett" / "ETTh1.csv"
 
 
 def seconds_of(columns: int) -> float:
@@ -167,7 +168,7 @@ def test_nothing_remains_of_raw_rows_that_could_not_be_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not ETT.exists(), reason=f"there is no {ETT}")
+@needs("ett/ETTh1.csv")
 def test_hundreds_of_label_hours_of_real_data_take_seconds(tmp_path):
     import pyarrow.csv as csv
 

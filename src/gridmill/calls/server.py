@@ -100,6 +100,16 @@ class CallServer:
             sock.settimeout(None)
             return self._answer_all(sock, client)
         pid = peer_pid(sock)
+        with contextlib.ExitStack() as held:
+            ended = _process(
+                pid
+            )  # before the client knows that it is here: it may end at any time after that
+            if ended is not None:
+                held.callback(os.close, ended)
+            return self._be_with(sock, hello, pid, ended)
+
+    def _be_with(self, sock: socket.socket, hello: Hello, pid: int, ended: int | None) -> None:
+        """From the welcome of a client to its end."""
         client = self._attendance.enter(pid, hello.command, hello.environment)
         stays = partial(_say, sock, Word(stays=True))
         try:
@@ -109,37 +119,29 @@ class CallServer:
             welcome = Welcome(client=client.name, pid=os.getpid(), stays=stay, notices=self._notices(hello))
             send_frame(sock, [encode(welcome)])
             client.say = lambda warning: _say(sock, Word(warning=warning[:_WARNING_CHARACTERS]))
-            said_bye = self._accompany(sock, client, pid)
+            said_bye = self._accompany(sock, client, ended)
         except BaseException:
             self._attendance.leave(client)
             raise
         self._attendance.leave(client, stays if said_bye else lambda: None)
         with contextlib.suppress(OSError):
-            while said_bye and sock.recv(
-                1
-            ):  # until it has closed its end; ours is closed when this process ends
+            while said_bye and sock.recv(1):  # until it closes its end; ours closes when this process ends
                 continue
-        return None
 
-    def _accompany(self, sock: socket.socket, client: Client, pid: int) -> bool:
+    def _accompany(self, sock: socket.socket, client: Client, ended: int | None) -> bool:
         """Until the client goes; whether it said so. One whose process has ended is gone, whoever else holds
         the connection (a child that it forked)."""
         sock.settimeout(_HELLO_SECONDS)
-        ended = _process(pid)
-        try:
-            while True:
-                if sock.fileno() not in readable(sock, ended, milliseconds=None):
-                    return False
-                word = _word(sock)
-                if word is None or word.bye:
-                    return word is not None
-                if word.attend:
-                    self._attendance.attend(client, word.attend)
-                if word.release and self._attendance.is_alone(client):
-                    self._release()
-        finally:
-            if ended is not None:
-                os.close(ended)
+        while True:
+            if sock.fileno() not in readable(sock, ended, milliseconds=None):
+                return False
+            word = _word(sock)
+            if word is None or word.bye:
+                return word is not None
+            if word.attend:
+                self._attendance.attend(client, word.attend)
+            if word.release and self._attendance.is_alone(client):
+                self._release()
 
     def _answer_all(self, sock: socket.socket, client: Client) -> None:
         while (parts := receive_frame(sock, REQUEST_BYTES)) is not None:
@@ -198,8 +200,11 @@ def peer_pid(sock: socket.socket) -> int:
 
 
 def _process(pid: int) -> int | None:
-    """A descriptor that is readable once the process has ended; None where there is no such thing."""
+    """A descriptor that is readable once the process has ended; None where there is no such thing. Raises
+    ProcessLookupError when it has ended already."""
     try:
         return os.pidfd_open(pid) if pid else None
-    except (AttributeError, OSError):  # another system, an old kernel, or a process of another namespace
+    except ProcessLookupError:
+        raise
+    except (AttributeError, OSError):  # another system, or an old kernel
         return None

@@ -15,6 +15,7 @@ from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.job import Job
 from gridmill.model.message import Order
 from gridmill.model.training import Objective
+from gridmill.model.uri import below
 
 WHOLE_ROWS = 50_000
 """A table with more rows is known by its columns alone."""
@@ -109,10 +110,10 @@ class Scene:
     def stored(self, artifact: Artifact) -> Table:
         """A version of the storage root: whole where it is small, else its columns alone. Raises OSError and
         what the libraries raise."""
-        output = replace(artifact.output, uri=_uri(Path(self.root) / artifact.output.uri))
+        output = replace(artifact.output, uri=_uri(below(self.root, artifact.output.uri)))
         if (output.rows or 0) <= WHOLE_ROWS and output.rows is not None:
             return Table(artifact=replace(artifact, output=output), whole=True)
-        schema = open_version(Path("/") / output.uri, output).schema
+        schema = open_version(below("/", output.uri), output).schema
         empty = self.keep(artifact.name, schema.empty_table(), output.details)
         kept = replace(output, uri=empty.output.uri, rows=0, table_version=None)
         kind = output.kind if output.kind == ArtifactKind.PREDICTION else ArtifactKind.DATASET
@@ -120,8 +121,8 @@ class Scene:
 
     def schema_of(self, artifact: Artifact) -> pa.Schema:
         """The columns of a version. Raises OSError and what the libraries raise."""
-        output = replace(artifact.output, uri=_uri(Path(self.root) / artifact.output.uri))
-        return open_version(Path("/") / output.uri, output).schema
+        output = replace(artifact.output, uri=_uri(below(self.root, artifact.output.uri)))
+        return open_version(below("/", output.uri), output).schema
 
 
 def _uri(path: Path) -> str:
