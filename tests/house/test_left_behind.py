@@ -32,15 +32,18 @@ def test_nothing_is_found_where_nothing_is_left(run: left_behind.Run):
 
 
 def test_a_process_in_a_session_of_its_own_is_found(run: left_behind.Run):
-    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    words = ["sh", "-c", "echo; read word"]
+    process = subprocess.Popen(words, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
-        assert run.left() == [f"process {process.pid}: sleep 1000"]
+        assert process.stdout is not None
+        process.stdout.readline()  # a process has its environment a moment after `Popen` has returned
+        assert run.left() == [f"process {process.pid}: {' '.join(words)}"]
         run.ending_seconds = 60.0
         os.kill(process.pid, signal.SIGKILL)
         assert run.left() == []  # it waits for what is ending
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_files_are_found(run: left_behind.Run):
