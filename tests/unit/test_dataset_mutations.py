@@ -18,8 +18,13 @@ def test_a_fault_whose_text_is_not_there_is_an_error() -> None:
         mutated_text(replace(MUTATIONS[0], text="no such text"))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(one, id=one.name, marks=pytest.mark.soak if number % 8 else pytest.mark.long)
+        for number, one in enumerate(MUTATIONS)
+    ],
+)
 def test_each_fault_is_found(mutation: Mutation, tmp_path: Path) -> None:
     number = find(mutation, tmp_path)
     assert number is not None, f"none of {mutation.cases} cases shows it"
