@@ -303,4 +303,6 @@ def test_a_mix_of_commands_and_kills_at_random_moments(place: Place, seed: int):
         process.communicate(timeout=240)
         assert process.returncode in (0, 6, 130, -signal.SIGTERM, -signal.SIGKILL), process.args
     assert place.gridmill("down", "--all").returncode == 0
+    last = place.gridmill("run", quick(place, "last"))  # with it goes what one that was killed left idle
+    assert last.returncode == 0, last.stdout + last.stderr
     assert eventually(lambda: not place.leftovers())
