@@ -15,7 +15,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from bench.measure import Result, Series, alternate, at_most, cpu_seconds, row, save
-from gridmill.jobs.context import JobContext
+from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.training.run import run
 from gridmill.model.amounts import Amounts
 from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
@@ -47,7 +47,7 @@ def _against_scikit_learn(root: Path) -> list[Result]:
     x, y, split = numbers(ROWS)
     dataset = write(root, x, y, split)
     spec = TrainingSpec(dataset="d", model=ModelKind.GBDT, trees=TREES, patience=TREES)
-    acts = {"ours": lambda: _train(root, dataset, spec), "theirs": _bare(x, y, split)}
+    acts = {"ours": lambda: train(root, dataset, spec), "theirs": _bare(x, y, split)}
     measured = alternate({name: partial(_cpu, act) for name, act in acts.items()}, rounds=3, warm=False)
     pairs = zip(measured["ours"].values, measured["theirs"].values, strict=True)
     ratio = Series([ours / theirs for ours, theirs in pairs])
@@ -65,7 +65,8 @@ def _check(root: Path, kind: ModelKind) -> list[Result]:
     dataset, spec, seconds, share = plain_dataset(), TrainingSpec(dataset="d", model=kind), Series(), Series()
     for _ in range(3):
         begin = time.perf_counter()
-        seconds.values.append(_train(root, dataset, spec))
+        result = train(root, dataset, spec)
+        seconds.values.append(result.outputs[0].details["file_check"]["seconds"])
         share.values.append(100 * seconds.values[-1] / (time.perf_counter() - begin))
     what = f"check of a {kind} model's files"
     return [
@@ -117,22 +118,20 @@ def plain_dataset() -> Artifact:
     return Artifact(id="p/d@1", name="p/d", number=1, output=output, fingerprint="f")
 
 
-def _train(root: Path, dataset: Artifact, spec: TrainingSpec) -> float:
-    """A whole training; the seconds of its check."""
+def train(root: Path, dataset: Artifact, spec: TrainingSpec, workers: int = 1) -> JobResult:
+    """A whole training by so many workers, with a CPU each."""
     with TemporaryDirectory(dir=root) as work:
         order = Order(
             attempt_id="bench", token="", run_id="b", pipeline="b", job=Job(name="m", training=spec),
-            root=str(root), output_uri=str(Path(work).relative_to(root)) + "/m",
-            given=Amounts(cpus=1, memory_bytes=2**34),
+            root=str(root), output_uri=str(Path(work).relative_to(root)) + "/m", workers=workers,
+            given=Amounts(cpus=workers, memory_bytes=2**34),
             inputs=(Input(name="d", artifact=dataset),),
         )  # fmt: skip
         events = os.open(os.devnull, os.O_WRONLY)
         try:
-            result = run(JobContext(order=order, work=Path(work), events_fd=events))
+            return run(JobContext(order=order, work=Path(work), events_fd=events))
         finally:
             os.close(events)
-    seconds: float = result.outputs[0].details["file_check"]["seconds"]
-    return seconds
 
 
 if __name__ == "__main__":

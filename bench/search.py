@@ -1,18 +1,12 @@
 """A search of 50 trials by two workers against one."""
 
-import os
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.measure import Result, Series, alternate, at_least, row, save, timed
-from bench.models import WIDTH, numbers, write
-from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.run import run
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact, Input
-from gridmill.model.job import Job
-from gridmill.model.message import Order
+from bench.models import WIDTH, numbers, train, write
+from gridmill.model.artifact import Artifact
 from gridmill.model.search import Range, Search
 from gridmill.model.training import ModelKind, TrainingSpec
 
@@ -57,18 +51,7 @@ def _search(root: Path, dataset: Artifact, workers: int) -> None:
         parameters={"learning_rate": Range(log=(0.01, 0.3)), "max_leaves": Range(between=(8, 64))},
     )
     spec = TrainingSpec(dataset="d", model=ModelKind.GBDT, trees=100, patience=100, search=searched)
-    with TemporaryDirectory(dir=root) as work:
-        order = Order(
-            attempt_id="bench", token="", run_id="b", pipeline="b", job=Job(name="m", training=spec),
-            root=str(root), output_uri=str(Path(work).relative_to(root)) + "/m", workers=workers,
-            given=Amounts(cpus=workers, memory_bytes=2**34),
-            inputs=(Input(name="d", artifact=dataset),),
-        )  # fmt: skip
-        events = os.open(os.devnull, os.O_WRONLY)
-        try:
-            run(JobContext(order=order, work=Path(work), events_fd=events))
-        finally:
-            os.close(events)
+    train(root, dataset, spec, workers)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Attended(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Client:
-    """One that is here. `end` lets one that has said goodbye know that the control node stays."""
+    """One that is here. `say` gives it a warning to show."""
 
     name: str
     pid: int

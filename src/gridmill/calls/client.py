@@ -23,7 +23,7 @@ SOCKET = "client.sock"
 """In the home: where clients of this user and this machine call the control node."""
 _ANSWER_SECONDS = 60.0
 _CALL_SECONDS = 3600.0
-"""Longer than any call takes that is not a defect: exporting a project copies all of its data."""
+"""Longer than any call takes that is not a defect: a backup copies all of its data."""
 _END_SECONDS = 30.0
 _END_MILLISECONDS = 1000
 """All connections of a process that ends are closed together, but not at the same instant."""
@@ -89,9 +89,7 @@ class Link:
                 raise ConnectionResetError("the connection was closed")
         except OSError as error:
             connection.close()
-            readable(
-                self._sign, milliseconds=_END_MILLISECONDS
-            )  # so that who asks next knows that it is gone
+            readable(self._sign, milliseconds=_END_MILLISECONDS)  # who asks next then knows that it is gone
             raise UnavailableError(
                 f"the control node at {self._path} ended before it answered `{call.name}`",
                 hint="Look whether it was done, and try again.",

@@ -26,9 +26,8 @@ def differences(settings: Settings, hello: Hello, *, stays: bool) -> tuple[str, 
         told.append(f"Gridmill is {hello.version} here and {__version__} at the control node that is up")
     if hello.python != sys.prefix:
         told.append(
-            f"Python is {hello.python} here and {sys.prefix} at the control node that is up: jobs of "
-            f"Gridmill's own "
-            "kinds use the latter"
+            f"Python is {hello.python} here and {sys.prefix} at the control node that is up:"
+            " jobs of Gridmill's own kinds use the latter"
         )
     return tuple(told)
 
@@ -43,7 +42,6 @@ def _line(name: str, theirs: str, ours: str) -> str:
             f"{name} here is not that of the control node that is up: the control node's counts until it ends"
         )
     return (
-        f"{name} is {theirs or 'not set'} here and {ours or 'not set'} at the control node that is up: the "
-        f"control "
-        "node's counts until it ends"
+        f"{name} is {theirs or 'not set'} here and {ours or 'not set'} at the control node that is up:"
+        " the control node's counts until it ends"
     )

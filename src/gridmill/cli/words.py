@@ -201,24 +201,21 @@ def short_reason(reason: str) -> str:
 def reason_lines(view: RunView, most: int) -> Iterator[str]:
     """Why each job of a run was executed or restored: jobs with the same reason share a line; of more than
     `most` lines the rest is counted."""
-    shared: dict[str, list[str]] = {}
+    shared: dict[tuple[str, str], list[str]] = {}
     for job in (one.job for one in view.jobs if one.job.reason):
         unchanged = job.state == JobState.UNCHANGED
         if unchanged and job.reason.startswith(SAME):
-            shared.setdefault(f"restored, {SAME} {{}}", []).append(job.reason.removeprefix(SAME).strip())
+            shared.setdefault((f"restored, {SAME} ", ""), []).append(job.reason.removeprefix(SAME).strip())
         else:
             verb, why = "restored" if unchanged else "executed", short_reason(job.reason)
-            shared.setdefault(f"{{}} {verb}: {why.translate(_BRACES)}", []).append(job.job.name)
-    for number, (line, names) in enumerate(shared.items()):
+            shared.setdefault(("", f" {verb}: {why}"), []).append(job.job.name)
+    for number, ((before, after), names) in enumerate(shared.items()):
         if number == most:
             left = sum(map(len, list(shared.values())[most:]))
             yield f"and {left} more jobs: `gridmill show job {view.run.id}/JOB` shows why"
             return
         more = f" and {len(names) - most} more" if len(names) > most else ""
-        yield line.format(", ".join(names[:most]) + more)
-
-
-_BRACES = str.maketrans({"{": "{{", "}": "}}"})
+        yield f"{before}{', '.join(names[:most])}{more}{after}"
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

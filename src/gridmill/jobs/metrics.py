@@ -1,9 +1,11 @@
 """How good predictions are: a few numbers per split, and which way is better."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 import numpy as np
 
+from gridmill.errors import InputError
 from gridmill.jobs.decisions import decide
 from gridmill.jobs.features import Floats, Integers
 from gridmill.model.metric import HIGHER_IS_BETTER
@@ -17,6 +19,27 @@ NAMES: Mapping[Objective, tuple[str, ...]] = {
     ),
 }
 """The metrics of each objective; the first is the one models are chosen by unless said otherwise."""
+
+
+SEARCH_METRIC, BEST_BY = "training.search.metric", "prediction.best_by"
+"""The fields that name a metric."""
+
+
+def check_metric(metric: str | None, objective: Objective, place: str) -> str:
+    """The metric that models or trials are compared by; `place` is the field that names it. Raises InputError
+    for one that the objective does not have."""
+    names = NAMES[objective]
+    if metric is None:
+        return names[0]
+    if metric not in names:
+        near = get_close_matches(metric, names, n=1)
+        raise InputError(
+            f"there is no metric {metric!r} of {objective}",
+            hint=f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}.",
+            place=place,
+        )
+    return metric
+
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 

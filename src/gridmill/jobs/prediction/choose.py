@@ -3,13 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from gridmill.errors import InputError
 from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.intervals import quantile_columns
-from gridmill.jobs.metrics import NAMES, better
+from gridmill.jobs.metrics import BEST_BY, better, check_metric
 from gridmill.jobs.prediction.candidates import Candidate
 from gridmill.jobs.prediction.measured import Comparison
 from gridmill.model.amounts import show_number
@@ -40,7 +39,7 @@ def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str
 
 def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str | None) -> Choice:
     """The best candidate; of equal ones the first. Raises InputError when they cannot be compared."""
-    metric = check_metric(candidates[0], best_by)
+    metric = check_metric(best_by, candidates[0].card.objective, BEST_BY)
     if len(candidates) == 1:
         return Choice(
             candidate=candidates[0], metric=metric, why=f"{candidates[0].name} is the only candidate"
@@ -72,21 +71,6 @@ def check_keys(candidate: Candidate) -> None:
                 hint=KEYS_HINT,
                 place="prediction.dataset",
             )
-
-
-def check_metric(candidate: Candidate, best_by: str | None) -> str:
-    """The metric to choose by. Raises InputError for one that the objective does not have."""
-    names = NAMES[candidate.card.objective]
-    if best_by is None:
-        return names[0]
-    if best_by not in names:
-        near = get_close_matches(best_by, names, n=1)
-        raise InputError(
-            f"there is no metric {best_by!r} of {candidate.card.objective}",
-            hint=f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}.",
-            place="prediction.best_by",
-        )
-    return best_by
 
 
 def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Comparison) -> str:

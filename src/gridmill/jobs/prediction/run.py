@@ -18,10 +18,11 @@ from gridmill.jobs.children import in_child
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.features import has_all_values
 from gridmill.jobs.foreign import check_trust
+from gridmill.jobs.metrics import BEST_BY, check_metric
 from gridmill.jobs.models import Card, load_card
 from gridmill.jobs.partitions import open_partitions
 from gridmill.jobs.prediction.candidates import Candidate
-from gridmill.jobs.prediction.choose import Choice, check_keys, check_metric, choose, describe_candidate
+from gridmill.jobs.prediction.choose import Choice, check_keys, choose, describe_candidate
 from gridmill.jobs.prediction.cut import Span, check_order, pieces_of, selected_rows, spans_of
 from gridmill.jobs.prediction.finish import (
     break_down,
@@ -55,7 +56,7 @@ def run(context: JobContext) -> JobResult:
     check_candidates(candidates)
     for candidate in candidates:
         check_keys(candidate)
-    check_metric(candidates[0], spec.best_by)
+    check_metric(spec.best_by, candidates[0].card.objective, BEST_BY)
     begun = in_child(lambda: _begin(context, spec, candidates), "comparing the models", context.work)
     comparison, plan = from_builtins(begun["comparison"], Comparison), begun["plan"]
     choice = choose(candidates, comparison, spec.best_by)

@@ -113,16 +113,14 @@ class Scene:
         output = replace(artifact.output, uri=_uri(below(self.root, artifact.output.uri)))
         if (output.rows or 0) <= WHOLE_ROWS and output.rows is not None:
             return Table(artifact=replace(artifact, output=output), whole=True)
-        schema = open_version(below("/", output.uri), output).schema
-        empty = self.keep(artifact.name, schema.empty_table(), output.details)
+        empty = self.keep(artifact.name, self.schema_of(artifact).empty_table(), output.details)
         kept = replace(output, uri=empty.output.uri, rows=0, table_version=None)
         kind = output.kind if output.kind == ArtifactKind.PREDICTION else ArtifactKind.DATASET
         return Table(artifact=replace(artifact, output=replace(kept, kind=kind)))
 
     def schema_of(self, artifact: Artifact) -> pa.Schema:
         """The columns of a version. Raises OSError and what the libraries raise."""
-        output = replace(artifact.output, uri=_uri(below(self.root, artifact.output.uri)))
-        return open_version(below("/", output.uri), output).schema
+        return open_version(below(self.root, artifact.output.uri), artifact.output).schema
 
 
 def _uri(path: Path) -> str:

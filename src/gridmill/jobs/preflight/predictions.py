@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from gridmill.errors import InputError
 from gridmill.jobs.features import is_number
-from gridmill.jobs.metrics import NAMES
+from gridmill.jobs.metrics import BEST_BY, check_metric
 from gridmill.jobs.partitions import open_partitions
 from gridmill.jobs.prediction.cut import selected_rows
 from gridmill.jobs.preflight.known import Model, Scene, Table
@@ -67,13 +67,5 @@ def _check_alike(spec: PredictionSpec, models: Mapping[str, Model]) -> None:
 
 def _check_metric(spec: PredictionSpec, models: Mapping[str, Model]) -> None:
     first = next((models[name] for name in spec.models if name in models), None)
-    if first is None or spec.best_by is None:
-        return
-    names = NAMES[first.objective]
-    if spec.best_by not in names:
-        near = get_close_matches(spec.best_by, names, n=1)
-        raise InputError(
-            f"there is no metric {spec.best_by!r} of {first.objective}",
-            hint=f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}.",
-            place="prediction.best_by",
-        )
+    if first is not None:
+        check_metric(spec.best_by, first.objective, BEST_BY)

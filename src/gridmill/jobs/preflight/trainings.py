@@ -9,13 +9,12 @@ import pyarrow as pa
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import is_number
+from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
 from gridmill.jobs.partitions import Partitions, open_partitions
 from gridmill.jobs.preflight.known import Model, Scene, Table, UnknownError
 from gridmill.jobs.training.columns import choose_encodings
-from gridmill.jobs.training.frame import Frame, Subject, find_subject, read_frame
-from gridmill.jobs.training.search_metric import check_metric
+from gridmill.jobs.training.frame import Frame, Subject, find_subject, read_frame, whole_windows
 from gridmill.jobs.training.weighing import check_column
-from gridmill.jobs.training.whole_windows import whole_windows
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job
 from gridmill.model.training import Combine, ModelKind, Objective, TrainingSpec
@@ -113,7 +112,7 @@ def _check_label(spec: TrainingSpec, subject: Subject, schema: pa.Schema) -> Obj
 def _check_choices(spec: TrainingSpec, objective: Objective) -> None:
     """What goes with classes alone, or with numbers alone."""
     if spec.search is not None:
-        check_metric(spec.search.metric, objective)
+        check_metric(spec.search.metric, objective, SEARCH_METRIC)
     if spec.quantiles and objective != Objective.REGRESSION:
         raise InputError("quantiles are of numbers; the label has classes", place="training.quantiles")
     if objective == Objective.REGRESSION:

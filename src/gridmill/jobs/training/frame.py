@@ -316,3 +316,17 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
             f"label {label!r} is the same in every training row: there is nothing to learn",
             hint="Check the dataset's label, or take a longer training period.",
         )
+
+
+def whole_windows(frame: Frame, length: int) -> Integers:
+    """The training rows that have `length` rows of their entity up to them. Raises DataError for none."""
+    rows = frame.rows["train"]
+    whole: Integers = rows[rows - frame.starts[rows] >= length - 1]
+    if len(whole) == 0:
+        most = int((rows - frame.starts[rows]).max()) + 1
+        raise DataError(
+            f"no training row has {length} rows of its entity up to it (the most is {most})",
+            hint=f"Use `sequence: {most}` or less, or check the dataset's entity.",
+            place="training.sequence",
+        )
+    return whole

@@ -3,10 +3,9 @@
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.training.drawing import recurrent_graph
 from gridmill.jobs.training.fitted import Fitted
-from gridmill.jobs.training.frame import Frame
+from gridmill.jobs.training.frame import Frame, whole_windows
 from gridmill.jobs.training.networks import Recurrent
 from gridmill.jobs.training.neural import Plan, fit_network
-from gridmill.jobs.training.whole_windows import whole_windows
 from gridmill.model.training import Normalization, TrainingSpec
 
 

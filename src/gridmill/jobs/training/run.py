@@ -16,7 +16,7 @@ from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.features import Encoding
 from gridmill.jobs.foreign import CodePredictor
 from gridmill.jobs.held_out import HeldOut, save_held_out
-from gridmill.jobs.metrics import NAMES
+from gridmill.jobs.metrics import NAMES, SEARCH_METRIC, check_metric
 from gridmill.jobs.models import (
     Card,
     GraphPredictor,
@@ -44,7 +44,6 @@ from gridmill.jobs.training.fitted import Fitted
 from gridmill.jobs.training.folds import Folds, plan_folds, predict_folds
 from gridmill.jobs.training.frame import Frame, read_frame
 from gridmill.jobs.training.identity import identify
-from gridmill.jobs.training.search_metric import check_metric
 from gridmill.jobs.training.stopping import with_stopping_rows
 from gridmill.jobs.training.stored import check_alike, check_stored, sample_rows
 from gridmill.model.artifact import Artifact, ArtifactKind, Output
@@ -236,7 +235,7 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
     def make() -> "tuple[Objective, TryOut]":
         frame, _ = _prepare(context, spec)
         study = import_module("gridmill.jobs.training.study")
-        metric = check_metric(search.metric, frame.objective)
+        metric = check_metric(search.metric, frame.objective, SEARCH_METRIC)
         if len(frame.rows["validation"]) == 0:
             raise InputError(
                 "a search compares its trials on the validation split, and the dataset has none",

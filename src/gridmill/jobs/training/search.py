@@ -23,7 +23,7 @@ from optuna.trial import Trial, TrialState
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.children import Child, raise_error, start_child
 from gridmill.jobs.context import CODE, JobContext, PrunedError
-from gridmill.jobs.training.search_metric import check_metric
+from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
 from gridmill.jobs.training.study import (
     INSTEAD_OF,
     UndefinedMetricError,
@@ -156,7 +156,7 @@ class _Crew:
 
     def _ready(self, child: Child, objective: Objective) -> None:
         if self._study is None:
-            self._metric = check_metric(self._search.metric, objective)
+            self._metric = check_metric(self._search.metric, objective, SEARCH_METRIC)
             folder = self._context.checkpoints or self._context.work
             self._study = open_study(folder, self._search, self._metric)
             for _ in range(1, min(self._most, self._left())):
