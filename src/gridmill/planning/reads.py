@@ -1,6 +1,6 @@
 """Which files of a project the code of a job reads: those it declares, or all that are code."""
 
-import os
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -39,7 +39,7 @@ def files_read(
 
 def _declared(job: Job, every: Mapping[str, CodeFile]) -> Iterator[str]:
     for written in job.reads_files:
-        pattern = _pattern(os.path.normpath(written), below=True)
+        pattern = _pattern(posixpath.normpath(written), below=True)
         found = [name for name in every if written in (".", "./") or pattern.fullmatch(name)]
         if not found:
             raise InputError(
@@ -58,13 +58,16 @@ def files_named(job: Job) -> tuple[str, ...]:
     scripts = (training.script, training.predict) if training is not None else ()
     names = (job.environment, training.file if training is not None else None)
     found = (*names, *(script.partition(":")[0] for script in scripts if script))
-    return tuple(os.path.normpath(name) for name in found if name)
+    return tuple(posixpath.normpath(name) for name in found if name)
 
 
 def _inside(written: str, folder: str) -> str:
-    """A path or pattern relative to the project's folder; empty where it leads out of it."""
-    path = os.path.relpath(written, os.path.abspath(folder)) if os.path.isabs(written) else written
-    path = os.path.normpath(path)
+    """A path or pattern relative to the project's folder; empty where it leads out of it, or where the folder
+    of an absolute path is not known."""
+    if posixpath.isabs(written) and not posixpath.isabs(folder):
+        return ""
+    path = posixpath.relpath(written, folder) if posixpath.isabs(written) else written
+    path = posixpath.normpath(path)
     return "" if path == ".." or path.startswith("../") else path
 
 

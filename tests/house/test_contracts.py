@@ -1,0 +1,247 @@
+"""Each import contract holds, and fails for each of the violations that are tried here."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gridmill.registry import CHECKS, JOBS, SITES
+from tests.house.contracts import ROOT, Contracts, Import
+
+LINT = Path(sys.executable).parent / "lint-imports"
+
+VIOLATIONS: dict[str, tuple[Import, ...]] = {
+    "layers": (
+        ("gridmill.model.bad", "gridmill.control.node"),
+        ("gridmill.planning.bad", "gridmill.staging.manifest"),
+        ("gridmill.control.bad", "gridmill.sdk.client"),
+        ("gridmill.pod.bad", "gridmill.farm.app"),
+    ),
+    "cycles": (
+        ("gridmill.planning.snapshot", "gridmill.planning.plan"),
+        ("gridmill.model.amounts", "gridmill.model.resource"),
+        ("gridmill.jobs.context", "gridmill.jobs.sink.run"),
+    ),
+    "adapters": (
+        ("gridmill.stores.bad", "gridmill.links.server"),
+        ("gridmill.sites.bad", "gridmill.storage.root"),
+        ("gridmill.jobs.bad", "gridmill.sites.machine"),
+    ),
+    "kinds-of-sites": (
+        ("gridmill.sites.ray.bad", "gridmill.sites.slurm.site"),
+        ("gridmill.sites.slurm.bad", "gridmill.sites.cluster.site"),
+        ("gridmill.sites.cluster.bad", "gridmill.sites.local"),
+    ),
+    "one-site": (
+        ("gridmill.sites.machine", "gridmill.sites.slurm.shell"),
+        ("gridmill.cli.bad", "gridmill.sites.cluster.joining"),
+    ),
+    "kinds-of-jobs": (
+        ("gridmill.jobs.sink.bad", "gridmill.jobs.training.run"),
+        ("gridmill.jobs.prediction.bad", "gridmill.jobs.training.frame"),
+        ("gridmill.jobs.dataset.bad", "gridmill.jobs.sink.table"),
+    ),
+    "one-job": (
+        ("gridmill.jobs.main", "gridmill.jobs.sink.run"),
+        ("gridmill.pod.bad", "gridmill.jobs.training.run"),
+    ),
+    "kinds-of-stores": (
+        ("gridmill.stores.sqlite", "gridmill.stores.postgresql"),
+        ("gridmill.stores.memory", "gridmill.stores.sqlite"),
+    ),
+    "pure": (
+        *(
+            (f"{package}.bad", library)
+            for package in ("gridmill.model", "gridmill.planning")
+            for library in (
+                "time",
+                "random",
+                "os",
+                "socket",
+                "subprocess",
+                "secrets",
+                "threading",
+                "tempfile",
+            )
+        ),
+    ),
+    "light": (("gridmill.control.bad", "numpy"), ("gridmill.links.bad", "fastapi")),
+    "codec": (("gridmill.report.bad", "msgspec"), ("gridmill.sites.bad", "msgspec")),
+    "start-up": (
+        ("gridmill.cli.bad", "duckdb"),
+        ("gridmill.sdk.bad", "pandas"),
+        ("gridmill.sites.machine", "ray"),
+        ("gridmill.__main__", "torch"),
+    ),
+    "planner": (
+        ("gridmill.planning.bad", "gridmill.codec"),
+        ("gridmill.planning.bad", "gridmill.ports.store"),
+    ),
+    "cli": (("gridmill.sdk.bad", "gridmill.cli.app"), ("gridmill.node.bad", "gridmill.cli.up")),
+    "sdk": (("gridmill.node.bad", "gridmill.sdk.client"), ("gridmill.api.bad", "gridmill.sdk.runs")),
+    "node": (("gridmill.cli.bad", "gridmill.node.process"), ("gridmill.sdk.bad", "gridmill.node.process")),
+    "bootstrap": (("gridmill.cli.bad", "gridmill.bootstrap"), ("gridmill.sdk.bad", "gridmill.bootstrap")),
+    "api": (("gridmill.cli.bad", "gridmill.api.app"), ("gridmill.sdk.bad", "gridmill.api.routes")),
+    "report": (
+        ("gridmill.cli.bad", "gridmill.report.render"),
+        ("gridmill.control.bad", "gridmill.report.render"),
+    ),
+    "testing": (
+        ("gridmill.control.bad", "gridmill.testing.faults"),
+        ("gridmill.cli.bad", "gridmill.testing.grid"),
+    ),
+    "control": (
+        ("gridmill.cli.bad", "gridmill.control.node"),
+        ("gridmill.sdk.bad", "gridmill.control.node"),
+        ("gridmill.api.bad", "gridmill.control.ledger"),
+    ),
+    "pod": (("gridmill.sites.bad", "gridmill.pod.agent"), ("gridmill.control.bad", "gridmill.pod.journal")),
+    "farm": (("gridmill.cli.bad", "gridmill.farm.app"), ("gridmill.sites.cluster.bad", "gridmill.farm.app")),
+    "declarations": (
+        ("gridmill.control.bad", "gridmill.declarations.read"),
+        ("gridmill.jobs.bad", "gridmill.declarations.read"),
+    ),
+    "calls": (
+        ("gridmill.cli.bad", "gridmill.calls.server"),
+        ("gridmill.control.bad", "gridmill.calls.server"),
+    ),
+    "sites": (
+        ("gridmill.control.bad", "gridmill.sites.local"),
+        ("gridmill.cli.bad", "gridmill.sites.machine"),
+    ),
+    "stores": (
+        ("gridmill.api.bad", "gridmill.stores.sql"),
+        ("gridmill.cli.bad", "gridmill.stores.sql"),
+        ("gridmill.control.bad", "gridmill.stores.memory"),
+    ),
+    "links": (("gridmill.control.bad", "gridmill.links.server"), ("gridmill.cli.bad", "gridmill.links.tls")),
+    "storage": (
+        ("gridmill.control.bad", "gridmill.storage.root"),
+        ("gridmill.cli.bad", "gridmill.storage.root"),
+    ),
+    "staging": (
+        ("gridmill.control.bad", "gridmill.staging.carry"),
+        ("gridmill.links.bad", "gridmill.staging.carry"),
+    ),
+    "http": (("gridmill.control.bad", "gridmill.http.server"), ("gridmill.cli.bad", "gridmill.http.server")),
+    "planning": (
+        ("gridmill.sdk.bad", "gridmill.planning.plan"),
+        ("gridmill.cli.bad", "gridmill.planning.plan"),
+        ("gridmill.api.bad", "gridmill.planning.plan"),
+    ),
+    "ports": (
+        ("gridmill.planning.bad", "gridmill.ports.store"),
+        ("gridmill.report.bad", "gridmill.ports.grid"),
+    ),
+    "registry": (("gridmill.cli.bad", "gridmill.registry"), ("gridmill.sdk.bad", "gridmill.registry")),
+    "settings": (("gridmill.control.bad", "gridmill.settings"), ("gridmill.stores.bad", "gridmill.settings")),
+    "jobs": (("gridmill.sites.bad", "gridmill.jobs.context"), ("gridmill.control.bad", "gridmill.jobs.look")),
+}
+"""By contract, imports that it forbids."""
+
+IN_FILES: dict[str, Import] = {
+    "layers": ("gridmill.model.bad", "gridmill.control.node"),
+    "kinds-of-sites": ("gridmill.sites.ray.bad", "gridmill.sites.slurm.site"),
+    "pure": ("gridmill.planning.worse", "random"),
+    "stores": ("gridmill.api.bad", "gridmill.stores.sql"),
+    "codec": ("gridmill.report.bad", "msgspec"),
+}
+"""Those that are also tried as files, through the command that `make check` calls."""
+
+OPEN_TO_ALL = {"gridmill.model", "gridmill.errors", "gridmill.codec", "gridmill.quiet", "gridmill.__main__"}
+"""What every layer above may import, so that its layer is its whole contract."""
+
+NO_KINDS = {"gridmill.jobs.preflight", "gridmill.stores.migrations"}
+"""Packages beside the kinds: the check of all kinds of jobs before a run, and the scripts of Alembic."""
+
+
+def packages(contracts: Contracts, parent: str = "gridmill") -> set[str]:
+    """What lies directly in a package: packages and modules."""
+    return set(contracts.graph.find_children(parent))
+
+
+def test_every_contract_has_two_violations_to_try(contracts: Contracts):
+    assert VIOLATIONS.keys() == contracts.by_id.keys()
+    assert [name for name, tried in VIOLATIONS.items() if len(tried) < 2] == []
+
+
+def test_every_contract_holds(contracts: Contracts):
+    assert [name for name in contracts.by_id if not contracts.holds(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("contract", "importer", "imported"),
+    [(name, *tried) for name, each in VIOLATIONS.items() for tried in each],
+)
+def test_a_contract_fails_when_it_is_violated(
+    contracts: Contracts, contract: str, importer: str, imported: str
+):
+    assert not contracts.holds(contract, (importer, imported))
+
+
+def test_the_violations_name_modules_that_exist(contracts: Contracts):
+    named = {module for tried in VIOLATIONS.values() for pair in tried for module in pair}
+    own = {name for name in named if name.startswith("gridmill.") and not name.endswith((".bad", ".worse"))}
+    assert own - contracts.modules == set()
+
+
+@pytest.fixture(scope="module")
+def linted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What `lint-imports` prints for a copy of the source with the violations in files."""
+    folder = tmp_path_factory.mktemp("copy")
+    leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=leave)
+    shutil.copy(ROOT / ".importlinter", folder)
+    for importer, imported in IN_FILES.values():
+        (folder / "src" / f"{importer.replace('.', '/')}.py").write_text(f"import {imported}\n")
+    done = subprocess.run(
+        [LINT, "--no-cache"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    return done.stdout
+
+
+@pytest.mark.parametrize("contract", IN_FILES)
+def test_the_linter_finds_a_violation_in_a_file(contracts: Contracts, linted: str, contract: str):
+    assert f"{contracts.by_id[contract].name} BROKEN" in linted
+
+
+def test_every_package_has_a_layer_and_a_list_of_importers(contracts: Contracts):
+    layers = {
+        name.strip()
+        for line in contracts.listed("layers", "layers")
+        for name in line.replace("|", ":").split(":")
+    }
+    protected = {name for one in contracts.by_id for name in contracts.listed(one, "protected_modules")}
+    there = packages(contracts)
+    assert there - layers == set(), "give each a line under `layers` in .importlinter"
+    assert there - protected - OPEN_TO_ALL == set(), "give each a contract `protected` in .importlinter"
+    assert layers - there == set()
+
+
+def test_every_kind_of_site_and_job_is_independent(contracts: Contracts):
+    independent = {name for one in contracts.by_id for name in contracts.listed(one, "modules")}
+    from_tables = {
+        ".".join(target.split(":")[0].split(".")[:3])
+        for table in (SITES, CHECKS, JOBS)
+        for target in table.values()
+    }
+    families = ("gridmill.sites", "gridmill.jobs", "gridmill.clouds", "gridmill.stores")
+    folders = {
+        name
+        for family in families
+        if family in contracts.modules
+        for name in packages(contracts, family)
+        if contracts.graph.find_children(name)
+    }
+    kinds = {name for name in from_tables | folders if name.startswith(families)}
+    assert "gridmill.sites.ray" in kinds, "the kinds are not found any more"
+    assert kinds - independent - NO_KINDS == set(), "give each a line in a contract `independence`"
