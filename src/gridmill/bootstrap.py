@@ -41,13 +41,13 @@ from gridmill.model.view import RunView
 from gridmill.ports.link import LinkServer, Received
 from gridmill.ports.site import Doors, SitePort
 from gridmill.ports.store import Store
+from gridmill.private_files import write_private
 from gridmill.registry import find
 from gridmill.settings import Settings, is_farm
 from gridmill.storage.filesystem import check_home, check_root
 from gridmill.storage.home import make_home
 from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
-from gridmill.testing.faults import with_faults
 
 _OF_A_FARM = "`gridmill farm sources` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
 _LOOK_SECONDS = 0.05
@@ -115,13 +115,7 @@ def home_secret(home: Path) -> bytes:
     """The key that pod secrets are derived from; made once, by who owns the home, for this user only."""
     path = home / "secret"
     if not path.exists():
-        draft = home / f"secret.{os.getpid()}"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
+        write_private(path, secrets.token_hex(32).encode())
     return bytes.fromhex(path.read_text())
 
 
@@ -139,6 +133,14 @@ def open_store(settings: Settings) -> Store:
         )
     store: Store = find("stores", scheme)(settings.store)
     return store
+
+
+def _with_fault(store: Store, fault: str) -> Store:
+    """The store; for a test's fault one that fails as it says. Raises InputError for a fault that is none."""
+    if not fault:
+        return store
+    faulty: Store = find("faults", "store")(store, fault)
+    return faulty
 
 
 def warn(message: str) -> None:
@@ -260,7 +262,7 @@ def _wire(
     await_seconds: float,
     end: Callable[[], None] | None,
 ) -> EmbeddedNode:
-    store = with_faults(open_store(settings), settings.fault)
+    store = _with_fault(open_store(settings), settings.fault)
     wakers: list[Callable[[], None]] = []
     owner = f"process {os.getpid()} on {socket.gethostname()[:30]} {secrets.token_hex(4)}"
     links = Links(lambda: _all(wakers))

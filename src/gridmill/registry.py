@@ -62,9 +62,11 @@ STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
     "sqlite": "gridmill.stores.sql:make",
     "postgresql": "gridmill.stores.sql:make",
 }
+FAULTS: Mapping[str, str] = {"store": "gridmill.testing.faults:with_faults"}
+"""What fails on purpose, for tests: functions of the real one and a fault's name."""
 LINKS: Mapping[str, str] = {
     "unix": "gridmill.links.stream:make_unix",
-    "tls": "gridmill.links.stream:make_tls",
+    "tls": "gridmill.links.tls:make",
     "spool": "gridmill.links.spool:make",
 }
 """Pod ends by the scheme of PodOrder.link."""
@@ -100,6 +102,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "wishes": WISHES,
     "checks": CHECKS,
     "stores": STORES,
+    "faults": FAULTS,
     "links": LINKS,
     "sources": SOURCES,
     "readers": READERS,

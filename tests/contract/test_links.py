@@ -60,7 +60,7 @@ class TlsHarness(LinkHarness):
         return server
 
     def make_pod(self):
-        return stream.make_tls(f"127.0.0.1:{self.port}#{self.fingerprint}")
+        return tls.make(f"127.0.0.1:{self.port}#{self.fingerprint}")
 
     def say_raw(self, data):
         context = ssl.create_default_context(cafile=str(self.certfile))
@@ -202,7 +202,7 @@ class TestTls(LinkSuite):
     def test_another_certificate_is_refused(self, harness, tmp_path):
         harness.start()
         other, _ = make_certificate(tmp_path / "other", NOW)
-        link = stream.make_tls(f"127.0.0.1:{harness.port}#{tls.fingerprint_of(other)}")
+        link = tls.make(f"127.0.0.1:{harness.port}#{tls.fingerprint_of(other)}")
         assert not link.connect()
         assert not link.connect()
         harness.greet("p-1.0")
@@ -241,7 +241,7 @@ class TestTls(LinkSuite):
     )
     def test_bad_addresses_are_explained(self, address):
         with pytest.raises(InputError, match="HOST:PORT#FINGERPRINT"):
-            stream.make_tls(address)
+            tls.make(address)
 
     def test_addresses(self):
         assert tls.parse_address("[::1]:7#" + "AB:" * 31 + "AB") == ("::1", 7, "ab" * 32)

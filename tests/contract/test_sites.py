@@ -12,7 +12,8 @@ from gridmill.model.job import CommandSpec, Job
 from gridmill.model.message import Hello, Order, PodOrder, Start, Welcome
 from gridmill.pod import processes
 from gridmill.settings import read_settings
-from gridmill.sites.local import make, measure_capacity
+from gridmill.sites.local import make
+from gridmill.sites.processes import measure_capacity
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.simulated import SimulatedWorld

@@ -79,7 +79,7 @@ def test_a_pod_finds_the_control_node_that_follows_a_killed_one(kind, tmp_path):
     port = free_port()
     link = {
         "unix": lambda: stream.make_unix(str(tmp_path / "links.sock")),
-        "tls": lambda: stream.make_tls(f"127.0.0.1:{port}#{tls.fingerprint_of(certfile)}"),
+        "tls": lambda: tls.make(f"127.0.0.1:{port}#{tls.fingerprint_of(certfile)}"),
         "spool": lambda: spool.make(str(tmp_path / "spool")),
     }[kind]()
     for _ in range(3):

@@ -6,7 +6,7 @@ import pytest
 
 from gridmill.model.state import RunState
 from gridmill.sdk.client import connect
-from gridmill.sites.local import _is_locked
+from gridmill.sites.processes import _is_locked
 from tests.e2e.conftest import eventually
 
 PIPELINE = 'pipeline: one\njobs: {work: {command: "true"}}\n'

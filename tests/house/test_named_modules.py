@@ -11,9 +11,9 @@ HEAVY = {"light", "start-up"}
 PROCESSES = {
     ("gridmill.sdk.starting", "gridmill.node"),
     ("gridmill.sites.ahead", "gridmill.pod.waiting"),
-    ("gridmill.sites.local", "gridmill.pod"),
-    ("gridmill.sites.local", "gridmill.pod.sweep"),
     ("gridmill.sites.machine", "gridmill.pod"),
+    ("gridmill.sites.processes", "gridmill.pod"),
+    ("gridmill.sites.processes", "gridmill.pod.sweep"),
     ("gridmill.storage.look", "gridmill.jobs.look"),
     ("gridmill.storage.preflight", "gridmill.jobs.preflight"),
 }
@@ -39,7 +39,6 @@ BREACHES = {
     ("gridmill.cli.up", "gridmill.sites.ray.start"),
     ("gridmill.cli.validate", "gridmill.storage.preflight"),
     ("gridmill.control.chunking", "gridmill.declarations"),
-    ("gridmill.links.stream", "gridmill.links.tls"),
     ("gridmill.node.process", "gridmill.report.render"),
     ("gridmill.sdk.dial", "gridmill.bootstrap"),
     ("gridmill.sdk.loaded", "gridmill.jobs.training.graph"),

@@ -29,7 +29,7 @@ from gridmill.sites.cluster.carrying import HomeCarrying
 from gridmill.sites.cluster.leases import Leases
 from gridmill.sites.cluster.refusal import ThereError
 from gridmill.sites.cluster.site import ClusterSite
-from gridmill.sites.local import _is_locked, _pid
+from gridmill.sites.processes import _is_locked, _pid
 from gridmill.staging.carry import Tree
 from gridmill.staging.manifest import scan
 from gridmill.staging.refused import RefusedError

@@ -9,7 +9,7 @@ from dataset_case import DatasetCase
 
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.compile import Bounds, compile_dataset
-from gridmill.jobs.dataset.expressions import expression_columns
+from gridmill.jobs.expressions import expression_columns
 from gridmill.model.dataset import (
     Aggregate,
     AsOfJoin,

@@ -17,8 +17,7 @@ from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.model.address import read_address
 from gridmill.model.amounts import MIB, parse_bytes, parse_seconds, show_bytes, show_count, show_seconds
 from gridmill.sites.idle import IdleRules, Presence, is_idle, note, spare_bytes
-from gridmill.sites.local import memory_of_machine
-from gridmill.sites.machine import look_at_machine, used_bytes
+from gridmill.sites.machine import look_at_machine, memory_of_machine, used_bytes
 from gridmill.sites.ray.claim import claim_machine
 from gridmill.sites.ray.start import PORT, RayNode, want_ray
 from gridmill.sites.ray.start import join as join_ray

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gridmill.errors import InputError
-from gridmill.staging.durable import write_private
+from gridmill.private_files import write_private
 
 _DAYS = 3650
 _MARGIN = datetime.timedelta(days=1)

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 
 from gridmill.jobs.context import JobContext
+
+Types: TypeAlias = Mapping[str, str]
+"""A table's columns in order, and their types in DuckDB's words."""
 
 BASE_BYTES = 192 * 2**20
 """What Python and the libraries take before any row is read, and Parquet's writer for a row group."""

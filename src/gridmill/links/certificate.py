@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gridmill.staging.durable import write_private
+from gridmill.private_files import write_private
 
 _DAYS = 3650
 

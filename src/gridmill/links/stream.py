@@ -4,7 +4,6 @@ import logging
 import select
 import time
 from collections.abc import Callable, Generator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
 
@@ -165,9 +164,3 @@ def make_unix(address: str) -> PodLink:
         return SocketWire(unix.dial(Path(address)))
 
     return StreamLink(dial)
-
-
-def make_tls(address: str) -> PodLink:
-    """The link to `HOST:PORT#SHA256FINGERPRINT`; any other certificate is refused. Raises InputError."""
-    link: PodLink = import_module("gridmill.links.tls").make(address)  # loads ssl: 3 MB that Unix pods spare
-    return link

@@ -176,3 +176,34 @@ def read_gpus(told: str) -> Iterator[Gpu]:
             yield Gpu(
                 model=fields[0], memory_bytes=int(total * _MIB), used_bytes=int(used * _MIB), busy=busy / 100
             )
+
+
+def memory_of_machine() -> int:
+    """The machine's memory, or our cgroup's limit where that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> list[int]:
+    """Memory limits of this process's cgroups and those above (v2 and v1)."""
+    limits = []
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            limits += _limits_up_from(controllers, path)
+    return limits
+
+
+def _limits_up_from(controllers: str, path: str) -> list[int]:
+    mount, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+    base = Path("/sys/fs/cgroup") / mount
+    below = Path(path.lstrip("/"))
+    texts = [_read(base / folder / name).strip() for folder in (below, *below.parents)]
+    return [int(text) for text in texts if text.isdigit()]
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

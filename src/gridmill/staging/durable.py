@@ -116,14 +116,3 @@ def write_at(descriptor: int, data: bytes | memoryview, offset: int = 0) -> None
     while rest:
         wrote = os.pwrite(descriptor, rest[:_PIECE_BYTES], offset)
         rest, offset = rest[wrote:], offset + wrote
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Whole or not at all, readable by this user alone. Raises OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)

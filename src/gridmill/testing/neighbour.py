@@ -7,12 +7,12 @@ from gridmill.errors import InputError
 from gridmill.model.site import Site, check_settings
 from gridmill.ports.site import Doors, SitePort
 from gridmill.settings import Settings
-from gridmill.sites.local import LocalSite
+from gridmill.sites.processes import ProcessSite
 
 SETTINGS = {"home": "the folder of its pods, which is not the control node's"}
 
 
-class Neighbour(LocalSite):
+class Neighbour(ProcessSite):
     """Pods with a home of their own that dial in over TLS, as those of other machines do."""
 
     def __init__(self, settings: Settings, door: str) -> None:

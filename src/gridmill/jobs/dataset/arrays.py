@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 
 from gridmill.errors import InputError
-from gridmill.jobs.dataset.names import Types, refuse_duplicates
-from gridmill.jobs.engine import quoted
+from gridmill.jobs.dataset.names import refuse_duplicates
+from gridmill.jobs.engine import Types, quoted
 
 MOST_COLUMNS = 4096
 _ARRAY = re.compile(r"(?P<item>[^\[\]]+)\[(?P<length>\d+)\]")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gridmill.jobs.dataset.names import refuse_duplicates
-from gridmill.jobs.dataset.sqltext import quote_all, select
+from gridmill.jobs.sqltext import quote_all, select
 from gridmill.model.dataset import Aggregate
 
 CHUNK = "__chunk"

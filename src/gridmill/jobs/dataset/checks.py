@@ -11,12 +11,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.expressions import expression_columns, expression_type
 from gridmill.jobs.dataset.labels import label_names
-from gridmill.jobs.dataset.names import Types, check_comparable, check_time, find_column, is_time
+from gridmill.jobs.dataset.names import check_comparable, check_time, find_column, is_time
 from gridmill.jobs.dataset.splits import Bounds, drawn_on
-from gridmill.jobs.dataset.sqltext import HIDDEN, sql_text
-from gridmill.jobs.engine import fetch_rows, quoted
+from gridmill.jobs.engine import Types, fetch_rows, quoted
+from gridmill.jobs.expressions import expression_columns, expression_type
+from gridmill.jobs.sqltext import HIDDEN, sql_text
 from gridmill.model.amounts import show_seconds
 from gridmill.model.dataset import (
     UNTIL_BASIS,

@@ -23,8 +23,8 @@ from gridmill.jobs.dataset.frames import NOWHERE, Asking, Ints, Own, changes, ow
 from gridmill.jobs.dataset.held import load_all
 from gridmill.jobs.dataset.ordering import BATCH_ROWS, COUNT, integers, number_keys, numbered, untied
 from gridmill.jobs.dataset.ranks import Ranked, rank
-from gridmill.jobs.dataset.sqltext import AT, CODE, TIME
 from gridmill.jobs.engine import fetch_rows, quoted
+from gridmill.jobs.sqltext import AT, CODE, TIME
 from gridmill.model.part import Part
 
 CHUNK_ROWS = 1_048_576

@@ -31,9 +31,10 @@ from gridmill.jobs.dataset.labels import (
     label_steps,
     label_type,
 )
-from gridmill.jobs.dataset.names import Types, find_column, refuse_duplicates, refuse_split
+from gridmill.jobs.dataset.names import find_column, refuse_duplicates, refuse_split
 from gridmill.jobs.dataset.splits import Bounds, dropped_column, split_column
-from gridmill.jobs.dataset.sqltext import (
+from gridmill.jobs.engine import Types, quoted
+from gridmill.jobs.sqltext import (
     AT,
     DROPPED,
     HIDDEN,
@@ -44,7 +45,6 @@ from gridmill.jobs.dataset.sqltext import (
     select,
     sql_text,
 )
-from gridmill.jobs.engine import quoted
 from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
 
 ALL = Scope()

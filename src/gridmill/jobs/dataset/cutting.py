@@ -17,7 +17,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.dataset.asked import Sorted
 from gridmill.jobs.dataset.frames import Ints, own_rows
 from gridmill.jobs.dataset.ordering import batches_of, integers, moments, numbered, untied
-from gridmill.jobs.dataset.sqltext import CODE, TIME, quote_all
+from gridmill.jobs.sqltext import CODE, TIME, quote_all
 from gridmill.model.amounts import show_bytes, show_seconds
 from gridmill.model.part import Part
 

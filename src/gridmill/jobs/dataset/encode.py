@@ -25,9 +25,9 @@ from gridmill.jobs.dataset.encoders import (
 )
 from gridmill.jobs.dataset.raw import Raw
 from gridmill.jobs.dataset.splits import AFTER, APART, GAP
-from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.parquet import BATCH_CELLS
+from gridmill.jobs.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.model.dataset import DatasetSpec, Label
 from gridmill.model.encoder import CATEGORICAL, SCALERS, Encoder, Method
 

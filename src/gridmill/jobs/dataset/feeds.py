@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.asked import LABELS, Asked, Back, Newest, Over, Theirs
-from gridmill.jobs.dataset.names import Types, check_comparable, check_number, find_column, show_span
-from gridmill.jobs.dataset.sqltext import KNOWN, LABEL_TIME, Scope, quote_all, select, sql_text
-from gridmill.jobs.engine import quoted
+from gridmill.jobs.dataset.names import check_comparable, check_number, find_column, show_span
+from gridmill.jobs.engine import Types, quoted
+from gridmill.jobs.sqltext import KNOWN, LABEL_TIME, Scope, quote_all, select, sql_text
 from gridmill.model.dataset import Aggregate, Basis, DatasetSpec, Label, Lag, Window
 
 _NUMBERS = (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD)

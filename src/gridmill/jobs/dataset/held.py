@@ -21,9 +21,9 @@ from gridmill.jobs.dataset.ordering import (
     untied,
     whole_ties,
 )
-from gridmill.jobs.dataset.sqltext import CODE, KNOWN, moment, quote_all
 from gridmill.jobs.engine import quoted
 from gridmill.jobs.parquet import storage_errors
+from gridmill.jobs.sqltext import CODE, KNOWN, moment, quote_all
 
 RECENT, NEWEST = "__recent", "__newest"
 

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from gridmill.codec import to_builtins
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.reading import register_tables
-from gridmill.jobs.dataset.sqltext import sql_text
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.jobs.files import link_file
+from gridmill.jobs.sqltext import sql_text
 from gridmill.jobs.thrifty import Thrifty
 from gridmill.model.artifact import ArtifactKind
 from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from gridmill.jobs.dataset.asked import Asked, Newest, Theirs, nulls_first
 from gridmill.jobs.dataset.labels import own_known
-from gridmill.jobs.dataset.names import Types, check_comparable, find_column, refuse_duplicates
-from gridmill.jobs.dataset.sqltext import KNOWN, TIME, Scope, quote_all, select, sql_text
-from gridmill.jobs.engine import quoted
+from gridmill.jobs.dataset.names import check_comparable, find_column, refuse_duplicates
+from gridmill.jobs.engine import Types, quoted
+from gridmill.jobs.sqltext import KNOWN, TIME, Scope, quote_all, select, sql_text
 from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label
 
 

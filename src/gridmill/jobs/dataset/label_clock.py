@@ -12,9 +12,9 @@ from typing import TypeAlias, TypeVar
 import duckdb
 
 from gridmill.errors import InputError
-from gridmill.jobs.dataset.expressions import expression_columns
 from gridmill.jobs.dataset.names import show_span
-from gridmill.jobs.dataset.sqltext import interval, sql_text
+from gridmill.jobs.expressions import expression_columns
+from gridmill.jobs.sqltext import interval, sql_text
 from gridmill.model.artifact import Artifact, ArtifactKind
 from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
 

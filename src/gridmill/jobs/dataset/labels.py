@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from gridmill.jobs.dataset.asked import Asked, Following, Later, Over, Theirs
-from gridmill.jobs.dataset.names import Types, check_comparable, check_number, find_column
-from gridmill.jobs.dataset.sqltext import (
+from gridmill.jobs.dataset.names import check_comparable, check_number, find_column
+from gridmill.jobs.engine import Types, quoted
+from gridmill.jobs.sqltext import (
     FLOATS,
     KNOWN,
     LABEL_FROM,
@@ -24,7 +25,6 @@ from gridmill.jobs.dataset.sqltext import (
     select,
     sql_text,
 )
-from gridmill.jobs.engine import quoted
 from gridmill.model.dataset import Aggregate, Basis, Label, Outcome
 
 NO_LABEL = "no label"

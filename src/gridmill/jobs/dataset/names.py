@@ -1,13 +1,10 @@
 """Columns as a declaration names them: found, typed, comparable, each once; or an error."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TypeAlias
 
 from gridmill.errors import InputError
-
-Types: TypeAlias = Mapping[str, str]
-"""A table's columns in order, and their types in DuckDB's words."""
+from gridmill.jobs.engine import Types
 
 SQL_RESULT = "__sql"
 """The table that stands for the result of a declared `sql`."""

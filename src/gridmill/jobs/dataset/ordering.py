@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.jobs.dataset.frames import Ints, Own, changes
-from gridmill.jobs.dataset.sqltext import CODE, quote_all
 from gridmill.jobs.engine import quoted
 from gridmill.jobs.parquet import BATCH_CELLS, memory_errors, rows_at_once
+from gridmill.jobs.sqltext import CODE, quote_all
 
 COUNT = "__count"
 BATCH_ROWS = 131_072

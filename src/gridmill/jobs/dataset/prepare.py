@@ -14,13 +14,13 @@ from gridmill.jobs.dataset.asked import CHUNK
 from gridmill.jobs.dataset.checks import Seen, check_tables, known_span, resolve_bounds, seen_until, time_span
 from gridmill.jobs.dataset.compile import Compiled, compile_dataset
 from gridmill.jobs.dataset.encode import needs_times
-from gridmill.jobs.dataset.expressions import explain, is_ordered, parse_select, types_of
 from gridmill.jobs.dataset.functions import register_functions
 from gridmill.jobs.dataset.incremental import final_until, history_from
-from gridmill.jobs.dataset.names import SQL_RESULT, Types, find_column, refuse_split
+from gridmill.jobs.dataset.names import SQL_RESULT, find_column, refuse_split
 from gridmill.jobs.dataset.splits import Bounds
-from gridmill.jobs.dataset.sqltext import DROPPED, Scope
-from gridmill.jobs.engine import quoted
+from gridmill.jobs.engine import Types, quoted
+from gridmill.jobs.expressions import explain, is_ordered, parse_select, types_of
+from gridmill.jobs.sqltext import DROPPED, Scope
 from gridmill.model.dataset import Basis, DatasetSpec
 from gridmill.planning.parts import BUCKET_ROWS
 

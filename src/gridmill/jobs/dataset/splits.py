@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gridmill.jobs.dataset.labels import NO_LABEL, has_time, missing_label, missing_value
-from gridmill.jobs.dataset.names import Types
-from gridmill.jobs.dataset.sqltext import FLOATS, LABEL_TIME, TIME, moment
-from gridmill.jobs.engine import literal, quoted
+from gridmill.jobs.engine import Types, literal, quoted
+from gridmill.jobs.sqltext import FLOATS, LABEL_TIME, TIME, moment
 from gridmill.model.dataset import Basis, Label, Split, SplitBy
 from gridmill.model.remarks import NOT_KNOWN_YET
 

@@ -33,9 +33,9 @@ from gridmill.jobs.dataset.phases import Phase, show_progress
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.raw import open_raw, write_raw
 from gridmill.jobs.dataset.reading import register_tables
-from gridmill.jobs.dataset.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.engine import BASE_BYTES, engine_bytes
 from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once, write_parquet
+from gridmill.jobs.sqltext import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.tables import cast_plain, plain_schema
 from gridmill.model.dataset import DatasetSpec
 

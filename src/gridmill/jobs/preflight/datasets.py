@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.describe import make_result
-from gridmill.jobs.dataset.expressions import check_syntax, parse_select
 from gridmill.jobs.dataset.label_clock import with_label_clock
 from gridmill.jobs.dataset.predicted import with_predictions
 from gridmill.jobs.dataset.prepare import Query, Span, prepare, types_of_all
@@ -17,6 +16,7 @@ from gridmill.jobs.dataset.reading import register_tables
 from gridmill.jobs.dataset.run import run, with_short_names
 from gridmill.jobs.dataset.writing import PART, Tally
 from gridmill.jobs.engine import open_engine, quoted
+from gridmill.jobs.expressions import check_syntax, parse_select
 from gridmill.jobs.preflight.known import Scene, Table
 from gridmill.jobs.tables import open_table, plain_schema
 from gridmill.model.artifact import Artifact, ArtifactKind, Output

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from gridmill.errors import GridmillError, InputError, NotFoundError, UnavailableError
-from gridmill.jobs.dataset.expressions import explain
+from gridmill.jobs.expressions import explain
 from gridmill.jobs.preflight.datasets import check_dataset, check_texts
 from gridmill.jobs.preflight.known import Known, Model, Scene, Table, UnknownError, doubtful
 from gridmill.jobs.preflight.places import nearest

@@ -7,8 +7,8 @@ import duckdb
 import pyarrow as pa
 
 from gridmill.errors import InputError
-from gridmill.jobs.dataset.expressions import explain, expression_columns, expression_type
 from gridmill.jobs.engine import literal, quoted
+from gridmill.jobs.expressions import explain, expression_columns, expression_type
 from gridmill.jobs.sink.convert import is_text
 from gridmill.model.constraint import Bound, Constraint
 

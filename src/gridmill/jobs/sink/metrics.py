@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.dataset.expressions import check_syntax
 from gridmill.jobs.engine import fetch_rows, open_engine, quoted
+from gridmill.jobs.expressions import check_syntax
 from gridmill.jobs.facts import json_value
 from gridmill.jobs.sink.extremes import extremes
 from gridmill.jobs.sink.facts import Facts, Tally

@@ -7,7 +7,7 @@ from pathlib import Path
 from gridmill.codec import decode, encode
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.noun import dataclass
-from gridmill.staging.durable import write_private
+from gridmill.private_files import write_private
 
 _FARM, _KEY, _CERTIFICATE = "farm.json", "source.key", "source.crt"
 

@@ -11,9 +11,9 @@ from gridmill import __version__
 from gridmill.errors import AwayError, ConflictError, GridmillError, InputError, StorageError
 from gridmill.model.address import read_address
 from gridmill.model.farm import Joined, JoinRequest
+from gridmill.private_files import write_private
 from gridmill.sites.cluster.credentials import Credentials, Keeping, keeping
 from gridmill.sites.cluster.farm import Farm
-from gridmill.staging.durable import write_private
 
 PORT = 8700
 _AWAY = (

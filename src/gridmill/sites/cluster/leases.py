@@ -8,7 +8,7 @@ from threading import Lock
 from gridmill.codec import decode, encode
 from gridmill.errors import InputError, StorageError
 from gridmill.model.noun import dataclass
-from gridmill.staging.durable import write_private
+from gridmill.private_files import write_private
 
 MARGIN_SECONDS = 60.0
 """A question that was under way may have renewed the lease, and the farm's pods count it from when it sees

@@ -9,7 +9,7 @@ from threading import Lock
 from gridmill.codec import decode, encode
 from gridmill.errors import InputError, StorageError
 from gridmill.model.noun import dataclass
-from gridmill.staging.durable import write_private
+from gridmill.private_files import write_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from gridmill.model.noun import dataclass
 from gridmill.model.staging import Staging
 from gridmill.model.state import AttemptState, Cause
 from gridmill.model.way import Carriage, Crossing
-from gridmill.staging.durable import write_private
+from gridmill.private_files import write_private
 
 _KEPT_SECONDS = 30 * 86_400.0
 

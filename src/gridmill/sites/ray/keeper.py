@@ -23,8 +23,8 @@ from gridmill.model.message import PodOrder
 from gridmill.ports.site import Sight
 from gridmill.settings import Settings, read_settings
 from gridmill.sites.ended import clear, clear_old
-from gridmill.sites.local import LocalSite, memory_of_machine
-from gridmill.sites.machine import count_gpus, look_at_machine
+from gridmill.sites.machine import count_gpus, look_at_machine, memory_of_machine
+from gridmill.sites.processes import ProcessSite
 from gridmill.sites.ray.fit import Machine, why_unfit, why_unseen
 from gridmill.sites.ray.wire import Answer
 
@@ -33,9 +33,9 @@ GIVE_UP_SHARE = 0.5
 _ASK_SECONDS = 1.0
 
 
-def _site(home: str, environment: Mapping[str, str]) -> LocalSite:
+def _site(home: str, environment: Mapping[str, str]) -> ProcessSite:
     settings: Settings = read_settings({**environment, "GRIDMILL_HOME": home})
-    return LocalSite(replace(settings, home=Path(home)), lifeline=True)
+    return ProcessSite(replace(settings, home=Path(home)), lifeline=True)
 
 
 def _mind_the_head(head: GcsClient, seconds: float) -> None:

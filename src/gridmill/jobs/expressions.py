@@ -9,9 +9,8 @@ from typing import Any
 import duckdb
 
 from gridmill.errors import InputError
-from gridmill.jobs.dataset.names import Types
-from gridmill.jobs.dataset.sqltext import sql_text
-from gridmill.jobs.engine import fetch_rows, literal, quoted
+from gridmill.jobs.engine import Types, fetch_rows, literal, quoted
+from gridmill.jobs.sqltext import sql_text
 
 _REFUSED = {
     "SUBQUERY": "a query inside",

@@ -1,0 +1,15 @@
+"""Files that only this user may read, such as keys and tokens."""
+
+import os
+from pathlib import Path
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Whole or not at all, readable by this user alone. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)

@@ -1,0 +1,343 @@
+"""Pods as processes of this machine, each in a session of its own: for the local site and for Ray's nodes.
+
+A pod lives while it holds the lock in its folder. The site takes that lock for it and hands it down, so
+there is no moment in which a pod that was started could be taken for one that never was.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gridmill.codec import decode, encode
+from gridmill.errors import UnavailableError
+from gridmill.model.amounts import Amounts
+from gridmill.model.event import PodEvent
+from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS
+from gridmill.model.message import PodOrder
+from gridmill.model.node import NodeLook
+from gridmill.model.site import Node
+from gridmill.ports.site import PodSight, Sight
+from gridmill.registry import find
+from gridmill.settings import Settings
+from gridmill.sites.ahead import Ahead, start_ahead
+from gridmill.sites.machine import gpus, look_at_machine, memory_of_machine
+
+LOCK_FD = "GRIDMILL_POD_LOCK_FD"
+LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
+GPUS = "gpus"
+"""Of a PodOrder's settings: the numbers of the GPUs that are the pod's alone, with commas."""
+_MEMORY_SHARE = 0.8
+_END_SECONDS = 4.0
+_POLL_SECONDS = 0.01
+
+
+class ProcessSite:
+    """A SitePort. Pods are found by their folders alone: another control node's site sees the same.
+
+    Safe to call from several threads."""
+
+    def __init__(self, settings: Settings, *, lifeline: bool = False, user: int | None = None) -> None:
+        """With `lifeline` the pods end when this process does. With `user` they are that Unix user's, which
+        root alone can do; then whoever calls sees to it that the folders are, too."""
+        self._settings = settings
+        self._user = user
+        self._lifeline = os.pipe() if lifeline else None
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._ahead: Ahead | None = None
+        self._taking = threading.Lock()
+
+    @cached_property
+    def _nodes(self) -> tuple[Node, ...]:
+        return (Node(name=socket.gethostname(), capacity=measure_capacity(self._settings)),)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """This machine: what its processes may use, measured once."""
+        return self._nodes
+
+    def looks(self) -> Mapping[str, NodeLook]:
+        """This machine."""
+        return {node.name: look_at_machine() for node in self._nodes}
+
+    def link(self) -> str:
+        """A Unix socket in the home."""
+        return f"unix:{self._settings.home / 'links.sock'}"
+
+    def pod_home(self, pod_id: str) -> str:
+        """The home itself: pods share its caches."""
+        return str(self._settings.home)
+
+    def _folder(self, pod_id: str) -> Path:
+        return self._settings.home / "pods" / pod_id
+
+    def prepare(self) -> None:
+        """Start a process that imports what a pod needs; the first pod is made of it."""
+        if self._ahead is None and self._user is None:  # it would be ours
+            self._ahead = start_ahead(self._environment())
+
+    def bring_up(self, orders: Sequence[PodOrder]) -> None:
+        """Start each pod unless it ever was. Raises UnavailableError."""
+        try:
+            for order in orders:
+                self._bring_up(order)
+        except OSError as error:
+            raise UnavailableError(f"a pod could not be started: {error}") from error
+
+    def _bring_up(self, order: PodOrder) -> None:
+        folder = self._folder(order.pod_id)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _take_lock(folder)
+        if lock is None:
+            return
+        try:
+            if not _was_started(folder) and not _has_ended(folder):
+                _write_order(folder, order)
+                self._children[order.pod_id] = self._spawn(folder, lock, order.settings.get(GPUS))
+        finally:
+            os.close(lock)
+
+    def _spawn(self, folder: Path, lock: int, gpus: str | None) -> subprocess.Popen[bytes]:
+        with self._taking:
+            ahead, self._ahead = self._ahead, None
+        with (folder / "log").open("ab") as log:
+            if ahead is not None and ahead.become(folder, lock=lock, log=log.fileno()):
+                return ahead.process
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "gridmill.pod", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env={
+                    **self._environment(),
+                    LOCK_FD: str(lock),
+                    **self._line(),
+                    **({POD_GPUS: gpus} if gpus is not None else {}),
+                },
+                pass_fds=(lock, self._lifeline[0]) if self._lifeline else (lock,),
+                start_new_session=True,
+                **self._as_user(),
+            )
+
+    def _as_user(self) -> dict[str, Any]:
+        """For a process: the user, and no other groups than the user's own."""
+        user = self._user
+        return {} if user is None else {"user": user, "group": user, "extra_groups": [], "umask": 0o077}
+
+    def _line(self) -> dict[str, str]:
+        return {LIFELINE_FD: str(self._lifeline[0])} if self._lifeline else {}
+
+    def _environment(self) -> dict[str, str]:
+        """Ours, with the settings as they are here, whatever they came from."""
+        settings = self._settings
+        return {
+            **{name: value for name, value in os.environ.items() if name != "GRIDMILL_FAULT"},
+            "GRIDMILL_HOME": str(settings.home),
+            "GRIDMILL_ROOT": str(settings.root),
+            "GRIDMILL_GRACE": str(settings.grace_seconds),
+            "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
+            POD_GPU_SHARES: str(settings.gpu_shares),
+            "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
+            **self._person(),
+        }
+
+    def _person(self) -> dict[str, str]:
+        """Who the user is: the system may never have heard of that number."""
+        if self._user is None:
+            return {}
+        name = f"gridmill-{self._user}"
+        return {"HOME": str(self._settings.home), "USER": name, "LOGNAME": name}
+
+    def claimed_bytes(self) -> int:
+        """Memory that the pods which live here were promised. Not while one is brought up elsewhere."""
+        folders = [path.parent for path in (self._settings.home / "pods").glob("*/order.json")]
+        living = (folder for folder in folders if _is_locked(folder))
+        return sum(
+            decode((folder / "order.json").read_bytes(), PodOrder).capacity.memory_bytes for folder in living
+        )
+
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+        """All at once; pods that died are cleaned up after first, together."""
+        self._reap()
+        dead = [pod_id for pod_id in pod_ids if _died(self._folder(pod_id))]
+        if dead:
+            self._sweep(dead)
+        return {pod_id: self._look(pod_id) for pod_id in pod_ids}
+
+    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+        """What is left of its journal."""
+        read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
+        return tuple(read(self._folder(pod_id) / "journal"))
+
+    def _look(self, pod_id: str) -> PodSight:
+        folder = self._folder(pod_id)
+        if _has_ended(folder):
+            return PodSight(sight=Sight.GONE, message="it has ended")
+        if not folder.is_dir():
+            return PodSight(sight=Sight.GONE, message="it was never started")
+        if _is_locked(folder):
+            return PodSight(sight=Sight.RUNNING)
+        if not _was_started(folder):
+            return PodSight(sight=Sight.GONE, message="it was never started")
+        if _has_ended(folder):  # between the two looks
+            return PodSight(sight=Sight.GONE, message="it has ended")
+        return PodSight(sight=Sight.UNKNOWN, message="it died, and something of it is still there")
+
+    def _reap(self) -> None:
+        for pod_id, child in tuple(self._children.items()):
+            if child.poll() is not None:
+                self._children.pop(pod_id, None)
+
+    def _sweep(self, pod_ids: Iterable[str]) -> None:
+        """End what dead pods left behind: a process each, for cgroups and /proc are the pods' trade."""
+        sweepers = [
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", "gridmill.pod.sweep", str(self._folder(pod_id))],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+                **self._as_user(),
+            )
+            for pod_id in pod_ids
+        ]
+        for sweeper in sweepers:
+            sweeper.wait()
+
+    def tear_down(self, pod_ids: Sequence[str]) -> None:
+        """SIGTERM, SIGKILL for those that do not end within seconds, and clean up after those."""
+        living = [pod_id for pod_id in pod_ids if _is_locked(self._folder(pod_id))]
+        self._signal(living, signal.SIGTERM)
+        living = self._wait(living, _END_SECONDS)
+        self._signal(living, signal.SIGKILL)
+        self._wait(living, _END_SECONDS)
+        self._reap()
+        dead = [pod_id for pod_id in pod_ids if _died(self._folder(pod_id))]
+        if dead:
+            self._sweep(dead)
+        for pod_id in pod_ids:
+            self._bar(pod_id)
+
+    def _bar(self, pod_id: str) -> None:
+        """A pod that was torn down before it was brought up does not come later."""
+        folder = self._folder(pod_id)
+        if _was_started(folder) or folder.is_file():  # a farm's job may put one there
+            return
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _take_lock(folder)
+        if lock is not None:
+            (folder / "ended").touch()
+            os.close(lock)
+
+    def _signal(self, pod_ids: Iterable[str], number: signal.Signals) -> None:
+        for pod_id in pod_ids:
+            child = self._children.get(pod_id)
+            pid = child.pid if child is not None else _pid(self._folder(pod_id))
+            if pid is not None and _is_locked(self._folder(pod_id)) and self._is_theirs(pid):
+                _send(pid, number)
+
+    def _is_theirs(self, pid: int) -> bool:
+        """Pods of another user could write any number into their folders."""
+        if self._user is None:
+            return True
+        try:
+            return os.stat(f"/proc/{pid}").st_uid == self._user
+        except OSError:
+            return False
+
+    def _wait(self, pod_ids: Sequence[str], seconds: float) -> list[str]:
+        """Those that still live after that time."""
+        until = time.monotonic() + seconds
+        living = list(pod_ids)
+        while living and time.monotonic() < until:
+            living = [pod_id for pod_id in living if _is_locked(self._folder(pod_id))]
+            if living:
+                time.sleep(_POLL_SECONDS)
+        return living
+
+    def close(self) -> None:
+        """Forget the pods: they go on."""
+        if self._ahead is not None:
+            self._ahead.end()
+        for child in self._children.values():
+            child.returncode = child.poll() or 0  # no complaint that it still runs
+        self._children.clear()
+
+
+def _take_lock(folder: Path) -> int | None:
+    """The pod's lock, or None when it lives."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _is_locked(folder: Path) -> bool:
+    """True while a pod lives there. Looks with a shared lock, held for a moment."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _was_started(folder: Path) -> bool:
+    return (folder / "pid").exists()
+
+
+def _has_ended(folder: Path) -> bool:
+    return (folder / "ended").exists()
+
+
+def _died(folder: Path) -> bool:
+    return _was_started(folder) and not _has_ended(folder) and not _is_locked(folder)
+
+
+def _pid(folder: Path) -> int | None:
+    """Never waits: a farm's jobs may put a FIFO there."""
+    try:
+        with open(os.open(folder / "pid", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+            return int(file.read(100).split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _write_order(folder: Path, order: PodOrder) -> None:
+    """Readable by this user only: it holds the pod's secret."""
+    descriptor = os.open(folder / "order.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(encode(order))
+
+
+def measure_capacity(settings: Settings) -> Amounts:
+    """CPUs this process may use, 80 % of the memory it may use (the rest is the system's), all GPUs.
+    Each GPU counts as so many as jobs may share it."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = settings.memory_bytes or int(memory_of_machine() * _MEMORY_SHARE)
+    shared = len(gpus()) * settings.gpu_shares
+    return Amounts(cpus=settings.cpus or float(cpus), memory_bytes=memory, gpus=shared)
