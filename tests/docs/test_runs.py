@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from tests.docs.markdown import ROOT, Block, blocks, commands, name
 from tests.e2e.conftest import processes_mentioning
+from tests.planned import planned
 from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
@@ -37,16 +39,20 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run(words: list[str], home: Path, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words,
-        cwd=folder,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
+    line = shlex.split(words[-1]) if words[:2] == ["sh", "-c"] else words
+    with planned(line[1:] if line[:1] == ["gridmill"] else (), environment(home), folder) as plan:
+        done = subprocess.run(
+            words,
+            cwd=folder,
+            env=environment(home),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        plan.exit_code = done.returncode
+    return done
 
 
 @pytest.mark.parametrize(

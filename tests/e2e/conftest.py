@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.planned import planned
+
 GRIDMILL = str(Path(sys.executable).parent / "gridmill")
 PATIENCE_SECONDS = 120.0
 """Until what must come is given up: no test waits so long, but on a busy machine nothing is quick."""
@@ -86,15 +88,18 @@ class Place:
         self, *words: object, timeout: float = 2 * PATIENCE_SECONDS, **env: str
     ) -> subprocess.CompletedProcess:
         """Run the command to its end."""
-        return subprocess.run(
-            [GRIDMILL, *map(str, words)],
-            env={**self.env, **env},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        with planned(words, {**self.env, **env}) as plan:
+            done = subprocess.run(
+                [GRIDMILL, *map(str, words)],
+                env={**self.env, **env},
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+            plan.exit_code = done.returncode
+        return done
 
     def json(self, *words: object, timeout: float = 2 * PATIENCE_SECONDS, **env: str):
         """What the command prints with --json."""

@@ -22,6 +22,7 @@ SUBJECTS: dict[str, str] = {
     "nasty-columns": "tests.fuzz.nasty_columns:case",
     "objects": "tests.oracles.remote_cases:objects_case",
     "pipelines": "tests.oracles.pipeline_cases:case",
+    "plans": "tests.fuzz.plans:case",
     "postgresql": "tests.oracles.database_cases:postgresql",
     "redis": "tests.oracles.stream_cases:case",
     "schedules": "tests.oracles.clock_cases:case",

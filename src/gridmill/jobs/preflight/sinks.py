@@ -2,24 +2,30 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.errors import DataError, GridmillError, InputError
+from gridmill.jobs.context import JobContext
 from gridmill.jobs.preflight.known import Scene, Table, UnknownError
 from gridmill.jobs.preflight.remote import Patience, fetch
 from gridmill.jobs.sink import blobs
+from gridmill.jobs.sink.bench import declared_rules, kept_forms
 from gridmill.jobs.sink.files import SourceFile, described, find_files
 from gridmill.jobs.sink.load import Loading, NoProgress
 from gridmill.jobs.sink.metrics import check_metrics
-from gridmill.jobs.sink.sieve import Spool, open_sieve
+from gridmill.jobs.sink.sieve import Sieve, Spool, open_sieve
+from gridmill.jobs.sink.table import open_sink_table
 from gridmill.jobs.sink.times import check_times
+from gridmill.jobs.sink.unclear import UnclearError
 from gridmill.model.artifact import Artifact
 from gridmill.model.job import Job
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Compression, Format
+from gridmill.model.uri import below
 
 _NAMES = re.compile(r"there is no column '.*', which `(?P<field>\w+)` names")
 _MISFIT = re.compile(r"column '.*': .* is not of type")
@@ -42,8 +48,8 @@ def check_sink(
 
     Raises InputError, DataError for what the run would fail with; UnknownError.
     """
-    spec = job.sink
-    assert spec is not None
+    assert job.sink is not None
+    spec = job.sink.with_times()
     local = bool(spec.source.paths) and len(spec.source.local_paths) == len(spec.source.paths)
     try:
         files = _files(scene, spec) if local else fetch(scene, spec, patience)
@@ -53,17 +59,16 @@ def check_sink(
         return _loaded_before(scene, earlier)
     context = scene.context(job, {name: table.artifact for name, table in tables.items()})
     read, small = files[:MOST_FILES], sum(file.size_bytes for file in files) <= WHOLE_BYTES
-    most = WHOLE_ROWS if small else SAMPLE_ROWS
-    loading = Loading(spec=spec, progress=NoProgress(), most_rows=most)
+    loading = _loading(scene, spec, earlier, WHOLE_ROWS if small else SAMPLE_ROWS)
     applied = _known_keys(spec, tables)
     judged = applied == spec and all(tables[name].whole for name in spec.references())
+    trial = _Trial(context=context, spec=applied, loading=loading, files=read, judged=judged)
     try:
-        schema = loading.schema(read)
-        with open_sieve(context, applied, schema) as sieve:
-            check_metrics(context, schema, spec.metrics)
-            spool = Spool(path=context.work / "rejects.parquet")
-            batches = (batch for file in read for batch in loading.batches(file, schema))
-            rows = list(sieve.good(batches, spool) if judged else (batch.rows for batch in batches))
+        schema, rows, sieve = trial.read()
+    except UnclearError as error:
+        if loading.is_cut or len(read) < len(files):
+            raise UnknownError(f"a part of its rows was looked at, and {error.message}") from error
+        raise _placed(error) from error
     except DataError as error:
         raise _placed(error) from error
     check_times(spec, schema)
@@ -74,6 +79,51 @@ def check_sink(
     unsure = frozenset() if complete else _unsure(loading, schema, files)
     open_ = not complete and any(file.format == Format.JSONL for file in files)
     return _table(scene, job.name, schema, rows if whole else None, unsure, earlier, is_open=open_)
+
+
+def _loading(scene: Scene, spec: SinkSpec, earlier: Artifact | None, most_rows: int) -> Loading:
+    """How the files are read: as the table says that is there, where the same declaration loaded it."""
+    loading = Loading(spec=spec, progress=NoProgress(), most_rows=most_rows)
+    if earlier is None:
+        return loading
+    table = open_sink_table(Path(below(scene.root, earlier.output.uri)), earlier.output.table_version)
+    if table.rules != declared_rules(spec):
+        return loading
+    note = table.note
+    return replace(loading, later=set(note.get("later", ())), forms=kept_forms(note))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A load of the first rows. `judged`: rows that break constraints are left out."""
+
+    context: JobContext
+    spec: SinkSpec
+    loading: Loading
+    files: tuple[SourceFile, ...]
+    judged: bool
+
+    def read(self) -> tuple[pa.Schema, list[pa.Table], Sieve]:
+        """The columns and the rows; where values do not fit, once more in the forms that all of them have, as
+        a load does. Raises DataError."""
+        try:
+            return self._read()
+        except DataError:
+            if self.loading.decided:
+                raise
+            self.loading.find_forms(self.files)
+            if not self.loading.forms:
+                raise
+            return self._read()
+
+    def _read(self) -> tuple[pa.Schema, list[pa.Table], Sieve]:
+        schema = self.loading.schema(self.files)
+        with open_sieve(self.context, self.spec, schema) as sieve:
+            check_metrics(self.context, schema, self.spec.metrics)
+            spool = Spool(path=self.context.work / "rejects.parquet")
+            batches = (batch for file in self.files for batch in self.loading.batches(file, schema))
+            rows = sieve.good(batches, spool) if self.judged else (batch.rows for batch in batches)
+            return schema, list(rows), sieve
 
 
 def _files(scene: Scene, spec: SinkSpec) -> tuple[SourceFile, ...]:

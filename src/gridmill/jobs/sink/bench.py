@@ -5,6 +5,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -63,7 +64,7 @@ def rejects_path(context: JobContext) -> Path:
     return context.below_root(rejects_uri(context))
 
 
-def _rules(spec: SinkSpec) -> int:
+def declared_rules(spec: SinkSpec) -> int:
     """Of all that decides which rows are in the table, and how."""
     declared = to_builtins(spec)
     for name in ("path", "headers", "endpoint", "settled_seconds"):
@@ -194,8 +195,7 @@ class Bench:
     @property
     def _forms(self) -> dict[str, Forms]:
         """How the texts of the files are read that are on the table."""
-        kept = {} if self.anew else self.table.note.get("forms", {})
-        return {name: frozenset(map(Form, forms)) for name, forms in kept.items()}
+        return {} if self.anew else kept_forms(self.table.note)
 
     def loading(self, plan: LoadPlan, *, hasty: bool = False) -> Loading:
         """How the plan's files are read."""
@@ -351,6 +351,11 @@ class Bench:
         return commit(add_columns(self.table, noted.schema), plan, noted.schema, parts, mark)
 
 
+def kept_forms(note: Mapping[str, Any]) -> dict[str, Forms]:
+    """How the texts of a table's columns are read, by the note of its newest commit."""
+    return {name: frozenset(map(Form, forms)) for name, forms in note.get("forms", {}).items()}
+
+
 def first_columns(loading: Loading, plan: LoadPlan) -> pa.Schema:
     """Those of a table that is loaded from these files for the first time, or again. Raises DataError."""
     return (loading.first_schema(plan.load) if loading.hasty else None) or loading.schema(plan.load)
@@ -401,7 +406,7 @@ def clear(folder: Path, context: JobContext) -> None:
 def open_bench(context: JobContext, spec: SinkSpec, table: SinkTable) -> Bench:
     """The surroundings of a load onto that table. Raises StorageError."""
     spec = spec.with_times()
-    rules = _rules(spec)
+    rules = declared_rules(spec)
     return Bench(
         context=context,
         spec=spec,
