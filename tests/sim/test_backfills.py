@@ -7,7 +7,7 @@ from tests.sim.test_races import command, simulation
 
 from gridmill.control.backfilling import BackfillCases
 from gridmill.errors import ConflictError, InputError, NotFoundError, PipelineError, UnavailableError
-from gridmill.model.backfill import Backfill, BackfillView, Chunk, ChunkState
+from gridmill.model.backfill import Backfill, BackfillView, Chunk, ChunkState, spans
 from gridmill.model.job import Job
 from gridmill.model.outage import Outage
 from gridmill.model.pipeline import Pipeline
@@ -16,7 +16,6 @@ from gridmill.model.schedule import Overlap, ScheduleSpec
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
 from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, RunState
-from gridmill.planning.backfills import spans
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore

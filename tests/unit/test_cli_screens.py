@@ -16,10 +16,10 @@ from gridmill.cli.tables import FittedTable, fitted, table
 from gridmill.cli.words import reason_lines
 from gridmill.model.amounts import MIB, Amounts
 from gridmill.model.metric import headline
+from gridmill.model.provenance import FIRST, SAME
 from gridmill.model.resource import Use
 from gridmill.model.state import JobState
 from gridmill.model.view import JobView, RunView
-from gridmill.planning.changes import FIRST, SAME
 from gridmill.testing.store_samples import a_job_run, a_run, an_attempt
 
 REASON = "needs 512 MiB for `other`; box on node-1 has 300 MiB left, free in about 60 s: " + "b " * 100

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.errors import InputError
-from gridmill.model.backfill import Backfill, Chunk, ChunkState
+from gridmill.model.backfill import Backfill, Chunk, ChunkState, chunk_values, spans
 from gridmill.model.job import Job
 from gridmill.model.moment import read_moment
 from gridmill.model.outage import Outage
@@ -19,15 +19,7 @@ from gridmill.model.run import Run
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Source
 from gridmill.model.state import RunState
-from gridmill.planning.backfills import (
-    chunk_ids,
-    chunk_values,
-    next_chunk,
-    outage_over,
-    spans,
-    state_of,
-    stays,
-)
+from gridmill.planning.backfills import chunk_ids, next_chunk, outage_over, state_of, stays
 
 DAY = 86_400.0
 

@@ -17,13 +17,12 @@ from gridmill.errors import InputError, NotFoundError, PipelineError, StaleVersi
 from gridmill.http.server import serve
 from gridmill.model.alias import Alias
 from gridmill.model.artifact import ArtifactKind
-from gridmill.model.backfill import Backfill, Chunk, ChunkState
+from gridmill.model.backfill import Backfill, Chunk, ChunkState, spans
 from gridmill.model.job import CommandSpec, Job, JobKind
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.state import JobState, RunState
 from gridmill.model.training import ModelKind, TrainingSpec
-from gridmill.planning.backfills import spans
 from gridmill.ports.grid import Grid
 from gridmill.sdk.http import over_tcp
 from gridmill.testing.calls import Served

@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from gridmill.model.amounts import show_bytes, show_count, show_seconds
+from gridmill.model.amounts import roughly, show_bytes, show_count, show_seconds
 from gridmill.model.farm import FarmLook, Queued
 from gridmill.model.node import Seat
 from gridmill.model.view import FarmView
 from gridmill.model.way import Carriage, Crossing, Pace, Paces, Way
-from gridmill.planning.choice import roughly
 
 
 def farm_line(view: FarmView) -> str:

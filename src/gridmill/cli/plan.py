@@ -13,13 +13,12 @@ from gridmill.cli.tables import fitted
 from gridmill.cli.words import amounts, moment
 from gridmill.errors import TABLE, ConflictError, InputError
 from gridmill.model.amounts import show_bytes, show_count, show_seconds
-from gridmill.model.choice import Alternative
+from gridmill.model.choice import Alternative, told, travel_lines
 from gridmill.model.pipeline import Pipeline
 from gridmill.model.resource import Resource
 from gridmill.model.site import Site
 from gridmill.model.view import DryRun, PlannedJob, ScheduleView
 from gridmill.model.when import REMARKS
-from gridmill.planning.choice import told, travel_lines
 from gridmill.sdk.runs import Kept
 
 _FOLDED = ("needs", "resource", "")

@@ -10,10 +10,10 @@ from gridmill.model.amounts import Amounts, show_bytes, show_count, show_seconds
 from gridmill.model.building import is_building, state_of
 from gridmill.model.metric import headline, metrics
 from gridmill.model.project import DEFAULT, ProjectView
+from gridmill.model.provenance import SAME
 from gridmill.model.run import Attempt, Run
 from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, JobState
 from gridmill.model.view import JobView, PartView, RunView
-from gridmill.planning.changes import SAME
 from gridmill.planning.critical import critical_path
 
 _BAR = 12

@@ -16,9 +16,9 @@ from gridmill.control.chunking import chunks_of
 from gridmill.control.ledger import Transaction
 from gridmill.control.origins import note_origin
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
-from gridmill.model.backfill import Backfill, BackfillView, Chunk
+from gridmill.model.backfill import Backfill, BackfillView, Chunk, spans
 from gridmill.model.pipeline import Pipeline
-from gridmill.planning.backfills import chunk_ids, spans, stays
+from gridmill.planning.backfills import chunk_ids, stays
 from gridmill.planning.graph import order
 
 

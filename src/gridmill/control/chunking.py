@@ -6,9 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from gridmill.errors import PipelineError
-from gridmill.model.backfill import Backfill, Chunk
+from gridmill.model.backfill import Backfill, Chunk, check_bounds, chunk_values, spans
 from gridmill.model.pipeline import Pipeline, Written
-from gridmill.planning.backfills import check_bounds, chunk_values, spans
 
 
 def chunks_of(pipeline: Pipeline, backfill: Backfill, values: Mapping[str, str]) -> tuple[Chunk, ...]:

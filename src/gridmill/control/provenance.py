@@ -14,12 +14,12 @@ from gridmill.errors import NotFoundError
 from gridmill.model.artifact import Artifact, Input
 from gridmill.model.job import Job
 from gridmill.model.loaded import WAITING
-from gridmill.model.provenance import HASHED, MOST_FILES, TEXT_BYTES, CodeList, Provenance
+from gridmill.model.provenance import FIRST, HASHED, MOST_FILES, SAME, TEXT_BYTES, CodeList, Provenance
 from gridmill.model.run import JobRun, Run
 from gridmill.model.sink import SinkSpec
 from gridmill.model.source import Format, Source
 from gridmill.model.training import TrainingSpec
-from gridmill.planning.changes import FIRST, SAME, Compared, ReadVersion, together, why_changed
+from gridmill.planning.changes import Compared, ReadVersion, together, why_changed
 from gridmill.planning.reads import files_named, files_read
 from gridmill.ports.storage import FileStat
 

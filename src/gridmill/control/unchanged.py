@@ -15,9 +15,9 @@ from gridmill.model.artifact import Artifact
 from gridmill.model.job import Job
 from gridmill.model.noun import dataclass
 from gridmill.model.pipeline import Pipeline
+from gridmill.model.provenance import FIRST
 from gridmill.model.run import JobRun, Run
 from gridmill.model.state import JobState, RunState
-from gridmill.planning.changes import FIRST
 from gridmill.planning.graph import order
 
 

@@ -13,11 +13,10 @@ from gridmill.farm.quarters import Quarters
 from gridmill.farm.records import Loss
 from gridmill.farm.source import Source
 from gridmill.farm.users import PATIENCE_SECONDS, end_processes
-from gridmill.model.amounts import show_count
+from gridmill.model.amounts import roughly, show_count
 from gridmill.model.event import PodEvent
 from gridmill.model.farm import FARM_PROTOCOL, Deploy, FarmLook
 from gridmill.model.site import Node
-from gridmill.planning.choice import roughly
 from gridmill.ports.farm import Sights
 from gridmill.ports.site import PodSight, Sight
 

@@ -190,3 +190,17 @@ def show_number(value: float) -> str:
     """`26,115` for whole numbers, else four significant digits: `0.1234`. Negative zero is `0`."""
     value += 0.0
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def about(seconds: float) -> str:
+    """`40 min`: two digits are all that a forecast is good for."""
+    if seconds < 1:
+        return "< 1 s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def roughly(seconds: float) -> str:
+    """`about 12 min`, and nothing finer than a minute: it is told again whenever it changes."""
+    return f"about {about(seconds)}" if seconds >= 60.0 else "less than a minute"

@@ -1,5 +1,6 @@
 """Where a job could go, and what is expected of it there: the time it runs, waits, and its data travels."""
 
+from gridmill.model.amounts import about, show_bytes
 from gridmill.model.noun import dataclass
 
 
@@ -66,3 +67,41 @@ class Choice:
     def chosen(self) -> Alternative:
         """What is expected of it there."""
         return next(one for one in self.alternatives if one.resource == self.resource)
+
+
+def told(one: Alternative) -> str:
+    """`gpu-farm 6 min + 3 min transfer`."""
+    if one.problem or one.away:
+        return f"{one.label} {'cannot run it' if one.problem else one.away}"
+    words = [about(one.run_seconds) if one.run_seconds is not None else "not measured yet"]
+    if one.travel is not None:
+        known = one.travel.seconds
+        words.append("transfer not known yet" if known is None else f"{about(known)} transfer")
+    behind = f" behind {one.before}" if one.before else ""
+    if one.wait_seconds is None:
+        words.append(f"a wait{behind} that is not known")
+    elif one.wait_seconds >= 1:
+        words.append(f"{about(one.wait_seconds)} wait{behind}")
+    return f"{one.label} {' + '.join(words)}"
+
+
+def travel_lines(travel: Travel, site: str) -> tuple[str, ...]:
+    """What is carried, how long it takes and at what rate, as sentences; and what is not known of it."""
+    lines: list[str] = []
+    if travel.there_bytes is not None:
+        there = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""
+        size = show_bytes(travel.there_bytes) if travel.there_bytes else "nothing"
+        lines.append(f"{size} to {site}{there}{_taking(travel, there=True) if travel.there_bytes else ''}")
+    if travel.back_bytes is not None:
+        back = f"about {show_bytes(travel.back_bytes)}" if travel.back_bytes else "nothing"
+        lines.append(f"{back} back{_taking(travel, there=False) if travel.back_bytes else ''}")
+    carried = (f"carries {', '.join(lines)}",) if lines else ()
+    return (*carried, *(f"not known: {one}" for one in travel.unknown))
+
+
+def _taking(travel: Travel, *, there: bool) -> str:
+    seconds = travel.there_seconds if there else travel.back_seconds
+    rate = travel.there_bytes_per_second if there else travel.back_bytes_per_second
+    if seconds is None:
+        return ""
+    return f" in {about(seconds)}" + (f" at {show_bytes(rate)}/s" if rate else "")

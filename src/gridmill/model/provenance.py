@@ -6,6 +6,8 @@ from dataclasses import field
 from gridmill.model.noun import dataclass
 from gridmill.model.statement import Given
 
+FIRST, SAME = "first run", "nothing changed since"
+"""Why a job executes that has no earlier version, and, before a version's name, why one does not."""
 HASHED = "sha256:"
 TEXT_BYTES = 80
 """Longer texts of a declaration are recorded by their hashes, which begin with HASHED."""

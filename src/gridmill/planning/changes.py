@@ -8,8 +8,6 @@ from gridmill.model.noun import dataclass
 from gridmill.model.provenance import HASHED, Provenance
 from gridmill.model.statement import Given
 
-FIRST, SAME = "first run", "nothing changed since"
-"""Why a job executes that has no earlier version, and, before a version's name, why one does not."""
 _SHOWN = 3
 _LONG = 40
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gridmill.model.amounts import show_bytes
-from gridmill.model.choice import Alternative, Choice, Travel
+from gridmill.model.choice import Alternative, Choice, told
 from gridmill.model.resource import Resource
 from gridmill.model.site import LOCAL
 
@@ -11,8 +10,6 @@ GAIN_SHARE = 0.2
 GAIN_SECONDS = 30.0
 """A job keeps its place in line, unless elsewhere it is done sooner by a fifth, and by this; by twice as much
 after each move."""
-
-_MINUTE_SECONDS = 60.0
 
 
 def choose(alternatives: Sequence[Alternative], current: str = "", moves: int = 0) -> Choice:
@@ -60,36 +57,6 @@ def _reason(best: Alternative, present: Sequence[Alternative], alternatives: Seq
     return "done first" if all(one.seconds is not None for one in present) else "done first of those known"
 
 
-def told(one: Alternative) -> str:
-    """`gpu-farm 6 min + 3 min transfer`."""
-    if one.problem or one.away:
-        return f"{one.label} {'cannot run it' if one.problem else one.away}"
-    words = [about(one.run_seconds) if one.run_seconds is not None else "not measured yet"]
-    if one.travel is not None:
-        known = one.travel.seconds
-        words.append("transfer not known yet" if known is None else f"{about(known)} transfer")
-    behind = f" behind {one.before}" if one.before else ""
-    if one.wait_seconds is None:
-        words.append(f"a wait{behind} that is not known")
-    elif one.wait_seconds >= 1:
-        words.append(f"{about(one.wait_seconds)} wait{behind}")
-    return f"{one.label} {' + '.join(words)}"
-
-
-def about(seconds: float) -> str:
-    """`40 min`: two digits are all that a forecast is good for."""
-    if seconds < 1:
-        return "< 1 s"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def roughly(seconds: float) -> str:
-    """`about 12 min`, and nothing finer than a minute: it is told again whenever it changes."""
-    return f"about {about(seconds)}" if seconds >= _MINUTE_SECONDS else "less than a minute"
-
-
 def labels(resources: Sequence[Resource]) -> Mapping[str, str]:
     """What to call each: its site, where that tells them apart, else its name."""
     sites = {one.name: _place(one) for one in resources}
@@ -99,25 +66,3 @@ def labels(resources: Sequence[Resource]) -> Mapping[str, str]:
 
 def _place(resource: Resource) -> str:
     return f"{LOCAL} {'GPU' if resource.gpus else 'CPU'}" if resource.site == LOCAL else resource.site
-
-
-def travel_lines(travel: Travel, site: str) -> tuple[str, ...]:
-    """What is carried, how long it takes and at what rate, as sentences; and what is not known of it."""
-    lines: list[str] = []
-    if travel.there_bytes is not None:
-        there = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""
-        size = show_bytes(travel.there_bytes) if travel.there_bytes else "nothing"
-        lines.append(f"{size} to {site}{there}{_taking(travel, there=True) if travel.there_bytes else ''}")
-    if travel.back_bytes is not None:
-        back = f"about {show_bytes(travel.back_bytes)}" if travel.back_bytes else "nothing"
-        lines.append(f"{back} back{_taking(travel, there=False) if travel.back_bytes else ''}")
-    carried = (f"carries {', '.join(lines)}",) if lines else ()
-    return (*carried, *(f"not known: {one}" for one in travel.unknown))
-
-
-def _taking(travel: Travel, *, there: bool) -> str:
-    seconds = travel.there_seconds if there else travel.back_seconds
-    rate = travel.there_bytes_per_second if there else travel.back_bytes_per_second
-    if seconds is None:
-        return ""
-    return f" in {about(seconds)}" + (f" at {show_bytes(rate)}/s" if rate else "")

@@ -1,10 +1,9 @@
 """What was carried to another place for a run's jobs, and back: rows of a table, as text."""
 
-from gridmill.model.amounts import show_bytes, show_seconds
+from gridmill.model.amounts import about, show_bytes, show_seconds
 from gridmill.model.noun import dataclass
 from gridmill.model.view import JobView, RunView
 from gridmill.model.way import Carriage, Crossing
-from gridmill.planning.choice import about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

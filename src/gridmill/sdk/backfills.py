@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.model.amounts import Months, parse_period
-from gridmill.model.backfill import Backfill, BackfillView, Chunk
+from gridmill.model.backfill import Backfill, BackfillView, Chunk, check_bounds, chunk_values, spans
 from gridmill.model.pipeline import Pipeline
-from gridmill.planning.backfills import check_bounds, chunk_values, spans
 from gridmill.sdk.connected import Connected
 from gridmill.sdk.project import is_name, read_project, with_bundle, words
 

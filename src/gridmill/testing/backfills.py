@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gridmill.control.chunking import chunks_of
 from gridmill.errors import NotFoundError
-from gridmill.model.backfill import Backfill, BackfillView, Chunk, ChunkState, ChunkView
-from gridmill.planning.backfills import spans
+from gridmill.model.backfill import Backfill, BackfillView, Chunk, ChunkState, ChunkView, spans
 from gridmill.testing.schedules import FakeSchedules
 
 
