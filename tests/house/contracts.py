@@ -65,6 +65,18 @@ def load_contracts(cache: Path) -> Contracts:
     return Contracts(made, {one["id"]: one for one in options.contracts_options}, graph)
 
 
+def all_imports(contracts: Contracts, cache: Path) -> Mapping[str, frozenset[str]]:
+    """By own module, the own modules that it imports, in `if TYPE_CHECKING` and by names in strings too. Left
+    out is the package `gridmill` itself, which names what is public."""
+    graph = grimp.build_graph("gridmill", cache_dir=str(cache))
+    for importer, imported in named_modules(contracts):
+        graph.add_import(importer=importer, imported=imported)
+    return {
+        module: frozenset(graph.find_modules_directly_imported_by(module)) - {"gridmill"}
+        for module in graph.modules - {"gridmill"}
+    }
+
+
 def source_files() -> Iterator[tuple[str, Path]]:
     """Each own module's dotted name, and its file."""
     for path in sorted(SOURCE.rglob("*.py")):

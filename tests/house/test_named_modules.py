@@ -31,7 +31,6 @@ BREACHES = {
     ("gridmill.cli.farm_checks", "gridmill.farm.source"),
     ("gridmill.cli.farm_checks", "gridmill.farm.start"),
     ("gridmill.cli.light", "gridmill.bootstrap"),
-    ("gridmill.cli.light", "gridmill.cli.farm"),
     ("gridmill.cli.light", "gridmill.farm.joining"),
     ("gridmill.cli.light", "gridmill.farm.source"),
     ("gridmill.cli.light", "gridmill.farm.start"),

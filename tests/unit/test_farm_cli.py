@@ -9,9 +9,9 @@ from tests.ports import free_port
 
 from gridmill.__main__ import main
 from gridmill.bootstrap import lock_home
-from gridmill.cli.farm import Listening, join_line, listening, note_address
+from gridmill.cli.farm import Listening, join_line, listening, note_address, notes
 from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
-from gridmill.cli.light import notes, reachable, read_place
+from gridmill.cli.light import reachable, read_place
 from gridmill.cli.up import check_light, with_bucket_hosts
 from gridmill.errors import HomeInUseError, InputError, NotFoundError
 from gridmill.farm.source import Source

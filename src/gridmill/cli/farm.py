@@ -1,6 +1,7 @@
 """`farm`: on the farm's machine, who may use it."""
 
 import os
+import socket
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -10,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gridmill.cli.light import notes
 from gridmill.cli.session import Json, console, emit, say, settings_of
 from gridmill.cli.tables import table
 from gridmill.codec import decode, encode
 from gridmill.errors import InputError, NotFoundError
+from gridmill.model.address import is_loopback, read_address
 from gridmill.model.noun import dataclass
 from gridmill.settings import Settings
 
@@ -72,6 +73,18 @@ def farm(
         _act(records, action, name, known, json)
     finally:
         records.close()
+
+
+def notes(address: str, one_user: str) -> list[str]:
+    """What whoever starts a farm may not expect of it; `one_user` says why it serves one source only."""
+    host, port = read_address(address)
+    alone = (
+        f"{host} is this machine alone: from elsewhere it is joined with "
+        f"`--controller ssh://USER@{socket.gethostname()}/{address}`, or start it with "
+        f"`--listen ADDRESS:{port}`, an address of this machine that sources reach"
+    )
+    one = f"it serves one source only: {one_user}"
+    return [*([alone] if is_loopback(host) else []), *([one] if one_user else [])]
 
 
 def _check_name(action: Action, name: str) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
 
+from gridmill.cli.farm import Listening, join_line, note_address, notes
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import emit, say
 from gridmill.errors import InputError
-from gridmill.model.address import is_loopback, read_address
+from gridmill.model.address import read_address
 from gridmill.model.amounts import parse_bytes, parse_seconds, show_count
 from gridmill.model.noun import dataclass
 from gridmill.model.site import Site, SiteKind
@@ -88,26 +89,11 @@ def reachable(address: str) -> str:
     return f"{socket.gethostname()}:{port}" if host in _EVERYWHERE else address
 
 
-def notes(address: str, one_user: str) -> list[str]:
-    """What whoever starts a farm may not expect of it; `one_user` says why it serves one source only."""
-    host, port = read_address(address)
-    alone = (
-        f"{host} is this machine alone: from elsewhere it is joined with "
-        f"`--controller ssh://USER@{socket.gethostname()}/{address}`, or start it with "
-        f"`--listen ADDRESS:{port}`, an address of this machine that sources reach"
-    )
-    one = f"it serves one source only: {one_user}"
-    return [*([alone] if is_loopback(host) else []), *([one] if one_user else [])]
-
-
 def _announce(running: Any, settings: Settings, name: str, json: bool) -> None:  # noqa: ANN401  loaded late
     """The first time with a join line; later ones come from `gridmill farm invite`."""
-    inviting: Any = import_module("gridmill.cli.farm")
     place = reachable(running.server.address.removeprefix("https://"))
     fingerprint = running.farm.authority.fingerprint
-    known = inviting.note_address(
-        settings, inviting.Listening(name=name, address=place, fingerprint=fingerprint)
-    )
+    known = note_address(settings, Listening(name=name, address=place, fingerprint=fingerprint))
     say(f"farm up at {place}, home {settings.home}")
     for note in notes(place, running.farm.one_user):
         say(note)
@@ -117,7 +103,7 @@ def _announce(running: Any, settings: Settings, name: str, json: bool) -> None: 
         say(f"{show_count(len(joined), 'source')}{more}")
         return emit({"address": place, "fingerprint": fingerprint}) if json else None
     secret = import_module("gridmill.farm.joining").invite(running.farm.records, time.time())
-    line = inviting.join_line(known, secret)
+    line = join_line(known, secret)
     say("Within an hour, once, at home:")
     return (
         emit({"address": place, "fingerprint": fingerprint, "join": line})

@@ -4,14 +4,20 @@ import html
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from gridmill.model.amounts import show_bytes, show_number, show_seconds
 from gridmill.model.state import JobState
 from gridmill.model.view import DryRun, JobView, RunView
 
-if TYPE_CHECKING:
-    from gridmill.sdk.runs import Tick
+
+class ShowsRun(Protocol):
+    """What is shown of a run at one moment (a Tick is one)."""
+
+    @property
+    def view(self) -> RunView:
+        """The run."""
+        ...
 
 
 def register(shell: Any | None = None) -> None:  # noqa: ANN401  IPython's class
@@ -24,7 +30,7 @@ def register(shell: Any | None = None) -> None:  # noqa: ANN401  IPython's class
     formatter.for_type(DryRun, plan_html)
 
 
-def progress() -> "Callable[[Tick], None] | None":
+def progress() -> Callable[[ShowsRun], None] | None:
     """Something that shows ticks in the current cell; None outside of notebooks."""
     shell = _shell()
     if shell is None or not hasattr(shell, "kernel"):
