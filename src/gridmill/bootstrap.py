@@ -415,3 +415,10 @@ def _render(
     """The report, by name: templates load only when one is asked for."""
     render: Render = find("reports", "html")
     return render(view, events, advice, before)
+
+
+def compile_report() -> None:
+    """Make the first report quick: its templates are compiled now."""
+    from gridmill.report.render import compile_template  # and with it Jinja, which most commands do not need
+
+    compile_template()

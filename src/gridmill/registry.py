@@ -85,6 +85,9 @@ READERS: Mapping[str, str] = {
 JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}
 """How a site reads what a pod that is gone had not delivered."""
 
+DECLARATIONS: Mapping[str, str] = {"yaml": "gridmill.declarations:read_again"}
+"""How the kept text of a pipeline is read again with other values."""
+
 REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
 
 LOOKS: Mapping[str, str] = {"process": "gridmill.storage.look:ask"}
@@ -107,6 +110,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "sources": SOURCES,
     "readers": READERS,
     "journals": JOURNALS,
+    "declarations": DECLARATIONS,
     "reports": REPORTS,
     "looks": LOOKS,
     "archives": ARCHIVES,

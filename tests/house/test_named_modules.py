@@ -20,25 +20,7 @@ PROCESSES = {
 """Started, or looked for, as a process of its own (`python -m`): nothing is imported."""
 
 BREACHES = {
-    ("gridmill.cli.cluster_checks", "gridmill.sites.cluster.credentials"),
-    ("gridmill.cli.cluster_checks", "gridmill.sites.cluster.farm"),
-    ("gridmill.cli.cluster_checks", "gridmill.sites.cluster.signing"),
-    ("gridmill.cli.farm", "gridmill.farm.joining"),
-    ("gridmill.cli.farm", "gridmill.farm.lodging"),
-    ("gridmill.cli.farm", "gridmill.farm.source"),
-    ("gridmill.cli.farm", "gridmill.farm.start"),
-    ("gridmill.cli.farm_checks", "gridmill.farm.acting"),
-    ("gridmill.cli.farm_checks", "gridmill.farm.source"),
-    ("gridmill.cli.farm_checks", "gridmill.farm.start"),
-    ("gridmill.cli.light", "gridmill.bootstrap"),
-    ("gridmill.cli.light", "gridmill.farm.joining"),
-    ("gridmill.cli.light", "gridmill.farm.source"),
-    ("gridmill.cli.light", "gridmill.farm.start"),
-    ("gridmill.cli.sites", "gridmill.sites.cluster.joining"),
-    ("gridmill.cli.up", "gridmill.sites.ray.start"),
     ("gridmill.cli.validate", "gridmill.storage.preflight"),
-    ("gridmill.control.chunking", "gridmill.declarations"),
-    ("gridmill.node.process", "gridmill.report.render"),
     ("gridmill.sdk.dial", "gridmill.bootstrap"),
     ("gridmill.sdk.loaded", "gridmill.jobs.training.graph"),
 }

@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gridmill.errors import GridmillError
 from gridmill.model.amounts import show_bytes, show_count
 from gridmill.model.farm import FarmLook
 from gridmill.settings import Settings
+
+if TYPE_CHECKING:
+    from gridmill.sites.cluster.credentials import Keeping
 
 Check = tuple[str, bool, str]
 _DAY_SECONDS = 86_400.0
@@ -30,7 +32,8 @@ def look_at_clusters(settings: Settings) -> Iterator[Check]:
 def _looked(home: Path, name: str) -> tuple[bool, str]:
     if find_spec("cryptography") is None:
         return False, "cryptography is missing: pip install 'gridmill[tls]'"
-    credentials: Any = import_module("gridmill.sites.cluster.credentials")
+    from gridmill.sites.cluster import credentials
+
     kept = credentials.keeping(home, name)
     try:
         renew = f"`gridmill farm rotate` there, then `gridmill add cluster {name}` with the line that it says"
@@ -44,7 +47,8 @@ def _looked(home: Path, name: str) -> tuple[bool, str]:
 
 def look_at_dates(certificate: Path, now: float, renew: str) -> str:
     """Why a certificate does not hold now; empty: it does. Raises InputError."""
-    signing: Any = import_module("gridmill.sites.cluster.signing")
+    from gridmill.sites.cluster import signing
+
     try:
         begins, ends = signing.holds(certificate.read_bytes())
     except OSError as error:
@@ -60,8 +64,10 @@ def _day(moment: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(moment))
 
 
-def _asked(kept: Any) -> tuple[bool, str]:  # noqa: ANN401  loaded late
-    farm = import_module("gridmill.sites.cluster.farm").member(kept)
+def _asked(kept: "Keeping") -> tuple[bool, str]:
+    from gridmill.sites.cluster.farm import member
+
+    farm = member(kept)
     try:
         look: FarmLook = farm.look()
         apart_seconds = farm.clock() - time.time()

@@ -5,9 +5,8 @@ import socket
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +17,9 @@ from gridmill.errors import InputError, NotFoundError
 from gridmill.model.address import is_loopback, read_address
 from gridmill.model.noun import dataclass
 from gridmill.settings import Settings
+
+if TYPE_CHECKING:
+    from gridmill.farm.records import Records
 
 
 class Action(StrEnum):
@@ -68,7 +70,9 @@ def farm(
     settings = settings_of(context)
     known = listening(settings)
     _check_name(action, name)
-    records: Any = import_module("gridmill.farm.start").open_records(settings)
+    from gridmill.farm.start import open_records
+
+    records = open_records(settings)
     try:
         _act(records, action, name, known, json)
     finally:
@@ -102,8 +106,9 @@ def _check_name(action: Action, name: str) -> None:
         )
 
 
-def _act(records: Any, action: Action, name: str, known: Listening, json: bool) -> None:  # noqa: ANN401
-    joining: Any = import_module("gridmill.farm.joining")
+def _act(records: "Records", action: Action, name: str, known: Listening, json: bool) -> None:
+    from gridmill.farm import joining
+
     if action == Action.SOURCES:
         return _list(records, json)
     if action == Action.REVOKE:
@@ -116,9 +121,10 @@ def _act(records: Any, action: Action, name: str, known: Listening, json: bool) 
     return emit({"join": line}) if json else print(line)
 
 
-def _list(records: Any, json: bool) -> None:  # noqa: ANN401
-    nouns: Any = import_module("gridmill.farm.source")
-    lodging: Any = import_module("gridmill.farm.lodging")
+def _list(records: "Records", json: bool) -> None:
+    from gridmill.farm import lodging
+    from gridmill.farm import source as nouns
+
     heard = {one.source: one.time for one in records.all(nouns.Heard)}
     here = [one.source for one in records.all(lodging.Lodging) if one.state in lodging.HAS_ROOM]
     lines = [

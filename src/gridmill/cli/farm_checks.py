@@ -8,10 +8,8 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from gridmill import __version__
 from gridmill.cli.cluster_checks import look_at_dates
@@ -110,12 +108,15 @@ def _could_listen(host: str, port: int) -> tuple[bool, str]:
 
 
 def _sources(settings: Settings) -> Iterator[Check]:
-    acting: Any = import_module("gridmill.farm.acting")
+    from gridmill.farm import acting
+    from gridmill.farm.source import Source
+    from gridmill.farm.start import open_records
+
     why = acting.why_one_user(settings.home / "farm" / "sources")
     yield "farm users", True, f"one source only: {why}" if why else "one for each source"
-    records: Any = import_module("gridmill.farm.start").open_records(settings)
+    records = open_records(settings)
     try:
-        sources: Any = records.all(import_module("gridmill.farm.source").Source)
+        sources = records.all(Source)
     finally:
         records.close()
     unfit = [f"{one.name} had {one.version}" for one in sources if not _fits(one.version)]

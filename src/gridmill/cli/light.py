@@ -4,8 +4,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gridmill.cli.farm import Listening, join_line, note_address, notes
 from gridmill.cli.interrupts import Interrupts
@@ -17,6 +16,9 @@ from gridmill.model.noun import dataclass
 from gridmill.model.site import Site, SiteKind
 from gridmill.registry import find
 from gridmill.settings import Settings
+
+if TYPE_CHECKING:
+    from gridmill.farm.start import Running
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.2
@@ -62,9 +64,11 @@ def stay(settings: Settings, told: Light, json: bool) -> None:
     quota = _read("--quota", parse_bytes, told.quota)
     retain = _read("--retain", parse_seconds, told.retain)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    start: Any = import_module("gridmill.farm.start")
+    from gridmill.bootstrap import lock_home
+    from gridmill.farm import start
+
     start.want_tls()
-    with import_module("gridmill.bootstrap").lock_home(settings.home):
+    with lock_home(settings.home):
         running = start.start(settings, place, address, quota_bytes=quota, retain_seconds=retain)
         try:
             _announce(running, settings, told.name, json)
@@ -89,20 +93,23 @@ def reachable(address: str) -> str:
     return f"{socket.gethostname()}:{port}" if host in _EVERYWHERE else address
 
 
-def _announce(running: Any, settings: Settings, name: str, json: bool) -> None:  # noqa: ANN401  loaded late
+def _announce(running: "Running", settings: Settings, name: str, json: bool) -> None:
     """The first time with a join line; later ones come from `gridmill farm invite`."""
+    from gridmill.farm.joining import invite
+    from gridmill.farm.source import Source
+
     place = reachable(running.server.address.removeprefix("https://"))
     fingerprint = running.farm.authority.fingerprint
     known = note_address(settings, Listening(name=name, address=place, fingerprint=fingerprint))
     say(f"farm up at {place}, home {settings.home}")
     for note in notes(place, running.farm.one_user):
         say(note)
-    joined = running.farm.records.all(import_module("gridmill.farm.source").Source)
+    joined = running.farm.records.all(Source)
     if joined:
         more = "" if running.farm.one_user else "; `gridmill farm invite` prints a line for another one"
         say(f"{show_count(len(joined), 'source')}{more}")
         return emit({"address": place, "fingerprint": fingerprint}) if json else None
-    secret = import_module("gridmill.farm.joining").invite(running.farm.records, time.time())
+    secret = invite(running.farm.records, time.time())
     line = join_line(known, secret)
     say("Within an hour, once, at home:")
     return (

@@ -2,8 +2,7 @@
 
 import sys
 from enum import StrEnum
-from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -155,8 +154,9 @@ def _joined(settings: Settings, client: Client, site: Site, line: str) -> Site:
             hint="Take another name; `gridmill configure site NAME --address HOST:PORT` moves a cluster.",
         )
     told = sys.stdin.readline().strip() if line == "-" else line or settings.token
-    become: Any = import_module("gridmill.sites.cluster.joining").become_source
-    become(settings.home, site.name, site.address, told)
+    from gridmill.sites.cluster.joining import become_source
+
+    become_source(settings.home, site.name, site.address or "", told)
     return site if known is None or site.settings else known
 
 

@@ -118,7 +118,8 @@ def up(
     farms = (site != "local", set, bucket_host, (quota, retain, name) != (_QUOTA, _RETAIN, _NAME))
     check_light(light, control=(store, take_over, ray), farm=farms)
     if light:
-        told: Any = import_module("gridmill.cli.light")
+        from gridmill.cli import light as told
+
         settings = with_bucket_hosts(with_shares(settings_of(context), gpu_shares), bucket_host or ())
         words = read_settings(set or ())
         light_words = told.Light(
@@ -149,7 +150,8 @@ def up(
 def _read_head(at: str) -> tuple[str, int]:
     """Where the head is to listen. Raises InputError where that is not on this machine, UnavailableError
     without Ray."""
-    start: Any = import_module("gridmill.sites.ray.start")
+    from gridmill.sites.ray import start
+
     host, number = read_host(at, port=start.PORT, place="--ray")
     start.want_ray()
     start.want_own(host)
@@ -158,7 +160,8 @@ def _read_head(at: str) -> tuple[str, int]:
 
 def _gather(grid: Grid, settings: Settings, host: str, number: int) -> None:
     """The head and its site, and what to type on the other machines."""
-    start: Any = import_module("gridmill.sites.ray.start")
+    from gridmill.sites.ray import start
+
     folder = settings.home / "ray"
     start.start_head(folder, host, number)
     token = start.token_file(folder)

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
-from typing import Any
 
 from gridmill.errors import PipelineError
 from gridmill.model.backfill import Backfill, Chunk, check_bounds, chunk_values, spans
 from gridmill.model.pipeline import Pipeline, Written
+from gridmill.registry import find
 
 
 def chunks_of(pipeline: Pipeline, backfill: Backfill, values: Mapping[str, str]) -> tuple[Chunk, ...]:
@@ -28,9 +27,9 @@ def _chunk(pipeline: Pipeline, span: tuple[str, str], values: Mapping[str, str])
 
 def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
     """A kept pipeline with these values for its parameters, and its code of then. Raises PipelineError."""
-    declarations: Any = import_module("gridmill.declarations")  # knows YAML, which most nodes never need
+    read_again = find("declarations", "yaml")  # loads YAML, which most nodes never need
     written = _written(pipeline, "other values need")
-    read: Pipeline = declarations.read_again(written, folder=pipeline.folder, set_values=values)
+    read: Pipeline = read_again(written, folder=pipeline.folder, set_values=values)
     return replace(read, bundle=pipeline.bundle, commit=pipeline.commit)
 
 

@@ -7,10 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib import import_module
 from types import FrameType
 
-from gridmill.bootstrap import EmbeddedNode, embed
+from gridmill.bootstrap import EmbeddedNode, compile_report, embed
 from gridmill.calls.attendance import Attendance
 from gridmill.calls.client import SOCKET
 from gridmill.calls.differences import differences
@@ -115,11 +114,7 @@ class _Report:
         if not self._begun:
             self._begun = True
             sys.setswitchinterval(_SWITCH_SECONDS)
-            threading.Thread(target=_compile_report, daemon=True).start()
-
-
-def _compile_report() -> None:
-    import_module("gridmill.report.render").compile_template()
+            threading.Thread(target=compile_report, daemon=True).start()
 
 
 def _wait_for(starter: socket.socket, release: Callable[[], None]) -> None:
