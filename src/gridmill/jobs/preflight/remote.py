@@ -1,20 +1,34 @@
-"""Sources on other machines, as far as they answer within a few moments: columns of a database, files."""
+"""Sources on other machines, as far as they answer in a few moments: columns of a database, first rows."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from threading import Thread
 
-from gridmill.errors import GridmillError, InputError, UnavailableError
+from gridmill.errors import DataError, GridmillError, InputError, UnavailableError
+from gridmill.jobs.preflight.beginning import begin
 from gridmill.jobs.preflight.known import Scene, UnknownError
 from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.layout import Layout
 from gridmill.model.sink import SinkSpec
+from gridmill.model.source import OBJECTS, REMOTE
 
 LONGEST_SECONDS = 2.0
 """For all sources of a pipeline together."""
+
+
+MOST_BYTES = 2 * 2**20
+"""So much is fetched of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """Files that were fetched; `whole`: all of the source's files with all of their rows."""
+
+    files: tuple[SourceFile, ...]
+    whole: bool
 
 
 @dataclass(slots=True)
@@ -23,7 +37,7 @@ class Patience:
 
     left: float = LONGEST_SECONDS
 
-    def wait_for(self, read: Callable[[], tuple[SourceFile, ...]]) -> tuple[SourceFile, ...]:
+    def wait_for(self, read: Callable[[], Fetched]) -> Fetched:
         """What `read` gives. Raises what it raises, and UnknownError where it takes too long: it goes on in a
         thread that ends with this process."""
         call, begin = _Call(read=read), time.monotonic()
@@ -35,41 +49,50 @@ class Patience:
             raise UnknownError(f"its source did not answer within {LONGEST_SECONDS:g} s")
         if call.error is not None:
             raise call.error
-        return call.files
+        assert call.fetched is not None
+        return call.fetched
 
 
 @dataclass(slots=True)
 class _Call:
-    read: Callable[[], tuple[SourceFile, ...]]
-    files: tuple[SourceFile, ...] = field(default=(), init=False)
+    read: Callable[[], Fetched]
+    fetched: Fetched | None = field(default=None, init=False)
     error: Exception | None = field(default=None, init=False)
 
     def run(self) -> None:
         """Read, and keep what came of it."""
         try:
-            self.files = self.read()
+            self.fetched = self.read()
         except Exception as error:  # noqa: BLE001  it is raised where it is waited for
             self.error = error
 
 
-def fetch(scene: Scene, spec: SinkSpec, patience: Patience) -> tuple[SourceFile, ...]:
-    """The first files of a source elsewhere, of a database its columns. Raises InputError and DataError for
-    what a run would fail with; UnknownError, also for secrets and servers that only the job may reach."""
+def fetch(scene: Scene, spec: SinkSpec, patience: Patience) -> Fetched:
+    """The beginning of the first file of a source elsewhere, of a database its columns.
+
+    Raises InputError and DataError for what a run would fail with; UnknownError, also for secrets and servers
+    that only the job may reach.
+    """
     source, layout = spec.source, Layout(spec=spec)
     if source.stream is not None:
         raise UnknownError(f"its source is a stream: {source.name}")
+    elsewhere = [path for path in source.paths if path.startswith(REMOTE)]
     asked = Asked(
-        source=source, folder=scene.folder, work=scene.work, names=layout.named(), texts=layout.texts()
+        source=replace(source, path=elsewhere[0], settled_seconds=None) if elsewhere else source,
+        folder=scene.folder,
+        work=scene.work,
+        names=layout.named(),
+        texts=layout.texts(),
+        most_bytes=MOST_BYTES,
     )
 
-    def read() -> tuple[SourceFile, ...]:
+    def read() -> Fetched:
         if source.sql is not None:
             found: tuple[SourceFile, ...] = import_module("gridmill.jobs.sink.sql.arrive").arrive_empty(asked)
-            return found
-        files = look(asked).files[:1]
-        for file in files:
-            file.local()
-        return files
+            return Fetched(files=found, whole=False)
+        listed = look(asked).files
+        beginning, whole = begin(listed[0], MOST_BYTES)
+        return Fetched(files=(beginning,), whole=whole and len(listed) == len(source.paths) == 1)
 
     try:
         return patience.wait_for(read)
@@ -78,7 +101,8 @@ def fetch(scene: Scene, spec: SinkSpec, patience: Patience) -> tuple[SourceFile,
     except ModuleNotFoundError as error:
         raise UnknownError(f"the package {error.name} is not installed here") from error
     except InputError as error:
-        if _is_secret(spec) or any(path.startswith(("s3://", "gs://")) for path in source.paths):
+        refused = not isinstance(error, DataError)  # a store that refuses access may let the job in
+        if _is_secret(spec) or (refused and any(path.startswith(OBJECTS) for path in source.paths)):
             raise UnknownError(f"its source cannot be read from here: {error.message}") from error
         raise
     except (GridmillError, UnknownError):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from gridmill.errors import DataError, GridmillError, InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.preflight.known import Scene, Table, UnknownError
-from gridmill.jobs.preflight.remote import Patience, fetch
+from gridmill.jobs.preflight.remote import Fetched, Patience, fetch
 from gridmill.jobs.sink import blobs
 from gridmill.jobs.sink.bench import declared_rules, kept_forms
 from gridmill.jobs.sink.files import SourceFile, described, find_files
@@ -52,11 +52,12 @@ def check_sink(
     spec = job.sink.with_times()
     local = bool(spec.source.paths) and len(spec.source.local_paths) == len(spec.source.paths)
     try:
-        files = _files(scene, spec) if local else fetch(scene, spec, patience)
+        fetched = Fetched(files=_files(scene, spec), whole=True) if local else fetch(scene, spec, patience)
     except UnknownError:
         if earlier is None:
             raise
         return _loaded_before(scene, earlier)
+    files = fetched.files
     context = scene.context(job, {name: table.artifact for name, table in tables.items()})
     read, small = files[:MOST_FILES], sum(file.size_bytes for file in files) <= WHOLE_BYTES
     loading = _loading(scene, spec, earlier, WHOLE_ROWS if small else SAMPLE_ROWS)
@@ -66,13 +67,13 @@ def check_sink(
     try:
         schema, rows, sieve = trial.read()
     except UnclearError as error:
-        if loading.is_cut or len(read) < len(files):
+        if loading.is_cut or len(read) < len(files) or not fetched.whole:
             raise UnknownError(f"a part of its rows was looked at, and {error.message}") from error
         raise _placed(error) from error
     except DataError as error:
         raise _placed(error) from error
     check_times(spec, schema)
-    complete = len(read) == len(files) and not loading.is_cut
+    complete = fetched.whole and len(read) == len(files) and not loading.is_cut
     if complete and judged:
         sieve.check_share()
     whole = complete and local and earlier is None and judged and not _drops_rows(spec)

@@ -26,7 +26,7 @@ _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 class Asked:
     """What is asked of a source: `positions` are those of the table, none when all is to be read again;
     `names` the source's columns that the declaration names, `texts` those that it makes texts; `content`
-    tells what files of a folder hold.
+    tells what files of a folder hold. With `most_bytes`, no more of each file elsewhere is fetched.
 
     Relative paths start at `folder`; what is fetched goes into `work`, which is the attempt's alone.
     """
@@ -38,6 +38,7 @@ class Asked:
     names: tuple[str, ...] = ()
     texts: frozenset[str] = frozenset()
     content: Content = hashed
+    most_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

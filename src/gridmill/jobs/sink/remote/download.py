@@ -31,15 +31,15 @@ Open = Callable[[int], Body]
 """Asks for the bytes from a position on; the body may begin earlier. Raises BrokenOffError."""
 
 
-def download(open_at: Open, path: Path, name: str) -> None:
-    """Write `path`, by rename.
+def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None) -> None:
+    """Write `path`, by rename; with `most_bytes` no more than about so many of its first bytes.
 
     Raises UnavailableError when it keeps breaking off, StorageError, and what `open_at` finds to be final.
     """
     draft = path.with_name(f"{path.name}.partial")
     with storage_errors(path), draft.open("wb") as file:
         tries = 0
-        while not (trouble := _go_on(open_at, file)).whole:
+        while not (trouble := _go_on(open_at, file, most_bytes)).whole:
             tries = 1 if trouble.progressed else tries + 1
             if tries >= ATTEMPTS:
                 raise UnavailableError(f"cannot be fetched: {trouble.said}", place=name)
@@ -54,7 +54,7 @@ class _Try:
     said: str = ""
 
 
-def _go_on(open_at: Open, file: BinaryIO) -> _Try:
+def _go_on(open_at: Open, file: BinaryIO, most_bytes: int | None) -> _Try:
     before = file.tell()
     try:
         body = open_at(before)
@@ -62,6 +62,8 @@ def _go_on(open_at: Open, file: BinaryIO) -> _Try:
         file.truncate()
         for chunk in body.chunks:
             file.write(chunk)
+            if most_bytes is not None and file.tell() >= most_bytes:
+                return _Try(whole=True)
     except BrokenOffError as error:
         return _Try(progressed=file.tell() > before, said=str(error))
     if body.size_bytes is not None and file.tell() != body.size_bytes:

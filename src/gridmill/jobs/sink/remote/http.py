@@ -87,7 +87,7 @@ def _arrived(page: "Page", asked: Asked, positions: dict[str, Any]) -> SourceFil
     path = _path(page, asked)
     page.known = known
     try:
-        download(page.open_at, path, page.written)
+        download(page.open_at, path, page.written, asked.most_bytes)
     except _StandsError:
         positions[key] = known
         return described(

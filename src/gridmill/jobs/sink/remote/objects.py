@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,13 @@ class Object:
             name=self.name,
             content=hashlib.sha256(f"{self.tag} {self.size_bytes}".encode()).hexdigest()[:16],
             size_bytes=self.size_bytes,
-            fetch=self.fetch,
+            fetch=partial(self.fetch, most_bytes=asked.most_bytes),
         )
         return replace(found, changed_ns=self.changed_ns)
 
-    def fetch(self, path: Path) -> None:
+    def fetch(self, path: Path, most_bytes: int | None = None) -> None:
         """Download it as it was listed. Raises UnavailableError when it has changed since."""
-        download(self._open_at, path, self.name)
+        download(self._open_at, path, self.name, most_bytes)
 
     def _open_at(self, start: int) -> Body:
         with _explained(self.name):
