@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from threading import Thread
 
 from gridmill.errors import DataError, GridmillError, InputError, UnavailableError
 from gridmill.jobs.preflight.beginning import begin
 from gridmill.jobs.preflight.known import Scene, UnknownError
-from gridmill.jobs.sink.arrivals import Asked, look
+from gridmill.jobs.sink.arrivals import Asked, load_readers, look
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.layout import Layout
 from gridmill.model.sink import SinkSpec
@@ -36,8 +37,12 @@ class Patience:
     """How much of the time is left."""
 
     left: float = LONGEST_SECONDS
+    longest: float = field(init=False)
 
-    def wait_for(self, read: Callable[[], Fetched]) -> Fetched:
+    def __post_init__(self) -> None:
+        self.longest = self.left
+
+    def wait_for(self, read: Callable[[], tuple[SourceFile, ...]]) -> tuple[SourceFile, ...]:
         """What `read` gives. Raises what it raises, and UnknownError where it takes too long: it goes on in a
         thread that ends with this process."""
         call, begin = _Call(read=read), time.monotonic()
@@ -46,23 +51,22 @@ class Patience:
         thread.join(max(0.0, self.left))
         self.left -= time.monotonic() - begin
         if thread.is_alive():
-            raise UnknownError(f"its source did not answer within {LONGEST_SECONDS:g} s")
+            raise UnknownError(f"its source did not answer within {self.longest:g} s")
         if call.error is not None:
             raise call.error
-        assert call.fetched is not None
-        return call.fetched
+        return call.files
 
 
 @dataclass(slots=True)
 class _Call:
-    read: Callable[[], Fetched]
-    fetched: Fetched | None = field(default=None, init=False)
+    read: Callable[[], tuple[SourceFile, ...]]
+    files: tuple[SourceFile, ...] = field(default=(), init=False)
     error: Exception | None = field(default=None, init=False)
 
     def run(self) -> None:
         """Read, and keep what came of it."""
         try:
-            self.fetched = self.read()
+            self.files = self.read()
         except Exception as error:  # noqa: BLE001  it is raised where it is waited for
             self.error = error
 
@@ -86,16 +90,13 @@ def fetch(scene: Scene, spec: SinkSpec, patience: Patience) -> Fetched:
         most_bytes=MOST_BYTES,
     )
 
-    def read() -> Fetched:
-        if source.sql is not None:
-            found: tuple[SourceFile, ...] = import_module("gridmill.jobs.sink.sql.arrive").arrive_empty(asked)
-            return Fetched(files=found, whole=False)
-        listed = look(asked).files
-        beginning, whole = begin(listed[0], MOST_BYTES)
-        return Fetched(files=(beginning,), whole=whole and len(listed) == len(source.paths) == 1)
-
     try:
-        return patience.wait_for(read)
+        read = _reading(asked)
+        files = patience.wait_for(read)
+        if source.sql is not None:
+            return Fetched(files=files, whole=False)
+        beginning, whole = begin(files[0], MOST_BYTES)
+        return Fetched(files=(beginning,), whole=whole and len(files) == len(source.paths) == 1)
     except UnavailableError as error:
         raise UnknownError(f"its source does not answer: {error.message}") from error
     except ModuleNotFoundError as error:
@@ -109,6 +110,22 @@ def fetch(scene: Scene, spec: SinkSpec, patience: Patience) -> Fetched:
         raise
     except Exception as error:  # a driver's own
         raise UnknownError(f"its source cannot be read from here: {type(error).__name__}") from error
+
+
+def _reading(asked: Asked) -> Callable[[], tuple[SourceFile, ...]]:
+    """What fetches the columns, or the first file of all that are listed. Its libraries are loaded before, as
+    that is no time of the server. Raises ModuleNotFoundError."""
+    if asked.source.sql is not None:
+        arrive_empty = import_module("gridmill.jobs.sink.sql.arrive").arrive_empty
+        return partial(arrive_empty, asked)
+    load_readers(asked.source)
+    return partial(_first_fetched, asked)
+
+
+def _first_fetched(asked: Asked) -> tuple[SourceFile, ...]:
+    files = look(asked).files
+    files[0].local()
+    return files
 
 
 def _is_secret(spec: SinkSpec) -> bool:

@@ -15,7 +15,7 @@ from gridmill.jobs.preflight.datasets import check_dataset, check_texts
 from gridmill.jobs.preflight.known import Known, Model, Scene, Table, UnknownError, doubtful
 from gridmill.jobs.preflight.places import nearest
 from gridmill.jobs.preflight.predictions import check_prediction
-from gridmill.jobs.preflight.remote import Patience
+from gridmill.jobs.preflight.remote import LONGEST_SECONDS, Patience
 from gridmill.jobs.preflight.sinks import check_sink
 from gridmill.jobs.preflight.trainings import check_training
 from gridmill.model.artifact import Artifact, ArtifactKind
@@ -32,7 +32,7 @@ _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 class _Preflight:
     question: Question
     scene: Scene
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience
     known: dict[str, Known] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     """Jobs that have a finding, or read the result of one that has: nothing more is said of these."""
@@ -148,8 +148,9 @@ def _model(artifact: Artifact) -> Model:
     return Model(features={}, labels=labels, objective=objective, open=True)
 
 
-def check(question: Question, work: Path) -> Checked:
-    """What is wrong with the pipeline, as far as its data says; files are written below `work` alone."""
+def check(question: Question, work: Path, patience_seconds: float = LONGEST_SECONDS) -> Checked:
+    """What is wrong with the pipeline, as far as its data says; files are written below `work` alone. Sources
+    elsewhere are waited for so long, all together."""
     scene = Scene(work=work, folder=question.folder, root=question.root)
     with redirect_stdout(StringIO()):
-        return _Preflight(question=question, scene=scene).check()
+        return _Preflight(question=question, scene=scene, patience=Patience(patience_seconds)).check()

@@ -7,7 +7,7 @@ holds them.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,17 +72,28 @@ def look(asked: Asked) -> Arrivals:
     files = [file for file in found if not source.waits(file.changed_ns, now)]
     waiting = [file for file in found if source.waits(file.changed_ns, now)]
     positions: dict[str, Any] = {}
-    for kind, beginnings in _ELSEWHERE.items():
-        if any(path.startswith(beginnings) for path in source.paths):
-            arrived = _read(kind, asked)
-            files += arrived.files
-            waiting += arrived.waiting
-            positions |= arrived.positions
+    for kind in _kinds(source):
+        arrived = _read(kind, asked)
+        files += arrived.files
+        waiting += arrived.waiting
+        positions |= arrived.positions
     if source.format == Format.FILES:
         new, position = blobs.stage(source, files, asked.positions, asked.work)
         positions |= position
         return Arrivals(files=new, positions=positions, append=True, waiting=tuple(waiting))
     return Arrivals(files=tuple(files), positions=positions, waiting=tuple(waiting))
+
+
+def load_readers(source: Source) -> None:
+    """Load the libraries that read files elsewhere. Raises ModuleNotFoundError."""
+    for kind in _kinds(source):
+        find("readers", kind)
+
+
+def _kinds(source: Source) -> Iterator[str]:
+    for kind, beginnings in _ELSEWHERE.items():
+        if any(path.startswith(beginnings) for path in source.paths):
+            yield kind
 
 
 def _read(kind: str, asked: Asked) -> Arrivals:

@@ -32,7 +32,7 @@ Open = Callable[[int], Body]
 
 
 def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None) -> None:
-    """Write `path`, by rename; with `most_bytes` no more than about so many of its first bytes.
+    """Write `path`, by rename; with `most_bytes` no more than about so many of its first bytes, in one try.
 
     Raises UnavailableError when it keeps breaking off, StorageError, and what `open_at` finds to be final.
     """
@@ -41,7 +41,7 @@ def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None
         tries = 0
         while not (trouble := _go_on(open_at, file, most_bytes)).whole:
             tries = 1 if trouble.progressed else tries + 1
-            if tries >= ATTEMPTS:
+            if tries >= ATTEMPTS or most_bytes is not None:
                 raise UnavailableError(f"cannot be fetched: {trouble.said}", place=name)
             time.sleep(FIRST_PAUSE_SECONDS * 2**tries)
     draft.rename(path)
