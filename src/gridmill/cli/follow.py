@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 
 from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.session import say
@@ -71,9 +70,9 @@ def display() -> AbstractContextManager[Callable[[Tick], None]]:
     """What suits where standard error goes."""
     if not sys.stderr.isatty():
         return Lines()
-    table: Callable[[], AbstractContextManager[Callable[[Tick], None]]]
-    table = import_module("gridmill.cli.live").LiveTable
-    return table()
+    from gridmill.cli.live import LiveTable
+
+    return LiveTable()
 
 
 def follow(

@@ -200,7 +200,8 @@ def _started(view: RunView, as_json: bool) -> None:
 
 
 def _to_the_end(client: Client, view: RunView, interrupts: Interrupts, after: int) -> RunView:
-    follow: Follow = import_module("gridmill.cli.follow").follow
+    from gridmill.cli.follow import follow
+
     try:
         return follow(client, view.run.id, interrupts, after=after)
     except KeyboardInterrupt:

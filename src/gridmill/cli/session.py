@@ -85,8 +85,9 @@ def show_table(
     a tenth of a second to import). A narrow screen folds the columns `folded`, and does without those
     `left_out` where it must."""
     if sys.stdout.isatty():
-        made = import_module("gridmill.cli.tables").FittedTable
-        return show(made(head, rows, folded=folded, left_out=left_out))
+        from gridmill.cli.tables import FittedTable
+
+        return show(FittedTable(head, rows, folded=folded, left_out=left_out))
     return print(columns(head, rows))
 
 

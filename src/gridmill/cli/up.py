@@ -7,7 +7,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -307,7 +307,8 @@ def _asking(home: Path) -> AbstractContextManager[None]:
 def _own(settings: Settings, take_over: bool) -> EmbeddedNode:
     """The control node, in this process. One that was started for its clients ends meanwhile, and leaves its
     runs. Raises HomeInUseError, also where that takes too long."""
-    embed: Callable[..., EmbeddedNode] = import_module("gridmill.bootstrap").embed
+    from gridmill.bootstrap import embed
+
     until, told = time.monotonic() + _GIVE_WAY_SECONDS, False
     while True:
         try:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -42,7 +41,8 @@ class HomeDoors:
                 "`cryptography` is not here",
                 hint="pip install 'gridmill[tls]'",
             )
-        make_certificate = import_module("gridmill.links.certificate").make_certificate
+        from gridmill.links.certificate import make_certificate
+
         certfile, keyfile = make_certificate(self._home / "tls", self._now())
         before = self._ports().get(host, 0)
         try:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 
 from gridmill.codec import encode_message
@@ -73,7 +72,8 @@ class Links:
 
         Raises InputError for the files, UnavailableError for the address.
         """
-        tls = import_module("gridmill.links.tls")  # and with it OpenSSL: most grids never leave the machine
+        from gridmill.links import tls  # and with it OpenSSL: most grids never leave the machine
+
         context, fingerprint = tls.server_context(certfile, keyfile), tls.fingerprint_of(certfile)
         listener = tls.listen(host, port)
         self._do(

@@ -57,7 +57,8 @@ def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
             f"pipeline {kept.name!r} was kept without the text of its file, which other values need",
             hint="Apply it again (`gridmill apply -f FILE`), or run its file.",
         )
-    read = import_module("gridmill.declarations").read_again
+    from gridmill.declarations import read_again as read
+
     again: Pipeline = read(kept.written, folder=kept.folder, set_values=words(values))
     return replace(again, bundle=kept.bundle, commit=kept.commit, host=kept.host)
 
@@ -66,7 +67,8 @@ def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: 
     """The pipeline with `values` for its parameters; with `awaiting` the times that a schedule gives may be
     missing. Raises PipelineError, InputError."""
     if not isinstance(source, Pipeline):
-        read = import_module("gridmill.declarations").read_pipeline
+        from gridmill.declarations import read_pipeline as read
+
         pipeline: Pipeline = read(Path(source), set_values=words(values), awaiting=awaiting)
         return pipeline
     if values:
@@ -100,7 +102,8 @@ def with_bundle(
     in_bundle = any(job.runs_code for job in pipeline.jobs)
     if pipeline.bundle is not None or not pipeline.folder or not in_bundle:
         return pipeline
-    make_bundle = import_module("gridmill.storage.bundle").make_bundle
+    from gridmill.storage.bundle import make_bundle
+
     leave_out = (settings.home, settings.root)
     # Where a control node of this home keeps them too: what it has is neither packed nor sent again.
     key = sha256(pipeline.folder.encode()).hexdigest()[:32]

@@ -234,7 +234,8 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
 
     def make() -> "tuple[Objective, TryOut]":
         frame, _ = _prepare(context, spec)
-        study = import_module("gridmill.jobs.training.study")
+        from gridmill.jobs.training import study
+
         metric = check_metric(search.metric, frame.objective, SEARCH_METRIC)
         if len(frame.rows["validation"]) == 0:
             raise InputError(

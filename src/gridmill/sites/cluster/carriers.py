@@ -2,10 +2,9 @@
 
 import threading
 from collections.abc import Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gridmill.errors import InputError, UnavailableError
 from gridmill.model.amounts import parse_seconds
@@ -107,8 +106,9 @@ class Carriers:
         key = lot.url, lot.endpoint
         with self._lock:
             if key not in self._opened:
-                opened: Any = import_module("gridmill.staging.objects").Objects
-                self._opened[key] = opened(lot.url, {"endpoint": lot.endpoint} if lot.endpoint else {})
+                from gridmill.staging.objects import Objects
+
+                self._opened[key] = Objects(lot.url, {"endpoint": lot.endpoint} if lot.endpoint else {})
             return self._opened[key]
 
     def start(self) -> None:

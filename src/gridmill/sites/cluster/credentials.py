@@ -1,6 +1,5 @@
 """What a source keeps of a farm that it joined: HOME/clusters/NAME, for its user alone."""
 
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -68,7 +67,8 @@ class Keeping:
                 hint="pip install 'gridmill[tls]'",
             )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        signing = import_module("gridmill.sites.cluster.signing")
+        from gridmill.sites.cluster import signing
+
         if not self.key.exists():
             write_private(self.key, signing.new_key())
         signed: str = signing.signing_request(self.key.read_bytes(), source)
