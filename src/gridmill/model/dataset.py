@@ -11,6 +11,9 @@ from gridmill.model.encoder import Encoder
 from gridmill.model.moment import read_moment
 from gridmill.model.noun import dataclass
 
+BUCKET_ROWS = 5_000_000
+"""Rows of a dataset that make a further bucket, where it is not declared how many there are."""
+
 
 class Aggregate(StrEnum):
     """Window aggregates."""

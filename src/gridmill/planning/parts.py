@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gridmill.model.amounts import MIB, Amounts, show_count
-from gridmill.model.dataset import DatasetSpec
+from gridmill.model.dataset import BUCKET_ROWS, DatasetSpec
 from gridmill.model.job import Job, JobKind, JobSize
 from gridmill.model.noun import dataclass
 from gridmill.model.resource import Resource, Sizing
@@ -17,8 +17,6 @@ Size = Callable[..., Sizing]
 """The size of one attempt of a job: of a part, where it is given in how many (`parts`)."""
 PART_BYTES = 256 * MIB
 """Files of a sink's source that make a further part, where it is not declared how many there are."""
-BUCKET_ROWS = 5_000_000
-"""Rows of a dataset that make a further bucket, where it is not declared how many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

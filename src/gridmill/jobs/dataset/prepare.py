@@ -21,8 +21,7 @@ from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.engine import Types, quoted
 from gridmill.jobs.expressions import explain, is_ordered, parse_select, types_of
 from gridmill.jobs.sqltext import DROPPED, Scope
-from gridmill.model.dataset import Basis, DatasetSpec
-from gridmill.planning.parts import BUCKET_ROWS
+from gridmill.model.dataset import BUCKET_ROWS, Basis, DatasetSpec
 
 Span: TypeAlias = tuple[int, datetime | None, datetime | None]
 """How many rows a table has, its first and its last time."""
