@@ -5,17 +5,40 @@ tests start in another way than by the kits, and those of the Python SDK, are no
 """
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import ROOT
+from gridmill.declarations import parse_declarations
+from gridmill.jobs.preflight.run import check
+from gridmill.model.pipeline import Pipeline
+from gridmill.planning.preflight import preflight_question
+from tests.docs.markdown import ROOT, Block, blocks
 from tests.planned import VARIABLE, read
 
 MOST_SECONDS = 3600
 LEAST_PLANS = 100
+SHOWN = [one for one in blocks() if one.kind == "yaml" and re.search(r"^pipeline:", one.text, re.M)]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=str)
+def test_a_plan_of_what_the_documents_show_has_no_error(block: Block, tmp_path: Path) -> None:
+    """Their data is not there: as if a command wrote the files of each sink, the other jobs are checked."""
+    for noun in parse_declarations(block.text, awaiting=True):
+        if not isinstance(noun, Pipeline) or (question := preflight_question(noun)) is None:
+            continue
+        late = {job.name: "a command" for job in question.jobs if job.sink is not None}
+        found = check(replace(question, late=late), tmp_path)
+        assert found.findings == ()
+        assert not any("the check itself failed" in one.why for one in found.unchecked)
+
+
+def test_the_documents_show_some() -> None:
+    assert len(SHOWN) > 30
 
 
 @pytest.mark.soak
