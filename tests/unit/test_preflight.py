@@ -563,3 +563,27 @@ def test_a_server_is_not_waited_for(file: Path, tmp_path: Path) -> None:
         took = time.monotonic() - begin
     assert [one.why for one in found.unchecked] == ["its source did not answer within 0.2 s"]
     assert took < 2
+
+
+NUMBERED = """\
+pipeline: p
+jobs:
+  w: {sink: {source: numbered.csv}}
+  d: {dataset: {basis: {table: w, time: ts}}}
+"""
+
+
+@pytest.mark.parametrize("first", [1704067200, 1704067200000])
+def test_a_unit_that_numbers_show_is_printed_and_mixed_ones_are_refused(tmp_path: Path, first: int) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(NUMBERED)
+    (tmp_path / "numbered.csv").write_text(f"ts,x\n{first},1\n1704067200,2\n")
+    _, found = checked(file, tmp_path / "work")
+    if first == 1704067200:
+        said = "'ts' of 'w' is read as seconds since 1970 (unix_s): 1704067200 is 1 January 2024"
+        assert found.inferred == {"d": (said,)}
+        assert not found.findings
+    else:
+        assert not found.inferred
+        assert "its numbers do not show one unit" in found.findings[0].message
+        assert "`timestamp_format: {ts: unix_s}`" in found.findings[0].hint

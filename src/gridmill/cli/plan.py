@@ -67,6 +67,8 @@ def show_plan(made: DryRun) -> None:
             screen.print(f"{job.job} cannot run: {job.problem}", markup=False)
         elif job.doubt:
             screen.print(f"{job.job} may fail: {job.doubt}", markup=False)
+        for line in job.inferred:
+            screen.print(f"{job.job}: {line}", markup=False)
     for line in made.unchecked:
         screen.print(f"not checked against data: {line}", markup=False)
     screen.print(f"expected: {took}, {show_bytes(made.peak_memory_bytes)} of memory at most at once")

@@ -43,6 +43,7 @@ class Validated:
     jobs: int = 0
     problems: tuple[Problem, ...] = ()
     unchecked: tuple[str, ...] = ()
+    inferred: tuple[str, ...] = ()
 
 
 def validate(
@@ -78,6 +79,12 @@ def look(file: Path, values: Mapping[str, str]) -> Validated:
         pipelines=tuple(pipeline.name for pipeline in pipelines),
         jobs=sum(len(pipeline.jobs) for pipeline in pipelines),
         problems=problems,
+        inferred=tuple(
+            f"{of.name}/{job}: {line}"
+            for of, found in checked
+            for job, lines in found.inferred.items()
+            for line in lines
+        ),
         unchecked=tuple(
             f"{of.name}/{one.job}: {one.why}" for of, found in checked for one in found.unchecked
         ),
@@ -122,6 +129,8 @@ def _show(validated: Validated) -> None:
     for one in validated.problems:
         told = explained(InputError(one.message, hint=one.hint, place=one.place))
         print(f"{'error' if one.certain else 'may fail'}: {told}")
+    for line in validated.inferred:
+        print(line)
     for line in validated.unchecked:
         print(f"not checked against data: {line}")
     certain = sum(one.certain for one in validated.problems)

@@ -34,7 +34,7 @@ def _question(control: Control, pipeline: Pipeline, made: DryRun) -> Question | 
     unchanged = {job.job for job in made.jobs if job.unchanged}
     external = {name for job in pipeline.jobs for name in job.external_names}
     standing = {name: f"{pipeline.name}/{name}" for name in unchanged} | {name: name for name in external}
-    again = {job.name for job in pipeline.jobs if job.sink is not None} - unchanged
+    again = {job.name for job in pipeline.jobs if job.sink is not None or job.dataset is not None} - unchanged
     return preflight_question(
         pipeline,
         root=control.storage.location,

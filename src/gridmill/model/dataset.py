@@ -10,6 +10,10 @@ from gridmill.errors import InputError
 from gridmill.model.encoder import Encoder
 from gridmill.model.moment import read_moment
 from gridmill.model.noun import dataclass
+from gridmill.model.source import DATE_DIGITS, UNIX_UNITS
+
+NUMBER_FORMATS = (*UNIX_UNITS, *DATE_DIGITS)
+"""What numbers can be that a dataset uses as times."""
 
 BUCKET_ROWS = 5_000_000
 """Rows of a dataset that make a further bucket, where it is not declared how many there are."""
@@ -378,6 +382,11 @@ class DatasetSpec:
     for several machines and so that less memory is needed at a time. `incremental`: where the tables only had
     later rows appended since the version before, its files and encoders are kept and only the new rows are
     computed, into files of their own.
+
+    A column of numbers that is used as a time (`time`, `known_at`) is converted: by the unit that
+    `timestamp_format` declares for its name (`at`, or `events.at` for one table), or by the only unit that
+    fits all its numbers, which the dataset shows. Units are `unix_s`, `unix_ms`, `unix_us` and `unix_ns`
+    since 1970, and `%Y%m%d`, with `%H`, `%M` and `%S` behind it, for digits that are a date.
     """
 
     basis: Basis | None = None
@@ -396,6 +405,7 @@ class DatasetSpec:
     tables: tuple[str, ...] = ()
     time: str | None = None
     entity: tuple[str, ...] = ()
+    timestamp_format: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -462,6 +472,13 @@ class DatasetSpec:
     def check(self) -> None:
         """Raise InputError for parts that need a time, or SQL, where there is none."""
         self._check_label_use()
+        for name, unit in self.timestamp_format.items():
+            if unit not in NUMBER_FORMATS:
+                raise InputError(
+                    f"{unit!r} is not how numbers can be times",
+                    hint=f"It is one of {', '.join(NUMBER_FORMATS)}. Texts are declared in their sink.",
+                    place=f"timestamp_format.{name}",
+                )
         for name in self.features:
             if name == "split" or not name.strip():
                 raise InputError(f"a feature cannot be called {name!r}", place="features")

@@ -14,8 +14,9 @@ class Question:
     """`jobs` of one pipeline, each after those that it needs; relative source paths start at `folder`.
 
     `versions` are tables and models that stand as they are, by the names that jobs give them, `earlier` those
-    of jobs that will run again; both lie below the storage root `root`. `unchanged` jobs do not run: they are
-    not checked. `late` are sinks whose files a command may write before they are loaded, each with it.
+    of sinks and datasets that will run again; both lie below the storage root `root`. `unchanged` jobs do not
+    run: they are not checked. `late` are sinks whose files a command may write before they are loaded, each
+    with it.
     """
 
     folder: str
@@ -49,8 +50,10 @@ class Unchecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The answer. `error` is as `errors.to_body` writes it."""
+    """The answer. `error` is as `errors.to_body` writes it. `inferred` are sentences on what a job reads
+    out of its data that nobody has declared, by job."""
 
     findings: tuple[Finding, ...] = ()
     unchecked: tuple[Unchecked, ...] = ()
+    inferred: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None

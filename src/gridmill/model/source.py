@@ -14,6 +14,8 @@ from gridmill.model.statement import TIMES, Given, pasted, stretch
 
 UNIX_UNITS = ("unix_s", "unix_ms", "unix_us", "unix_ns")
 """What a `timestamp_format` can be beside a pattern: numbers that count since 1970."""
+DATE_DIGITS = ("%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
+"""The patterns of numbers whose digits are a date."""
 HTTP = ("http://", "https://")
 OBJECTS = ("s3://", "gs://")
 REMOTE = (*HTTP, *OBJECTS)

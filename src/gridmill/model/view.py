@@ -111,7 +111,8 @@ class PlannedJob:
     goes where it does. `when` is as the job declares it: the times are those of a run without failures.
     `waiting` says how many files of its source are not settled yet. `reason` says why it would execute, or
     that it would be restored and from which version. `most_cpus` is what an attempt gets that is alone
-    in its pod; None: what it declares."""
+    in its pod; None: what it declares. `inferred` are sentences on what it reads out of its data that nobody
+    has declared."""
 
     job: str
     kind: str
@@ -133,6 +134,7 @@ class PlannedJob:
     waiting: str = ""
     reason: str = ""
     most_cpus: float | None = None
+    inferred: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

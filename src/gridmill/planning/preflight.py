@@ -57,6 +57,7 @@ def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: Checked) -> 
     doubts = [show_finding(pipeline, one) for one in found if not one.certain]
     return replace(
         planned,
+        inferred=checked.inferred.get(planned.job, ()),
         problem="; ".join(certain) or planned.problem,
         doubt="; ".join(doubts) or ("" if certain else planned.doubt),
     )

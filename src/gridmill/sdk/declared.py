@@ -241,6 +241,7 @@ class DatasetSpec(gridmill.model.dataset.DatasetSpec, metaclass=Declaring):
             tables: Several[Text] | None = ...,
             time: Text | None = ...,
             entity: Several[Text] | None = ...,
+            timestamp_format: Mapping[str, Text] | None = ...,
         ) -> None: ...
 
 

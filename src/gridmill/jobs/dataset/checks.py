@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from gridmill.errors import DataError, InputError
+from gridmill.jobs.dataset.epochs import time_of
 from gridmill.jobs.dataset.labels import label_names
 from gridmill.jobs.dataset.names import check_comparable, check_time, find_column, is_time
 from gridmill.jobs.dataset.splits import Bounds, drawn_on
@@ -204,15 +205,20 @@ def time_span(
     return row["n"], row["a"], row["b"]
 
 
-def known_span(table: ds.Dataset | None, time: str) -> tuple[int, datetime, datetime] | None:
-    """The same as the table's files tell without being read; None where they do not."""
+def known_span(
+    table: ds.Dataset | None, time: str, unit: str | None = None
+) -> tuple[int, datetime, datetime] | None:
+    """The same as the table's files tell without being read, of numbers in that unit; None where they do
+    not."""
     if not isinstance(table, ds.FileSystemDataset) or time not in table.schema.names:
         return None
-    if not pa.types.is_timestamp(table.schema.field(time).type):
+    kind = table.schema.field(time).type
+    if not (pa.types.is_timestamp(kind) if unit is None else pa.types.is_integer(kind)):
         return None
     files = [part.metadata for part in table.get_fragments()]
     groups = [file.row_group(number) for file in files for number in range(file.num_row_groups)]
-    columns = [_statistics(group, time) for group in groups if group.num_rows]
+    logical = "TIMESTAMP" if unit is None else "NONE"
+    columns = [_statistics(group, time, logical) for group in groups if group.num_rows]
     found = [column for column in columns if column is not None and column.has_min_max]
     if not found or len(found) < len(columns):
         return None
@@ -220,14 +226,18 @@ def known_span(table: ds.Dataset | None, time: str) -> tuple[int, datetime, date
         first, last = min(column.min for column in found), max(column.max for column in found)
     except (OverflowError, ValueError):  # outside Python's years: `time_span` has the words for it
         return None
+    if unit is not None:
+        first, last = time_of(unit, first), time_of(unit, last)
+        if first is None or last is None:
+            return None
     return sum(file.num_rows for file in files), _naive(first), _naive(last)
 
 
-def _statistics(group: pq.RowGroupMetaData, name: str) -> pq.Statistics | None:
+def _statistics(group: pq.RowGroupMetaData, name: str, logical: str) -> pq.Statistics | None:
     columns = (group.column(number) for number in range(group.num_columns))
     found = next((column for column in columns if column.path_in_schema == name), None)
     stated = found.statistics if found is not None else None
-    return stated if stated is not None and stated.logical_type.type == "TIMESTAMP" else None
+    return stated if stated is not None and stated.logical_type.type == logical else None
 
 
 def _naive(moment: datetime) -> datetime:

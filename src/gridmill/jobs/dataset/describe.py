@@ -21,6 +21,7 @@ from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.statistics import Sample, looked_at, other_numbers, statistics
 from gridmill.jobs.dataset.suspects import suspect_lines, suspects
+from gridmill.jobs.dataset.units import INFERRED, TIMES, described, unit_lines
 from gridmill.jobs.dataset.volatile import volatile_remarks
 from gridmill.jobs.dataset.writing import Tally
 from gridmill.jobs.facts import Facts, describe, join_facts, note_facts
@@ -172,6 +173,8 @@ def make_result(
     files = sorted(context.below_root(context.order.output_uri).glob("*.parquet"))
     remarks: list[Any] = list(clock_remarks(spec, {name: context.input(name) for name in spec.references()}))
     remarks += [[line, True] for line in suspect_lines(facts.get("suspects") or ())]
+    inferred = list(unit_lines(query.units))
+    remarks += inferred
     remarks += volatile_remarks(context.order.job)
     events = query.events.complete if query.events is not None else None
     compiled, size_bytes = query.compiled, sum(path.stat().st_size for path in files)
@@ -208,12 +211,16 @@ def make_result(
             "static": [join.table for join in spec.joins if _is_static(join, context)],
             "predictions": [name for name in spec.references() if _is_prediction(name, context)],
             "exempt": [join.table for join in spec.joins if join.exempt],
+            TIMES: described(query.units),
+            INFERRED: inferred,
             REMARKS: remarks,
             "sql": compiled.text
             if spec.sql is None or spec.time is None
             else f"{spec.sql}\n\n{compiled.text}",
         },
     )
+    for line in inferred:
+        print(line)
     for reason, count in sorted(tally.dropped.items()):
         print(f"{count:,} rows dropped: {reason}")
     print(f"{tally.kept:,} rows, {len(compiled.features)} features")

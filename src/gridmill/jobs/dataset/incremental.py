@@ -14,7 +14,9 @@ from deltalake import DeltaTable
 
 from gridmill.codec import to_builtins
 from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset.epochs import least_number
 from gridmill.jobs.dataset.reading import register_tables
+from gridmill.jobs.dataset.units import Units
 from gridmill.jobs.engine import fetch_rows, quoted
 from gridmill.jobs.files import link_file
 from gridmill.jobs.sqltext import sql_text
@@ -41,6 +43,7 @@ def find_kept(
     engine: duckdb.DuckDBPyConnection,
     spec: DatasetSpec,
     tables: Mapping[str, ds.Dataset],
+    units: Units,
 ) -> tuple[Kept | None, str]:
     """The version to build on; or why all is computed."""
     if not spec.incremental or not context.order.earlier:
@@ -57,7 +60,8 @@ def find_kept(
     for name, table in tables.items():
         of_events = spec.label is not None and name == spec.label.table
         seen = datetime.fromisoformat(told["events" if of_events else "seen"])
-        problem = _appended(context, engine, spec, name, table, told["inputs"].get(name), seen)
+        fresh = _Fresh(spec=spec, name=name, table=table, units=units)
+        problem = _appended(context, engine, fresh, told["inputs"].get(name), seen)
         if problem:
             return None, problem
     after = datetime.fromisoformat(told["after"])
@@ -75,44 +79,52 @@ def _outages(context: JobContext, spec: DatasetSpec) -> Mapping[str, Any]:
     return {name: context.input(name).output.details.get("outages", []) for name in spec.references()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fresh:
+    """A table in which rows may be new."""
+
+    spec: DatasetSpec
+    name: str
+    table: ds.Dataset
+    units: Units
+
+
 def _appended(
     context: JobContext,
     engine: duckdb.DuckDBPyConnection,
-    spec: DatasetSpec,
-    name: str,
-    table: ds.Dataset,
+    fresh: _Fresh,
     before: int | None,
     seen: datetime,
 ) -> str:
     """Why the table is not just the one of the version before with later rows; empty when it is."""
+    name = fresh.name
     output = context.input(name).output
     if output.kind != ArtifactKind.SINK or before is None:
         return f"{name} is no sink"
     if output.table_version == before:
         return ""
-    if any(join.table == name for join in spec.joins):
+    if any(join.table == name for join in fresh.spec.joins):
         return f"{name} has changed, and is joined whatever its rows' times"
     path = context.below_root(output.uri)
     old = set(DeltaTable(path, version=before).file_uris())
     now = set(DeltaTable(path, version=output.table_version).file_uris())
     if not old <= now:
         return f"rows of {name} were replaced, not only added"
-    first = _first_time(engine, spec, name, table, {Path(file).name for file in now - old})
+    first = _first_time(engine, fresh, {Path(file).name for file in now - old})
     if first is not None and first <= seen:
         return f"{name} got rows from {first:%Y-%m-%d %H:%M}, and was known up to {seen:%Y-%m-%d %H:%M}"
     return ""
 
 
-def _first_time(
-    engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, name: str, table: ds.Dataset, files: set[str]
-) -> datetime | None:
+def _first_time(engine: duckdb.DuckDBPyConnection, of: _Fresh, files: set[str]) -> datetime | None:
     """The earliest moment at which any of the new rows is, or became known."""
+    table = of.table
     fragments = [part for part in table.get_fragments() if Path(part.path).name in files]
     if not fragments:
         return None
     fresh = Thrifty(fragments, table.schema, table.format, table.filesystem)
-    register_tables(engine, {"__fresh": fresh})
-    moments = [f"min(({sql_text(text)})::TIMESTAMP)" for text in sorted(_times(spec, name))]
+    register_tables(engine, {"__fresh": fresh}, {"__fresh": of.units.get(of.name, {})})
+    moments = [f"min(({sql_text(text)})::TIMESTAMP)" for text in sorted(_times(of.spec, of.name))]
     row = fetch_rows(engine, f"SELECT {', '.join(moments)} FROM {quoted('__fresh')}")[0]
     return min((value for value in row.values() if value is not None), default=None)
 
@@ -152,7 +164,7 @@ def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
 
 
 def recent_rows(
-    context: JobContext, spec: DatasetSpec, tables: Mapping[str, ds.Dataset], after: datetime
+    context: JobContext, spec: DatasetSpec, tables: Mapping[str, ds.Dataset], units: Units, after: datetime
 ) -> Mapping[str, ds.Dataset]:
     """The basis table without the row groups that are too old to matter, where nothing else looks at it."""
     history, basis = history_from(spec, after), spec.basis
@@ -164,10 +176,14 @@ def recent_rows(
     if basis.table in looked_at or late:
         return {}
     output, table = context.input(basis.table).output, tables[basis.table]
-    if not pa.types.is_timestamp(table.schema.field(basis.time).type):
+    kind, unit = table.schema.field(basis.time).type, units.get(basis.table, {}).get(basis.time)
+    if not pa.types.is_timestamp(kind) and unit is None:
         return {}
     zoned = DeltaTable(context.below_root(output.uri), version=output.table_version).to_pyarrow_dataset()
-    recent = ds.field(basis.time) >= pa.scalar(history, pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
+    least = pa.scalar(history, pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
+    if unit is not None:
+        least = pa.scalar(least_number(unit.unit, history), kind)
+    recent = ds.field(basis.time) >= least
     fragments = [
         table.format.make_fragment(
             part.path, part.filesystem, row_groups=[g.id for g in part.subset(recent).row_groups]

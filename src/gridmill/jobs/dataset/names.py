@@ -32,7 +32,8 @@ def _called(table: str) -> str:
     return table if table.startswith("the ") else f"table {table!r}"
 
 
-def _named(table: str) -> str:
+def table_words(table: str) -> str:
+    """How errors call a table."""
     return _RESULT if table == SQL_RESULT else repr(table)
 
 
@@ -77,7 +78,8 @@ def check_number(column: str, type_: str, what: str, table: str) -> None:
     """Raise InputError unless the column holds numbers or booleans."""
     if not is_number(type_):
         raise InputError(
-            f"{what} needs numbers, and {column!r} of {_named(table)} is {type_}", place="dataset.windows"
+            f"{what} needs numbers, and {column!r} of {table_words(table)} is {type_}",
+            place="dataset.windows",
         )
 
 
@@ -92,7 +94,7 @@ def check_time(column: str, type_: str, table: str, field: str) -> None:
                 f"`timestamp_format: {{{column}: unix_s}}` under `source` declares it."
             )
         raise InputError(
-            f"{column!r} of {_named(table)} is {type_}, not a timestamp",
+            f"{column!r} of {table_words(table)} is {type_}, not a timestamp",
             hint=f"Make it one in the `sql`, or {declared}" if sql else f"I{declared[1:]}",
             place="dataset.time" if sql else f"dataset.{field}",
         )
@@ -101,7 +103,7 @@ def check_time(column: str, type_: str, table: str, field: str) -> None:
 def check_comparable(column: str, left: tuple[str, str], right: tuple[str, str]) -> None:
     """Raise InputError when a column (table, type) is text on one side and a number on the other."""
     if _nature(left[1]) != _nature(right[1]):
-        sides = " and ".join(f"{type_} in {_named(table)}" for table, type_ in (left, right))
+        sides = " and ".join(f"{type_} in {table_words(table)}" for table, type_ in (left, right))
         raise InputError(
             f"cannot join on {column!r}: it is {sides}",
             hint="Declare the same type for it in both sinks, under `columns`.",

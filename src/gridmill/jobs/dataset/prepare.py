@@ -1,7 +1,7 @@
 """From a dataset's declaration and its tables to the query that is run, with all that was checked before."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ from gridmill.jobs.dataset.functions import register_functions
 from gridmill.jobs.dataset.incremental import final_until, history_from
 from gridmill.jobs.dataset.names import SQL_RESULT, find_column, refuse_split
 from gridmill.jobs.dataset.splits import Bounds
+from gridmill.jobs.dataset.units import Unit, Units, check_declared, converted, find_units
 from gridmill.jobs.engine import Types, quoted
 from gridmill.jobs.expressions import explain, is_ordered, parse_select, types_of
 from gridmill.jobs.sqltext import DROPPED, Scope
@@ -44,6 +45,7 @@ class Query:
     """The latest moment that the tables tell of, and up to when rows therefore are final."""
     final: datetime | None = None
     events: Seen | None = None
+    units: Units = field(default_factory=dict)
 
 
 def types_of_all(engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset]) -> dict[str, Types]:
@@ -60,27 +62,35 @@ def prepare(
     *,
     declared: DatasetSpec | None = None,
     span: Span | None = None,
+    units: Units | None = None,
+    before: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Query:
     """The query; of the rows `after` a moment, if one is given. `sources` are the tables themselves; the
     `declared` parts are checked in place of those of `spec`. `span` stands for that of tables whose rows are
-    not known.
+    not known. `units` are those of the tables' times, `before` those of the version before.
 
     Raises InputError and DataError for what does not make sense with these tables.
     """
+    said, units = declared or spec, dict(units or {})
     if spec.sql is not None:
         node = parse_select(engine, spec.sql)
         register_functions(engine, spec.sql)
         text = spec.sql.strip().rstrip(";")
         found = spread(text, _sql_types(engine, text, tables))
         if spec.time is None:
+            check_declared(said, tables, units)
             return _plain(spec, found.sql, found.types, ordered=is_ordered(node))
         _keep_result(engine, found.sql)
         tables[SQL_RESULT] = found.types
+        units |= find_units(engine, said, {SQL_RESULT: found.types}, clocked=spec, before=before)
+        tables[SQL_RESULT] = _with_times(engine, found.types, units[SQL_RESULT])
+    check_declared(said, tables, units)
     basis = spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
-    used = check_tables(engine, declared or spec, basis, tables)
+    used = check_tables(engine, said, basis, tables)
+    unit = units.get(basis.table, {}).get(basis.time)
     rows, first, last = (
         span
-        or known_span((sources or {}).get(basis.table), basis.time)
+        or known_span((sources or {}).get(basis.table), basis.time, unit.unit if unit is not None else None)
         or time_span(engine, basis, f"table {basis.table!r}" if spec.basis else "the result of `sql`")
     )
     assert first is not None
@@ -110,6 +120,7 @@ def prepare(
         seen=seen.tables if seen is not None else last,
         final=final_until(spec.label, last, seen.complete if seen is not None else None),
         events=seen,
+        units=units,
     )
 
 
@@ -143,6 +154,15 @@ def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
         raise
     except duckdb.Error as error:
         raise DataError(f"the query failed: {error}", place="dataset.sql") from error
+
+
+def _with_times(
+    engine: duckdb.DuckDBPyConnection, types: Types, units: Mapping[str, Unit]
+) -> Mapping[str, str]:
+    """The types of the result of the declared SQL, whose columns of numbers become times."""
+    for name, sql in converted(units).items():
+        engine.execute(f"ALTER TABLE {quoted(SQL_RESULT)} ALTER {quoted(name)} TYPE TIMESTAMP USING {sql}")
+    return {**types, **dict.fromkeys(units, "TIMESTAMP")}
 
 
 def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Query:

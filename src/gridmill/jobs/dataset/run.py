@@ -1,10 +1,10 @@
 """The dataset job: compile the declaration, run the query, write its rows as Parquet, describe them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow.dataset as ds
@@ -20,7 +20,8 @@ from gridmill.jobs.dataset.label_clock import with_label_clock
 from gridmill.jobs.dataset.parts import take_together, write_tally
 from gridmill.jobs.dataset.predicted import with_predictions
 from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
-from gridmill.jobs.dataset.reading import register_tables
+from gridmill.jobs.dataset.reading import Views, register_tables
+from gridmill.jobs.dataset.units import find_units, units_before
 from gridmill.jobs.dataset.writing import PART, RAW, Tally, write_encoded, write_rows
 from gridmill.jobs.engine import engine_bytes, open_engine
 from gridmill.jobs.parquet import storage_errors
@@ -28,6 +29,7 @@ from gridmill.jobs.tables import open_table
 from gridmill.model.artifact import ArtifactKind, Output
 from gridmill.model.dataset import DatasetSpec
 
+OneTable = TypeVar("OneTable")
 KEYLESS = "no time or no entity"
 KEPT = "kept"
 """Where a part has what is kept of an earlier version: it is the whole's."""
@@ -102,17 +104,19 @@ def _make_rows_beside(
         rmtree(folder, ignore_errors=True)
     tables = {name: open_table(context, output, zoned=False) for name, output in inputs.items()}
     unfiltered = {name: table for name, table in tables.items() if not inputs[name].details.get("outages")}
-    tally = Tally()
+    tally, declared = Tally(), _declared(context, inputs)
     with open_engine(context, beside=beside) as engine:
-        register_tables(engine, with_short_names(tables))
-        kept, why = find_kept(context, engine, spec, tables)
+        views = open_views(context, engine, spec, tables, unfiltered)
+        kept, why = find_kept(context, engine, spec, tables, views.units)
         query = prepare(
             engine,
             spec,
             types_of_all(engine, tables),
             kept.after if kept else None,
             unfiltered,
-            declared=_declared(context, inputs),
+            declared=declared,
+            units=views.units,
+            before=units_before(context),
         )
         if kept is not None and not _holds(spec, query, kept):
             kept, why = None, "the training rows have changed"
@@ -122,13 +126,14 @@ def _make_rows_beside(
                 types_of_all(engine, tables),
                 None,
                 unfiltered,
-                declared=_declared(context, inputs),
+                declared=declared,
+                units=views.units,
+                before=units_before(context),
             )
-        seen = with_short_names(tables)
         if kept is not None:
-            recent = recent_rows(context, spec, tables, kept.after)
-            register_tables(engine, recent)
-            seen = {**seen, **recent}
+            recent = recent_rows(context, spec, tables, views.units, kept.after)
+            views = replace(views, tables={**views.tables, **recent})
+            register_tables(engine, recent, views.units)
         if why:
             print(f"all rows are computed: {why}")
         part = context.order.part
@@ -144,7 +149,7 @@ def _make_rows_beside(
                 query,
                 folder,
                 tally,
-                tables=seen,
+                tables=views,
                 whole=bool(spec.encoders),
                 stem=stem,
                 beside=beside,
@@ -192,7 +197,33 @@ def _continue(kept: Kept | None, tally: Tally, draft: Path) -> str:
     return f"{PART}-s{since}"
 
 
-def with_short_names(tables: Mapping[str, ds.Dataset]) -> Mapping[str, ds.Dataset]:
+def open_views(
+    context: JobContext,
+    engine: duckdb.DuckDBPyConnection,
+    clocked: DatasetSpec,
+    tables: Mapping[str, ds.Dataset],
+    sources: Mapping[str, ds.Dataset] | None = None,
+) -> Views:
+    """Show the engine the tables, with the times that the declaration makes of columns of numbers. `sources`
+    are those of which no rows are left out. Raises DataError."""
+    views = Views(tables=with_short_names(tables))
+    views.register(engine)
+    declared = _declared(context, {name: context.input(name).output for name in tables})
+    units = find_units(
+        engine,
+        declared,
+        types_of_all(engine, tables),
+        clocked=clocked,
+        before=units_before(context),
+        sources=sources,
+    )
+    if any(units.values()):
+        views = replace(views, units=with_short_names(units))
+        views.register(engine)
+    return views
+
+
+def with_short_names(tables: Mapping[str, OneTable]) -> Mapping[str, OneTable]:
     """Another pipeline's `weather/hourly` can be called `hourly` in SQL too, where that is free."""
     short = {name.rpartition("/")[2]: table for name, table in tables.items()}
     return {**short, **tables}

@@ -1,7 +1,7 @@
 """Running a dataset's query: rows counted, those without a reason to be left out written as Parquet."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,6 @@ from threading import local
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
@@ -32,7 +31,7 @@ from gridmill.jobs.dataset.encoders import Fitted
 from gridmill.jobs.dataset.phases import Phase, show_progress
 from gridmill.jobs.dataset.prepare import Query
 from gridmill.jobs.dataset.raw import open_raw, write_raw
-from gridmill.jobs.dataset.reading import register_tables
+from gridmill.jobs.dataset.reading import Views
 from gridmill.jobs.engine import BASE_BYTES, engine_bytes
 from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once, write_parquet
 from gridmill.jobs.sqltext import DROPPED, LABEL_TIME, TIME
@@ -76,7 +75,7 @@ def write_rows(
     folder: Path,
     tally: Tally,
     *,
-    tables: Mapping[str, ds.Dataset],
+    tables: Views,
     whole: bool = False,
     stem: str = PART,
     beside: int = 0,
@@ -141,7 +140,7 @@ def _write_chunks(
     make: _Maker,
     engine: duckdb.DuckDBPyConnection,
     rows: Sorted,
-    tables: Mapping[str, ds.Dataset],
+    tables: Views,
     tally: Tally,
     stem: str,
 ) -> None:
@@ -162,9 +161,7 @@ def _write_chunks(
         show_progress(make.context, Phase.COMPUTE, tally.kept + tally.dropped.total(), make.query.rows)
 
 
-def _make_labels(
-    make: _Maker, engine: duckdb.DuckDBPyConnection, rows: Sorted, tables: Mapping[str, ds.Dataset]
-) -> None:
+def _make_labels(make: _Maker, engine: duckdb.DuckDBPyConnection, rows: Sorted, tables: Views) -> None:
     """The labels of all rows as a table."""
     show_progress(make.context, Phase.COMPUTE, 0, make.query.rows, "labels")
     prepared = _prepare(make, engine, rows, tables, "held-labels")
@@ -187,7 +184,7 @@ def _prepare(
     make: _Maker,
     engine: duckdb.DuckDBPyConnection,
     rows: Sorted,
-    tables: Mapping[str, ds.Dataset],
+    tables: Views,
     folder: str,
 ) -> Prepared:
     query, given = make.query, make.context.order.given
@@ -208,7 +205,7 @@ class _Workers:
 
     engine: duckdb.DuckDBPyConnection
     prepared: Prepared
-    tables: Mapping[str, ds.Dataset]
+    tables: Views
     _own: local = field(default_factory=local)
 
     def mine(self) -> Worker:
@@ -219,12 +216,10 @@ class _Workers:
         return worker
 
 
-def _another(
-    engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset]
-) -> duckdb.DuckDBPyConnection:
+def _another(engine: duckdb.DuckDBPyConnection, tables: Views) -> duckdb.DuckDBPyConnection:
     """A connection for another thread that sees the same."""
     made = engine.cursor()
-    register_tables(made, tables)
+    tables.register(made)
     return made
 
 

@@ -1,6 +1,7 @@
 """A dataset tried on the tables that it would find: with their rows where all are known, else without."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import duckdb
@@ -12,33 +13,48 @@ from gridmill.jobs.dataset.describe import make_result
 from gridmill.jobs.dataset.label_clock import with_label_clock
 from gridmill.jobs.dataset.predicted import with_predictions
 from gridmill.jobs.dataset.prepare import Query, Span, prepare, types_of_all
-from gridmill.jobs.dataset.reading import register_tables
-from gridmill.jobs.dataset.run import run, with_short_names
+from gridmill.jobs.dataset.run import open_views, run
+from gridmill.jobs.dataset.units import TIMES, units_before
 from gridmill.jobs.dataset.writing import PART, Tally
 from gridmill.jobs.engine import open_engine, quoted
 from gridmill.jobs.expressions import check_syntax, parse_select
 from gridmill.jobs.preflight.known import Scene, Table
 from gridmill.jobs.tables import open_table, plain_schema
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
+from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.model.dataset import DatasetSpec
 from gridmill.model.job import Job
 
+NOWHERE = "nowhere"
 _SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))
 """Of a table whose rows are not known: every bound of a split is within it."""
 
 
-def check_dataset(scene: Scene, job: Job, tables: Mapping[str, Table]) -> Table:
-    """The dataset that a run would make of these tables. Raises InputError and DataError for what the run
-    would fail with."""
+def check_dataset(
+    scene: Scene, job: Job, tables: Mapping[str, Table], earlier: Artifact | None = None
+) -> Table:
+    """The dataset that a run would make of these tables; `earlier` is its newest version.
+
+    Raises InputError and DataError for what the run would fail with.
+    """
     spec = job.dataset
     assert spec is not None
-    context = scene.context(job, {name: table.artifact for name, table in tables.items()})
+    context = _after(scene.context(job, {name: table.artifact for name, table in tables.items()}), earlier)
     if all(table.whole for table in tables.values()):
         return Table(artifact=_as_version(job, run(context).outputs[0]), whole=True)
     query, made = _without_rows(context, spec, tables)
     unsure = frozenset(name for table in tables.values() for name in table.unsure)
     open_ = any(table.open for table in tables.values()) or bool(spec.encoders)
     return Table(artifact=_as_version(job, made), open=open_, unsure=unsure | _computed(query, unsure))
+
+
+def _after(context: JobContext, earlier: Artifact | None) -> JobContext:
+    """The context with what the version before says of its times, and no rows to build on."""
+    if earlier is None:
+        return context
+    kept = {TIMES: earlier.output.details.get(TIMES) or {}}
+    version = replace(earlier, output=replace(earlier.output, uri=NOWHERE, details=kept))
+    order = replace(context.order, earlier=(Input(name=context.order.job.name, artifact=version),))
+    return replace(context, order=order)
 
 
 def check_texts(scene: Scene, job: Job) -> None:
@@ -62,9 +78,18 @@ def _without_rows(
     opened = {name: open_table(context, output, zoned=False) for name, output in outputs.items()}
     known = spec.basis is not None and tables[spec.basis.table].whole
     with open_engine(context) as engine:
-        register_tables(engine, with_short_names(opened))
+        views = open_views(context, engine, clocked, opened)
         types = types_of_all(engine, opened)
-        query = prepare(engine, clocked, types, declared=declared, span=None if known else _SPAN)
+        span = None if known else _SPAN
+        query = prepare(
+            engine,
+            clocked,
+            types,
+            declared=declared,
+            span=span,
+            units=views.units,
+            before=units_before(context),
+        )
         schema = _schema(engine, query)
     pq.write_table(schema.empty_table(), context.output / f"{PART}-0.parquet")
     return query, make_result(context, query, Tally(), (), {}).outputs[0]

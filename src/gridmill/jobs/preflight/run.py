@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from gridmill.errors import GridmillError, InputError, NotFoundError, UnavailableError
+from gridmill.jobs.dataset.units import INFERRED
 from gridmill.jobs.expressions import explain
 from gridmill.jobs.preflight.datasets import check_dataset, check_texts
 from gridmill.jobs.preflight.known import Known, Model, Scene, Table, UnknownError, doubtful
@@ -38,6 +39,7 @@ class _Preflight:
     """Jobs that have a finding, or read the result of one that has: nothing more is said of these."""
     findings: list[Finding] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)
+    inferred: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def check(self) -> Checked:
         """Everything that is found."""
@@ -46,7 +48,8 @@ class _Preflight:
         for job in self.question.jobs:
             if job.name not in self.question.unchanged and job.kind != JobKind.COMMAND:
                 self._check(job)
-        return Checked(findings=tuple(self.findings), unchecked=tuple(self.unchecked))
+        inferred = {job: lines for job, lines in self.inferred.items() if job not in self.broken}
+        return Checked(findings=tuple(self.findings), unchecked=tuple(self.unchecked), inferred=inferred)
 
     def _take(self, name: str, artifact: Artifact) -> None:
         try:
@@ -99,7 +102,10 @@ class _Preflight:
     def _dataset(self, job: Job, tables: Mapping[str, Table]) -> Table:
         unknown = [name for name in job.spec.references() if name not in tables]
         if not unknown:
-            return check_dataset(self.scene, job, tables)
+            made = check_dataset(self.scene, job, tables, self.question.earlier.get(job.name))
+            if lines := tuple(made.artifact.output.details.get(INFERRED) or ()):
+                self.inferred[job.name] = lines
+            return made
         check_texts(self.scene, job)
         raise UnknownError(_of_unknown(unknown))
 

@@ -44,7 +44,6 @@ from gridmill.sites.cluster.trees import (
     checkpoints_there,
     counts,
     input_there,
-    kept_from,
     read_by,
 )
 from gridmill.staging.carry import Carrier, Terms, push
@@ -154,7 +153,7 @@ class HomeCarrying:
             bundle_path=bundle,
             checkpoint_uri=checkpoints_there(order),
             inputs=tuple(map(input_there, order.inputs)),
-            earlier=tuple(map(input_there, kept_from(order))),
+            earlier=tuple(map(input_there, order.earlier if order.job.dataset is not None else ())),
             contents_uri="",  # they are listed here, once they have come
         )
 

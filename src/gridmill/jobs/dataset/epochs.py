@@ -1,0 +1,153 @@
+"""Numbers that are times: the units that fit them, and the SQL that makes times of them.
+
+A number shows its unit by its size, as a sink reads the numbers of a column that is declared a time: 9 or 10
+digits are seconds since 1970, 12 or 13 milliseconds, 15 or 16 microseconds, 18 or 19 nanoseconds; 8, 10, 12
+or 14 digits can be a date.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from gridmill.jobs.engine import literal, quoted
+from gridmill.model.dataset import NUMBER_FORMATS
+from gridmill.model.source import DATE_DIGITS, UNIX_UNITS
+
+NAMES: Mapping[str, str] = {
+    "unix_s": "seconds since 1970",
+    "unix_ms": "milliseconds since 1970",
+    "unix_us": "microseconds since 1970",
+    "unix_ns": "nanoseconds since 1970",
+    "%Y%m%d": "year, month and day",
+    "%Y%m%d%H": "year, month, day and hour",
+    "%Y%m%d%H%M": "a date to the minute",
+    "%Y%m%d%H%M%S": "a date to the second",
+}
+_DIGITS = dict(zip(UNIX_UNITS, (9, 12, 15, 18), strict=True))
+"""The fewest digits of a number that shows such a unit; it has one more at the most."""
+_PER_SECOND = dict(zip(UNIX_UNITS, (1, 10**3, 10**6, 10**9), strict=True))
+_WIDTHS = dict(zip(DATE_DIGITS, (8, 10, 12, 14), strict=True))
+_EPOCH = datetime(1970, 1, 1)
+_MOST = 2**63 - 1
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999."""
+_INEXACT = ("DOUBLE", "FLOAT", "DECIMAL")
+
+
+def is_whole(type_: str) -> bool:
+    """Whether a type of DuckDB has whole numbers alone."""
+    return type_.endswith("INT") or type_ in ("INTEGER", "UINTEGER")
+
+
+def is_numeric(type_: str) -> bool:
+    """Whether numbers of a type of DuckDB can be times."""
+    return is_whole(type_) or (type_.startswith(_INEXACT) and not type_.endswith("]"))
+
+
+def value_sql(column: str, type_: str) -> str:
+    """The numbers as they are looked at: NaN is a missing value."""
+    name = quoted(column)
+    return f"CASE WHEN NOT isnan({name}) THEN {name} END" if type_ in ("DOUBLE", "FLOAT") else name
+
+
+def shows_sql(unit: str, value: str) -> str:
+    """Whether a number shows that it is in that unit, as SQL."""
+    if unit in _DIGITS:
+        least, end = 10 ** (_DIGITS[unit] - 1), min(10 ** (_DIGITS[unit] + 1), _MOST)
+        return f"(abs({value}::DOUBLE) >= {least} AND abs({value}::DOUBLE) < {end})"
+    return f"({_is_date(unit, value)} AND {_text(value)}[1:2] IN ('19', '20'))"
+
+
+def fits_sql(unit: str, value: str) -> str:
+    """Whether a number can be a time in that unit, where this is declared, as SQL."""
+    if unit not in _PER_SECOND:
+        return _is_date(unit, value)
+    per = _PER_SECOND[unit]
+    first, last = max(_FIRST_SECOND * per, -_MOST), min((_LAST_SECOND + 1) * per, _MOST)
+    return (
+        f"({value} >= {first} AND {value} < {last})" if last < _MOST else f"(abs({value}::DOUBLE) < {_MOST})"
+    )
+
+
+def _text(value: str) -> str:
+    return f"(TRY_CAST({value} AS BIGINT)::VARCHAR)"
+
+
+def _is_date(unit: str, value: str) -> str:
+    text, width = _text(value), _WIDTHS[unit]
+    whole = f"{value} >= {10 ** (width - 1)} AND {value} < {10**width} AND {value} = trunc({value}::DOUBLE)"
+    return f"coalesce({whole} AND try_strptime({text}, {literal(unit)}) IS NOT NULL, false)"
+
+
+def time_sql(unit: str, column: str, type_: str) -> str:
+    """The times of a column whose numbers all fit, as SQL: to the microsecond, the nearest one of fractions;
+    of nanoseconds, thousands are cut."""
+    name = quoted(column)
+    if unit in _WIDTHS:
+        return _date_sql(f"({value_sql(column, type_)})", _WIDTHS[unit])
+    per = _PER_SECOND[unit]
+    if is_whole(type_):
+        micros = f"{name}::BIGINT * {10**6 // per}" if per <= 10**6 else f"{name}::BIGINT // 1000"
+    else:
+        value = f"({value_sql(column, type_)})::DOUBLE"
+        micros = (
+            f"round({value} * {10**6 // per})::BIGINT" if per <= 10**6 else f"trunc({value} / 1000)::BIGINT"
+        )
+    return f"make_timestamp({micros})"
+
+
+def _date_sql(name: str, width: int) -> str:
+    """By arithmetic: an engine does it faster than it reads texts."""
+    full = f"({name}::BIGINT * {10 ** (14 - width)})"
+    parts = [f"({full} // {10**place} % 100)::BIGINT" for place in (8, 6, 4, 2)]
+    return f"make_timestamp({full} // {10**10}, {', '.join(parts)}, ({full} % 100)::DOUBLE)"
+
+
+def time_of(unit: str, number: float) -> datetime | None:
+    """The time of a number; None where it is none that Python has."""
+    try:
+        if unit in _WIDTHS:
+            text = str(int(number))
+            return datetime.strptime(text, unit) if len(text) == _WIDTHS[unit] else None
+        per = _PER_SECOND[unit]
+        if per > 10**6:
+            micros = int(number / 1000) if isinstance(number, float) else _cut(int(number))
+        else:
+            micros = round(number * (10**6 // per))
+        return _EPOCH + timedelta(microseconds=micros)
+    except (OverflowError, ValueError):
+        return None
+
+
+def _cut(nanoseconds: int) -> int:
+    """Microseconds, cut towards 1970."""
+    return nanoseconds // 1000 if nanoseconds >= 0 else -(-nanoseconds // 1000)
+
+
+def least_number(unit: str, moment: datetime) -> int:
+    """A number that is not larger than any of a time from that moment on."""
+    if unit in _WIDTHS:
+        return int(f"{moment.year:04}{moment:%m%d%H%M%S}"[: _WIDTHS[unit]])
+    micros = (moment - _EPOCH) // timedelta(microseconds=1)
+    per = _PER_SECOND[unit]
+    return micros * (per // 10**6) - 1000 if per >= 10**6 else micros // (10**6 // per) - 1
+
+
+def shows(unit: str, number: float) -> bool:
+    """Whether a number shows that it is in that unit."""
+    if unit in _DIGITS:
+        least, end = 10 ** (_DIGITS[unit] - 1), min(10 ** (_DIGITS[unit] + 1), _MOST)
+        return bool(least <= abs(number) < end)
+    text = str(int(number)) if number == number // 1 else ""
+    return text[:2] in ("19", "20") and time_of(unit, number) is not None
+
+
+def readings(number: float, units: tuple[str, ...] = NUMBER_FORMATS) -> str:
+    """What a number says in each unit that it shows: `1 January 2024 (seconds since 1970)`."""
+    said = (f"{long(moment)} ({NAMES[unit]})" for unit in units if (moment := time_of(unit, number)))
+    return " or ".join(said)
+
+
+def long(moment: datetime) -> str:
+    """A time that nobody can mistake."""
+    day = f"{moment.day} {moment:%B} {moment.year}"
+    return day if moment.time() == datetime.min.time() else f"{day} {moment:%H:%M:%S}"

@@ -1,0 +1,368 @@
+"""The unit of each column of numbers that a dataset uses as a time: the declared one, that of the version
+before, or the only one that all numbers show."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset.epochs import (
+    NAMES,
+    fits_sql,
+    is_numeric,
+    long,
+    readings,
+    shows,
+    shows_sql,
+    time_of,
+    time_sql,
+    value_sql,
+)
+from gridmill.jobs.dataset.names import SQL_RESULT, table_words
+from gridmill.jobs.engine import Types, fetch_rows, quoted
+from gridmill.model.dataset import NUMBER_FORMATS, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
+from gridmill.model.source import UNIX_UNITS
+
+TIMES = "times"
+"""The key in the details of a version: by table and column, the unit."""
+INFERRED = "inferred"
+"""... and the sentences on the units that nobody has declared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What the numbers of a column are, whose type in DuckDB's words is `type`. `example` is one of them;
+    None: the column has none, and any unit is right. `shown`: nobody has declared it."""
+
+    unit: str
+    type: str
+    example: float | None = None
+    shown: bool = False
+
+
+Units: TypeAlias = Mapping[str, Mapping[str, Unit]]
+"""By table and column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """A column of numbers that is a time, `place` says where; `key` is how the declaration names it."""
+
+    table: str
+    name: str
+    type: str
+    place: str
+    key: str
+    declared: str | None
+    kept: str | None
+
+    @property
+    def value(self) -> str:
+        """The number as SQL."""
+        return value_sql(self.name, self.type)
+
+
+def units_before(context: JobContext) -> Mapping[str, Mapping[str, str]]:
+    """The units of the version before."""
+    earlier = context.order.earlier
+    return earlier[0].artifact.output.details.get(TIMES) or {} if earlier else {}
+
+
+def find_units(
+    engine: duckdb.DuckDBPyConnection,
+    spec: DatasetSpec,
+    types: Mapping[str, Types],
+    *,
+    clocked: DatasetSpec | None = None,
+    before: Mapping[str, Mapping[str, str]] | None = None,
+    sources: Mapping[str, ds.Dataset] | None = None,
+) -> dict[str, dict[str, Unit]]:
+    """The units of the columns of these tables (the result of `sql` may be one) that are numbers and are used
+    or declared as times. `clocked` is the declaration with the label's clock, `sources` are tables whose
+    files tell their bounds.
+
+    Raises DataError for numbers of which no unit, or more than one, is right.
+    """
+    found: dict[str, dict[str, Unit]] = {name: {} for name in types}
+    for column in _columns(spec, clocked or spec, types, before or {}):
+        bounds = _bounds((sources or {}).get(column.table), column.name)
+        found[column.table][column.name] = _unit(engine, column, bounds)
+    return found
+
+
+def _columns(
+    spec: DatasetSpec,
+    clocked: DatasetSpec,
+    types: Mapping[str, Types],
+    before: Mapping[str, Mapping[str, str]],
+) -> Iterator[_Column]:
+    used: dict[tuple[str, str], str] = {}
+    for table, name, place in (*_used(spec), *_clocks(spec, clocked), *_declared(spec, types)):
+        if name in types.get(table, {}) and is_numeric(types[table][name]):
+            used.setdefault((table, name), place)
+    names = [name for _, name in used]
+    for (table, name), place in used.items():
+        full = f"{table}.{name}"
+        yield _Column(
+            table=table,
+            name=name,
+            type=types[table][name],
+            place=f"dataset.{place}",
+            key=full if names.count(name) > 1 and table != SQL_RESULT else name,
+            declared=spec.timestamp_format.get(full) or spec.timestamp_format.get(name),
+            kept=(before.get(table) or {}).get(name),
+        )
+
+
+def _basis(spec: DatasetSpec) -> Basis:
+    return spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
+
+
+Part: TypeAlias = Join | AsOfJoin | Window | Lag | Label
+
+
+def _parts(spec: DatasetSpec) -> Iterator[tuple[Part, str, str]]:
+    """Each part, its table, and where it is declared."""
+    basis, label = _basis(spec), (spec.label,) if spec.label is not None else ()
+    kinds: Mapping[str, Sequence[Part]] = {
+        "joins": spec.joins,
+        "asof_joins": spec.asof_joins,
+        "windows": spec.windows,
+        "lags": spec.lags,
+        "label": label,
+    }
+    for place, parts in kinds.items():
+        yield from ((part, part.table or basis.table, place) for part in parts)
+
+
+def _used(spec: DatasetSpec) -> Iterator[tuple[str, str, str]]:
+    """Table and column of each time that is a column, and where it is declared."""
+    basis = _basis(spec)
+    yield basis.table, basis.time, "basis" if spec.basis else "time"
+    if basis.known_at is not None:
+        yield basis.table, basis.known_at, "basis.known_at"
+    for part, table, place in _parts(spec):
+        if part.known_at is not None:
+            yield table, part.known_at, f"{place}.known_at"
+        if not isinstance(part, Label) and basis.time in part.on:
+            yield table, basis.time, f"{place}.on"
+
+
+def _clocks(spec: DatasetSpec, clocked: DatasetSpec) -> Iterator[tuple[str, str, str]]:
+    """The columns that the label's clock looks at in other tables."""
+    names = {name for _, name, _ in _used(spec)}
+    declared = {part for part, _, _ in _parts(spec)}
+    for part, table, place in _parts(clocked):
+        if part not in declared and part.known_at is not None:
+            words = {*re.findall(r"\w+", part.known_at), *re.findall(r'"([^"]+)"', part.known_at)}
+            yield from ((table, name, f"{place}.known_at") for name in sorted(names & words))
+
+
+def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[str, str, str]]:
+    """A name alone is that of a column in all tables that parts name, not in those that only `sql` reads."""
+    named = {_basis(spec).table, *(table for _, table, _ in _parts(spec))}
+    for key in spec.timestamp_format:
+        for table, columns in types.items():
+            if table in named and key in columns:
+                yield table, key, "timestamp_format"
+            elif key.startswith(f"{table}.") and key.removeprefix(f"{table}.") in columns:
+                yield table, key.removeprefix(f"{table}."), "timestamp_format"
+
+
+def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) -> None:
+    """Raise InputError for a `timestamp_format` of a column that is not there, or holds no numbers."""
+    named = {_basis(spec).table, *(table for _, table, _ in _parts(spec))}
+    known = {(table, name): kind for table, columns in types.items() for name, kind in columns.items()}
+    for key in spec.timestamp_format:
+        mine = {
+            at: kind for at, kind in known.items() if key == ".".join(at) or (key == at[1] and at[0] in named)
+        }
+        if any(name in units.get(table, {}) for table, name in mine):
+            continue
+        place = f"dataset.timestamp_format.{key}"
+        for (table, name), kind in mine.items():
+            raise InputError(
+                f"{name!r} of {table_words(table)} is {kind}: `timestamp_format` of a dataset is for numbers",
+                hint="Remove it here. Texts are declared in the sink: `timestamp_format` under `source`.",
+                place=place,
+            )
+        there = [".".join(at) for at in known if at[0] != SQL_RESULT] + [
+            name for table, name in known if table in named
+        ]
+        near = get_close_matches(key, there, n=1)
+        raise InputError(
+            f"there is no column {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+            hint="Name a COLUMN of a table that a part names, or TABLE.COLUMN.",
+            place=place,
+        )
+
+
+def _unit(engine: duckdb.DuckDBPyConnection, column: _Column, bounds: tuple[int, int] | None) -> Unit:
+    example: float | None
+    if column.declared is not None:
+        _check_fits(engine, column, column.declared)
+        example = bounds[0] if bounds else _example(engine, column)
+        return Unit(unit=column.declared, type=column.type, example=example)
+    found = _shown_by(bounds)
+    example = bounds[0] if bounds and found else None
+    if not found:
+        example, found = _shown_by_all(engine, column)
+    if example is None:
+        return Unit(unit=column.kept or NUMBER_FORMATS[0], type=column.type)
+    if column.kept is not None and column.kept not in found and found:
+        raise _changed(column, found, example)
+    if (column.kept is None and len(found) != 1) or not found:
+        raise _unclear(engine, column, found, example)
+    return Unit(unit=column.kept or found[0], type=column.type, example=example, shown=True)
+
+
+def _bounds(table: ds.Dataset | None, name: str) -> tuple[int, int] | None:
+    """The least and the largest number, as the table's files tell without being read; None where they do not,
+    and of fractions."""
+    if not isinstance(table, ds.FileSystemDataset) or name not in table.schema.names:
+        return None
+    if not pa.types.is_integer(table.schema.field(name).type):
+        return None
+    files = [part.metadata for part in table.get_fragments()]
+    least: list[int] = []
+    largest: list[int] = []
+    for group in (file.row_group(number) for file in files for number in range(file.num_row_groups)):
+        columns = (group.column(number) for number in range(group.num_columns))
+        stated = next((one.statistics for one in columns if one.path_in_schema == name), None)
+        if not group.num_rows:
+            continue
+        if stated is None or not stated.has_min_max or not isinstance(stated.min, int):
+            return None
+        least.append(stated.min)
+        largest.append(stated.max)
+    return (min(least), max(largest)) if least else None
+
+
+def _shown_by(bounds: tuple[int, int] | None) -> tuple[str, ...]:
+    """The unit that all numbers between the bounds show, and no other; empty where that is not decided."""
+    if bounds is None or (bounds[0] < 0) != (bounds[1] < 0):
+        return ()
+    found = tuple(unit for unit in NUMBER_FORMATS if all(shows(unit, bound) for bound in bounds))
+    return found if len(found) == 1 and found[0] in UNIX_UNITS else ()
+
+
+def _shown_by_all(engine: duckdb.DuckDBPyConnection, column: _Column) -> tuple[float | None, tuple[str, ...]]:
+    """One of the numbers, and the units that all of them show."""
+    counts = ", ".join(f'count(*) FILTER ({shows_sql(unit, "v")}) AS "{unit}"' for unit in NUMBER_FORMATS)
+    row = _row(engine, column, f"count(v) AS n, max(v) AS example, {counts}")
+    units = tuple(unit for unit in NUMBER_FORMATS if row["n"] and row[unit] == row["n"])
+    return row["example"], units
+
+
+def _example(engine: duckdb.DuckDBPyConnection, column: _Column) -> float | None:
+    found: float | None = _row(engine, column, "max(v) AS example")["example"]
+    return found
+
+
+def _row(engine: duckdb.DuckDBPyConnection, column: _Column, what: str) -> dict[str, Any]:
+    numbers = f"SELECT {column.value} AS v FROM {quoted(column.table)}"
+    return fetch_rows(engine, f"SELECT {what} FROM ({numbers}) WHERE v IS NOT NULL")[0]
+
+
+def _check_fits(engine: duckdb.DuckDBPyConnection, column: _Column, unit: str) -> None:
+    """Raise DataError for numbers that are no times in that unit."""
+    bad = f"FILTER (NOT coalesce({fits_sql(unit, 'v')}, false))"
+    row = _row(engine, column, f"count(*) {bad} AS n, any_value(v) {bad} AS example")
+    if row["n"]:
+        raise DataError(
+            f"{_named(column)} is declared as {NAMES[unit]} ({unit}), and in {row['n']:,} rows it is no time "
+            f"of the years 1 to 9999 in that unit, for example {row['example']}",
+            hint="Declare another unit, or make such values missing: these rows are left out, and counted.",
+            place=f"dataset.timestamp_format.{column.key}",
+        )
+
+
+def _named(column: _Column) -> str:
+    return f"{column.name!r} of {table_words(column.table)}"
+
+
+def _changed(column: _Column, found: Sequence[str], example: float) -> DataError:
+    kept, units = column.kept or "", tuple(found)
+    line = f"`timestamp_format: {{{column.key}: {_written(units[0])}}}`"
+    return DataError(
+        f"the numbers of {_named(column)} were {NAMES[kept]} ({kept}) in the version before, and are now "
+        f"{' or '.join(NAMES[unit] for unit in units)}: {_shown(example)} is {readings(example, units)}",
+        hint=f"Under `dataset`, write {line} if that is right.",
+        place=column.place,
+    )
+
+
+def _unclear(
+    engine: duckdb.DuckDBPyConnection, column: _Column, found: Sequence[str], example: float
+) -> DataError:
+    start = f"{_named(column)} is {column.type}, not a timestamp"
+    if found:
+        lines = " or ".join(f"`timestamp_format: {{{column.key}: {_written(unit)}}}`" for unit in found)
+        said = f"{_shown(example)} is {readings(example, tuple(found))}, and no row shows which"
+        return DataError(f"{start}, and {said}", hint=f"Under `dataset`, write {lines}.", place=column.place)
+    line = f"`timestamp_format: {{{column.key}: unix_s}}`"
+    others = ", ".join(_written(unit) for unit in NUMBER_FORMATS[1:])
+    return DataError(
+        f"{start}, and its numbers do not show one unit: {_kinds(engine, column)}",
+        hint=f"Under `dataset`, write {line} (or {others}) if all numbers have that unit. If some are "
+        "mistakes, correct them, or make them missing.",
+        place=column.place,
+    )
+
+
+def _kinds(engine: duckdb.DuckDBPyConnection, column: _Column) -> str:
+    """How many numbers show which unit, with an example of each."""
+    parts: list[str] = []
+    tests = {unit: shows_sql(unit, "v") for unit in NUMBER_FORMATS}
+    tests[""] = f"NOT ({' OR '.join(tests.values())})"
+    asked = (
+        f'count(*) FILTER ({test}) AS "n{unit}", min(v) FILTER ({test}) AS "e{unit}"'
+        for unit, test in tests.items()
+    )
+    row = _row(engine, column, ", ".join(asked))
+    for unit in tests:
+        if row[f"n{unit}"]:
+            example = row[f"e{unit}"]
+            said = readings(example, (unit,)) if unit else "no such time"
+            parts.append(f"{_shown(example)} is {said} ({row[f'n{unit}']:,} rows)")
+    return "; ".join(parts)
+
+
+def _shown(number: float) -> str:
+    """Without an exponent."""
+    return f"{int(number)}" if number == number // 1 else f"{number}"
+
+
+def _written(unit: str) -> str:
+    return unit if unit in UNIX_UNITS else f"'{unit}'"
+
+
+def described(units: Units) -> Mapping[str, Mapping[str, str]]:
+    """What a version says of its units."""
+    known = {
+        table: {name: one.unit for name, one in columns.items() if one.example is not None}
+        for table, columns in units.items()
+    }
+    return {table: columns for table, columns in known.items() if columns}
+
+
+def unit_lines(units: Units) -> Iterator[str]:
+    """A sentence for each unit that nobody has declared."""
+    for table, columns in units.items():
+        for name, one in columns.items():
+            moment = time_of(one.unit, one.example) if one.example is not None else None
+            if one.shown and moment is not None:
+                said = f"{_shown(one.example or 0)} is {long(moment)}"
+                yield f"{name!r} of {table_words(table)} is read as {NAMES[one.unit]} ({one.unit}): {said}"
+
+
+def converted(units: Mapping[str, Unit]) -> Mapping[str, str]:
+    """The times of the columns, as SQL."""
+    return {name: time_sql(one.unit, name, one.type) for name, one in units.items()}
