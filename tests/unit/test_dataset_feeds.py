@@ -151,9 +151,21 @@ def same(one: object, other: object) -> bool:
 
 
 @pytest.mark.parametrize("late", [0, 2])
-@QUICK
+@settings(QUICK, max_examples=5)
 @given(observed=OBSERVED, news=NEWS)
 def test_windows_and_lags_of_any_table(late: int, observed: list[Row], news: list[Row]) -> None:
+    windows_and_lags_are_right(late, observed, news)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("late", [0, 2])
+@QUICK
+@given(observed=OBSERVED, news=NEWS)
+def test_windows_and_lags_of_more_tables(late: int, observed: list[Row], news: list[Row]) -> None:
+    windows_and_lags_are_right(late, observed, news)
+
+
+def windows_and_lags_are_right(late: int, observed: list[Row], news: list[Row]) -> None:
     known_at = f"t + INTERVAL {late} MINUTE" if late else None
     spec = DatasetSpec(
         basis=Basis(table="obs", time="t", entity=("e",), known_at=known_at), windows=WINDOWS, lags=LAGS

@@ -100,13 +100,18 @@ def _result(folder: Path) -> JobResult:
         pythons=json.loads(os.environ.get("GRIDMILL_PYTHONS", "{}")),
     )
     limit_threads(context.threads)
-    job: Callable[[JobContext], JobResult] = find("jobs", order.job.kind)
-    keep_pandas_out: Callable[[], None] = import_module("gridmill.jobs.arrow").keep_pandas_out
     keep_pandas_out()
+    job: Callable[[JobContext], JobResult] = find("jobs", order.job.kind)
     limit_threads(context.threads)
     result = job(replace(context, order=check_order(order, order.root, print)))
     list_made(order, result.outputs)
     return result
+
+
+def keep_pandas_out() -> None:
+    """See `gridmill.jobs.arrow`. Comes before any import of `pyarrow.dataset`, which looks for pandas."""
+    keep: Callable[[], None] = import_module("gridmill.jobs.arrow").keep_pandas_out
+    keep()
 
 
 def failed_outcome(error: Exception) -> Outcome:

@@ -20,7 +20,7 @@ from types import FrameType
 
 from gridmill.codec import encode
 from gridmill.errors import NotFoundError
-from gridmill.jobs.main import run
+from gridmill.jobs.main import keep_pandas_out, run
 from gridmill.model.noun import dataclass
 from gridmill.pod.launch import BLOCK_BYTES, Launch, Pipes, die_with_parent, enter, fork, receive
 from gridmill.pod.leftovers import kill_group_before_reaping
@@ -137,8 +137,12 @@ def _open_streams() -> None:
 
 
 def preload(kind: str) -> None:
-    """Import what jobs of that type need."""
-    bring(PREIMPORTS.get(kind, ()))
+    """Import what jobs of that type need, and not pandas: a third of a second that none of them uses."""
+    names = PREIMPORTS.get(kind, ())
+    if names:
+        with contextlib.suppress(ImportError):
+            keep_pandas_out()
+    bring(names)
     with contextlib.suppress(ImportError, NotFoundError):
         find("jobs", kind)
 
